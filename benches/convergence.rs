@@ -3,7 +3,7 @@
 //! `cargo bench --bench convergence` first prints a table of simulated clusters: 10 to 1,000
 //! replicas, links of 1 ms, a loss of 0 %, 1 % or 10 % of all messages, and a healed partition. It
 //! lists time, one-way trips, messages and bytes per change, each with the lower bound of any
-//! protocol (`ostraca_ddata::convergence::Bound`). These figures are the same on every machine.
+//! protocol (`ostraca_ddata::convergence::LowerBounds`). These figures are the same on every machine.
 //! Then criterion times real nodes over libp2p on loopback, all in this process, and one way over
 //! raw TCP. A second table lists their one-way trips, and the messages and bytes that their lanes
 //! counted, with the same bound. Loss and partitions are only simulated; on loopback they would
@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, SamplingMode};
 use ostraca::prelude::*;
-use ostraca_ddata::convergence::{Bound, Kind, Level, Outcome, Plan, run};
+use ostraca_ddata::convergence::{DataKind, LowerBounds, Plan, RunOutcome, WriteDurability, run};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
-use curve::{Curve, draw};
+use curve::{PropagationCurves, draw};
 
 type BenchError = Box<dyn std::error::Error>;
 
@@ -80,11 +80,11 @@ fn simulated() -> Result<(), BenchError> {
         for nodes in SIZES {
             let plan = Plan { nodes, loss, ..base.clone() };
             curves.push((nodes, row(&plan)?));
-            row(&Plan { level: Level::Majority, ..plan })?;
+            row(&Plan { level: WriteDurability::Majority, ..plan })?;
         }
         let what = format!("one entry of an ORMap, {} % lost", loss * 100.0);
         picture(&pictures.join(format!("lost-{}.svg", loss * 100.0)), &what, &curves)?;
-        for kind in [Kind::OrSet, Kind::LwwRegister] {
+        for kind in [DataKind::OrSet, DataKind::LwwRegister] {
             row(&Plan { nodes: 100, loss, kind, ..base.clone() })?;
         }
     }
@@ -95,7 +95,7 @@ fn simulated() -> Result<(), BenchError> {
             .push((nodes, row(&Plan { nodes, partition: Some(CUT), changes: 3, ..base.clone() })?));
     }
     picture(&pictures.join("partition.svg"), "two changes, since a partition healed", &curves)?;
-    for kind in [Kind::OrSet, Kind::LwwRegister] {
+    for kind in [DataKind::OrSet, DataKind::LwwRegister] {
         row(&Plan { nodes: 100, partition: Some(CUT), changes: 3, kind, ..base.clone() })?;
     }
     println!("\npictures: {}\n", pictures.display());
@@ -104,9 +104,9 @@ fn simulated() -> Result<(), BenchError> {
 
 /// Measures one plan and prints its line.
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-fn row(plan: &Plan) -> Result<Outcome, BenchError> {
+fn row(plan: &Plan) -> Result<RunOutcome, BenchError> {
     let outcome = run(plan, &mut |_| {})?;
-    let bound = Bound::of(plan, outcome.push_bytes);
+    let bound = LowerBounds::of(plan, outcome.push_bytes);
     let each = |sum: u64| sum as f64 / plan.changes as f64;
     println!(
         "{:>8}  {:<12} {:<9} {:>5}%  {:>9.2}  {:>6.2} {:>6.2}  {:>8.1} {:>8.1}  {:>9.0} {:>9.0}  \
@@ -127,13 +127,15 @@ fn row(plan: &Plan) -> Result<Outcome, BenchError> {
     Ok(outcome)
 }
 
-fn picture(file: &Path, title: &str, curves: &[(usize, Outcome)]) -> Result<(), BenchError> {
-    let curve = |(nodes, outcome): &'_ (usize, Outcome)| {
+fn picture(file: &Path, title: &str, curves: &[(usize, RunOutcome)]) -> Result<(), BenchError> {
+    let curve = |(nodes, outcome): &'_ (usize, RunOutcome)| {
         (format!("{nodes} replicas"), outcome.seen.clone())
     };
     let named: Vec<_> = curves.iter().map(curve).collect();
-    let curves: Vec<_> =
-        named.iter().map(|(name, seen)| Curve { name: Some(name.clone()), seen }).collect();
+    let curves: Vec<_> = named
+        .iter()
+        .map(|(name, seen)| PropagationCurves { name: Some(name.clone()), seen })
+        .collect();
     draw(file, title, &curves)
 }
 
@@ -167,8 +169,10 @@ fn real() -> Result<(), BenchError> {
             }
         };
         for (kind, name) in KINDS {
-            for (level, write) in [(Level::Local, "WriteLocal"), (Level::Majority, "WriteMajority")]
-            {
+            for (level, write) in [
+                (WriteDurability::Local, "WriteLocal"),
+                (WriteDurability::Majority, "WriteMajority"),
+            ] {
                 let id = BenchmarkId::new(format!("{name}/{write}"), nodes);
                 group.bench_function(id, |bencher| {
                     bencher.iter_custom(|changes| {
@@ -216,7 +220,7 @@ fn print(rows: &[Counted], one_way: Duration) -> Result<(), BenchError> {
         "bound"
     );
     for Counted { plan, names: [data, write], took, messages, bytes } in rows {
-        let bound = Bound::of(plan, run(plan, &mut |_| {})?.push_bytes);
+        let bound = LowerBounds::of(plan, run(plan, &mut |_| {})?.push_bytes);
         let each = |sum: u64| sum as f64 / COUNTED as f64;
         let all = took.as_secs_f64() / COUNTED as f64;
         println!(
@@ -234,8 +238,11 @@ fn print(rows: &[Counted], one_way: Duration) -> Result<(), BenchError> {
     Ok(())
 }
 
-const KINDS: [(Kind, &str); 3] =
-    [(Kind::LwwRegister, "LWWRegister"), (Kind::OrSet, "ORSet"), (Kind::OrMap, "ORMap")];
+const KINDS: [(DataKind, &str); 3] = [
+    (DataKind::LwwRegister, "LWWRegister"),
+    (DataKind::OrSet, "ORSet"),
+    (DataKind::OrMap, "ORMap"),
+];
 
 /// Measures `trips` round trips of 100 bytes over raw TCP.
 async fn raw(trips: u64) -> Result<Duration, BenchError> {
@@ -285,12 +292,12 @@ impl Replicas {
     /// has seen it, and returns the sum.
     async fn changes(
         &self,
-        kind: Kind,
-        level: Level,
+        kind: DataKind,
+        level: WriteDurability,
         changes: u64,
     ) -> Result<Duration, BenchError> {
         match kind {
-            Kind::LwwRegister => {
+            DataKind::LwwRegister => {
                 let key = Key::<LWWRegister<u64>>::new("register");
                 let change = |edit: &mut Edit<'_, LWWRegister<u64>>, n: u64| edit.set(&n);
                 self.spread(
@@ -302,7 +309,7 @@ impl Replicas {
                 )
                 .await
             }
-            Kind::OrSet => {
+            DataKind::OrSet => {
                 let key = Key::<ORSet<u64>>::new("set");
                 // Inserts one element and removes one, so that the set does not grow.
                 let change = |edit: &mut Edit<'_, ORSet<u64>>, n: u64| {
@@ -311,7 +318,7 @@ impl Replicas {
                 };
                 self.spread(&key, level, changes, change, |seen, n| seen.contains(&n)).await
             }
-            Kind::OrMap => {
+            DataKind::OrMap => {
                 let key = Key::<ORMap<u64, LWWRegister<u64>>>::new("map");
                 let change = |edit: &mut Edit<'_, ORMap<u64, LWWRegister<u64>>>, n: u64| {
                     edit.update(&(n % 100), |register| register.set(&n))
@@ -328,7 +335,7 @@ impl Replicas {
     async fn spread<T: DataType>(
         &self,
         key: &Key<T>,
-        level: Level,
+        level: WriteDurability,
         changes: u64,
         change: impl Fn(&mut Edit<'_, T>, u64) -> Result<(), EditError> + Copy + Send + 'static,
         has: impl Fn(&T, u64) -> bool,
@@ -341,8 +348,8 @@ impl Replicas {
             let begun = Instant::now();
             let update = move |edit: &mut Edit<'_, T>| change(edit, n);
             match level {
-                Level::Local => replicator.update(key, WriteLocal, update).await?,
-                Level::Majority => {
+                WriteDurability::Local => replicator.update(key, WriteLocal, update).await?,
+                WriteDurability::Majority => {
                     replicator.update(key, WriteMajority::within(secs(5)), update).await?;
                 }
             }
@@ -362,8 +369,8 @@ impl Replicas {
     /// Makes [`COUNTED`] further changes and counts their messages and bytes.
     async fn count(
         &self,
-        (kind, data): (Kind, &'static str),
-        (level, write): (Level, &'static str),
+        (kind, data): (DataKind, &'static str),
+        (level, write): (WriteDurability, &'static str),
     ) -> Result<Counted, BenchError> {
         let plan =
             Plan { nodes: self.nodes.len(), kind, level, changes: CHANGES, ..Plan::default() };

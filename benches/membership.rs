@@ -30,9 +30,9 @@ use std::time::{Duration, Instant};
 
 use ostraca::cluster::gossip::targets::fanout;
 use ostraca::cluster::member::Status;
-use ostraca::cluster::membership::port::Command as Wish;
+use ostraca::cluster::membership::port::MembershipCommand as Wish;
 use ostraca_ddata::sim::{
-    Fault, Faults, LaneRule, LinkQuality, Links, NodeIndex, Setup, SimTime, Simulation,
+    Fault, Faults, LaneRule, LinkQuality, LinkSet, NodeIndex, SimTime, Simulation, SimulationSetup,
 };
 
 use whole::{Command, Meter, WholeNode, World, node_at};
@@ -154,8 +154,8 @@ fn leave(sim: &mut Sim, place: usize) {
 fn kill(sim: &mut Sim, place: usize, nodes: usize) {
     let node = NodeIndex::new(place);
     let others: Vec<_> = (0..=nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
-    let out = Links { from: vec![node], to: others.clone() };
-    sim.fault(&Fault::Break { links: vec![out, Links { from: others, to: vec![node] }] });
+    let out = LinkSet { from: vec![node], to: others.clone() };
+    sim.fault(&Fault::Break { links: vec![out, LinkSet { from: others, to: vec![node] }] });
     sim.crash(node);
 }
 
@@ -169,8 +169,12 @@ impl Bench {
         let link = LinkQuality { base: MS, spread: Duration::ZERO, ..LinkQuality::clean() };
         let faults = Faults { links: vec![link], crash_is_told: 0.0, ..Faults::none() };
         let lanes = vec![LaneRule::STREAM];
-        let setup =
-            Setup { started: Some(nodes.min(3)), lanes, faults, ..Setup::new(1, nodes + 1) };
+        let setup = SimulationSetup {
+            started: Some(nodes.min(3)),
+            lanes,
+            faults,
+            ..SimulationSetup::new(1, nodes + 1)
+        };
         let sim = Simulation::new(setup, (), world.factory());
         let mut bench = Self { sim, meter, nodes, idle: Rate::default() };
         let seeds = nodes.min(3);

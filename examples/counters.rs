@@ -32,7 +32,7 @@ async fn start(seeds: &[Address]) -> Result<(Node, ShardRegion<Counter>), Failed
     config.cluster.seeds = seeds.to_vec();
     let node = Node::start(config).await?;
     let counters = node.sharding().start("counter", |_id| Counter::default()).await?;
-    node.sharding().registered("counter").await?; // from now on this node gets shards
+    node.sharding().wait_until_registered("counter").await?; // from now on this node gets shards
     Ok((node, counters))
 }
 

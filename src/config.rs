@@ -16,13 +16,13 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use ostraca_ddata::replicator;
 
-use crate::cluster::config::{Cluster, ConfigError, StrategyName};
+use crate::cluster::config::{ClusterConfig, ClusterConfigError, DowningStrategyName};
 use crate::management::config::{LongPath, Management};
 use crate::net;
 use crate::net::admission;
 use crate::node::shutdown::{self, Phase};
 use crate::sharding;
-use crate::sharding::config::Sharding;
+use crate::sharding::config::ShardingConfig;
 
 pub use self::contradictions::Warning;
 pub use self::defaults::documented;
@@ -33,15 +33,15 @@ pub use self::load::LoadError;
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// `[net]`: the transport (listening, admission, limits).
-    pub net: net::config::Config,
+    pub net: net::config::NetConfig,
     /// `[ddata]`: storage and propagation of replicated data.
-    pub ddata: replicator::config::Config,
+    pub ddata: replicator::config::ReplicatorConfig,
     /// `[cluster]`: membership, failure detection, downing and leases.
-    pub cluster: Cluster,
+    pub cluster: ClusterConfig,
     /// `[cluster.sharding]`: entities and their placement.
-    pub sharding: Sharding,
+    pub sharding: ShardingConfig,
     /// `[cluster.shutdown]`: timeouts of the phases of a coordinated shutdown.
-    pub shutdown: shutdown::Settings,
+    pub shutdown: shutdown::ShutdownConfig,
     /// `[management]`: the control socket and remote tools.
     pub management: Management,
 }
@@ -62,10 +62,10 @@ pub enum InvalidConfig {
     Several(Vec<InvalidConfig>),
     /// A setting of `[cluster]` is wrong.
     #[error(transparent)]
-    Cluster(#[from] ConfigError),
+    Cluster(#[from] ClusterConfigError),
     /// A setting of `[net]` is wrong.
     #[error(transparent)]
-    Net(#[from] admission::ConfigError),
+    Net(#[from] admission::NetConfigError),
     /// The node has no address that other nodes could dial.
     #[error(
         "net.listen is empty: no other node could dial this one. Leave net.listen \
@@ -119,7 +119,7 @@ pub enum InvalidConfig {
     },
     /// A setting of `[cluster.sharding]` is wrong.
     #[error(transparent)]
-    Sharding(#[from] sharding::config::ConfigError),
+    Sharding(#[from] sharding::config::ShardingConfigError),
     /// A setting of `[management]` is wrong.
     #[error(transparent)]
     Management(#[from] LongPath),
@@ -202,7 +202,7 @@ impl Config {
         wrong.extend(cluster.failure_detector.check().err().map(InvalidConfig::from));
         wrong.extend(check_times(cluster));
         wrong.extend(check_seeds(cluster).err());
-        if cluster.downing.strategy == StrategyName::LeaseMajority && !has_lease {
+        if cluster.downing.strategy == DowningStrategyName::LeaseMajority && !has_lease {
             wrong.push(InvalidConfig::NoLeaseProvider);
         }
         let seeds = Some(cluster.seeds.len()).filter(|seeds| *seeds > 0);
@@ -233,7 +233,7 @@ impl InvalidConfig {
     }
 }
 
-fn check_seeds(cluster: &Cluster) -> Result<(), InvalidConfig> {
+fn check_seeds(cluster: &ClusterConfig) -> Result<(), InvalidConfig> {
     let count = cluster.seeds.len();
     if count > SEEDS_MAX {
         return Err(InvalidConfig::Seeds { count });
@@ -266,7 +266,7 @@ fn host_kind(address: &Multiaddr) -> Option<HostKind> {
     matches!(parts.next()?, Protocol::Tcp(_)).then_some(kind)
 }
 
-fn check_times(cluster: &Cluster) -> Vec<InvalidConfig> {
+fn check_times(cluster: &ClusterConfig) -> Vec<InvalidConfig> {
     let positive = "must be greater than zero";
     let lease = &cluster.lease;
     let times: [(bool, &'static str, Duration, &'static str); 4] = [
@@ -310,23 +310,23 @@ fn check_times(cluster: &Cluster) -> Vec<InvalidConfig> {
         let must = "must be 0 to 1";
         wrong.push(("gossip-different-view-probability", probability.to_string(), must));
     }
-    let refused = |(setting, value, must)| ConfigError::OutOfRange { setting, value, must };
+    let refused = |(setting, value, must)| ClusterConfigError::OutOfRange { setting, value, must };
     wrong.into_iter().map(|wrong| refused(wrong).into()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::config::Warning::TwoNodes;
+    use crate::cluster::config::ClusterConfigWarning::TwoNodes;
     use crate::cluster::member::Address;
 
-    fn with(change: impl FnOnce(&mut Cluster)) -> Result<Vec<Warning>, InvalidConfig> {
+    fn with(change: impl FnOnce(&mut ClusterConfig)) -> Result<Vec<Warning>, InvalidConfig> {
         let mut config = Config::default();
         change(&mut config.cluster);
         config.check()
     }
 
-    fn seeds(cluster: &mut Cluster, texts: &[&str]) {
+    fn seeds(cluster: &mut ClusterConfig, texts: &[&str]) {
         let address = |text: &&str| Address::new(*text).expect("short");
         cluster.seeds = texts.iter().map(address).collect();
     }
@@ -378,7 +378,7 @@ mod tests {
     }
 
     /// A change that makes a setting wrong, and a part of the expected error.
-    type BrokenClusterSetting = (fn(&mut Cluster), &'static str);
+    type BrokenClusterSetting = (fn(&mut ClusterConfig), &'static str);
 
     #[test]
     fn out_of_range_cluster_setting_is_refused_by_name() {
@@ -415,8 +415,8 @@ mod tests {
                 |c| c.failure_detector.indirect_probe_timeout = Duration::ZERO,
                 "failure-detector.indirect-probe-timeout is 0s",
             ),
-            (|c| c.downing.strategy = StrategyName::AutoDown, "trust-downing"),
-            (|c| c.downing.strategy = StrategyName::LeaseMajority, "lease-majority"),
+            (|c| c.downing.strategy = DowningStrategyName::AutoDown, "trust-downing"),
+            (|c| c.downing.strategy = DowningStrategyName::LeaseMajority, "lease-majority"),
             (|c| c.downing.trust_downing = true, "trust-downing is set"),
         ];
         for (breaks, named) in broken {

@@ -59,7 +59,7 @@
 //! the cluster, so with one seed that node founds it alone; every other node joins. Shards move to
 //! a new node as soon as it has registered, and back when it leaves ([`Node::stop`]). Buffered
 //! messages move along, in order, and so does the state that entities
-//! [hand over](sharding::entity::Entity::hand_over). When a node crashes, the state of its entities
+//! [hand over](sharding::entity::Entity::export_state). When a node crashes, the state of its entities
 //! is lost; they start on other nodes with a new instance.
 //!
 //! Nodes that listen beyond loopback need a secret (`net.cluster-secret-file`; `ostraca secret
@@ -73,7 +73,7 @@
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let node = Node::start(Config::default()).await?;
-//! # node.cluster().up().await?;
+//! # node.cluster().wait_until_up().await?;
 //! let online = Key::<ORSet<String>>::new("online");
 //! let data = node.replicator();
 //! data.update(&online, WriteMajority::within(secs(3)), |set| set.insert("alice")).await?;

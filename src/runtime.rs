@@ -14,10 +14,10 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// A runtime that ends with its last clone. Tasks that run on it then are dropped at their next
 /// `await`; nothing waits for them.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnRuntime(Arc<Held>);
+pub(crate) struct OwnRuntime(Arc<RuntimeGuard>);
 
 #[derive(Debug)]
-struct Held(Option<Runtime>);
+struct RuntimeGuard(Option<Runtime>);
 
 impl OwnRuntime {
     /// Starts `threads` threads of this name, which shows in `top -H` (at most 15 bytes).
@@ -27,7 +27,7 @@ impl OwnRuntime {
     pub(crate) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
         let runtime = builder.worker_threads(threads).thread_name(name).enable_all().build()?;
-        Ok(Self(Arc::new(Held(Some(runtime)))))
+        Ok(Self(Arc::new(RuntimeGuard(Some(runtime)))))
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -35,7 +35,7 @@ impl OwnRuntime {
     }
 }
 
-impl Drop for Held {
+impl Drop for RuntimeGuard {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background(); // may be dropped within a task, its own ones included

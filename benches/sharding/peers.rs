@@ -34,7 +34,7 @@ pub(crate) async fn start(seeds: &[&str]) -> Result<Node, Error> {
     config.cluster.seeds =
         seeds.iter().map(|seed| Address::new(*seed)).collect::<Result<_, _>>()?;
     let node = Node::start(config).await?;
-    node.cluster().up().await?;
+    node.cluster().wait_until_up().await?;
     Ok(node)
 }
 

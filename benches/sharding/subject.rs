@@ -53,11 +53,11 @@ impl Entity for Subject {
         }
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         rmp_serde::to_vec(&(self.sum, self.visits)).ok()
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         (self.sum, self.visits) = rmp_serde::from_slice(state)?;
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Entity for Subject {
 pub(crate) async fn start(node: &Node, name: &str) -> Result<ShardRegion<Subject>, Error> {
     let sharding = node.sharding();
     let region = sharding.start(name, |_| Subject::default()).await?;
-    sharding.registered(name).await?;
+    sharding.wait_until_registered(name).await?;
     Ok(region)
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn start_counted(
         Subject::default()
     };
     let region = sharding.start(name, begins).await?;
-    sharding.registered(name).await?;
+    sharding.wait_until_registered(name).await?;
     Ok((region, begun))
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, FutureExt};
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use ostraca::net::lane::Lane;
-use ostraca::net::{Busy, Class, Inbound, Receiver};
+use ostraca::net::{Busy, Inbound, Receiver, TrafficClass};
 use tokio::sync::Notify;
 
 use crate::BATCH;
@@ -47,7 +47,7 @@ impl Receiver for Echo {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {}.boxed()
     }
 }
@@ -62,13 +62,13 @@ impl Receiver for Answered {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {}.boxed()
     }
 }
 
 /// Two transports, a lane on which every message is answered, and the notification of answers.
-fn answering(sides: &Sides, class: Class) -> ([BenchNode; 2], Lane, Arc<Answered>) {
+fn answering(sides: &Sides, class: TrafficClass) -> ([BenchNode; 2], Lane, Arc<Answered>) {
     let (echo, answered) = (Arc::<Echo>::default(), Arc::<Answered>::default());
     let [near, far] = sides.nets(answered.clone(), echo.clone());
     let lane = near.lane(&far, class);
@@ -138,7 +138,7 @@ const WARM: usize = 500;
 
 fn alone_ours() -> Vec<Duration> {
     let sides = Sides::new();
-    let (_hosts, lane, answered) = answering(&sides, Class::User);
+    let (_hosts, lane, answered) = answering(&sides, TrafficClass::User);
     let asking = ask(lane, answered, |n| n == ROUND_TRIPS + WARM, Duration::ZERO);
     sides.near.block_on(sides.near.spawn(asking)).expect("no panic").split_off(WARM)
 }
@@ -197,9 +197,9 @@ async fn drain(mut stream: Boxed) {
     while stream.read(&mut bytes).await.is_ok_and(|len| len > 0) {}
 }
 
-fn beside_bulk_ours(class: Class, pace: Pace) -> (Vec<Duration>, f64) {
+fn beside_bulk_ours(class: TrafficClass, pace: Pace) -> (Vec<Duration>, f64) {
     let sides = Sides::new();
-    let ([near, far], lane, answered) = answering(&sides, Class::Control);
+    let ([near, far], lane, answered) = answering(&sides, TrafficClass::Control);
     let heavy = near.lane(&far, class);
     sides.near.spawn(bulk(heavy.clone(), pace));
     let end = Instant::now() + BESIDE_BULK;
@@ -251,13 +251,13 @@ pub(crate) fn run() {
 
 pub(crate) fn run_beside_bulk() {
     println!("── Control, {BODY} B a ms, beside bulk, µs (goal: p99 <= 1.5 x raw) ──");
-    beside("bulk", Class::Bulk);
+    beside("bulk", TrafficClass::Bulk);
     println!("── The same, beside users' messages of 64 KiB, which share its connection ──");
-    beside("users", Class::User);
+    beside("users", TrafficClass::User);
     println!("{}", cores::seen());
 }
 
-fn beside(whom: &str, class: Class) {
+fn beside(whom: &str, class: TrafficClass) {
     for (name, pace) in [("saturated", Pace::Saturated), ("125 MB/s", Pace::Gigabit)] {
         let rate = std::cell::Cell::new(0.0);
         let ours = || {

@@ -11,12 +11,12 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade}
 use libp2p::identity::Keypair;
 use libp2p::swarm::{Swarm, SwarmEvent};
 use libp2p::tcp::tokio::TcpStream;
-use ostraca::net::config::Config;
-use ostraca::net::handle::{Event, Net};
+use ostraca::net::config::NetConfig;
+use ostraca::net::handle::{Net, NetEvent};
 use ostraca::net::identity::Identity;
 use ostraca::net::lane::Lane;
-use ostraca::net::swarm::{self, Line, Lines};
-use ostraca::net::{Class, Receiver};
+use ostraca::net::swarm::{self, CountedSubstream, LaneBehaviour};
+use ostraca::net::{Receiver, TrafficClass};
 use tokio::net::TcpListener;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{mpsc, oneshot};
@@ -116,7 +116,7 @@ pub(crate) fn substream(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed,
             let address = listening(&mut swarm).await;
             let _ = told.send(address); // never fails: it is awaited
             loop {
-                if let SwarmEvent::Behaviour(swarm::Event::Inbound { stream, .. }) =
+                if let SwarmEvent::Behaviour(swarm::BehaviourEvent::Inbound { stream, .. }) =
                     swarm.select_next_some().await
                 {
                     let _ = give.send(stream).await; // an error: the bench has ended
@@ -136,9 +136,9 @@ pub(crate) fn substream(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed,
                 }
             };
             let (reply, line) = oneshot::channel();
-            swarm.behaviour_mut().open(connection, Class::User, reply);
+            swarm.behaviour_mut().open(connection, TrafficClass::User, reply);
             let mut line = std::pin::pin!(line);
-            let line: Line = loop {
+            let line: CountedSubstream = loop {
                 tokio::select! {
                     line = &mut line => break line.expect("answered").expect("a substream"),
                     _ = swarm.select_next_some() => {}
@@ -158,11 +158,11 @@ pub(crate) fn substream(near: Handle, far: Handle) -> BoxFuture<'static, (Boxed,
     .boxed()
 }
 
-fn bare_swarm() -> Swarm<Lines> {
-    swarm::swarm(&Config::default(), &Keypair::generate_ed25519()).expect("a free port")
+fn bare_swarm() -> Swarm<LaneBehaviour> {
+    swarm::swarm(&NetConfig::default(), &Keypair::generate_ed25519()).expect("a free port")
 }
 
-async fn listening(swarm: &mut Swarm<Lines>) -> Multiaddr {
+async fn listening(swarm: &mut Swarm<LaneBehaviour>) -> Multiaddr {
     loop {
         if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
             return address;
@@ -175,24 +175,24 @@ async fn listening(swarm: &mut Swarm<Lines>) -> Multiaddr {
 /// A transport with its events and identity.
 pub(crate) struct BenchNode {
     pub(crate) net: Net,
-    events: mpsc::UnboundedReceiver<Event>,
+    events: mpsc::UnboundedReceiver<NetEvent>,
     _identity: Identity,
 }
 
 impl BenchNode {
     async fn start(receiver: Arc<dyn Receiver>) -> Self {
         let identity = Identity::load(None).expect("an identity");
-        let started = Net::start(&Config::default(), &identity, receiver).await;
+        let started = Net::start(&NetConfig::default(), &identity, receiver).await;
         let (net, events) = started.expect("a free port");
         Self { net, events, _identity: identity }
     }
 
     async fn up(&mut self) {
-        while !matches!(self.events.recv().await.expect("it runs"), Event::Up { .. }) {}
+        while !matches!(self.events.recv().await.expect("it runs"), NetEvent::Up { .. }) {}
     }
 
     /// The lane to another host.
-    pub(crate) fn lane(&self, other: &Self, class: Class) -> Lane {
+    pub(crate) fn lane(&self, other: &Self, class: TrafficClass) -> Lane {
         self.net.lane(other.net.me().incarnation, class).expect("it is up")
     }
 }

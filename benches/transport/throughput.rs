@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, FutureExt};
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use ostraca::ddata::id::ReplicaId;
-use ostraca::net::config::Limits;
+use ostraca::net::config::NetLimits;
 use ostraca::net::lane::Lane;
-use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
+use ostraca::net::{Busy, Inbound, NodeId, Receiver, TrafficClass};
 
 use crate::cores;
 use crate::stacks::{Sides, StackSetup, substream, tcp};
@@ -28,7 +28,7 @@ impl Receiver for Count {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {}.boxed()
     }
 }
@@ -76,7 +76,7 @@ fn ours(size: usize) -> Figure {
     let sides = Sides::new();
     let count = Arc::new(Count::default());
     let [near, far] = sides.nets(Arc::new(Count::default()), count.clone());
-    let lane = near.lane(&far, Class::User);
+    let lane = near.lane(&far, TrafficClass::User);
     lane.send(&[], &[7; 16]).expect("the first");
     while count.0.load(Ordering::Relaxed) == 0 {
         std::thread::sleep(Duration::from_millis(1)); // the lane opens
@@ -135,7 +135,7 @@ fn cost_of_send(size: usize) -> f64 {
     let count = (8 << 20) / (size + 16);
     let mut best = f64::MAX;
     for _ in 0..20 {
-        let lane = Lane::new(node, Class::User, &Limits::default());
+        let lane = Lane::new(node, TrafficClass::User, &NetLimits::default());
         let start = Instant::now();
         let sent = (0..count).take_while(|_| lane.send(&[], &body).is_ok()).count();
         assert!(sent > 0, "an empty lane refuses a message of {size} bytes");

@@ -9,7 +9,7 @@ use std::time::Instant;
 use futures::future::{BoxFuture, FutureExt};
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use ostraca::net::lane::Lane;
-use ostraca::net::{Busy, Class, Inbound, Receiver};
+use ostraca::net::{Busy, Inbound, Receiver, TrafficClass};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -63,7 +63,7 @@ impl Receiver for Queue {
         }
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {
             let _ = self.0.reserve().await; // a slot, released at once
         }
@@ -88,7 +88,7 @@ fn ours() -> Figure {
     let (give, take) = mpsc::channel(QUEUE);
     let [near, far] = sides.nets(Arc::new(Count::default()), Arc::new(Queue(give)));
     let count = consume(&sides, take);
-    let lane = near.lane(&far, Class::User);
+    let lane = near.lane(&far, TrafficClass::User);
     let until = Instant::now() + RUN;
     let produce = |lane: Lane| async move {
         let (message, mut bytes) = (Message::new(), Vec::new());

@@ -20,7 +20,7 @@ use ostraca_ddata::clock::HybridTimestamp;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::{Group, Key};
 use ostraca_ddata::replicator::request::{
-    Guard, ReadConsistency, Reply, Request, Update, WriteConsistency,
+    Guard, ReadConsistency, ReplicatorReply, ReplicatorRequest, Update, WriteConsistency,
 };
 use ostraca_ddata::types::delta::Delta;
 use ostraca_ddata::types::edit::Author;
@@ -42,8 +42,8 @@ fn key(entry: usize) -> Key<Register> {
     Key::new(&format!("key-{entry:012}"))
 }
 
-fn write(key: &Key<Register>, value: u64, level: WriteConsistency) -> Request {
-    Request::Update(Update::new(key, level, move |register| register.set(&value)))
+fn write(key: &Key<Register>, value: u64, level: WriteConsistency) -> ReplicatorRequest {
+    ReplicatorRequest::Update(Update::new(key, level, move |register| register.set(&value)))
 }
 
 /// Every key written once, and everybody quiet.
@@ -101,7 +101,7 @@ struct Load {
     goal: &'static str,
     in_flight: usize,
     wire: Wire,
-    request: fn(&Key<Register>) -> Request,
+    request: fn(&Key<Register>) -> ReplicatorRequest,
 }
 
 impl Load {
@@ -321,10 +321,10 @@ fn term(number: u64, owner: &Cluster, node: usize) -> Term {
 /// Takes a term and says what the group held.
 fn fence(cluster: &mut Cluster, node: usize, group: &Group, number: u64) -> usize {
     let term = term(number, cluster, node);
-    cluster.ask(node, Request::Fence { group: group.clone(), term, within: WITHIN });
+    cluster.ask(node, ReplicatorRequest::Fence { group: group.clone(), term, within: WITHIN });
     cluster.run();
     match cluster.replies.pop() {
-        Some(Ok(Reply::Fenced { values, .. })) => values.len(),
+        Some(Ok(ReplicatorReply::Fenced { values, .. })) => values.len(),
         other => panic!("the term was to be had: {other:?}"),
     }
 }
@@ -346,14 +346,14 @@ impl Layout {
                 let update = Update::new(&key, WRITE_MAJORITY, move |homes| {
                     (0..SHARDS).try_for_each(|shard| homes.insert(&shard, &(number, shard)))
                 });
-                cluster.ask(node, Request::Update(update.guarded(guard)));
+                cluster.ask(node, ReplicatorRequest::Update(update.guarded(guard)));
             }
             Self::KeyEach => {
                 for shard in 0..SHARDS {
                     let key = Key::<Register>::new(&format!("shard-{shard:04}"));
                     let update =
                         Update::new(&key, WRITE_MAJORITY, move |home| home.set(&(number + shard)));
-                    cluster.ask(node, Request::Update(update.guarded(guard.clone())));
+                    cluster.ask(node, ReplicatorRequest::Update(update.guarded(guard.clone())));
                 }
             }
         }
@@ -428,13 +428,14 @@ fn main() {
     let batch = if ratio::measuring() { 1_024 } else { 16 };
     for wire in [Wire::Handed, Wire::Encoded] {
         for in_flight in [1, batch] {
-            let update: fn(&Key<Register>) -> Request =
+            let update: fn(&Key<Register>) -> ReplicatorRequest =
                 |key| write(key, 8, WriteConsistency::Local);
             Load { name: "update-local", goal: "", in_flight, wire, request: update }.bench(&mut c);
-            let update: fn(&Key<Register>) -> Request = |key| write(key, 8, WRITE_MAJORITY);
+            let update: fn(&Key<Register>) -> ReplicatorRequest =
+                |key| write(key, 8, WRITE_MAJORITY);
             let goal = if in_flight > 1 { " (≥ 250,000/s)" } else { "" };
             Load { name: "write-majority", goal, in_flight, wire, request: update }.bench(&mut c);
-            let read: fn(&Key<Register>) -> Request = |key| Request::Get {
+            let read: fn(&Key<Register>) -> ReplicatorRequest = |key| ReplicatorRequest::Get {
                 key: key.name().clone(),
                 shape: None,
                 consistency: READ_MAJORITY,

@@ -14,7 +14,7 @@ use crdts::VClock;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::encoded::{DecodeError, Reader, Writer};
+use crate::encoded::{DecodeError, LayoutReader, LayoutWriter};
 use crate::id::ReplicaId;
 
 /// A mutation: the `counter`-th that `actor` made to a key, counted from 1.
@@ -33,7 +33,7 @@ pub trait Seen {
 
 /// Consecutive dots of one replica, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
+pub struct DotRange {
     /// The replica of the dots.
     pub replica: ReplicaId,
     /// The first counter, at least 1.
@@ -48,7 +48,7 @@ const SINGLE_INSERTS_MAX: usize = 8;
 /// A set of dots as sorted, disjoint, non-adjacent runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct DotSet {
-    runs: SmallVec<[Run; 1]>,
+    runs: SmallVec<[DotRange; 1]>,
 }
 
 impl Clone for DotSet {
@@ -73,7 +73,7 @@ impl DotSet {
     /// Returns the runs, ordered by replica and counter.
     #[inline]
     #[must_use]
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[DotRange] {
         &self.runs
     }
 
@@ -85,13 +85,13 @@ impl DotSet {
 
     /// Adds one dot to the set.
     pub fn insert(&mut self, dot: Dot) {
-        self.insert_run(Run { replica: dot.actor, first: dot.counter, last: dot.counter });
+        self.insert_run(DotRange { replica: dot.actor, first: dot.counter, last: dot.counter });
     }
 
     /// Adds a run and joins it with adjacent and overlapping ones. `first ≤ last`.
-    pub fn insert_run(&mut self, run: Run) {
+    pub fn insert_run(&mut self, run: DotRange) {
         assert!(run.first >= 1 && run.first <= run.last, "a run has a first and a last dot");
-        let touches = |other: &Run| {
+        let touches = |other: &DotRange| {
             other.replica == run.replica
                 && other.first <= run.last.saturating_add(1)
                 && run.first <= other.last.saturating_add(1)
@@ -106,7 +106,7 @@ impl DotSet {
         }
         let first = self.runs[start].first.min(run.first);
         let last = self.runs[start + met - 1].last.max(run.last);
-        self.runs[start] = Run { replica: run.replica, first, last };
+        self.runs[start] = DotRange { replica: run.replica, first, last };
         self.runs.drain(start + 1..start + met);
     }
 
@@ -155,7 +155,7 @@ impl DotSet {
         false
     }
 
-    fn intersects_run(&self, run: Run) -> bool {
+    fn intersects_run(&self, run: DotRange) -> bool {
         let at = self.runs.partition_point(|r| (r.replica, r.last) < (run.replica, run.first));
         self.runs.get(at).is_some_and(|r| r.replica == run.replica && r.first <= run.last)
     }
@@ -179,7 +179,7 @@ impl DotSet {
             .flat_map(|run| (run.first..=run.last).map(|counter| Dot::new(run.replica, counter)))
     }
 
-    pub(crate) fn encode(&self, writer: &mut Writer) {
+    pub(crate) fn encode(&self, writer: &mut LayoutWriter) {
         writer.length(self.runs.len());
         for run in &self.runs {
             writer.replica(run.replica);
@@ -188,7 +188,7 @@ impl DotSet {
         }
     }
 
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         let count = reader.length(3)?;
         let mut set = Self::new();
         for _ in 0..count {
@@ -202,7 +202,7 @@ impl DotSet {
             if before.is_some_and(|b| (b.replica, b.last) >= (replica, first)) {
                 return Err(DecodeError::NotCanonical);
             }
-            set.insert_run(Run { replica, first, last });
+            set.insert_run(DotRange { replica, first, last });
         }
         Ok(set)
     }
@@ -220,7 +220,7 @@ impl Seen for DotSet {
 
 impl FromIterator<Dot> for DotSet {
     fn from_iter<I: IntoIterator<Item = Dot>>(dots: I) -> Self {
-        let one = |dot: Dot| Run { replica: dot.actor, first: dot.counter, last: dot.counter };
+        let one = |dot: Dot| DotRange { replica: dot.actor, first: dot.counter, last: dot.counter };
         let mut set = Self { runs: dots.into_iter().map(one).collect() };
         set.join_runs();
         set
@@ -295,7 +295,7 @@ impl CausalContext {
 
     /// Adds one dot to the context.
     pub fn insert(&mut self, dot: Dot) {
-        self.insert_run(Run { replica: dot.actor, first: dot.counter, last: dot.counter });
+        self.insert_run(DotRange { replica: dot.actor, first: dot.counter, last: dot.counter });
     }
 
     /// Adds every dot of a set.
@@ -311,7 +311,7 @@ impl CausalContext {
             self.clone_from(other);
             return;
         }
-        let news: SmallVec<[Run; 8]> = other.ahead_of(self).collect();
+        let news: SmallVec<[DotRange; 8]> = other.ahead_of(self).collect();
         for run in news {
             self.insert_run(run);
         }
@@ -326,7 +326,7 @@ impl CausalContext {
 
     /// Returns, as runs from the first dot on, the vector entries that are higher here than in
     /// `other`. One pass over both vectors; none if both share one allocation.
-    fn ahead_of<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Run> + 'a {
+    fn ahead_of<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = DotRange> + 'a {
         let shared = match (&self.vector, &other.vector) {
             (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
             _ => false,
@@ -337,7 +337,7 @@ impl CausalContext {
             while theirs.next_if(|(theirs, _)| **theirs < replica).is_some() {}
             let same = theirs.next_if(|(theirs, _)| **theirs == replica);
             let known = same.map_or(0, |(_, known)| *known);
-            (last > known).then_some(Run { replica, first: 1, last })
+            (last > known).then_some(DotRange { replica, first: 1, last })
         })
     }
 
@@ -397,7 +397,7 @@ impl CausalContext {
         sum
     }
 
-    fn insert_run(&mut self, run: Run) {
+    fn insert_run(&mut self, run: DotRange) {
         let known = self.vector().get(&run.replica);
         if run.last <= known {
             return;
@@ -426,7 +426,7 @@ impl CausalContext {
         last
     }
 
-    fn includes_run(&self, run: Run) -> bool {
+    fn includes_run(&self, run: DotRange) -> bool {
         let known = self.vector().get(&run.replica);
         run.last <= known || {
             let first = run.first.max(known + 1);
@@ -439,7 +439,7 @@ impl CausalContext {
         }
     }
 
-    fn collect_unseen(&self, run: Run, unseen: &mut DotSet) {
+    fn collect_unseen(&self, run: DotRange, unseen: &mut DotSet) {
         let mut first = run.first.max(self.vector().get(&run.replica).saturating_add(1));
         let from = self.cloud.runs.partition_point(|r| (r.replica, r.last) < (run.replica, first));
         for seen in self.cloud.runs[from..].iter().take_while(|r| r.replica == run.replica) {
@@ -447,16 +447,16 @@ impl CausalContext {
                 break;
             }
             if first < seen.first {
-                unseen.insert_run(Run { replica: run.replica, first, last: seen.first - 1 });
+                unseen.insert_run(DotRange { replica: run.replica, first, last: seen.first - 1 });
             }
             first = first.max(seen.last.saturating_add(1));
         }
         if first <= run.last {
-            unseen.insert_run(Run { replica: run.replica, first, last: run.last });
+            unseen.insert_run(DotRange { replica: run.replica, first, last: run.last });
         }
     }
 
-    pub(crate) fn encode(&self, writer: &mut Writer) {
+    pub(crate) fn encode(&self, writer: &mut LayoutWriter) {
         writer.length(self.vector().dots.len());
         for (&replica, &last) in &self.vector().dots {
             writer.replica(replica);
@@ -465,7 +465,7 @@ impl CausalContext {
         self.cloud.encode(writer);
     }
 
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         let count = reader.length(2)?;
         let mut dots: Vec<(ReplicaId, u64)> = Vec::with_capacity(count.min(RESERVED_REPLICAS_MAX));
         for _ in 0..count {
@@ -570,10 +570,10 @@ mod tests {
         #[test]
         fn context_round_trips_through_its_encoding(a in dots()) {
             let before = context(&a);
-            let mut writer = Writer::new();
+            let mut writer = LayoutWriter::new();
             before.encode(&mut writer);
             let bytes = writer.finish();
-            let mut reader = Reader::new(&bytes).unwrap();
+            let mut reader = LayoutReader::new(&bytes).unwrap();
             prop_assert_eq!(CausalContext::decode(&mut reader).unwrap(), before);
             prop_assert!(reader.end().is_ok());
         }

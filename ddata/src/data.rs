@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use crate::encoded::Encoded;
 use crate::types::content::Content;
-use crate::types::delta::State;
+use crate::types::delta::KeyState;
 use crate::types::shape::Shape;
 use crate::types::{DataType, ReplicatedData};
 
 /// A snapshot of a key's value: cheap to clone, read through [`get`](Self::get).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Value(Arc<State>);
+pub struct Value(Arc<KeyState>);
 
 impl Value {
-    pub(crate) fn new(state: State) -> Self {
+    pub(crate) fn new(state: KeyState) -> Self {
         Self(Arc::new(state))
     }
 
@@ -32,7 +32,7 @@ impl Value {
 
     /// Returns the state: content and causal context.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &KeyState {
         &self.0
     }
 

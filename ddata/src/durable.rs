@@ -1,6 +1,6 @@
 //! Durable data: the contract of a store, and an in-memory implementation.
 //!
-//! The Replicator does no I/O. It outputs records to write ([`Record`]), and withholds every
+//! The Replicator does no I/O. It outputs records to write ([`DurableRecord`]), and withholds every
 //! acknowledgement that depends on them until its caller reports that they are stored.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::types::Term;
 
 /// A durable record. A later record of the same kind and key replaces an earlier one.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
+pub enum DurableRecord {
     /// The encoded state of a durable key.
     Data {
         /// Name of the key.
@@ -20,7 +20,7 @@ pub enum Record {
         shape: String,
         /// The group that guards the key.
         group: Option<Group>,
-        /// The result of [`State::encode`](crate::types::delta::State::encode).
+        /// The result of [`KeyState::encode`](crate::types::delta::KeyState::encode).
         state: Vec<u8>,
     },
     /// A promise to refuse guarded writes below a term.
@@ -46,21 +46,21 @@ pub trait DurableStore {
     /// # Errors
     /// [`StoreError`]: any of the records may or may not be stored. The caller must not retry as if
     /// the write had not happened.
-    fn write(&mut self, records: &[Record]) -> Result<(), StoreError>;
+    fn write(&mut self, records: &[DurableRecord]) -> Result<(), StoreError>;
 
     /// Returns the latest record of each kind and key.
     ///
     /// # Errors
     /// [`StoreError`] if the store is corrupt. The error names the file and the remedy. Data must
     /// never be lost silently.
-    fn load(&self) -> Result<Vec<Record>, StoreError>;
+    fn load(&self) -> Result<Vec<DurableRecord>, StoreError>;
 }
 
 /// An in-memory store for tests and simulations. It keeps records as long as it exists.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
-    data: BTreeMap<KeyName, Record>, // as many as there are durable keys
-    promises: BTreeMap<Group, Term>, // as many as there are groups
+    data: BTreeMap<KeyName, DurableRecord>, // as many as there are durable keys
+    promises: BTreeMap<Group, Term>,        // as many as there are groups
     acceptor: Option<AcceptorState>,
 }
 
@@ -73,28 +73,28 @@ impl MemoryStore {
 }
 
 impl DurableStore for MemoryStore {
-    fn write(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn write(&mut self, records: &[DurableRecord]) -> Result<(), StoreError> {
         for record in records {
             match record {
-                Record::Data { key, .. } => {
+                DurableRecord::Data { key, .. } => {
                     self.data.insert(key.clone(), record.clone());
                 }
-                Record::Promise { group, term } => {
+                DurableRecord::Promise { group, term } => {
                     self.promises.insert(group.clone(), *term);
                 }
-                Record::Acceptor(state) => self.acceptor = Some(state.clone()),
+                DurableRecord::Acceptor(state) => self.acceptor = Some(state.clone()),
             }
         }
         Ok(())
     }
 
-    fn load(&self) -> Result<Vec<Record>, StoreError> {
+    fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
         let data = self.data.values().cloned();
         let promises = self
             .promises
             .iter()
-            .map(|(group, term)| Record::Promise { group: group.clone(), term: *term });
-        let acceptor = self.acceptor.iter().cloned().map(Record::Acceptor);
+            .map(|(group, term)| DurableRecord::Promise { group: group.clone(), term: *term });
+        let acceptor = self.acceptor.iter().cloned().map(DurableRecord::Acceptor);
         Ok(data.chain(promises).chain(acceptor).collect())
     }
 }

@@ -304,14 +304,14 @@ pub enum DecodeError {
 
 /// Writes the binary layout: integers as LEB128, replicas as indices into a table.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
+pub(crate) struct LayoutWriter {
     table: SmallVec<[ReplicaId; 8]>,
     sorted: SmallVec<[(ReplicaId, usize); 8]>, // the table sorted, with indices into it
     next: usize, // index into `sorted` of the expected replica: they mostly come in order
     body: Vec<u8>,
 }
 
-impl Writer {
+impl LayoutWriter {
     pub(crate) fn new() -> Self {
         Self { body: Vec::with_capacity(64), ..Self::default() }
     }
@@ -398,12 +398,12 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
 
 /// Reads the layout of a [`Writer`], possibly from a malicious peer.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct LayoutReader<'a> {
     table: &'a [[u8; 8]],
     left: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> LayoutReader<'a> {
     /// Reads the version and the table of replicas.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Self { table: &[], left: bytes };

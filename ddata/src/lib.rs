@@ -26,7 +26,6 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod bug;
 pub mod causal;
 pub mod clock;
 #[cfg(feature = "sim")]
@@ -34,6 +33,7 @@ pub mod convergence;
 pub mod data;
 pub mod durable;
 pub mod encoded;
+pub mod fault_injection;
 pub mod id;
 pub mod key;
 pub mod machine;

@@ -77,11 +77,11 @@ impl Entity for Aircraft {
         }
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         serde_json::to_vec(&self.state).ok()
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.state = serde_json::from_slice(state)?;
         Ok(())
     }
@@ -110,11 +110,11 @@ impl Entity for Airline {
         }
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         serde_json::to_vec(&self.tally).ok()
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.tally = serde_json::from_slice(state)?;
         Ok(())
     }
@@ -145,11 +145,11 @@ impl Entity for Airport {
         }
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         serde_json::to_vec(&self.0).ok()
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.0 = serde_json::from_slice(state)?;
         Ok(())
     }

@@ -196,7 +196,7 @@ async fn run(options: &Options) -> Result<ExitCode, Failed> {
     };
     let nodes = Processes::start(options.nodes.into(), log).await?;
     let node = Node::start(member::settings(&nodes.arguments())?).await?;
-    node.cluster().up().await?;
+    node.cluster().wait_until_up().await?;
     let regions = Regions::start_proxies(&node.sharding()).await?;
     let (cluster, sharding) = (node.cluster(), node.sharding());
     let nodes = Arc::new(Mutex::new(nodes));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use ostraca::cluster::member::Address;
 use ostraca::node::sharding::TypeView;
 use ostraca::prelude::*;
-use ostraca::sharding::passivation::settings::Strategy;
+use ostraca::sharding::passivation::settings::PassivationStrategy;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -55,7 +55,7 @@ pub(crate) fn settings(arguments: &Arguments) -> Result<Config, Failed> {
     config.cluster.seeds = arguments.seeds.iter().map(Address::new).collect::<Result<_, _>>()?;
     config.sharding.number_of_shards = SHARDS;
     // The entities keep their state in memory, so a passivated entity would lose it.
-    config.sharding.passivation.strategy = Strategy::None;
+    config.sharding.passivation.strategy = PassivationStrategy::None;
     Ok(config)
 }
 
@@ -65,7 +65,7 @@ pub(crate) async fn run(arguments: &Arguments) -> Result<(), Failed> {
     let (sharding, id) = (node.sharding(), node.cluster().me().incarnation.get());
     let regions = Regions::start(&sharding).await?;
     for name in TYPES {
-        sharding.registered(name).await?;
+        sharding.wait_until_registered(name).await?;
     }
     let address = node.addresses().first().map(ToString::to_string).unwrap_or_default();
     let net = node.net().clone();

@@ -5,8 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::discriminant;
 use std::sync::LazyLock;
 
-use ostraca::ddata::replicator::wire::Message;
-use ostraca::ddata::types::delta::{Delta, State};
+use ostraca::ddata::replicator::wire::ReplicatorMessage;
+use ostraca::ddata::types::delta::{Delta, KeyState};
 use ostraca::ddata::types::shape::Shape;
 
 /// One shape of each layout.
@@ -27,14 +27,14 @@ static PARSED: LazyLock<Vec<Shape>> =
 /// Returns a hash of the kind of the message and of the decoders that accept the bytes.
 pub(crate) fn run(bytes: &[u8]) -> u64 {
     let mut outcome = DefaultHasher::new();
-    if let Ok(message) = Message::decode(bytes) {
+    if let Ok(message) = ReplicatorMessage::decode(bytes) {
         discriminant(&message.body).hash(&mut outcome);
-        assert_eq!(Message::decode(&message.encode()), Ok(message));
+        assert_eq!(ReplicatorMessage::decode(&message.encode()), Ok(message));
     }
     for (place, shape) in PARSED.iter().enumerate() {
-        if let Ok(state) = State::decode(bytes, shape) {
+        if let Ok(state) = KeyState::decode(bytes, shape) {
             ("state", place).hash(&mut outcome);
-            assert_eq!(State::decode(&state.encode(), shape), Ok(state));
+            assert_eq!(KeyState::decode(&state.encode(), shape), Ok(state));
         }
         if let Ok(delta) = Delta::decode(bytes, shape) {
             ("delta", place).hash(&mut outcome);

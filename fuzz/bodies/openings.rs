@@ -4,7 +4,7 @@
 use ostraca::ddata::encoded::from_peer;
 use ostraca::net::handshake::{decode_answer, decode_client_answer, encode};
 use ostraca::net::wire::{
-    Answer, ClientAnswer, ClientHello, Greeting, Hello, OPENING_BYTES_MAX, Refusal,
+    ClientAnswer, ClientHello, Greeting, HandshakeAnswer, Hello, LaneRefusal, OPENING_BYTES_MAX,
 };
 
 /// Returns a bit for each kind of opening that the bytes are.
@@ -28,7 +28,7 @@ pub(crate) fn run(bytes: &[u8]) -> u64 {
     alike!(Hello, 2);
     alike!(ClientHello, 4);
     match decode_client_answer(bytes) {
-        Ok(ClientAnswer::Refused(Refusal::Unknown)) | Err(_) => {}
+        Ok(ClientAnswer::Refused(LaneRefusal::Unknown)) | Err(_) => {}
         Ok(answer) => {
             outcome |= 8;
             if let Ok(again) = encode(&answer) {
@@ -37,7 +37,7 @@ pub(crate) fn run(bytes: &[u8]) -> u64 {
         }
     }
     match decode_answer(bytes) {
-        Ok(Answer::Refused(Refusal::Unknown)) | Err(_) => {}
+        Ok(HandshakeAnswer::Refused(LaneRefusal::Unknown)) | Err(_) => {}
         Ok(answer) => {
             outcome |= 16;
             if let Ok(again) = encode(&answer) {

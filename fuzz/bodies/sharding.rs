@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::discriminant;
 
 use ostraca::ddata::id::ReplicaId;
-use ostraca::node::wiring::sharding::{SHARDING, SINGLETON, SURVEY, hear};
+use ostraca::node::routes::sharding::{SHARDING, SINGLETON, SURVEY, hear};
 
 /// Returns a hash of the kinds of the messages that the bytes are.
 pub(crate) fn run(bytes: &[u8]) -> u64 {

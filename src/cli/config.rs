@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use ostraca::Config;
 
-use super::Outcome;
-use super::target::Output;
+use super::CommandResult;
+use super::target::OutputOptions;
 
 /// Options of `ostraca config`.
 #[derive(Debug, Args)]
@@ -16,14 +16,14 @@ use super::target::Output;
                         ostraca config --check node.toml\n  \
                         ostraca config --check --json node.toml | jq .warnings\n  \
                         ostraca config --defaults --json | jq .cluster.lease")]
-pub(super) struct Arguments {
+pub(super) struct ConfigArguments {
     #[command(flatten)]
     mode: Mode,
     /// The settings file to check.
     #[arg(value_name = "FILE", required_unless_present = "defaults", conflicts_with = "defaults")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
 }
 
 #[derive(Debug, Args)]
@@ -38,8 +38,8 @@ struct Mode {
     check: bool,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl ConfigArguments {
+    pub(super) fn run(self) -> CommandResult {
         let Self { mode: Mode { defaults: _, check: _ }, file, output } = self;
         match file {
             Some(file) => check(&file, output), // the parser demands FILE with --check only
@@ -49,13 +49,13 @@ impl Arguments {
 }
 
 /// Prints the defaults as TOML with explanations, or as JSON without them.
-fn defaults(output: Output) -> Outcome {
+fn defaults(output: OutputOptions) -> CommandResult {
     let text = ostraca::config::documented();
     let table: toml::Table = text.parse()?;
     output.print(&table, || text)
 }
 
-fn check(file: &Path, output: Output) -> Outcome {
+fn check(file: &Path, output: OutputOptions) -> CommandResult {
     let (_, warnings) = read(file)?;
     let json = serde_json::json!({ "file": file.to_string_lossy(), "warnings": warnings });
     output.print(&json, || {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use plotters::prelude::*;
 
 /// A group of lines in one colour: for each change, the times at which replicas received it.
-pub(crate) struct Curve<'a> {
+pub(crate) struct PropagationCurves<'a> {
     /// Name in the legend; `None`: no entry.
     pub(crate) name: Option<String>,
     /// One line per change; ascending.
@@ -17,7 +17,11 @@ pub(crate) struct Curve<'a> {
 const SIZE: (u32, u32) = (800, 480);
 
 /// Draws curves into an SVG file.
-pub(crate) fn draw(file: &Path, title: &str, curves: &[Curve<'_>]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn draw(
+    file: &Path,
+    title: &str,
+    curves: &[PropagationCurves<'_>],
+) -> Result<(), Box<dyn Error>> {
     let millis = |span: &Duration| span.as_secs_f64() * 1e3;
     let last = curves.iter().flat_map(|curve| curve.seen).flatten().max();
     let end = last.map_or(1.0, millis).max(0.001) * 1.05;

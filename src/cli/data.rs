@@ -5,15 +5,15 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
-use ostraca::management::client::{AskError, Client, ConnectError};
-use ostraca::management::item::Item;
-use ostraca::management::wire::{Answer, Data, KEYS_MAX, Packed, Request};
+use ostraca::management::client::{AdminConnectError, AdminRequestError, Client};
+use ostraca::management::msgpack_value::MsgpackValue;
+use ostraca::management::wire::{AdminRequest, AdminResponse, Data, KEYS_MAX, Packed};
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::shown;
-use super::target::{Consistency, MARGIN, NodeOptions, SOON, Target, run_blocking};
-use super::{MissingKey, Outcome, is_unreachable, print_answer, printable};
+use super::target::{Consistency, MARGIN, NodeOptions, NodeTarget, SOON, run_blocking};
+use super::{CommandResult, MissingKey, is_unreachable, print_answer, printable};
 
 /// Interval of probes that check whether a watched node still answers.
 const PROBE_EVERY: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ const NAMED_MAX: usize = 8;
 
 /// Operations on replicated data.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct DataArguments {
     #[command(subcommand)]
     verb: Verb,
 }
@@ -65,7 +65,7 @@ enum Verb {
     /// (SIGSTOP, a lost host), the command ends with code 4 within 10 s.
     #[command(after_help = "Examples:\n  ostraca data watch online --config node.toml\n  \
                             ostraca data watch online --json --config node.toml | jq .value")]
-    Watch(Watch),
+    Watch(WatchArguments),
     /// Prints the keys that hold a value, one per line, in ascending order.
     #[command(after_help = "Examples:\n  ostraca data list --config node.toml\n  \
                             ostraca data list room/ --config node.toml")]
@@ -112,7 +112,7 @@ struct Delete {
 }
 
 #[derive(Debug, Args)]
-struct Watch {
+struct WatchArguments {
     /// The key: at least one character.
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     key: String,
@@ -129,8 +129,8 @@ struct List {
     asking: NodeOptions,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl DataArguments {
+    pub(super) fn run(self) -> CommandResult {
         match self.verb {
             Verb::Get(get) => run_blocking(get.run()),
             Verb::Set(set) => run_blocking(set.run()),
@@ -142,25 +142,26 @@ impl Arguments {
 }
 
 impl Get {
-    async fn run(self) -> Outcome {
+    async fn run(self) -> CommandResult {
         let Self { key, consistency, asking: NodeOptions { target, output } } = self;
-        let request = Request::Get { key: key.clone(), level: consistency.level_of_read() };
+        let request = AdminRequest::Get { key: key.clone(), level: consistency.level_of_read() };
         let until = Instant::now() + consistency.patience() + MARGIN;
         match target.ask(&request, consistency.patience()).await? {
-            Answer::Value(Some(data)) => {
+            AdminResponse::Value(Some(data)) => {
                 output.print(&shown::json(&key, Some(&data)), || shown::text(&key, &data))
             }
-            Answer::Value(None) => Err(missing_key(&target, &key, until).await.into()),
-            _ => Err(AskError::Unexpected.into()),
+            AdminResponse::Value(None) => Err(missing_key(&target, &key, until).await.into()),
+            _ => Err(AdminRequestError::Unexpected.into()),
         }
     }
 }
 
 /// The error for a key that holds nothing; it lists keys that hold a value.
-async fn missing_key(target: &Target, key: &str, until: Instant) -> MissingKey {
-    let request = Request::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };
+async fn missing_key(target: &NodeTarget, key: &str, until: Instant) -> MissingKey {
+    let request =
+        AdminRequest::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };
     let there = match timeout_at(until, target.ask(&request, Duration::ZERO)).await {
-        Ok(Ok(Answer::Keys(keys))) => keys,
+        Ok(Ok(AdminResponse::Keys(keys))) => keys,
         _ => Vec::new(), // the error about the key matters more than this one
     };
     let names = there.iter().take(NAMED_MAX).map(|key| printable::word(key));
@@ -174,19 +175,19 @@ async fn missing_key(target: &Target, key: &str, until: Instant) -> MissingKey {
 }
 
 impl Set {
-    async fn run(self) -> Outcome {
+    async fn run(self) -> CommandResult {
         let Self { key, value, text, consistency, asking } = self;
-        let item = if text { Item::Text(value) } else { shown::read(&value) };
+        let item = if text { MsgpackValue::Text(value) } else { shown::read(&value) };
         let (value, level) = (Packed::new(&item)?, consistency.level());
-        let request = Request::Set { key: key.clone(), value, level };
+        let request = AdminRequest::Set { key: key.clone(), value, level };
         changed(&asking, &request, &consistency, json!({ "set": key })).await
     }
 }
 
 impl Delete {
-    async fn run(self) -> Outcome {
+    async fn run(self) -> CommandResult {
         let Self { key, consistency, asking } = self;
-        let request = Request::Delete { key: key.clone(), level: consistency.level() };
+        let request = AdminRequest::Delete { key: key.clone(), level: consistency.level() };
         changed(&asking, &request, &consistency, json!({ "deleted": key })).await
     }
 }
@@ -194,25 +195,25 @@ impl Delete {
 /// Makes a change. The text output of a success is empty.
 async fn changed(
     asking: &NodeOptions,
-    request: &Request,
+    request: &AdminRequest,
     consistency: &Consistency,
     mut json: serde_json::Value,
-) -> Outcome {
+) -> CommandResult {
     let NodeOptions { target, output } = asking;
-    let Answer::Done = target.ask(request, consistency.patience()).await? else {
-        return Err(AskError::Unexpected.into());
+    let AdminResponse::Done = target.ask(request, consistency.patience()).await? else {
+        return Err(AdminRequestError::Unexpected.into());
     };
     json["consistency"] = consistency.name().into();
     output.print(&json, String::new)
 }
 
-impl Watch {
-    async fn run(self) -> Outcome {
+impl WatchArguments {
+    async fn run(self) -> CommandResult {
         let Self { key, asking: NodeOptions { target, output } } = self;
         let mut watch = target.connect().await?.watch(&key).await?;
         let watching = async {
             let first = tokio::time::timeout(SOON, watch.next()).await;
-            let mut data = first.map_err(|_| AskError::Silent { within: SOON })??;
+            let mut data = first.map_err(|_| AdminRequestError::Silent { within: SOON })??;
             loop {
                 let line = match output.is_json() {
                     true => {
@@ -240,8 +241,8 @@ impl Watch {
 
 /// Completes once the node no longer answers on a second connection. The watching connection can't
 /// show this: it is silent for an unchanged value as well.
-async fn lost(target: &Target) -> Box<dyn Error> {
-    let request = Request::Health { within_ms: 0 };
+async fn lost(target: &NodeTarget) -> Box<dyn Error> {
+    let request = AdminRequest::Health { within_ms: 0 };
     loop {
         tokio::time::sleep(PROBE_EVERY).await;
         match target.ask_within(&request, PROBE_WITHIN).await {
@@ -252,8 +253,8 @@ async fn lost(target: &Target) -> Box<dyn Error> {
 }
 
 fn is_no_answer(error: &(dyn Error + 'static)) -> bool {
-    matches!(error.downcast_ref(), Some(AskError::Silent { .. }))
-        || error.is::<ConnectError>()
+    matches!(error.downcast_ref(), Some(AdminRequestError::Silent { .. }))
+        || error.is::<AdminConnectError>()
         || error.downcast_ref().is_some_and(is_unreachable)
 }
 
@@ -266,7 +267,7 @@ fn line(data: Option<&Data>) -> String {
 }
 
 impl List {
-    async fn run(self) -> Outcome {
+    async fn run(self) -> CommandResult {
         let Self { prefix, asking: NodeOptions { target, output } } = self;
         let mut client = target.connect().await?;
         let mut all = Vec::new(); // ≤ the node's keys
@@ -293,10 +294,13 @@ async fn page(
     prefix: &str,
     all: &mut Vec<String>,
 ) -> Result<Page, Box<dyn Error>> {
-    let request =
-        Request::Keys { prefix: prefix.to_owned(), after: all.last().cloned(), limit: KEYS_MAX };
-    let Answer::Keys(keys) = client.ask(&request, SOON).await? else {
-        return Err(AskError::Unexpected.into());
+    let request = AdminRequest::Keys {
+        prefix: prefix.to_owned(),
+        after: all.last().cloned(),
+        limit: KEYS_MAX,
+    };
+    let AdminResponse::Keys(keys) = client.ask(&request, SOON).await? else {
+        return Err(AdminRequestError::Unexpected.into());
     };
     let page = if keys.len() < KEYS_MAX as usize { Page::Last } else { Page::Full };
     all.extend(keys);

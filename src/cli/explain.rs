@@ -1,21 +1,21 @@
 //! `ostraca explain`: prints why a shard or an entity lives where it lives.
 
 use clap::{Args, Subcommand};
-use ostraca::management::client::AskError;
-use ostraca::management::wire::{About, Answer, Request};
+use ostraca::management::client::AdminRequestError;
+use ostraca::management::wire::{AdminRequest, AdminResponse, ExplainSubject};
 
 use super::target::{QueryOptions, run_blocking};
-use super::{Outcome, shown};
+use super::{CommandResult, shown};
 
 /// The subject of the explanation.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct ExplainArguments {
     #[command(subcommand)]
-    subject: Subject,
+    subject: ExplainCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Subject {
+enum ExplainCommand {
     /// Why a shard lives where it lives.
     #[command(after_help = "Examples:\n  ostraca explain shard cart 412 --config node.toml")]
     Shard {
@@ -52,20 +52,26 @@ enum Subject {
     },
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl ExplainArguments {
+    pub(super) fn run(self) -> CommandResult {
         let (entity_type, about, how) = match self.subject {
-            Subject::Shard { entity_type, shard, how } => (entity_type, About::Shard(shard), how),
-            Subject::Entity { entity_type, id, how } => (entity_type, About::Entity(id), how),
-            Subject::Node { entity_type, node, how } => (entity_type, About::Node(node), how),
+            ExplainCommand::Shard { entity_type, shard, how } => {
+                (entity_type, ExplainSubject::Shard(shard), how)
+            }
+            ExplainCommand::Entity { entity_type, id, how } => {
+                (entity_type, ExplainSubject::Entity(id), how)
+            }
+            ExplainCommand::Node { entity_type, node, how } => {
+                (entity_type, ExplainSubject::Node(node), how)
+            }
         };
-        let request = Request::Explain { entity_type, about, within_ms: how.within_ms() };
+        let request = AdminRequest::Explain { entity_type, about, within_ms: how.within_ms() };
         run_blocking(async {
             match how.ask(&request).await? {
-                Answer::Explained(why) => {
+                AdminResponse::Explained(why) => {
                     how.output().print(&shown::unpacked(&why.detail), || why.text.clone())
                 }
-                _ => Err(AskError::Unexpected.into()),
+                _ => Err(AdminRequestError::Unexpected.into()),
             }
         })
     }

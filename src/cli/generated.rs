@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use super::target::Output;
-use super::{Ostraca, Outcome, Usage};
+use super::target::OutputOptions;
+use super::{CommandResult, Ostraca, Usage};
 
 /// Name of the program in generated texts.
 const NAME: &str = "ostraca";
@@ -34,11 +34,11 @@ pub(super) struct Man {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
 }
 
 impl Completions {
-    pub(super) fn run(&self) -> Outcome {
+    pub(super) fn run(&self) -> CommandResult {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Ostraca::command(), NAME, &mut text);
         write(&text)
@@ -46,7 +46,7 @@ impl Completions {
 }
 
 impl Man {
-    pub(super) fn run(self) -> Outcome {
+    pub(super) fn run(self) -> CommandResult {
         let Some(dir) = self.out else {
             if self.output.is_json() {
                 let text = "a man page has no form in JSON: leave out --json, or pass --out DIR";
@@ -66,7 +66,7 @@ impl Man {
 }
 
 /// Writes a text unchanged. A closed pipe is not an error.
-fn write(text: &[u8]) -> Outcome {
+fn write(text: &[u8]) -> CommandResult {
     match io::stdout().lock().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),

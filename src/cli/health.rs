@@ -4,19 +4,19 @@ use std::error::Error;
 use std::time::Duration;
 
 use clap::Args;
-use ostraca::management::client::AskError;
-use ostraca::management::wire::{Answer, Health, Request, Why};
+use ostraca::management::client::AdminRequestError;
+use ostraca::management::wire::{AdminRequest, AdminResponse, Health, RefusalReason};
 use serde_json::json;
 
 use super::target::{NodeOptions, milliseconds, patience, run_blocking};
-use super::{Outcome, Usage};
+use super::{CommandResult, Usage};
 
 /// Options of `ostraca health`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca health --ready --config node.toml\n  \
                         ostraca health --live --socket /var/lib/shop/control.sock\n  \
                         ostraca health --json --node 10.0.0.2:4001 --config client.toml")]
-pub(super) struct Arguments {
+pub(super) struct HealthArguments {
     /// Checks only that the node answers.
     #[arg(long, conflicts_with = "ready")]
     live: bool,
@@ -43,11 +43,11 @@ struct HealthResult {
     health: Health,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl HealthArguments {
+    pub(super) fn run(self) -> CommandResult {
         let Self { live, ready: _, timeout, asking } = self;
         let within_ms = if live { 0 } else { milliseconds(timeout) };
-        let request = Request::Health { within_ms };
+        let request = AdminRequest::Health { within_ms };
         run_blocking(async {
             let asked = asking.target.ask(&request, timeout).await;
             let found = found(asked)?;
@@ -62,16 +62,15 @@ impl Arguments {
 }
 
 /// Evaluates the answer. Every error except invalid arguments counts as a result of the check.
-fn found(asked: Result<Answer, Box<dyn Error>>) -> Result<HealthResult, Box<dyn Error>> {
+fn found(asked: Result<AdminResponse, Box<dyn Error>>) -> Result<HealthResult, Box<dyn Error>> {
     let error = match asked {
-        Ok(Answer::Health(health)) => return Ok(HealthResult { live: true, health }),
-        Ok(_) => AskError::Unexpected.into(),
+        Ok(AdminResponse::Health(health)) => return Ok(HealthResult { live: true, health }),
+        Ok(_) => AdminRequestError::Unexpected.into(),
         Err(error) if error.is::<Usage>() => return Err(error),
         Err(error) => error,
     };
     // A node that refuses is live, unless it is stopping.
-    let refused =
-        |error: &AskError| matches!(error, AskError::Refused(why) if why.why != Why::Stopped);
+    let refused = |error: &AdminRequestError| matches!(error, AdminRequestError::Refused(why) if why.why != RefusalReason::Stopped);
     let live = error.downcast_ref().is_some_and(refused);
     Ok(HealthResult {
         live,

@@ -1,13 +1,13 @@
 //! `ostraca members`: prints the members of the cluster, as one node sees them.
 
 use clap::Args;
-use ostraca::management::client::AskError;
-use ostraca::management::wire::{Answer, Member, Members, Request};
+use ostraca::management::client::AdminRequestError;
+use ostraca::management::wire::{AdminRequest, AdminResponse, MemberInfo, Members};
 
-use super::Outcome;
+use super::CommandResult;
 use super::table::table;
 use super::target::{QueryOptions, run_blocking};
-use super::watching::WatchOption;
+use super::watch::WatchOption;
 
 /// Options of `ostraca members`.
 #[derive(Debug, Args)]
@@ -16,22 +16,22 @@ use super::watching::WatchOption;
                         ostraca members --timeout 500ms --config node.toml\n  \
                         ostraca members --watch --node 10.0.0.2:4001 --config client.toml\n  \
                         ostraca members --config node.toml --json | jq '.members[].address'")]
-pub(super) struct Arguments {
+pub(super) struct MembersArguments {
     #[command(flatten)]
     watching: WatchOption,
     #[command(flatten)]
     how: QueryOptions,
 }
 
-impl Arguments {
-    pub(super) fn run(&self) -> Outcome {
+impl MembersArguments {
+    pub(super) fn run(&self) -> CommandResult {
         let Self { watching, how } = self;
         let read = |answer| match answer {
-            Answer::Members(all) => Ok(all),
-            _ => Err(AskError::Unexpected.into()),
+            AdminResponse::Members(all) => Ok(all),
+            _ => Err(AdminRequestError::Unexpected.into()),
         };
         let show = |all: &Members| (all.clone(), shown(all));
-        let asked = (&Request::Members, how.patience());
+        let asked = (&AdminRequest::Members, how.patience());
         run_blocking(watching.print(how.target(), asked, how.output(), read, show))
     }
 }
@@ -63,7 +63,7 @@ fn shown(all: &Members) -> String {
     text + "\n" + &table(heads, &rows)
 }
 
-fn row(all: &Members, member: &Member) -> [String; 7] {
+fn row(all: &Members, member: &MemberInfo) -> [String; 7] {
     let is = |node: &str| node == member.node;
     let notes = [
         (all.leader.as_deref().is_some_and(is), "leads"),
@@ -90,12 +90,12 @@ fn row(all: &Members, member: &Member) -> [String; 7] {
 mod tests {
     use super::*;
 
-    fn member(port: u8, status: &str) -> Member {
-        Member {
+    fn member(port: u8, status: &str) -> MemberInfo {
+        MemberInfo {
             node: format!("node-{port}"),
             address: format!("/ip4/10.0.0.{port}/tcp/1"),
             status: status.to_owned(),
-            ..Member::default()
+            ..MemberInfo::default()
         }
     }
 

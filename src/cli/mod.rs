@@ -18,19 +18,19 @@ mod shown;
 mod sim;
 mod table;
 mod target;
-mod watching;
+mod watch;
 
 use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use ostraca::management::client::{AskError, ConnectError};
-use ostraca::management::wire::Why;
+use ostraca::management::client::{AdminConnectError, AdminRequestError};
+use ostraca::management::wire::RefusalReason;
 use ostraca::net;
 
 /// Result of a command.
-pub(crate) type Outcome = Result<(), Box<dyn Error>>;
+pub(crate) type CommandResult = Result<(), Box<dyn Error>>;
 
 /// Sharded, stateful entities on a cluster that needs no external store.
 ///
@@ -55,41 +55,41 @@ pub(crate) type Outcome = Result<(), Box<dyn Error>>;
 )]
 pub(crate) struct Ostraca {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Runs a node without entities of its own: it stores replicated data and votes.
     ///
     /// On SIGTERM or Ctrl-C the node leaves the cluster, stops and exits with 0; a second signal
     /// ends it immediately (130). A node that was removed from its cluster exits with 6: let its
     /// supervisor restart it.
-    Node(node::Arguments),
+    Node(node::NodeArguments),
     /// Prints the default settings, or checks a settings file.
-    Config(config::Arguments),
+    Config(config::ConfigArguments),
     /// Prints the members of the cluster, as a running node sees them.
     ///
     /// Prints addresses, states and roles, the leader, unreachable members, and the configuration
     /// that decides about replicated data. Nodes may differ for a moment: ask another one with
     /// --node.
-    Members(members::Arguments),
+    Members(members::MembersArguments),
     /// Prints where the shards of an entity type live and how many entities each node hosts.
     ///
     /// Asks a node that has started the type. This node asks all hosts of the type and names those
     /// that do not answer in time.
-    Shards(shards::Arguments),
+    Shards(shards::ShardsArguments),
     /// Prints why a shard or an entity lives where it lives, or which shards came to a node and
     /// left it.
     ///
     /// Asks a node that has started the type. This node asks all hosts of the type for the
     /// decisions that they remember; a stopped node remembers nothing.
-    Explain(explain::Arguments),
+    Explain(explain::ExplainArguments),
     /// Checks whether a node is live and ready: exit code 0 or 1, for probes.
     ///
     /// A node is live if it answers. It is ready if it is Up in a cluster, the coordinators have
     /// registered its regions, and its shutdown has not begun.
-    Health(health::Arguments),
+    Health(health::HealthArguments),
     /// Asks a member to leave the cluster: it hands its shards over and stops.
     ///
     /// Without NODE the asked node leaves. The command does not wait for the end: `ostraca members
@@ -139,19 +139,19 @@ enum Command {
     /// starts the node again, it joins as a new member. If two survivors are forced at the same
     /// time, the later configuration wins and they end as one cluster. If a kept member turns out
     /// to be dead, run the command again.
-    Recover(recover::Arguments),
+    Recover(recover::RecoverArguments),
     /// Reads, sets, deletes and watches replicated data of a running node.
-    Data(data::Arguments),
+    Data(data::DataArguments),
     /// Generates a secret for a cluster: `ostraca secret --out cluster.secret`, the same file on
     /// all nodes.
     ///
     /// Set `net.cluster-secret-file` to this file. Every holder of the secret may join the cluster.
-    Secret(secret::Arguments),
+    Secret(secret::SecretArguments),
     /// Simulates a cluster and measures how fast changes reach every replica.
     ///
     /// Runs real Replicators in virtual time. Prints time, one-way trips, messages and bytes beside
     /// lower bounds that hold for every protocol, and draws a plot.
-    Sim(sim::Arguments),
+    Sim(sim::SimArguments),
     /// Prints completions for a shell.
     Completions(generated::Completions),
     /// Prints a man page, or writes the pages of all commands.
@@ -160,33 +160,33 @@ enum Command {
 
 impl Ostraca {
     /// Executes the command that the user gave.
-    pub(crate) fn run(self) -> Outcome {
+    pub(crate) fn run(self) -> CommandResult {
         match self.command {
-            Command::Node(arguments) => arguments.run(),
-            Command::Config(arguments) => arguments.run(),
-            Command::Members(arguments) => arguments.run(),
-            Command::Shards(arguments) => arguments.run(),
-            Command::Explain(arguments) => arguments.run(),
-            Command::Health(arguments) => arguments.run(),
-            Command::Leave(arguments) => arguments.run(),
-            Command::Drain(arguments) => arguments.run(),
-            Command::Down(arguments) => arguments.run(),
-            Command::StopShards(arguments) => arguments.run(),
-            Command::Rebalance(arguments) => arguments.run(),
-            Command::PrepareShutdown(arguments) => arguments.run(),
-            Command::Recover(arguments) => arguments.run(),
-            Command::Data(arguments) => arguments.run(),
-            Command::Secret(arguments) => arguments.run(),
-            Command::Sim(arguments) => arguments.run(),
-            Command::Completions(arguments) => arguments.run(),
-            Command::Man(arguments) => arguments.run(),
+            CliCommand::Node(arguments) => arguments.run(),
+            CliCommand::Config(arguments) => arguments.run(),
+            CliCommand::Members(arguments) => arguments.run(),
+            CliCommand::Shards(arguments) => arguments.run(),
+            CliCommand::Explain(arguments) => arguments.run(),
+            CliCommand::Health(arguments) => arguments.run(),
+            CliCommand::Leave(arguments) => arguments.run(),
+            CliCommand::Drain(arguments) => arguments.run(),
+            CliCommand::Down(arguments) => arguments.run(),
+            CliCommand::StopShards(arguments) => arguments.run(),
+            CliCommand::Rebalance(arguments) => arguments.run(),
+            CliCommand::PrepareShutdown(arguments) => arguments.run(),
+            CliCommand::Recover(arguments) => arguments.run(),
+            CliCommand::Data(arguments) => arguments.run(),
+            CliCommand::Secret(arguments) => arguments.run(),
+            CliCommand::Sim(arguments) => arguments.run(),
+            CliCommand::Completions(arguments) => arguments.run(),
+            CliCommand::Man(arguments) => arguments.run(),
         }
     }
 }
 
 /// Prints an answer with harmful characters of other nodes escaped. A closed pipe, as after `head`,
 /// is not an error.
-fn print_answer(text: &str) -> Outcome {
+fn print_answer(text: &str) -> CommandResult {
     match io::stdout().lock().write_all(printable::lines(text).as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
@@ -218,7 +218,7 @@ pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
         3
     } else if error.is::<UnfinishedAction>() {
         5
-    } else if error.is::<ConnectError>() || error.downcast_ref().is_some_and(is_unreachable) {
+    } else if error.is::<AdminConnectError>() || error.downcast_ref().is_some_and(is_unreachable) {
         4
     } else {
         error.downcast_ref().map_or(1, code_of)
@@ -232,15 +232,18 @@ const fn is_unreachable(error: &net::client::ConnectError) -> bool {
     matches!(error, NoAnswer { .. } | NobodyListens { .. } | Silent { .. })
 }
 
-fn code_of(error: &AskError) -> u8 {
+fn code_of(error: &AdminRequestError) -> u8 {
     match error {
-        AskError::Refused(refusal) => match refusal.why {
-            Why::UnknownType => 3,
-            Why::Stopped => 4,
-            Why::TooFew | Why::NotStopped => 5,
+        AdminRequestError::Refused(refusal) => match refusal.why {
+            RefusalReason::UnknownType => 3,
+            RefusalReason::Stopped => 4,
+            RefusalReason::TooFew | RefusalReason::NotStopped => 5,
             _ => 1,
         },
-        AskError::Silent { .. } | AskError::HungUp | AskError::Ended | AskError::Frame(_) => 4,
+        AdminRequestError::Silent { .. }
+        | AdminRequestError::HungUp
+        | AdminRequestError::Ended
+        | AdminRequestError::Frame(_) => 4,
         _ => 1,
     }
 }

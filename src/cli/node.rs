@@ -11,7 +11,7 @@ use ostraca::node::shutdown::Reason;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::Outcome;
+use super::CommandResult;
 use super::config::load_checked;
 
 /// The node stopped without a signal.
@@ -23,7 +23,7 @@ pub(super) struct NodeEnded(pub(super) Reason);
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca node\n  ostraca node --config node.toml\n  \
                         OSTRACA__CLUSTER__SEEDS='[\"/ip4/10.0.0.1/tcp/4001\"]' ostraca node")]
-pub(super) struct Arguments {
+pub(super) struct NodeArguments {
     /// A TOML file of settings; `ostraca config --defaults` prints one. Without this option:
     /// defaults, and variables such as OSTRACA__NET__LISTEN.
     #[arg(long, value_name = "FILE")]
@@ -58,8 +58,8 @@ fn init_log(log: LogFormat) {
     }
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl NodeArguments {
+    pub(super) fn run(self) -> CommandResult {
         init_log(self.log);
         let config = load_checked(self.config.as_deref())?;
         let runtime = tokio::runtime::Runtime::new()?;

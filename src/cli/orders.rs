@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use ostraca::management::client::AskError;
-use ostraca::management::wire::{Answer, Drained, MemberName, Request};
+use ostraca::management::client::AdminRequestError;
+use ostraca::management::wire::{AdminRequest, AdminResponse, DrainReport, MemberName};
 use serde_json::json;
 
 use super::confirmation::Confirmation;
 use super::target::{NodeOptions, milliseconds, patience, run_blocking};
-use super::{Outcome, UnfinishedAction};
+use super::{CommandResult, UnfinishedAction};
 
 /// The member that leaves.
 #[derive(Debug, Args)]
@@ -98,11 +98,11 @@ pub(super) struct PrepareShutdown {
 }
 
 impl Leave {
-    pub(super) fn run(self) -> Outcome {
+    pub(super) fn run(self) -> CommandResult {
         let Self { node, asking } = self;
         let what = "leave";
         run_blocking(async {
-            let member = ordered(&asking, &Request::Leave { node }).await?;
+            let member = ordered(&asking, &AdminRequest::Leave { node }).await?;
             let MemberName { node, address } = &member;
             asking.output.print(&json!({ "ordered": what, "node": node, "address": address }), || {
                 format!(
@@ -115,12 +115,12 @@ impl Leave {
 }
 
 impl Down {
-    pub(super) fn run(self) -> Outcome {
+    pub(super) fn run(self) -> CommandResult {
         let Self { node, confirmation, asking } = self;
         confirmation
             .demand(&format!("{node} is removed from the cluster, and stops if it is alive"))?;
         run_blocking(async {
-            let member = ordered(&asking, &Request::Down { node }).await?;
+            let member = ordered(&asking, &AdminRequest::Down { node }).await?;
             let MemberName { node, address } = &member;
             asking.output.print(&json!({ "ordered": "down", "node": node, "address": address }), || {
                 format!(
@@ -134,21 +134,22 @@ impl Down {
 
 async fn ordered(
     asking: &NodeOptions,
-    request: &Request,
+    request: &AdminRequest,
 ) -> Result<MemberName, Box<dyn std::error::Error>> {
     match asking.target.ask(request, Duration::ZERO).await? {
-        Answer::Ordered(member) => Ok(member),
-        _ => Err(AskError::Unexpected.into()),
+        AdminResponse::Ordered(member) => Ok(member),
+        _ => Err(AdminRequestError::Unexpected.into()),
     }
 }
 
 impl Drain {
-    pub(super) fn run(self) -> Outcome {
+    pub(super) fn run(self) -> CommandResult {
         let Self { undo, timeout, asking } = self;
-        let request = Request::Drain { undo, within_ms: milliseconds(timeout) };
+        let request = AdminRequest::Drain { undo, within_ms: milliseconds(timeout) };
         run_blocking(async {
-            let Answer::Drained(drained) = asking.target.ask(&request, timeout).await? else {
-                return Err(AskError::Unexpected.into());
+            let AdminResponse::Drained(drained) = asking.target.ask(&request, timeout).await?
+            else {
+                return Err(AdminRequestError::Unexpected.into());
             };
             asking.output.print(&drained, || drained_text(&drained))?;
             match drained.draining && !drained.shards.is_empty() {
@@ -163,8 +164,8 @@ impl Drain {
     }
 }
 
-fn drained_text(drained: &Drained) -> String {
-    let Drained { node, draining, shards } = drained;
+fn drained_text(drained: &DrainReport) -> String {
+    let DrainReport { node, draining, shards } = drained;
     let counted = shards.iter().map(|(name, count)| format!("{count} of {name}"));
     let counted = counted.collect::<Vec<_>>().join(", ");
     match (draining, shards.is_empty()) {
@@ -176,7 +177,7 @@ fn drained_text(drained: &Drained) -> String {
 }
 
 impl StopShards {
-    pub(super) fn run(self) -> Outcome {
+    pub(super) fn run(self) -> CommandResult {
         let Self { entity_type, shards, timeout, confirmation, asking } = self;
         let which = match shards.len() {
             0 => "all shards".to_owned(),
@@ -186,49 +187,50 @@ impl StopShards {
         let consequence = "and the state of their entities in memory is lost";
         confirmation.demand(&format!("{which} of {entity_type} stop, {consequence}"))?;
         let name = entity_type.clone();
-        let request = Request::StopShards { entity_type, shards, within_ms: milliseconds(timeout) };
+        let request =
+            AdminRequest::StopShards { entity_type, shards, within_ms: milliseconds(timeout) };
         run_blocking(async {
             match asking.target.ask(&request, timeout).await? {
-                Answer::ShardsStopped(count) => {
+                AdminResponse::ShardsStopped(count) => {
                     asking.output.print(&json!({ "entity_type": name, "stopped": count }), || {
                         format!("{count} shards of {name} have stopped\n")
                     })
                 }
-                _ => Err(AskError::Unexpected.into()),
+                _ => Err(AdminRequestError::Unexpected.into()),
             }
         })
     }
 }
 
 impl Rebalance {
-    pub(super) fn run(self) -> Outcome {
+    pub(super) fn run(self) -> CommandResult {
         let Self { entity_type, asking } = self;
         let json = json!({ "ordered": "rebalance", "entity_type": entity_type });
         let text = format!("the coordinator of {entity_type} checks the balance now\n");
-        run_blocking(done(&asking, &Request::Rebalance { entity_type }, json, text))
+        run_blocking(done(&asking, &AdminRequest::Rebalance { entity_type }, json, text))
     }
 }
 
 impl PrepareShutdown {
-    pub(super) fn run(self) -> Outcome {
+    pub(super) fn run(self) -> CommandResult {
         let Self { confirmation, asking } = self;
         confirmation
             .demand("the whole cluster is frozen for good: no node joins, no shard moves")?;
         let json = json!({ "ordered": "prepare-shutdown" });
         let text = "the cluster is frozen: stop all nodes now\n".to_owned();
-        run_blocking(done(&asking, &Request::PrepareForShutdown, json, text))
+        run_blocking(done(&asking, &AdminRequest::PrepareForShutdown, json, text))
     }
 }
 
 async fn done(
     asking: &NodeOptions,
-    request: &Request,
+    request: &AdminRequest,
     json: serde_json::Value,
     text: String,
-) -> Outcome {
+) -> CommandResult {
     match asking.target.ask(request, Duration::ZERO).await? {
-        Answer::Done => asking.output.print(&json, || text),
-        _ => Err(AskError::Unexpected.into()),
+        AdminResponse::Done => asking.output.print(&json, || text),
+        _ => Err(AdminRequestError::Unexpected.into()),
     }
 }
 
@@ -238,7 +240,7 @@ mod tests {
 
     #[test]
     fn drain_names_the_shards_that_are_left() {
-        let drained = |draining, shards: &[(&str, u64)]| Drained {
+        let drained = |draining, shards: &[(&str, u64)]| DrainReport {
             node: "n".to_owned(),
             draining,
             shards: shards.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
-use ostraca::management::client::AskError;
-use ostraca::management::wire::{Answer, Recovery, Request, Survivor};
+use ostraca::management::client::AdminRequestError;
+use ostraca::management::wire::{AdminRequest, AdminResponse, RecoveryReport, Survivor};
 
-use super::Outcome;
-use super::target::{LocalNode, Output, run_blocking};
+use super::CommandResult;
+use super::target::{LocalNode, OutputOptions, run_blocking};
 
 /// Options of `ostraca recover`.
 #[derive(Debug, Args)]
@@ -15,14 +15,14 @@ use super::target::{LocalNode, Output, run_blocking};
                         # members to keep and to give up\n  \
                         ostraca recover --force --config node.toml  # once those to give up are stopped\n  \
                         ostraca recover --json --socket /var/lib/ostraca/control.sock")]
-pub(super) struct Arguments {
+pub(super) struct RecoverArguments {
     /// Executes the recovery. It can't be undone.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     here: LocalNode,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
 }
 
 /// Instructions after a dry run.
@@ -31,22 +31,22 @@ const NOT_FORCED: &str = "\
     them: if they are alive, both sides act, and each of them that learns of it stops, whatever their\n\
     number. Then repeat this with --force, on this node only\n";
 
-impl Arguments {
-    pub(super) fn run(&self) -> Outcome {
+impl RecoverArguments {
+    pub(super) fn run(&self) -> CommandResult {
         let Self { force, here, output } = self;
-        let request = Request::Recover { force: *force };
+        let request = AdminRequest::Recover { force: *force };
         run_blocking(async {
             match here.target().ask(&request, Duration::ZERO).await? {
-                Answer::Recovery(recovery) => output
+                AdminResponse::Recovery(recovery) => output
                     .print(&recovery, || shown(&recovery) + if *force { "" } else { NOT_FORCED }),
-                _ => Err(AskError::Unexpected.into()),
+                _ => Err(AdminRequestError::Unexpected.into()),
             }
         })
     }
 }
 
-fn shown(recovery: &Recovery) -> String {
-    let Recovery { forced, me, configuration, kept, given_up } = recovery;
+fn shown(recovery: &RecoveryReport) -> String {
+    let RecoveryReport { forced, me, configuration, kept, given_up } = recovery;
     let (goes, gone) = match forced {
         true => ("go on", "are given up for ever"),
         false => ("would go on", "would be given up for ever"),
@@ -81,12 +81,15 @@ mod tests {
             |name: &str| Survivor { node: name.into(), address: format!("/dns4/{name}") };
         let kept = vec![survivor("a")];
         let given_up = ["b", "c"].map(survivor).to_vec();
-        let planned = Recovery { me: "a".into(), kept, given_up, ..Recovery::default() };
+        let planned =
+            RecoveryReport { me: "a".into(), kept, given_up, ..RecoveryReport::default() };
         let expected = "1 of 3 members would go on:\n  /dns4/a  a  asked\n\
                         2 would be given up for ever:\n  /dns4/b  b\n  /dns4/c  c\n\
                         a given-up node needs a kept member among its seeds before it starts \
                         again\n";
         assert_eq!(shown(&planned), expected);
-        assert!(shown(&Recovery { forced: true, ..planned }).contains("2 are given up for ever:"));
+        assert!(
+            shown(&RecoveryReport { forced: true, ..planned }).contains("2 are given up for ever:")
+        );
     }
 }

@@ -10,8 +10,8 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 use serde_json::json;
 
-use super::Outcome;
-use super::target::Output;
+use super::CommandResult;
+use super::target::OutputOptions;
 
 /// Length of a secret: 256 bits from the system's random source.
 const BYTES: usize = 32;
@@ -21,13 +21,13 @@ const BYTES: usize = 32;
 #[command(after_help = "Examples:\n  ostraca secret --out cluster.secret\n  \
                         ostraca secret | kubectl create secret generic cluster \
                         --from-file=secret=/dev/stdin")]
-pub(super) struct Arguments {
+pub(super) struct SecretArguments {
     /// Writes the secret to a new file that only this user may read (mode 600). An existing file is
     /// not changed. Without this option the secret is printed to stdout.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
 }
 
 /// The secret was not written.
@@ -39,8 +39,8 @@ enum Unwritten {
     Failed { path: PathBuf, source: io::Error },
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl SecretArguments {
+    pub(super) fn run(self) -> CommandResult {
         let mut bytes = [0; BYTES];
         SysRng.try_fill_bytes(&mut bytes)?;
         let mut text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

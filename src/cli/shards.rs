@@ -1,13 +1,13 @@
 //! `ostraca shards`: prints where the shards of an entity type live.
 
 use clap::Args;
-use ostraca::management::client::AskError;
-use ostraca::management::wire::{Answer, Region, Request, Shards};
+use ostraca::management::client::AdminRequestError;
+use ostraca::management::wire::{AdminRequest, AdminResponse, RegionInfo, Shards};
 
-use super::Outcome;
+use super::CommandResult;
 use super::table::table;
 use super::target::{QueryOptions, run_blocking};
-use super::watching::WatchOption;
+use super::watch::WatchOption;
 
 /// Options of `ostraca shards`.
 #[derive(Debug, Args)]
@@ -15,7 +15,7 @@ use super::watching::WatchOption;
                         ostraca shards cart --each --socket /var/lib/shop/control.sock\n  \
                         ostraca shards cart --watch --config node.toml\n  \
                         ostraca shards cart --config node.toml --json | jq '.regions[].node'")]
-pub(super) struct Arguments {
+pub(super) struct ShardsArguments {
     /// The entity type, under the name with which the asked program has started it.
     #[arg(value_name = "TYPE")]
     entity_type: String,
@@ -28,13 +28,13 @@ pub(super) struct Arguments {
     how: QueryOptions,
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl ShardsArguments {
+    pub(super) fn run(self) -> CommandResult {
         let Self { entity_type, each, watching, how } = self;
-        let request = Request::Shards { entity_type, within_ms: how.within_ms() };
+        let request = AdminRequest::Shards { entity_type, within_ms: how.within_ms() };
         let read = |answer| match answer {
-            Answer::Shards(all) => Ok(all),
-            _ => Err(AskError::Unexpected.into()),
+            AdminResponse::Shards(all) => Ok(all),
+            _ => Err(AdminRequestError::Unexpected.into()),
         };
         let show = |all: &Shards| {
             let rows = if each { by_shard(all) } else { by_region(all) };
@@ -45,7 +45,7 @@ impl Arguments {
     }
 }
 
-fn entities(region: &Region) -> u64 {
+fn entities(region: &RegionInfo) -> u64 {
     region.shards.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
 }
 
@@ -65,8 +65,8 @@ fn summary(all: &Shards) -> String {
 }
 
 fn by_region(all: &Shards) -> String {
-    let is = |region: &Region| all.coordinator.as_ref() == Some(&region.node);
-    let note = |region: &Region| if is(region) { "coordinates" } else { "" };
+    let is = |region: &RegionInfo| all.coordinator.as_ref() == Some(&region.node);
+    let note = |region: &RegionInfo| if is(region) { "coordinates" } else { "" };
     let answered = all.regions.iter().map(|region| {
         let (shards, entities) = (region.shards.len().to_string(), entities(region).to_string());
         [place(region), shards, entities, region.node.clone(), note(region).to_owned()]
@@ -80,7 +80,7 @@ fn by_region(all: &Shards) -> String {
 }
 
 fn by_shard(all: &Shards) -> String {
-    let of = |region: &Region| {
+    let of = |region: &RegionInfo| {
         let address = place(region);
         let row = move |(shard, count): &(u32, u64)| (*shard, *count, address.clone());
         region.shards.iter().map(row).collect::<Vec<_>>()
@@ -93,7 +93,7 @@ fn by_shard(all: &Shards) -> String {
     table(["SHARD", "ENTITIES", "ADDRESS"], &rows.into_iter().map(row).collect::<Vec<_>>())
 }
 
-fn place(region: &Region) -> String {
+fn place(region: &RegionInfo) -> String {
     match region.address.as_str() {
         "" => "(no longer a member)".to_owned(),
         address => address.to_owned(),
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn silent_region_is_named_and_not_counted() {
-        let region = |node: &str, address: &str, shards: &[(u32, u64)]| Region {
+        let region = |node: &str, address: &str, shards: &[(u32, u64)]| RegionInfo {
             node: node.to_owned(),
             address: address.to_owned(),
             shards: shards.to_vec(),

@@ -5,8 +5,8 @@
 
 use std::cmp::Ordering;
 
-use ostraca::management::item::Item;
-use ostraca::management::wire::{Content, Data, Packed};
+use ostraca::management::msgpack_value::MsgpackValue;
+use ostraca::management::wire::{Data, Packed, ValueContent};
 use serde_json::{Map, Number, Value};
 
 use super::printable::word;
@@ -19,11 +19,11 @@ pub(super) fn text(key: &str, data: &Data) -> String {
         format!("{key}: {}, {count} {}\n", data.shape, if count == 1 { one } else { many })
     };
     match &decoded(data) {
-        Content::Elements(elements) => {
+        ValueContent::Elements(elements) => {
             let lines = sorted(elements).into_iter().map(|element| format!("  {element}\n"));
             counted(elements.len(), "element", "elements") + &lines.collect::<String>()
         }
-        Content::Map(entries) => {
+        ValueContent::Map(entries) => {
             let mut rows: Vec<(Value, Value)> =
                 entries.iter().map(|(key, value)| (unpacked(key), content(value))).collect();
             rows.sort_by(|one, other| order(&one.0, &other.0));
@@ -33,12 +33,12 @@ pub(super) fn text(key: &str, data: &Data) -> String {
             let below = below.split_once('\n').map_or("", |(_, rows)| rows);
             counted(entries.len(), "entry", "entries") + below
         }
-        Content::Siblings(values) if values.len() != 1 => {
+        ValueContent::Siblings(values) if values.len() != 1 => {
             let lines = sorted(values).into_iter().map(|value| format!("  {value}\n"));
             let count = counted(values.len(), "value", "values written at the same time");
             count + &lines.collect::<String>()
         }
-        Content::User { bytes } => format!(
+        ValueContent::User { bytes } => format!(
             "{key}: {}, {bytes} bytes, which only the program that wrote them can read\n",
             data.shape
         ),
@@ -60,23 +60,23 @@ pub(super) fn value(data: &Data) -> Value {
 }
 
 /// Decodes the content. A form of a later release is shown by its length, like a user type.
-fn decoded(data: &Data) -> Content {
-    data.content().unwrap_or_else(|why| Content::User { bytes: why.len as u64 })
+fn decoded(data: &Data) -> ValueContent {
+    data.content().unwrap_or_else(|why| ValueContent::User { bytes: why.len as u64 })
 }
 
 /// Converts content to JSON.
-fn content(content: &Content) -> Value {
+fn content(content: &ValueContent) -> Value {
     match content {
-        Content::Flag(is_on) => Value::Bool(*is_on),
-        Content::Count(digits) => count(digits),
-        Content::Elements(all) | Content::Siblings(all) => Value::Array(sorted(all)),
-        Content::Register(value) => value.as_ref().map_or(Value::Null, unpacked),
-        Content::Map(entries) => {
+        ValueContent::Flag(is_on) => Value::Bool(*is_on),
+        ValueContent::Count(digits) => count(digits),
+        ValueContent::Elements(all) | ValueContent::Siblings(all) => Value::Array(sorted(all)),
+        ValueContent::Register(value) => value.as_ref().map_or(Value::Null, unpacked),
+        ValueContent::Map(entries) => {
             let entry =
-                |(key, value): &(Packed, Content)| (name(unpacked(key)), self::content(value));
+                |(key, value): &(Packed, ValueContent)| (name(unpacked(key)), self::content(value));
             Value::Object(entries.iter().map(entry).collect())
         }
-        Content::User { bytes } => Value::from(format!("{bytes} bytes of a user type")),
+        ValueContent::User { bytes } => Value::from(format!("{bytes} bytes of a user type")),
         _ => Value::from("(of a later release)"),
     }
 }
@@ -106,21 +106,21 @@ pub(super) fn unpacked(packed: &Packed) -> Value {
     packed.item().map_or_else(unreadable, shown)
 }
 
-fn shown(item: Item) -> Value {
+fn shown(item: MsgpackValue) -> Value {
     match item {
-        Item::Nil => Value::Null,
-        Item::Bool(it) => Value::Bool(it),
-        Item::Integer(it) => count(&it.to_string()),
-        Item::Float(it) => {
+        MsgpackValue::Nil => Value::Null,
+        MsgpackValue::Bool(it) => Value::Bool(it),
+        MsgpackValue::Integer(it) => count(&it.to_string()),
+        MsgpackValue::Float(it) => {
             Number::from_f64(it).map_or_else(|| Value::from(it.to_string()), Value::Number)
         }
-        Item::Text(it) => Value::String(it),
-        Item::Bytes(it) => {
+        MsgpackValue::Text(it) => Value::String(it),
+        MsgpackValue::Bytes(it) => {
             let digits: String = it.iter().map(|byte| format!("{byte:02x}")).collect();
             Value::String(format!("0x{digits}"))
         }
-        Item::List(it) => Value::Array(it.into_iter().map(shown).collect()),
-        Item::Map(it) => {
+        MsgpackValue::List(it) => Value::Array(it.into_iter().map(shown).collect()),
+        MsgpackValue::Map(it) => {
             let entry = |(key, value)| (name(shown(key)), shown(value));
             Value::Object(it.into_iter().map(entry).collect::<Map<_, _>>())
         }
@@ -135,8 +135,8 @@ fn name(key: Value) -> String {
 }
 
 /// Parses a value of the command line: JSON, or else text.
-pub(super) fn read(text: &str) -> Item {
-    serde_json::from_str(text).unwrap_or_else(|_| Item::Text(text.to_owned()))
+pub(super) fn read(text: &str) -> MsgpackValue {
+    serde_json::from_str(text).unwrap_or_else(|_| MsgpackValue::Text(text.to_owned()))
 }
 
 #[cfg(test)]
@@ -149,23 +149,29 @@ mod tests {
         Packed::new(&read(text)).expect("it has a form")
     }
 
-    fn data(shape: &str, content: &Content) -> Data {
+    fn data(shape: &str, content: &ValueContent) -> Data {
         Data { shape: shape.to_owned(), content: Verbatim::of(content) }
     }
 
     #[test]
     fn value_that_is_not_json_is_text() {
         let cases = [
-            ("on", Item::Text("on".to_owned())),
-            ("\"3\"", Item::Text("3".to_owned())),
-            ("3", Item::Integer(3)),
-            ("-0.5", Item::Float(-0.5)),
-            ("18446744073709551615", Item::Integer(u64::MAX.into())),
-            ("null", Item::Nil),
-            ("[true]", Item::List(vec![Item::Bool(true)])),
-            ("{\"a\":1}", Item::Map(vec![(Item::Text("a".to_owned()), Item::Integer(1))])),
-            ("{\"a\":", Item::Text("{\"a\":".to_owned())),
-            ("", Item::Text(String::new())),
+            ("on", MsgpackValue::Text("on".to_owned())),
+            ("\"3\"", MsgpackValue::Text("3".to_owned())),
+            ("3", MsgpackValue::Integer(3)),
+            ("-0.5", MsgpackValue::Float(-0.5)),
+            ("18446744073709551615", MsgpackValue::Integer(u64::MAX.into())),
+            ("null", MsgpackValue::Nil),
+            ("[true]", MsgpackValue::List(vec![MsgpackValue::Bool(true)])),
+            (
+                "{\"a\":1}",
+                MsgpackValue::Map(vec![(
+                    MsgpackValue::Text("a".to_owned()),
+                    MsgpackValue::Integer(1),
+                )]),
+            ),
+            ("{\"a\":", MsgpackValue::Text("{\"a\":".to_owned())),
+            ("", MsgpackValue::Text(String::new())),
         ];
         for (text, expected) in cases {
             assert_eq!(read(text), expected, "{text}");
@@ -174,30 +180,30 @@ mod tests {
 
     #[test]
     fn each_kind_of_data_has_a_text_and_a_json() {
-        let map = Content::Map(vec![
-            (packed("pears"), Content::Count("-3".to_owned())),
-            (packed("7"), Content::Elements(vec![packed("b"), packed("a")])),
+        let map = ValueContent::Map(vec![
+            (packed("pears"), ValueContent::Count("-3".to_owned())),
+            (packed("7"), ValueContent::Elements(vec![packed("b"), packed("a")])),
         ]);
         let wide = "170141183460469231731687303715884105727";
         let cases = [
-            (data("flag", &Content::Flag(true)), "k: flag\n  true\n", "true".to_owned()),
+            (data("flag", &ValueContent::Flag(true)), "k: flag\n  true\n", "true".to_owned()),
             (
-                data("g-counter", &Content::Count(wide.to_owned())),
+                data("g-counter", &ValueContent::Count(wide.to_owned())),
                 &format!("k: g-counter\n  \"{wide}\"\n"),
                 format!("\"{wide}\""),
             ),
             (
-                data("or-set", &Content::Elements(["10", "9", "x"].map(packed).to_vec())),
+                data("or-set", &ValueContent::Elements(["10", "9", "x"].map(packed).to_vec())),
                 "k: or-set, 3 elements\n  \"x\"\n  9\n  10\n",
                 "[\"x\",9,10]".to_owned(),
             ),
             (
-                data("lww-register", &Content::Register(None)),
+                data("lww-register", &ValueContent::Register(None)),
                 "k: lww-register\n  null\n",
                 "null".to_owned(),
             ),
             (
-                data("mv-register", &Content::Siblings(vec![packed("b"), packed("a")])),
+                data("mv-register", &ValueContent::Siblings(vec![packed("b"), packed("a")])),
                 "k: mv-register, 2 values written at the same time\n  \"a\"\n  \"b\"\n",
                 "[\"a\",\"b\"]".to_owned(),
             ),
@@ -211,7 +217,7 @@ mod tests {
             assert_eq!(text("k", &data), *expected);
             assert_eq!(value(&data).to_string(), as_json);
         }
-        let user = data("user/board", &Content::User { bytes: 151 });
+        let user = data("user/board", &ValueContent::User { bytes: 151 });
         let expected =
             "k: user/board, 151 bytes, which only the program that wrote them can read\n";
         assert_eq!(text("k", &user), expected);
@@ -221,11 +227,14 @@ mod tests {
 
     #[test]
     fn value_without_json_form_is_text() {
-        let bytes = Packed::new(&Item::Bytes(vec![1, 255])).expect("it has a form");
-        let nan = Packed::new(&Item::Float(f64::NAN)).expect("it has a form");
+        let bytes = Packed::new(&MsgpackValue::Bytes(vec![1, 255])).expect("it has a form");
+        let nan = Packed::new(&MsgpackValue::Float(f64::NAN)).expect("it has a form");
         assert_eq!(unpacked(&bytes), Value::from("0x01ff"));
         assert_eq!(unpacked(&nan), Value::from("NaN"));
-        let keys = Item::Map(vec![(Item::List(vec![Item::Integer(1)]), Item::Nil)]);
+        let keys = MsgpackValue::Map(vec![(
+            MsgpackValue::List(vec![MsgpackValue::Integer(1)]),
+            MsgpackValue::Nil,
+        )]);
         assert_eq!(shown(keys).to_string(), "{\"[1]\":null}");
     }
 }

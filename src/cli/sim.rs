@@ -7,19 +7,21 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use ostraca_ddata::convergence::{Bound, Failed, Kind, Level, Outcome as Measured, Plan, run};
+use ostraca_ddata::convergence::{
+    DataKind, LowerBounds, Plan, RunFailure, RunOutcome as Measured, WriteDurability, run,
+};
 use serde_json::json;
 
-use super::curve::{Curve, draw};
-use super::target::Output;
-use super::{Outcome, Usage};
+use super::curve::{PropagationCurves, draw};
+use super::target::OutputOptions;
+use super::{CommandResult, Usage};
 
 /// Options of `ostraca sim`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  ostraca sim --nodes 1000 --seed 7 --loss 0.01\n  \
                         ostraca sim --nodes 50 --partition 10s --write majority\n\n\
                         The same arguments give the same figures on every machine.")]
-pub(super) struct Arguments {
+pub(super) struct SimArguments {
     /// Number of replicas, 2 to 10,000.
     #[arg(long, default_value_t = 100)]
     nodes: usize,
@@ -33,8 +35,8 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "1ms", value_parser = span)]
     one_way: Duration,
     /// Type of the changed data.
-    #[arg(long, value_enum, default_value_t = DataType::OrMap)]
-    data: DataType,
+    #[arg(long, value_enum, default_value_t = SimDataType::OrMap)]
+    data: SimDataType,
     /// Replicas that must have acknowledged a change before it counts as written.
     #[arg(long, value_enum, default_value_t = WriteLevel::Local)]
     write: WriteLevel,
@@ -51,11 +53,11 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "convergence.svg")]
     plot: PathBuf,
     #[command(flatten)]
-    output: Output,
+    output: OutputOptions,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum DataType {
+enum SimDataType {
     LwwRegister,
     OrSet,
     OrMap,
@@ -71,14 +73,14 @@ fn span(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 500us, 1ms or 10s"))
 }
 
-impl Arguments {
-    pub(super) fn run(self) -> Outcome {
+impl SimArguments {
+    pub(super) fn run(self) -> CommandResult {
         let plan = self.plan();
         let (begun, bar) = (Instant::now(), bar(self.changes));
         let measured = run(&plan, &mut |done| bar.set_position(done as u64));
         bar.finish_and_clear();
         let measured = measured.map_err(failed)?;
-        draw(&self.plot, &title(&plan), &[Curve { name: None, seen: &measured.seen }])?;
+        draw(&self.plot, &title(&plan), &[PropagationCurves { name: None, seen: &measured.seen }])?;
         let figures = Figures::of(&plan, &measured);
         let (simulated, real) = (measured.simulated.as_secs_f64(), begun.elapsed().as_secs_f64());
         let mut json = figures.json(&plan);
@@ -92,13 +94,13 @@ impl Arguments {
 
     fn plan(&self) -> Plan {
         let kind = match self.data {
-            DataType::LwwRegister => Kind::LwwRegister,
-            DataType::OrSet => Kind::OrSet,
-            DataType::OrMap => Kind::OrMap,
+            SimDataType::LwwRegister => DataKind::LwwRegister,
+            SimDataType::OrSet => DataKind::OrSet,
+            SimDataType::OrMap => DataKind::OrMap,
         };
         let level = match self.write {
-            WriteLevel::Local => Level::Local,
-            WriteLevel::Majority => Level::Majority,
+            WriteLevel::Local => WriteDurability::Local,
+            WriteLevel::Majority => WriteDurability::Majority,
         };
         let Self { nodes, seed, one_way, loss, entries, changes, partition, .. } = *self;
         Plan { nodes, seed, one_way, loss, kind, level, entries, changes, partition }
@@ -106,9 +108,9 @@ impl Arguments {
 }
 
 /// Converts an invalid plan to an error of the arguments.
-fn failed(error: Failed) -> Box<dyn Error> {
+fn failed(error: RunFailure) -> Box<dyn Error> {
     match error {
-        Failed::Unfit { .. } => Usage(error.to_string()).into(),
+        RunFailure::Unfit { .. } => Usage(error.to_string()).into(),
         other => other.into(),
     }
 }
@@ -125,13 +127,13 @@ fn bar(changes: usize) -> ProgressBar {
 
 fn title(plan: &Plan) -> String {
     let data = match plan.kind {
-        Kind::LwwRegister => "an LWWRegister".to_owned(),
-        Kind::OrSet => format!("an ORSet of {}", plan.entries),
-        Kind::OrMap => format!("one entry of an ORMap of {}", plan.entries),
+        DataKind::LwwRegister => "an LWWRegister".to_owned(),
+        DataKind::OrSet => format!("an ORSet of {}", plan.entries),
+        DataKind::OrMap => format!("one entry of an ORMap of {}", plan.entries),
     };
     let level = match plan.level {
-        Level::Local => "WriteLocal",
-        Level::Majority => "WriteMajority",
+        WriteDurability::Local => "WriteLocal",
+        WriteDurability::Majority => "WriteMajority",
     };
     let cut = plan.partition.map_or_else(String::new, |span| {
         format!(", after a partition of {}", humantime::format_duration(span))
@@ -155,7 +157,7 @@ struct Figures {
     bytes: f64,
     anti_entropy_messages: f64,
     anti_entropy_bytes: f64,
-    bound: Bound,
+    bound: LowerBounds,
 }
 
 impl Figures {
@@ -177,7 +179,7 @@ impl Figures {
             bytes: each(pushed.bytes),
             anti_entropy_messages: each(compared.messages),
             anti_entropy_bytes: each(compared.bytes),
-            bound: Bound::of(plan, measured.push_bytes),
+            bound: LowerBounds::of(plan, measured.push_bytes),
         }
     }
 

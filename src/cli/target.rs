@@ -7,8 +7,10 @@ use std::time::Duration;
 use clap::Args;
 use humantime::parse_duration;
 use ostraca::Config;
-use ostraca::management::client::{AskError, Client};
-use ostraca::management::wire::{Answer, Level, Refusal, Request, WITHIN_MAX, Why};
+use ostraca::management::client::{AdminRequestError, Client};
+use ostraca::management::wire::{
+    AdminRequest, AdminResponse, ConsistencyLevel, RefusalReason, RequestRefusal, WITHIN_MAX,
+};
 use ostraca::net;
 use ostraca::net::address;
 use ostraca::net::identity::Identity;
@@ -31,7 +33,7 @@ pub(super) const MARGIN: Duration = ANSWER_WITHIN.saturating_add(PROBE);
 /// The node to ask. Without options: the node that OSTRACA_CONFIG (a settings file), OSTRACA_SOCKET
 /// (a control socket), or variables such as OSTRACA__NET__DATA_DIR name.
 #[derive(Debug, Args)]
-pub(super) struct Target {
+pub(super) struct NodeTarget {
     #[command(flatten)]
     here: LocalNode,
     /// A node on another host, by an address that other nodes dial, such as `a.example:2551`,
@@ -85,8 +87,8 @@ enum TargetSource {
 
 impl LocalNode {
     /// Returns this node as a [`Target`].
-    pub(super) fn target(&self) -> Target {
-        Target { here: self.clone(), elsewhere: None, identity: None }
+    pub(super) fn target(&self) -> NodeTarget {
+        NodeTarget { here: self.clone(), elsewhere: None, identity: None }
     }
 
     /// Chooses the source. Options override variables. A node on another host (`is_elsewhere`) has
@@ -125,24 +127,24 @@ fn variable(name: &str) -> Option<PathBuf> {
     "{0}; nodes of older releases do not know this request: update the node, or use the ostraca \
      tool of its release"
 )]
-struct NotKnownThere(Refusal);
+struct NotKnownThere(RequestRefusal);
 
 /// Whether the first release with the management protocol knows this request.
-const fn is_of_first_release(request: &Request) -> bool {
+const fn is_of_first_release(request: &AdminRequest) -> bool {
     matches!(
         request,
-        Request::Members
-            | Request::Shards { .. }
-            | Request::Explain { .. }
-            | Request::Get { .. }
-            | Request::Set { .. }
-            | Request::Watch { .. }
-            | Request::Recover { .. }
-            | Request::Keys { .. }
+        AdminRequest::Members
+            | AdminRequest::Shards { .. }
+            | AdminRequest::Explain { .. }
+            | AdminRequest::Get { .. }
+            | AdminRequest::Set { .. }
+            | AdminRequest::Watch { .. }
+            | AdminRequest::Recover { .. }
+            | AdminRequest::Keys { .. }
     )
 }
 
-impl Target {
+impl NodeTarget {
     /// Connects to the node.
     pub(super) async fn connect(&self) -> Result<Client, Box<dyn Error>> {
         self.connect_within(SOON).await
@@ -167,9 +169,9 @@ impl Target {
     /// asks none. The whole call, with connecting, ends at most [`MARGIN`] after `patience`.
     pub(super) async fn ask(
         &self,
-        request: &Request,
+        request: &AdminRequest,
         patience: Duration,
-    ) -> Result<Answer, Box<dyn Error>> {
+    ) -> Result<AdminResponse, Box<dyn Error>> {
         let within = if patience.is_zero() { SOON } else { patience + ANSWER_WITHIN };
         self.ask_within(request, within).await
     }
@@ -177,14 +179,14 @@ impl Target {
     /// Like [`ask`](Self::ask); `within` is the time limit of the answer.
     pub(super) async fn ask_within(
         &self,
-        request: &Request,
+        request: &AdminRequest,
         within: Duration,
-    ) -> Result<Answer, Box<dyn Error>> {
+    ) -> Result<AdminResponse, Box<dyn Error>> {
         let asked = async {
             let mut client = self.connect_within(within).await?;
             match client.ask(request, within).await {
-                Err(AskError::Refused(why))
-                    if why.why == Why::NotUnderstood && !is_of_first_release(request) =>
+                Err(AdminRequestError::Refused(why))
+                    if why.why == RefusalReason::NotUnderstood && !is_of_first_release(request) =>
                 {
                     Err(NotKnownThere(why).into())
                 }
@@ -193,7 +195,7 @@ impl Target {
         };
         match tokio::time::timeout(within + PROBE, asked).await {
             Ok(answer) => answer,
-            Err(_) => Err(AskError::Silent { within }.into()),
+            Err(_) => Err(AdminRequestError::Silent { within }.into()),
         }
     }
 }
@@ -209,9 +211,9 @@ fn settings(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
 #[derive(Debug, Args)]
 pub(super) struct NodeOptions {
     #[command(flatten)]
-    pub(super) target: Target,
+    pub(super) target: NodeTarget,
     #[command(flatten)]
-    pub(super) output: Output,
+    pub(super) output: OutputOptions,
 }
 
 /// The options of [`NodeOptions`] for a query, with its time limit.
@@ -230,7 +232,10 @@ impl QueryOptions {
         milliseconds(self.timeout)
     }
 
-    pub(super) async fn ask(&self, request: &Request) -> Result<Answer, Box<dyn Error>> {
+    pub(super) async fn ask(
+        &self,
+        request: &AdminRequest,
+    ) -> Result<AdminResponse, Box<dyn Error>> {
         self.asking.target.ask(request, self.timeout).await
     }
 
@@ -238,24 +243,24 @@ impl QueryOptions {
         self.timeout
     }
 
-    pub(super) const fn target(&self) -> &Target {
+    pub(super) const fn target(&self) -> &NodeTarget {
         &self.asking.target
     }
 
-    pub(super) const fn output(&self) -> Output {
+    pub(super) const fn output(&self) -> OutputOptions {
         self.asking.output
     }
 }
 
 /// Options for the output.
 #[derive(Clone, Copy, Debug, Args)]
-pub(super) struct Output {
+pub(super) struct OutputOptions {
     /// Prints JSON, for programs.
     #[arg(long)]
     json: bool,
 }
 
-impl Output {
+impl OutputOptions {
     pub(super) const fn is_json(self) -> bool {
         self.json
     }
@@ -287,20 +292,20 @@ pub(super) struct Consistency {
 
 impl Consistency {
     /// Returns the level of a change.
-    pub(super) fn level(&self) -> Level {
+    pub(super) fn level(&self) -> ConsistencyLevel {
         self.level_within(self.timeout)
     }
 
     /// Returns the level of a read. The value may have to be written back to replicas that lack it
     /// before the answer, so reading and writing back each get half of the time.
-    pub(super) fn level_of_read(&self) -> Level {
+    pub(super) fn level_of_read(&self) -> ConsistencyLevel {
         self.level_within(self.timeout / 2)
     }
 
-    fn level_within(&self, within: Duration) -> Level {
+    fn level_within(&self, within: Duration) -> ConsistencyLevel {
         match self.majority {
-            true => Level::Majority { within_ms: milliseconds(within).max(1) },
-            false => Level::Local,
+            true => ConsistencyLevel::Majority { within_ms: milliseconds(within).max(1) },
+            false => ConsistencyLevel::Local,
         }
     }
 

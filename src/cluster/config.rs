@@ -11,8 +11,8 @@ use humantime_serde::re::humantime;
 use serde::{Deserialize, Serialize};
 
 use super::downing::{
-    AutoDown, KeepMajority, KeepOldest, LeaderRoles, LeaseMajority, MajorityLeader, Oldest,
-    QuorumLeader, RoleLeaderRoles, StaticQuorum, Strategy, Timing, Trust,
+    AutoDown, DowningStrategy, KeepMajority, KeepOldest, LeaderRoles, LeaseMajority,
+    MajorityLeader, Oldest, QuorumLeader, RoleLeaderRoles, StaticQuorum, Timing, Trust,
 };
 use super::member::Address;
 
@@ -23,7 +23,7 @@ const TURN_MIN: Duration = Duration::from_secs(10);
 /// `[cluster]`: seeds, roles, gossip and joining.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Cluster {
+pub struct ClusterConfig {
     /// Addresses of the nodes with which this node founds or joins a cluster: the same list on
     /// every node, at most 64. Empty: the node founds a cluster alone, or waits for
     /// `join(address)`.
@@ -115,7 +115,7 @@ impl Default for HostingLease {
     }
 }
 
-impl Default for Cluster {
+impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
             seeds: Vec::new(),
@@ -201,7 +201,7 @@ impl Default for FailureDetector {
 pub struct Downing {
     /// The downing strategy. `keep-majority` suits clusters of changing size. Nodes may have
     /// different strategies during a change of this setting; they log a warning.
-    pub strategy: StrategyName,
+    pub strategy: DowningStrategyName,
     /// How long the view must be stable before a decision. If it is too short, paused nodes are
     /// downed; every additional second delays failover by a second. Unset: 3 s with leases, because
     /// safety does not depend on it; 20 s without leases.
@@ -253,7 +253,7 @@ pub struct Downing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum StrategyName {
+pub enum DowningStrategyName {
     /// The side with at least `quorum-size` members survives.
     StaticQuorum,
     /// The side with more members survives.
@@ -337,7 +337,7 @@ pub enum Leases {
     Off,
 }
 
-impl fmt::Display for StrategyName {
+impl fmt::Display for DowningStrategyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::StaticQuorum => "static-quorum",
@@ -356,7 +356,7 @@ impl fmt::Display for StrategyName {
     }
 }
 
-impl StrategyName {
+impl DowningStrategyName {
     /// Every strategy, in the order of the documentation.
     pub const ALL: [Self; 12] = [
         Self::StaticQuorum,
@@ -377,19 +377,19 @@ impl StrategyName {
 /// Settings with which a node does not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum ClusterConfigError {
     /// The strategy may keep a side that no configuration permits to continue.
     #[error(
         "downing strategy {0} may keep a side without a quorum, and this release stops such a side \
          (cluster.downing.trust-downing is not implemented): choose keep-majority, static-quorum \
          without a role, down-all or manual"
     )]
-    NeedsTrust(StrategyName),
+    NeedsTrust(DowningStrategyName),
     /// A setting that the strategy requires is missing.
     #[error("downing strategy {strategy} needs cluster.downing.{strategy}.{setting}: set it")]
     Unset {
         /// Name of the chosen strategy.
-        strategy: StrategyName,
+        strategy: DowningStrategyName,
         /// Name of the missing setting in the section of the strategy.
         setting: &'static str,
     },
@@ -421,7 +421,7 @@ pub enum ConfigError {
 /// A risk of valid settings. It is logged at every start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Warning {
+pub enum ClusterConfigWarning {
     /// The cluster is expected to have two nodes.
     #[error(
         "a cluster of two nodes survives only the loss of the younger one: no strategy can do better \
@@ -438,22 +438,36 @@ pub enum Warning {
 impl Downing {
     /// The chosen strategy with its settings.
     #[must_use]
-    pub fn strategy(&self) -> Strategy {
+    pub fn strategy(&self) -> DowningStrategy {
         match self.strategy {
-            StrategyName::StaticQuorum => Strategy::StaticQuorum(self.static_quorum.clone()),
-            StrategyName::KeepMajority => Strategy::KeepMajority(self.keep_majority.clone()),
-            StrategyName::KeepOldest => Strategy::KeepOldest(self.keep_oldest.clone()),
-            StrategyName::DownAll => Strategy::DownAll,
-            StrategyName::LeaseMajority => Strategy::LeaseMajority(self.lease_majority.clone()),
-            StrategyName::Oldest => Strategy::Oldest(self.oldest.clone()),
-            StrategyName::QuorumLeader => Strategy::QuorumLeader(self.quorum_leader.clone()),
-            StrategyName::MajorityLeader => Strategy::MajorityLeader(self.majority_leader.clone()),
-            StrategyName::LeaderRoles => Strategy::LeaderRoles(self.leader_roles.clone()),
-            StrategyName::RoleLeaderRoles => {
-                Strategy::RoleLeaderRoles(self.role_leader_roles.clone())
+            DowningStrategyName::StaticQuorum => {
+                DowningStrategy::StaticQuorum(self.static_quorum.clone())
             }
-            StrategyName::AutoDown => Strategy::AutoDown(self.auto_down.clone()),
-            StrategyName::Manual => Strategy::Manual,
+            DowningStrategyName::KeepMajority => {
+                DowningStrategy::KeepMajority(self.keep_majority.clone())
+            }
+            DowningStrategyName::KeepOldest => {
+                DowningStrategy::KeepOldest(self.keep_oldest.clone())
+            }
+            DowningStrategyName::DownAll => DowningStrategy::DownAll,
+            DowningStrategyName::LeaseMajority => {
+                DowningStrategy::LeaseMajority(self.lease_majority.clone())
+            }
+            DowningStrategyName::Oldest => DowningStrategy::Oldest(self.oldest.clone()),
+            DowningStrategyName::QuorumLeader => {
+                DowningStrategy::QuorumLeader(self.quorum_leader.clone())
+            }
+            DowningStrategyName::MajorityLeader => {
+                DowningStrategy::MajorityLeader(self.majority_leader.clone())
+            }
+            DowningStrategyName::LeaderRoles => {
+                DowningStrategy::LeaderRoles(self.leader_roles.clone())
+            }
+            DowningStrategyName::RoleLeaderRoles => {
+                DowningStrategy::RoleLeaderRoles(self.role_leader_roles.clone())
+            }
+            DowningStrategyName::AutoDown => DowningStrategy::AutoDown(self.auto_down.clone()),
+            DowningStrategyName::Manual => DowningStrategy::Manual,
         }
     }
 
@@ -499,58 +513,65 @@ impl Downing {
     /// cluster. Returns the warnings to log.
     ///
     /// # Errors
-    /// [`ConfigError`] if a node must not start with these settings.
-    pub fn check(&self, expected_nodes: Option<usize>) -> Result<Vec<Warning>, ConfigError> {
+    /// [`ClusterConfigError`] if a node must not start with these settings.
+    pub fn check(
+        &self,
+        expected_nodes: Option<usize>,
+    ) -> Result<Vec<ClusterConfigWarning>, ClusterConfigError> {
         self.check_set()?;
-        if let (StrategyName::StaticQuorum, Some(nodes)) = (self.strategy, expected_nodes)
+        if let (DowningStrategyName::StaticQuorum, Some(nodes)) = (self.strategy, expected_nodes)
             && self.static_quorum.quorum_size.saturating_mul(2) <= nodes
         {
             let quorum_size = self.static_quorum.quorum_size;
-            return Err(ConfigError::QuorumTooSmall { quorum_size, nodes });
+            return Err(ClusterConfigError::QuorumTooSmall { quorum_size, nodes });
         }
         if self.may_keep_a_side_without_a_quorum() && !self.trust_downing {
-            return Err(ConfigError::NeedsTrust(self.strategy));
+            return Err(ClusterConfigError::NeedsTrust(self.strategy));
         }
         let warnings = [
-            (expected_nodes == Some(2), Warning::TwoNodes),
-            (self.strategy == StrategyName::Manual, Warning::Manual),
+            (expected_nodes == Some(2), ClusterConfigWarning::TwoNodes),
+            (self.strategy == DowningStrategyName::Manual, ClusterConfigWarning::Manual),
         ];
         Ok(warnings.into_iter().filter(|(applies, _)| *applies).map(|(_, what)| what).collect())
     }
 
     fn may_keep_a_side_without_a_quorum(&self) -> bool {
         match self.strategy {
-            StrategyName::KeepMajority
-            | StrategyName::LeaseMajority
-            | StrategyName::DownAll
-            | StrategyName::Manual => false,
+            DowningStrategyName::KeepMajority
+            | DowningStrategyName::LeaseMajority
+            | DowningStrategyName::DownAll
+            | DowningStrategyName::Manual => false,
             // More than `2 * quorum_size - 1` members all stop, so a surviving side is a majority
             // of the members, unless only the members of a role are counted.
-            StrategyName::StaticQuorum => self.static_quorum.role.is_some(),
-            StrategyName::KeepOldest
-            | StrategyName::Oldest
-            | StrategyName::QuorumLeader
-            | StrategyName::MajorityLeader
-            | StrategyName::LeaderRoles
-            | StrategyName::RoleLeaderRoles
-            | StrategyName::AutoDown => true,
+            DowningStrategyName::StaticQuorum => self.static_quorum.role.is_some(),
+            DowningStrategyName::KeepOldest
+            | DowningStrategyName::Oldest
+            | DowningStrategyName::QuorumLeader
+            | DowningStrategyName::MajorityLeader
+            | DowningStrategyName::LeaderRoles
+            | DowningStrategyName::RoleLeaderRoles
+            | DowningStrategyName::AutoDown => true,
         }
     }
 
-    fn check_set(&self) -> Result<(), ConfigError> {
+    fn check_set(&self) -> Result<(), ClusterConfigError> {
         let strategy = self.strategy;
         let roles = &self.role_leader_roles;
         let unset = match strategy {
-            StrategyName::StaticQuorum if self.static_quorum.quorum_size == 0 => "quorum-size",
-            StrategyName::QuorumLeader if self.quorum_leader.quorum_size == 0 => "quorum-size",
-            StrategyName::LeaderRoles if self.leader_roles.target_roles.is_empty() => {
+            DowningStrategyName::StaticQuorum if self.static_quorum.quorum_size == 0 => {
+                "quorum-size"
+            }
+            DowningStrategyName::QuorumLeader if self.quorum_leader.quorum_size == 0 => {
+                "quorum-size"
+            }
+            DowningStrategyName::LeaderRoles if self.leader_roles.target_roles.is_empty() => {
                 "target-roles"
             }
-            StrategyName::RoleLeaderRoles if roles.leader_role.is_empty() => "leader-role",
-            StrategyName::RoleLeaderRoles if roles.target_roles.is_empty() => "target-roles",
+            DowningStrategyName::RoleLeaderRoles if roles.leader_role.is_empty() => "leader-role",
+            DowningStrategyName::RoleLeaderRoles if roles.target_roles.is_empty() => "target-roles",
             _ => return Ok(()),
         };
-        Err(ConfigError::Unset { strategy, setting: unset })
+        Err(ClusterConfigError::Unset { strategy, setting: unset })
     }
 }
 
@@ -558,8 +579,8 @@ impl FailureDetector {
     /// Checks the ranges of the values.
     ///
     /// # Errors
-    /// [`ConfigError::OutOfRange`] names the first setting with an invalid value.
-    pub fn check(&self) -> Result<(), ConfigError> {
+    /// [`ClusterConfigError::OutOfRange`] names the first setting with an invalid value.
+    pub fn check(&self) -> Result<(), ClusterConfigError> {
         let time = |value: Duration| humantime::format_duration(value).to_string();
         let positive = "must be longer than nothing";
         let checks: [(bool, &'static str, String, &'static str); 7] = [
@@ -608,7 +629,7 @@ impl FailureDetector {
         ];
         let wrong = checks.into_iter().find(|(is_wrong, ..)| *is_wrong);
         wrong.map_or(Ok(()), |(_, setting, value, must)| {
-            Err(ConfigError::OutOfRange { setting, value, must })
+            Err(ClusterConfigError::OutOfRange { setting, value, must })
         })
     }
 }

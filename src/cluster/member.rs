@@ -235,7 +235,7 @@ impl fmt::Debug for Address {
 /// Hosted entity types of a member, as announced by itself. A merge keeps the announcement with the
 /// higher revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Hosting {
+pub struct HostedTypes {
     /// The member increments it with each change. It is the first field because the derived order
     /// compares it first.
     #[serde(rename = "n", default)]
@@ -276,7 +276,7 @@ pub struct Member {
     pub since: u64,
     /// Hosted entity types, and whether the member drains.
     #[serde(rename = "h", default)]
-    pub hosting: Hosting,
+    pub hosting: HostedTypes,
 }
 
 /// Reason why a member is invalid.
@@ -316,7 +316,7 @@ impl Member {
             up_number: None,
             app_version: String::new(),
             since,
-            hosting: Hosting::default(),
+            hosting: HostedTypes::default(),
         }
     }
 

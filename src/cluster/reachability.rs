@@ -12,7 +12,7 @@ use ostraca_ddata::id::ReplicaId;
 
 /// Verdict of an observer about a subject that it does not consider reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
+pub enum ReachabilityStatus {
     /// The subject does not answer; it may return.
     Unreachable,
     /// The process of the subject has ended. This verdict is never withdrawn.
@@ -27,14 +27,14 @@ pub struct ReachabilityRecord {
     /// The member that is monitored.
     pub subject: ReplicaId,
     /// Verdict of the observer.
-    pub verdict: Verdict,
+    pub verdict: ReachabilityStatus,
 }
 
 /// The verdicts of one observer. A subject without an entry is reachable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) version: u64,
-    pub(super) verdicts: BTreeMap<ReplicaId, Verdict>, // ≤ number of members
+    pub(super) verdicts: BTreeMap<ReplicaId, ReachabilityStatus>, // ≤ number of members
 }
 
 impl Row {
@@ -72,7 +72,12 @@ impl Reachability {
     ///
     /// # Panics
     /// If `observer` and `subject` are equal.
-    pub fn accuse(&mut self, observer: ReplicaId, subject: ReplicaId, verdict: Verdict) -> bool {
+    pub fn accuse(
+        &mut self,
+        observer: ReplicaId,
+        subject: ReplicaId,
+        verdict: ReachabilityStatus,
+    ) -> bool {
         assert_ne!(observer, subject, "a node never accuses itself");
         if self.verdict(observer, subject) >= Some(verdict) {
             return false;
@@ -87,7 +92,7 @@ impl Reachability {
     /// verdicts remain.
     pub fn acquit(&mut self, observer: ReplicaId, subject: ReplicaId) -> bool {
         let Some(row) = self.rows.get_mut(&observer) else { return false };
-        if row.verdicts.get(&subject) != Some(&Verdict::Unreachable) {
+        if row.verdicts.get(&subject) != Some(&ReachabilityStatus::Unreachable) {
             return false;
         }
         row.version += 1;
@@ -97,13 +102,13 @@ impl Reachability {
 
     /// The verdict of `observer` about `subject`; `None` means reachable.
     #[must_use]
-    pub fn verdict(&self, observer: ReplicaId, subject: ReplicaId) -> Option<Verdict> {
+    pub fn verdict(&self, observer: ReplicaId, subject: ReplicaId) -> Option<ReachabilityStatus> {
         self.rows.get(&observer)?.verdicts.get(&subject).copied()
     }
 
     /// The worst verdict of any observer about `subject`; `None` means reachable.
     #[must_use]
-    pub fn worst(&self, subject: ReplicaId) -> Option<Verdict> {
+    pub fn worst(&self, subject: ReplicaId) -> Option<ReachabilityStatus> {
         self.rows.values().filter_map(|row| row.verdicts.get(&subject)).max().copied()
     }
 
@@ -193,7 +198,7 @@ mod tests {
     fn table(records: &[(ReplicaId, ReplicaId)]) -> Reachability {
         let mut table = Reachability::new();
         for &(observer, subject) in records {
-            assert!(table.accuse(observer, subject, Verdict::Unreachable));
+            assert!(table.accuse(observer, subject, ReachabilityStatus::Unreachable));
         }
         table
     }
@@ -204,9 +209,12 @@ mod tests {
         assert!(table.is_all_reachable());
         assert!(!table.acquit(A, B), "a withdrawal without a verdict is not stored");
         assert_eq!((table.version_of(A), table.worst(B)), (0, None));
-        assert!(table.accuse(A, B, Verdict::Unreachable));
-        assert!(!table.accuse(A, B, Verdict::Unreachable), "recorded already");
-        assert_eq!((table.version_of(A), table.worst(B)), (1, Some(Verdict::Unreachable)));
+        assert!(table.accuse(A, B, ReachabilityStatus::Unreachable));
+        assert!(!table.accuse(A, B, ReachabilityStatus::Unreachable), "recorded already");
+        assert_eq!(
+            (table.version_of(A), table.worst(B)),
+            (1, Some(ReachabilityStatus::Unreachable))
+        );
         assert_eq!(table.accused(|_| true), BTreeSet::from([B]));
         assert_eq!(table.accused(|observer| observer != A), BTreeSet::new());
     }
@@ -215,7 +223,7 @@ mod tests {
     fn every_accuser_must_withdraw() {
         let mut table = table(&[(A, C), (B, C)]);
         assert!(table.acquit(A, C));
-        assert_eq!(table.worst(C), Some(Verdict::Unreachable));
+        assert_eq!(table.worst(C), Some(ReachabilityStatus::Unreachable));
         assert!(table.acquit(B, C));
         assert_eq!((table.worst(C), table.is_all_reachable()), (None, true));
         assert_eq!((table.version_of(A), table.version_of(B)), (2, 2));
@@ -224,10 +232,10 @@ mod tests {
     #[test]
     fn terminated_is_never_taken_back() {
         let mut table = table(&[(A, B)]);
-        assert!(table.accuse(A, B, Verdict::Terminated));
-        assert!(!table.accuse(A, B, Verdict::Unreachable));
+        assert!(table.accuse(A, B, ReachabilityStatus::Terminated));
+        assert!(!table.accuse(A, B, ReachabilityStatus::Unreachable));
         assert!(!table.acquit(A, B));
-        assert_eq!(table.worst(B), Some(Verdict::Terminated));
+        assert_eq!(table.worst(B), Some(ReachabilityStatus::Terminated));
     }
 
     #[test]
@@ -256,7 +264,11 @@ mod tests {
         let left: Vec<_> = table.records().collect();
         assert_eq!(
             left,
-            [ReachabilityRecord { observer: C, subject: A, verdict: Verdict::Unreachable }]
+            [ReachabilityRecord {
+                observer: C,
+                subject: A,
+                verdict: ReachabilityStatus::Unreachable
+            }]
         );
         assert_eq!(table.version_of(A), 1, "A's row is empty now, and still its newest");
         assert_eq!(table.accused_by(C).collect::<Vec<_>>(), [A]);

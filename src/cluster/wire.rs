@@ -18,7 +18,7 @@ use super::member::{Address, Member};
 /// Settings that a joining node and a member compare. A difference in `must` refuses the join, a
 /// difference in `should` is only logged as a warning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct ComparedSettings {
     /// Names and values that must agree: protocol version, cluster name, state-store-mode.
     #[serde(rename = "m")]
     pub must: Vec<(String, String)>, // ≤ SETTINGS_MAX
@@ -76,7 +76,7 @@ pub enum ClusterMessage {
         member: Box<Member>,
         /// Settings of the newcomer.
         #[serde(rename = "s")]
-        settings: Settings,
+        settings: ComparedSettings,
         /// Seed list of the newcomer, sorted. Nodes found a cluster only with equal lists. Empty if
         /// the newcomer was told to join.
         #[serde(rename = "l", default)]
@@ -93,7 +93,7 @@ pub enum ClusterMessage {
         what: InitAnswer,
         /// Settings of the answering node.
         #[serde(rename = "s")]
-        settings: Settings,
+        settings: ComparedSettings,
     },
     /// Newcomer → a member that answered: asks for admission.
     #[serde(rename = "o")]
@@ -103,7 +103,7 @@ pub enum ClusterMessage {
         member: Box<Member>,
         /// Settings of the newcomer.
         #[serde(rename = "s")]
-        settings: Settings,
+        settings: ComparedSettings,
     },
     /// Member → newcomer: admission.
     #[serde(rename = "w")]

@@ -10,9 +10,9 @@ use std::time::Duration;
 use humantime_serde::re::humantime;
 
 use super::{Config, InvalidConfig};
-use crate::cluster::config::{self as cluster, Cluster, Leases, StrategyName};
-use crate::sharding::config::Sharding;
-use crate::sharding::passivation::settings::{Passivation, Strategy};
+use crate::cluster::config::{self as cluster, ClusterConfig, DowningStrategyName, Leases};
+use crate::sharding::config::ShardingConfig;
+use crate::sharding::passivation::settings::{PassivationConfig, PassivationStrategy};
 
 /// A doubtful setting with which a node still starts. Logged at every start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +20,7 @@ use crate::sharding::passivation::settings::{Passivation, Strategy};
 pub enum Warning {
     /// A doubtful choice in `[cluster.downing]`.
     #[error(transparent)]
-    Cluster(#[from] cluster::Warning),
+    Cluster(#[from] cluster::ClusterConfigWarning),
     /// Asks time out before a failover has completed.
     #[error(
         "{section}.ask-timeout is {ask}, and a failover takes up to {failover} with these settings \
@@ -67,7 +67,7 @@ pub enum Warning {
 /// spreads the suspicion, and the strategy waits for `stable-after`. No node takes over before the
 /// lease of the crashed node has expired. Measured with real processes and the defaults: 8.5 to 9.1
 /// s; this function returns 8.8 s.
-pub(super) fn failover(cluster: &Cluster) -> Duration {
+pub(super) fn failover(cluster: &ClusterConfig) -> Duration {
     let detector = &cluster.failure_detector;
     let leases = if cluster.lease.enabled { Leases::On } else { Leases::Off };
     let detection = detector
@@ -241,16 +241,18 @@ fn times(config: &Config) -> impl Iterator<Item = Warning> {
     })
 }
 
-fn is_passivating(passivation: &Passivation) -> bool {
-    passivation.strategy != Strategy::None && !passivation.idle_timeout.is_zero()
+fn is_passivating(passivation: &PassivationConfig) -> bool {
+    passivation.strategy != PassivationStrategy::None && !passivation.idle_timeout.is_zero()
 }
 
 fn without_effect(config: &Config) -> Vec<Warning> {
     let Config { cluster, sharding, .. } = config;
     let (downing, lease) = (&cluster.downing, &cluster.lease);
     let strategy = format!("cluster.downing.strategy = \"{}\"", downing.strategy);
-    let ends_at_once =
-        matches!(downing.strategy, StrategyName::StaticQuorum | StrategyName::DownAll);
+    let ends_at_once = matches!(
+        downing.strategy,
+        DowningStrategyName::StaticQuorum | DowningStrategyName::DownAll
+    );
     let enabled = format!("cluster.lease.enabled = {}", lease.enabled);
     let mut found = vec![
         (
@@ -281,19 +283,19 @@ fn without_effect(config: &Config) -> Vec<Warning> {
 }
 
 /// Sections of downing strategies that are set but not chosen.
-fn other_strategies(cluster: &Cluster) -> impl Iterator<Item = String> {
+fn other_strategies(cluster: &ClusterConfig) -> impl Iterator<Item = String> {
     let (set, unset) = (&cluster.downing, cluster::Downing::default());
     let sections = [
-        (StrategyName::StaticQuorum, set.static_quorum != unset.static_quorum),
-        (StrategyName::KeepMajority, set.keep_majority != unset.keep_majority),
-        (StrategyName::KeepOldest, set.keep_oldest != unset.keep_oldest),
-        (StrategyName::LeaseMajority, set.lease_majority != unset.lease_majority),
-        (StrategyName::Oldest, set.oldest != unset.oldest),
-        (StrategyName::QuorumLeader, set.quorum_leader != unset.quorum_leader),
-        (StrategyName::MajorityLeader, set.majority_leader != unset.majority_leader),
-        (StrategyName::LeaderRoles, set.leader_roles != unset.leader_roles),
-        (StrategyName::RoleLeaderRoles, set.role_leader_roles != unset.role_leader_roles),
-        (StrategyName::AutoDown, set.auto_down != unset.auto_down),
+        (DowningStrategyName::StaticQuorum, set.static_quorum != unset.static_quorum),
+        (DowningStrategyName::KeepMajority, set.keep_majority != unset.keep_majority),
+        (DowningStrategyName::KeepOldest, set.keep_oldest != unset.keep_oldest),
+        (DowningStrategyName::LeaseMajority, set.lease_majority != unset.lease_majority),
+        (DowningStrategyName::Oldest, set.oldest != unset.oldest),
+        (DowningStrategyName::QuorumLeader, set.quorum_leader != unset.quorum_leader),
+        (DowningStrategyName::MajorityLeader, set.majority_leader != unset.majority_leader),
+        (DowningStrategyName::LeaderRoles, set.leader_roles != unset.leader_roles),
+        (DowningStrategyName::RoleLeaderRoles, set.role_leader_roles != unset.role_leader_roles),
+        (DowningStrategyName::AutoDown, set.auto_down != unset.auto_down),
     ];
     let chosen = set.strategy;
     let other = sections.into_iter().filter(move |(name, is_set)| *is_set && *name != chosen);
@@ -301,11 +303,13 @@ fn other_strategies(cluster: &Cluster) -> impl Iterator<Item = String> {
 }
 
 /// `active-entity-limit`, if it is set with a strategy that ignores it.
-fn unlimited(sharding: &Sharding) -> Option<(bool, String, String)> {
+fn unlimited(sharding: &ShardingConfig) -> Option<(bool, String, String)> {
     let passivation = &sharding.passivation;
-    let is_set = passivation.active_entity_limit != Passivation::default().active_entity_limit;
-    let knows_none = matches!(passivation.strategy, Strategy::Idle | Strategy::None);
-    let name = if passivation.strategy == Strategy::Idle { "idle" } else { "none" };
+    let is_set =
+        passivation.active_entity_limit != PassivationConfig::default().active_entity_limit;
+    let knows_none =
+        matches!(passivation.strategy, PassivationStrategy::Idle | PassivationStrategy::None);
+    let name = if passivation.strategy == PassivationStrategy::Idle { "idle" } else { "none" };
     (is_set && knows_none).then(|| {
         let because = format!("cluster.sharding.passivation.strategy = \"{name}\"");
         (true, "cluster.sharding.passivation.active-entity-limit".to_owned(), because)
@@ -337,11 +341,13 @@ mod tests {
 
     #[test]
     fn failover_without_leases_has_the_removal_margin() {
-        let mut cluster = Cluster::default();
+        let mut cluster = ClusterConfig::default();
         cluster.lease.enabled = false;
         assert_eq!(failover(&cluster), Duration::from_millis(5_800 + 20_000 + 20_000));
-        cluster.lease =
-            cluster::HostingLease { duration: Duration::from_secs(60), ..Cluster::default().lease };
+        cluster.lease = cluster::HostingLease {
+            duration: Duration::from_secs(60),
+            ..ClusterConfig::default().lease
+        };
         assert_eq!(failover(&cluster), Duration::from_secs(60), "the lease is the floor");
     }
 

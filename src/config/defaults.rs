@@ -34,9 +34,9 @@ const fn described<T: DocumentedFields>(section: &'static str) -> Described {
 
 /// The sections in the order of the file.
 const SECTIONS: [Described; 31] = [
-    described::<net::Config>("net"),
-    described::<net::Limits>("net.limits"),
-    described::<cluster::Cluster>("cluster"),
+    described::<net::NetConfig>("net"),
+    described::<net::NetLimits>("net.limits"),
+    described::<cluster::ClusterConfig>("cluster"),
     described::<cluster::FailureDetector>("cluster.failure-detector"),
     described::<cluster::HostingLease>("cluster.lease"),
     described::<cluster::Downing>("cluster.downing"),
@@ -50,12 +50,12 @@ const SECTIONS: [Described; 31] = [
     described::<downing::LeaderRoles>("cluster.downing.leader-roles"),
     described::<downing::RoleLeaderRoles>("cluster.downing.role-leader-roles"),
     described::<downing::AutoDown>("cluster.downing.auto-down"),
-    described::<sharding::Sharding>("cluster.sharding"),
+    described::<sharding::ShardingConfig>("cluster.sharding"),
     described::<sharding::ConstantRate>("cluster.sharding.entity-recovery-constant-rate"),
     described::<allocation::LeastShard>("cluster.sharding.least-shard"),
     described::<allocation::LeastShardRounds>("cluster.sharding.least-shard-rounds"),
     described::<allocation::ConsistentHashing>("cluster.sharding.consistent-hashing"),
-    described::<passivation::Passivation>("cluster.sharding.passivation"),
+    described::<passivation::PassivationConfig>("cluster.sharding.passivation"),
     described::<passivation::Segmented>("cluster.sharding.passivation.segmented"),
     described::<passivation::LeastFrequentlyUsed>(
         "cluster.sharding.passivation.least-frequently-used",
@@ -66,7 +66,7 @@ const SECTIONS: [Described; 31] = [
         "cluster.sharding.passivation.composite.frequency-sketch",
     ),
     described::<sharding::HealthCheck>("cluster.sharding.healthcheck"),
-    described::<ddata::Config>("ddata"),
+    described::<ddata::ReplicatorConfig>("ddata"),
     described::<EpochConfig>("ddata.epoch"),
     described::<Management>("management"),
 ];

@@ -6,10 +6,10 @@ use std::time::Duration;
 use ostraca_ddata::replicator::epoch::LEASE_MAX;
 
 use super::{Config, InvalidConfig};
-use crate::cluster::config::{Cluster, DownAllWhenUnstable};
+use crate::cluster::config::{ClusterConfig, DownAllWhenUnstable};
 use crate::node::shutdown::Phase;
-use crate::sharding::config::Sharding;
-use crate::sharding::passivation::settings::Passivation;
+use crate::sharding::config::ShardingConfig;
+use crate::sharding::passivation::settings::PassivationConfig;
 
 /// Maximum of each duration without a bound of its own: ten years of 365.25 days.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 31_557_600);
@@ -75,7 +75,7 @@ fn of_ddata(config: &Config) -> Vec<Setting> {
     named("ddata", settings)
 }
 
-fn of_cluster(cluster: &Cluster) -> Vec<Setting> {
+fn of_cluster(cluster: &ClusterConfig) -> Vec<Setting> {
     let (detector, lease) = (&cluster.failure_detector, &cluster.lease);
     let (downing, majority) = (&cluster.downing, &cluster.downing.lease_majority);
     let down_all = match downing.down_all_when_unstable {
@@ -117,7 +117,7 @@ fn of_cluster(cluster: &Cluster) -> Vec<Setting> {
     all
 }
 
-fn of_sharding(sharding: &Sharding) -> Vec<Setting> {
+fn of_sharding(sharding: &ShardingConfig) -> Vec<Setting> {
     let rate = &sharding.entity_recovery_constant_rate;
     let own = [
         ("entity-recovery-constant-rate.frequency", Some(rate.frequency)),
@@ -155,7 +155,7 @@ fn of_sharding(sharding: &Sharding) -> Vec<Setting> {
     all
 }
 
-fn of_passivation(section: &str, passivation: &Passivation) -> Vec<Setting> {
+fn of_passivation(section: &str, passivation: &PassivationConfig) -> Vec<Setting> {
     let settings = [
         ("passivation.idle-timeout", Some(passivation.idle_timeout)),
         ("passivation.idle-interval", passivation.idle_interval),

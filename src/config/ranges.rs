@@ -10,7 +10,7 @@ use ostraca_ddata::replicator::config as ddata;
 
 use super::{Config, HostKind, InvalidConfig, host_kind};
 use crate::net::address;
-use crate::net::config::Limits;
+use crate::net::config::NetLimits;
 use crate::net::frame::FRAME_BYTES_MIN;
 
 /// Minimum of `ddata.frame-bytes-max`. In smaller frames the header of each message would take most
@@ -122,7 +122,7 @@ fn counts(config: &Config) -> Vec<(bool, CheckedSetting)> {
     positive.into_iter().chain([lanes]).collect()
 }
 
-fn sizes(limits: &Limits, ddata: &ddata::Config) -> [(bool, CheckedSetting); 4] {
+fn sizes(limits: &NetLimits, ddata: &ddata::ReplicatorConfig) -> [(bool, CheckedSetting); 4] {
     let (frame, message, piece, assembly) = (
         limits.frame_bytes_max,
         limits.message_bytes_max,

@@ -19,16 +19,16 @@ use super::orders;
 use super::server::too_long;
 use super::verbatim::Verbatim;
 use super::wire::{
-    self, ANSWER_BYTES_MAX, Answer, Configuration, Content, Data, Explained, Health, KEYS_MAX,
-    Level, Member, Members, Packed, Recovery, Refusal, Region, Request, Shards, Survivor,
-    WITHIN_MAX, Why,
+    self, ANSWER_BYTES_MAX, AdminRequest, AdminResponse, Configuration, ConsistencyLevel, Data,
+    ExplainAnswer, Health, KEYS_MAX, MemberInfo, Members, Packed, RecoveryReport, RefusalReason,
+    RegionInfo, RequestRefusal, Shards, Survivor, ValueContent, WITHIN_MAX,
 };
 use crate::cluster::member;
 use crate::net::address;
 use crate::node::cluster::{Cluster, ClusterView, RecoverError};
 use crate::node::replicator::{GetError, QueryError, Replicator, UpdateError};
-use crate::node::sharding::{self, About, ClusterShardingStats, Sharding};
-use crate::node::wiring;
+use crate::node::routes;
+use crate::node::sharding::{self, ClusterShardingStats, ExplanationSubject, Sharding};
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// Time limit of a request that asks no other node. It expires only if the node is stopping or
@@ -56,61 +56,66 @@ impl Handles {
     }
 }
 
-pub(super) async fn answer(handles: &Handles, request: Request) -> Answer {
+pub(super) async fn answer(handles: &Handles, request: AdminRequest) -> AdminResponse {
     let patience = match &request {
-        Request::Shards { within_ms, .. }
-        | Request::Explain { within_ms, .. }
-        | Request::Drain { within_ms, .. }
-        | Request::StopShards { within_ms, .. }
-        | Request::Health { within_ms } => SOON + within(*within_ms),
-        Request::Get { level, .. } | Request::Set { level, .. } | Request::Delete { level, .. } => {
-            SOON + 2 * span(*level)
-        }
-        Request::Members
-        | Request::Leave { .. }
-        | Request::Down { .. }
-        | Request::PrepareForShutdown
-        | Request::Rebalance { .. }
-        | Request::Watch { .. }
-        | Request::Recover { .. }
-        | Request::Keys { .. } => SOON,
+        AdminRequest::Shards { within_ms, .. }
+        | AdminRequest::Explain { within_ms, .. }
+        | AdminRequest::Drain { within_ms, .. }
+        | AdminRequest::StopShards { within_ms, .. }
+        | AdminRequest::Health { within_ms } => SOON + within(*within_ms),
+        AdminRequest::Get { level, .. }
+        | AdminRequest::Set { level, .. }
+        | AdminRequest::Delete { level, .. } => SOON + 2 * span(*level),
+        AdminRequest::Members
+        | AdminRequest::Leave { .. }
+        | AdminRequest::Down { .. }
+        | AdminRequest::PrepareForShutdown
+        | AdminRequest::Rebalance { .. }
+        | AdminRequest::Watch { .. }
+        | AdminRequest::Recover { .. }
+        | AdminRequest::Keys { .. } => SOON,
     };
     match tokio::time::timeout(patience, answer_in_time(handles, request)).await {
-        Ok(answered) => answered.unwrap_or_else(Answer::Refused),
+        Ok(answered) => answered.unwrap_or_else(AdminResponse::Refused),
         Err(_) => {
             let text = format!(
                 "the node has not answered within {patience:?} (see its log); it may still \
                  execute the request"
             );
-            Answer::Refused(Refusal { why: Why::Stopped, text })
+            AdminResponse::Refused(RequestRefusal { why: RefusalReason::Stopped, text })
         }
     }
 }
 
-async fn answer_in_time(handles: &Handles, request: Request) -> Result<Answer, Refusal> {
+async fn answer_in_time(
+    handles: &Handles,
+    request: AdminRequest,
+) -> Result<AdminResponse, RequestRefusal> {
     match request {
-        Request::Members => members(handles).await,
-        Request::Shards { entity_type, within_ms } => {
+        AdminRequest::Members => members(handles).await,
+        AdminRequest::Shards { entity_type, within_ms } => {
             shards(handles, &entity_type, within(within_ms)).await
         }
-        Request::Explain { entity_type, about, within_ms } => {
+        AdminRequest::Explain { entity_type, about, within_ms } => {
             explain(handles, &entity_type, about, within(within_ms)).await
         }
-        Request::Get { key, level } => get(handles, &key, level).await,
-        Request::Set { key, value, level } => set(handles, &key, value, level).await,
-        Request::Delete { key, level } => orders::delete(handles, &key, level).await,
-        Request::Leave { node } => orders::leave(handles, node.as_deref()).await,
-        Request::Down { node } => orders::down(handles, &node).await,
-        Request::PrepareForShutdown => orders::prepare_for_shutdown(handles).await,
-        Request::Drain { undo, within_ms } => orders::drain(handles, undo, within(within_ms)).await,
-        Request::StopShards { entity_type, shards, within_ms } => {
+        AdminRequest::Get { key, level } => get(handles, &key, level).await,
+        AdminRequest::Set { key, value, level } => set(handles, &key, value, level).await,
+        AdminRequest::Delete { key, level } => orders::delete(handles, &key, level).await,
+        AdminRequest::Leave { node } => orders::leave(handles, node.as_deref()).await,
+        AdminRequest::Down { node } => orders::down(handles, &node).await,
+        AdminRequest::PrepareForShutdown => orders::prepare_for_shutdown(handles).await,
+        AdminRequest::Drain { undo, within_ms } => {
+            orders::drain(handles, undo, within(within_ms)).await
+        }
+        AdminRequest::StopShards { entity_type, shards, within_ms } => {
             orders::stop_shards(handles, &entity_type, shards, within(within_ms)).await
         }
-        Request::Rebalance { entity_type } => orders::rebalance(handles, &entity_type).await,
-        Request::Health { within_ms } => health(handles, within(within_ms)).await,
-        Request::Recover { force } => recover(handles, force).await,
-        Request::Keys { prefix, after, limit } => keys(handles, &prefix, after, limit).await,
-        Request::Watch { .. } => unreachable!("a watch has more than one answer"),
+        AdminRequest::Rebalance { entity_type } => orders::rebalance(handles, &entity_type).await,
+        AdminRequest::Health { within_ms } => health(handles, within(within_ms)).await,
+        AdminRequest::Recover { force } => recover(handles, force).await,
+        AdminRequest::Keys { prefix, after, limit } => keys(handles, &prefix, after, limit).await,
+        AdminRequest::Watch { .. } => unreachable!("a watch has more than one answer"),
     }
 }
 
@@ -118,16 +123,16 @@ fn within(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).min(WITHIN_MAX)
 }
 
-pub(super) fn span(level: Level) -> Duration {
+pub(super) fn span(level: ConsistencyLevel) -> Duration {
     match level {
-        Level::Local => Duration::ZERO,
-        Level::Majority { within_ms } => within(within_ms),
+        ConsistencyLevel::Local => Duration::ZERO,
+        ConsistencyLevel::Majority { within_ms } => within(within_ms),
     }
 }
 
 // ── Members ──
 
-async fn members(handles: &Handles) -> Result<Answer, Refusal> {
+async fn members(handles: &Handles) -> Result<AdminResponse, RequestRefusal> {
     let view = handles.cluster.state().await.map_err(stopped)?;
     let installed = handles.replicator.configuration().await.map_err(|why| unasked(&why))?;
     let configuration = installed.map(|epoch| Configuration {
@@ -136,7 +141,7 @@ async fn members(handles: &Handles) -> Result<Answer, Refusal> {
         members: epoch.members().len() as u64,
         voters: epoch.voters().len() as u64,
     });
-    Ok(Answer::Members(Members {
+    Ok(AdminResponse::Members(Members {
         me: view.me.to_string(),
         cluster: view.id.map(|id| id.to_string()),
         leader: view.leader.map(|leader| leader.to_string()),
@@ -148,11 +153,11 @@ async fn members(handles: &Handles) -> Result<Answer, Refusal> {
     }))
 }
 
-fn shown(member: &member::Member, view: &ClusterView) -> Member {
+fn shown(member: &member::Member, view: &ClusterView) -> MemberInfo {
     let accusers = view.unreachable.get(&member.node).into_iter().flatten();
-    Member {
+    MemberInfo {
         node: member.node.to_string(),
-        peer: wiring::to_net(member.node).peer.to_string(),
+        peer: routes::to_net(member.node).peer.to_string(),
         address: member.address.to_string(),
         status: member.status.to_string(),
         roles: member.roles.iter().cloned().collect(),
@@ -166,14 +171,14 @@ fn shown(member: &member::Member, view: &ClusterView) -> Member {
 
 /// Reports that the node is alive and, unless `within` is zero, whether it becomes ready in that
 /// time.
-async fn health(handles: &Handles, within: Duration) -> Result<Answer, Refusal> {
+async fn health(handles: &Handles, within: Duration) -> Result<AdminResponse, RequestRefusal> {
     let checked = match within.is_zero() {
         true => None,
         false => Some(unready(handles, within).await),
     };
     let view = handles.cluster.state().await.map_err(stopped)?; // as it is after the wait
     let me = view.members.iter().find(|member| member.node == view.me);
-    Ok(Answer::Health(Health {
+    Ok(AdminResponse::Health(Health {
         node: view.me.to_string(),
         cluster: view.id.map(|id| id.to_string()),
         status: me.map(|member| member.status.to_string()),
@@ -185,7 +190,7 @@ async fn health(handles: &Handles, within: Duration) -> Result<Answer, Refusal> 
 /// Returns the reason if the node does not become ready in time.
 async fn unready(handles: &Handles, within: Duration) -> Option<String> {
     let until = Instant::now() + within;
-    match timeout_at(until, handles.cluster.up()).await {
+    match timeout_at(until, handles.cluster.wait_until_up()).await {
         Ok(Ok(())) => {}
         Ok(Err(why)) => return Some(error_chain(&why)),
         Err(_) => return Some(not_up(handles).await),
@@ -210,7 +215,7 @@ async fn not_up(handles: &Handles) -> String {
 
 // ── Recovery ──
 
-async fn recover(handles: &Handles, force: bool) -> Result<Answer, Refusal> {
+async fn recover(handles: &Handles, force: bool) -> Result<AdminResponse, RequestRefusal> {
     let cluster = &handles.cluster;
     let members = cluster.members().into_iter(); // before the recovery removes some
     let known: MembersByIncarnation =
@@ -225,10 +230,10 @@ async fn recover(handles: &Handles, force: bool) -> Result<Answer, Refusal> {
         (cluster.recovery().await.map_err(|why| not_recovered(&why))?, None)
     };
     let survivor = |id: ReplicaId| {
-        let Region { node, address, .. } = named(RegionId::new(id), &known);
+        let RegionInfo { node, address, .. } = named(RegionId::new(id), &known);
         Survivor { node, address }
     };
-    Ok(Answer::Recovery(Recovery {
+    Ok(AdminResponse::Recovery(RecoveryReport {
         forced: force,
         me: cluster.me().to_string(),
         configuration,
@@ -237,11 +242,11 @@ async fn recover(handles: &Handles, force: bool) -> Result<Answer, Refusal> {
     }))
 }
 
-fn not_recovered(why: &RecoverError) -> Refusal {
+fn not_recovered(why: &RecoverError) -> RequestRefusal {
     let kind = match why {
-        RecoverError::Refused(_) => Why::NotRecovered,
-        RecoverError::Stopped(_) => Why::Stopped,
-        _ => Why::Other,
+        RecoverError::Refused(_) => RefusalReason::NotRecovered,
+        RecoverError::Stopped(_) => RefusalReason::Stopped,
+        _ => RefusalReason::Other,
     };
     refusal(kind, why)
 }
@@ -251,11 +256,15 @@ fn not_recovered(why: &RecoverError) -> Refusal {
 /// Members of the cluster by incarnation.
 type MembersByIncarnation = BTreeMap<ReplicaId, Arc<member::Member>>;
 
-async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Result<Answer, Refusal> {
+async fn shards(
+    handles: &Handles,
+    entity_type: &str,
+    within: Duration,
+) -> Result<AdminResponse, RequestRefusal> {
     let sharding = &handles.sharding;
     let stats = match sharding.cluster_sharding_stats(entity_type, within).await {
         Ok(stats) => stats,
-        Err(sharding::QueryError::Unanswered(why)) => return Err(stopped(why)),
+        Err(sharding::ShardingQueryError::Unanswered(why)) => return Err(stopped(why)),
         Err(why) => return Err(not_started(handles, entity_type, &why).await),
     };
     let types = sharding.types().await.map_err(stopped)?;
@@ -267,9 +276,9 @@ async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Resul
     let ClusterShardingStats { regions, unanswered } = stats;
     let answered = regions.into_iter().map(|(region, shards)| {
         let shards = shards.into_iter().map(|(shard, entities)| (shard.get(), entities)).collect();
-        Region { shards, ..named(region, &known) }
+        RegionInfo { shards, ..named(region, &known) }
     });
-    Ok(Answer::Shards(Shards {
+    Ok(AdminResponse::Shards(Shards {
         entity_type: entity_type.to_owned(),
         coordinator: coordinator.map(|at| named(RegionId::new(at), &known).node),
         regions: answered.collect(),
@@ -280,27 +289,31 @@ async fn shards(handles: &Handles, entity_type: &str, within: Duration) -> Resul
 async fn explain(
     handles: &Handles,
     entity_type: &str,
-    about: wire::About,
+    about: wire::ExplainSubject,
     within: Duration,
-) -> Result<Answer, Refusal> {
-    let senseless = |why: &dyn Error| refusal(Why::NotUnderstood, why);
+) -> Result<AdminResponse, RequestRefusal> {
+    let senseless = |why: &dyn Error| refusal(RefusalReason::NotUnderstood, why);
     let about = match about {
-        wire::About::Shard(number) => About::Shard(ShardId::new(number)),
-        wire::About::Entity(id) => About::entity(&id).map_err(|why| senseless(&why))?,
-        wire::About::Node(name) => About::Node(node_called(handles, &name)?),
+        wire::ExplainSubject::Shard(number) => ExplanationSubject::Shard(ShardId::new(number)),
+        wire::ExplainSubject::Entity(id) => {
+            ExplanationSubject::entity(&id).map_err(|why| senseless(&why))?
+        }
+        wire::ExplainSubject::Node(name) => ExplanationSubject::Node(node_called(handles, &name)?),
     };
     let why = match handles.sharding.explain(entity_type, about, within).await {
         Ok(why) => why,
-        Err(why @ sharding::QueryError::NoShard { .. }) => return Err(refusal(Why::Other, &why)),
-        Err(sharding::QueryError::Unanswered(why)) => return Err(stopped(why)),
+        Err(why @ sharding::ShardingQueryError::NoShard { .. }) => {
+            return Err(refusal(RefusalReason::Other, &why));
+        }
+        Err(sharding::ShardingQueryError::Unanswered(why)) => return Err(stopped(why)),
         Err(why) => return Err(not_started(handles, entity_type, &why).await),
     };
-    let detail = Encoded::new(&why).map_err(|why| refusal(Why::Other, &why))?;
+    let detail = Encoded::new(&why).map_err(|why| refusal(RefusalReason::Other, &why))?;
     let members = handles.cluster.members().into_iter();
     let known: MembersByIncarnation =
         members.map(|member| (member.incarnation(), member)).collect();
     let text = why.text(|node| named(RegionId::new(node), &known).node);
-    Ok(Answer::Explained(Explained { text, detail: Packed::from(&detail) }))
+    Ok(AdminResponse::Explained(ExplainAnswer { text, detail: Packed::from(&detail) }))
 }
 
 /// Strips the peer id and the DNS version from an address, for comparison.
@@ -311,7 +324,7 @@ fn plain(address: &str) -> String {
 
 /// Finds a member by its name, address or incarnation. An incarnation is accepted without a lookup,
 /// because a removed member has no other name.
-pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Refusal> {
+pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, RequestRefusal> {
     let members = handles.cluster.members();
     let dialled = address::parse(name).ok().map(|address| plain(&address.to_string()));
     let called = |member: &&Arc<member::Member>| {
@@ -326,17 +339,17 @@ pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Re
             "{name} is neither a member's name or address nor an incarnation: `ostraca members` \
              lists them"
         );
-        Refusal { why: Why::UnknownMember, text }
+        RequestRefusal { why: RefusalReason::UnknownMember, text }
     })
 }
 
-fn named(region: RegionId, known: &MembersByIncarnation) -> Region {
+fn named(region: RegionId, known: &MembersByIncarnation) -> RegionInfo {
     let replica = region.replica();
     let (node, address) = match known.get(&replica) {
         Some(member) => (member.node.to_string(), member.address.to_string()),
         None => (replica.to_string(), String::new()),
     };
-    Region { node, address, shards: Vec::new() }
+    RegionInfo { node, address, shards: Vec::new() }
 }
 
 /// The refusal for a type that this node has not started: lists the types that it has started and
@@ -344,11 +357,11 @@ fn named(region: RegionId, known: &MembersByIncarnation) -> Region {
 pub(super) async fn not_started(
     handles: &Handles,
     entity_type: &str,
-    why: &sharding::QueryError,
-) -> Refusal {
+    why: &sharding::ShardingQueryError,
+) -> RequestRefusal {
     let mut text = match why {
         // The error's own text tells a programmer how to start it; an operator can't.
-        sharding::QueryError::NotStarted { entity_type, .. } => {
+        sharding::ShardingQueryError::NotStarted { entity_type, .. } => {
             format!("{entity_type} was not started on this node")
         }
         why => error_chain(why),
@@ -371,23 +384,27 @@ pub(super) async fn not_started(
             hosts[0]
         ));
     }
-    Refusal { why: Why::UnknownType, text }
+    RequestRefusal { why: RefusalReason::UnknownType, text }
 }
 
 // ── Replicated data ──
 
-async fn get(handles: &Handles, key: &str, level: Level) -> Result<Answer, Refusal> {
+async fn get(
+    handles: &Handles,
+    key: &str,
+    level: ConsistencyLevel,
+) -> Result<AdminResponse, RequestRefusal> {
     let consistency = match level {
-        Level::Local => ReadConsistency::Local,
-        Level::Majority { .. } => ReadConsistency::majority(span(level)),
+        ConsistencyLevel::Local => ReadConsistency::Local,
+        ConsistencyLevel::Majority { .. } => ReadConsistency::majority(span(level)),
     };
     let read = handles.replicator.get_value(&KeyName::new(key), consistency).await;
     Ok(value(read.map_err(|why| unread(&why))?).await)
 }
 
 /// The answer for the value of a key; `None` if the key holds nothing or was deleted.
-pub(super) async fn value(value: Option<Value>) -> Answer {
-    let Some(value) = value else { return Answer::Value(None) };
+pub(super) async fn value(value: Option<Value>) -> AdminResponse {
+    let Some(value) = value else { return AdminResponse::Value(None) };
     let bytes = value.size();
     if bytes > ANSWER_BYTES_MAX {
         return too_long(bytes);
@@ -395,38 +412,46 @@ pub(super) async fn value(value: Option<Value>) -> Answer {
     // Encoding a large value takes long and would delay other tasks of this worker.
     let packed = tokio::task::spawn_blocking(move || Data {
         shape: value.shape().to_string(),
-        content: Verbatim::of(&Content::from(value.content())),
+        content: Verbatim::of(&ValueContent::from(value.content())),
     });
     match packed.await {
-        Ok(data) => Answer::Value(Some(data)),
-        Err(error) => Answer::Refused(Refusal { why: Why::Other, text: error.to_string() }),
+        Ok(data) => AdminResponse::Value(Some(data)),
+        Err(error) => AdminResponse::Refused(RequestRefusal {
+            why: RefusalReason::Other,
+            text: error.to_string(),
+        }),
     }
 }
 
 /// The first answer to a watch if the key holds nothing or can't be read; otherwise the
 /// subscription delivers the value.
-pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Answer> {
+pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<AdminResponse> {
     match handles.replicator.get_value(key, ReadConsistency::Local).await {
         Ok(Some(_)) => None,
-        Ok(None) => Some(Answer::Value(None)),
-        Err(why) => Some(Answer::Refused(unread(&why))),
+        Ok(None) => Some(AdminResponse::Value(None)),
+        Err(why) => Some(AdminResponse::Refused(unread(&why))),
     }
 }
 
-async fn set(handles: &Handles, key: &str, value: Packed, level: Level) -> Result<Answer, Refusal> {
+async fn set(
+    handles: &Handles,
+    key: &str,
+    value: Packed,
+    level: ConsistencyLevel,
+) -> Result<AdminResponse, RequestRefusal> {
     refuse_cluster_key(key)?;
-    let value = value.verbatim().map_err(|why| refusal(Why::NotUnderstood, &why))?;
+    let value = value.verbatim().map_err(|why| refusal(RefusalReason::NotUnderstood, &why))?;
     let consistency = match level {
-        Level::Local => WriteConsistency::Local,
-        Level::Majority { .. } => WriteConsistency::majority(span(level)),
+        ConsistencyLevel::Local => WriteConsistency::Local,
+        ConsistencyLevel::Majority { .. } => WriteConsistency::majority(span(level)),
     };
     let key = Key::<LWWRegister<Verbatim>>::new(key);
     let update = handles.replicator.update(&key, consistency, move |it| it.set(&value));
-    update.await.map(|()| Answer::Done).map_err(|why| unwritten(&why))
+    update.await.map(|()| AdminResponse::Done).map_err(|why| unwritten(&why))
 }
 
 /// Refuses the keys that the cluster itself writes.
-pub(super) fn refuse_cluster_key(key: &str) -> Result<(), Refusal> {
+pub(super) fn refuse_cluster_key(key: &str) -> Result<(), RequestRefusal> {
     if !key.starts_with(OWN) {
         return Ok(());
     }
@@ -434,7 +459,7 @@ pub(super) fn refuse_cluster_key(key: &str) -> Result<(), Refusal> {
         "keys that begin with {OWN} are the cluster's own, guarded by the coordinators: nothing \
          was changed; choose another key"
     );
-    Err(Refusal { why: Why::Guarded, text })
+    Err(RequestRefusal { why: RefusalReason::Guarded, text })
 }
 
 async fn keys(
@@ -442,7 +467,7 @@ async fn keys(
     prefix: &str,
     after: Option<String>,
     limit: u32,
-) -> Result<Answer, Refusal> {
+) -> Result<AdminResponse, RequestRefusal> {
     let after = after.as_deref().map(KeyName::new);
     let limit = limit.min(KEYS_MAX) as usize;
     let page = handles
@@ -450,51 +475,51 @@ async fn keys(
         .keys(prefix, after.as_ref(), limit)
         .await
         .map_err(|why| unasked(&why))?;
-    Ok(Answer::Keys(page.iter().map(|key| key.as_str().to_owned()).collect()))
+    Ok(AdminResponse::Keys(page.iter().map(|key| key.as_str().to_owned()).collect()))
 }
 
 // ── Why not ──
 
-fn unread(why: &GetError) -> Refusal {
+fn unread(why: &GetError) -> RequestRefusal {
     let kind = match why {
-        GetError::Timeout(_) => Why::TooFew,
-        GetError::NotJoined => Why::NotJoined,
-        GetError::Overloaded { .. } => Why::Busy,
-        GetError::Stopped => Why::Stopped,
-        _ => Why::Other,
+        GetError::Timeout(_) => RefusalReason::TooFew,
+        GetError::NotJoined => RefusalReason::NotJoined,
+        GetError::Overloaded { .. } => RefusalReason::Busy,
+        GetError::Stopped => RefusalReason::Stopped,
+        _ => RefusalReason::Other,
     };
     refusal(kind, why)
 }
 
-fn unwritten(why: &UpdateError) -> Refusal {
+fn unwritten(why: &UpdateError) -> RequestRefusal {
     let kind = match why {
-        UpdateError::Timeout(_) => Why::TooFew,
-        UpdateError::Guarded { .. } | UpdateError::Fenced { .. } => Why::Guarded,
-        UpdateError::WrongType { .. } => Why::WrongType,
-        UpdateError::NotJoined => Why::NotJoined,
-        UpdateError::Overloaded { .. } => Why::Busy,
-        UpdateError::TooLarge { .. } => Why::TooLong,
-        UpdateError::Stopped | UpdateError::Interrupted => Why::Stopped,
-        _ => Why::Other,
+        UpdateError::Timeout(_) => RefusalReason::TooFew,
+        UpdateError::Guarded { .. } | UpdateError::Fenced { .. } => RefusalReason::Guarded,
+        UpdateError::WrongType { .. } => RefusalReason::WrongType,
+        UpdateError::NotJoined => RefusalReason::NotJoined,
+        UpdateError::Overloaded { .. } => RefusalReason::Busy,
+        UpdateError::TooLarge { .. } => RefusalReason::TooLong,
+        UpdateError::Stopped | UpdateError::Interrupted => RefusalReason::Stopped,
+        _ => RefusalReason::Other,
     };
     refusal(kind, why)
 }
 
-fn unasked(why: &QueryError) -> Refusal {
+fn unasked(why: &QueryError) -> RequestRefusal {
     let kind = match why {
-        QueryError::Overloaded { .. } => Why::Busy,
-        QueryError::Stopped => Why::Stopped,
-        _ => Why::Other,
+        QueryError::Overloaded { .. } => RefusalReason::Busy,
+        QueryError::Stopped => RefusalReason::Stopped,
+        _ => RefusalReason::Other,
     };
     refusal(kind, why)
 }
 
-pub(super) fn stopped(why: impl Error) -> Refusal {
-    refusal(Why::Stopped, &why)
+pub(super) fn stopped(why: impl Error) -> RequestRefusal {
+    refusal(RefusalReason::Stopped, &why)
 }
 
-pub(super) fn refusal(why: Why, error: &dyn Error) -> Refusal {
-    Refusal { why, text: error_chain(error) }
+pub(super) fn refusal(why: RefusalReason, error: &dyn Error) -> RequestRefusal {
+    RequestRefusal { why, text: error_chain(error) }
 }
 
 /// Formats an error with its chain of sources.

@@ -11,7 +11,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use super::wire::{
-    self, ANSWER_BYTES_MAX, Answer, Data, FrameError, REQUEST_BYTES_MAX, Refusal, Request,
+    self, ANSWER_BYTES_MAX, AdminRequest, AdminResponse, Data, FrameError, REQUEST_BYTES_MAX,
+    RequestRefusal,
 };
 
 /// Time limit for connecting to the control socket.
@@ -36,7 +37,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// let mut config = Config::default();
 /// config.management.control_socket = Some(path.clone());
 /// let node = Node::start(config).await?;
-/// node.cluster().up().await?;
+/// node.cluster().wait_until_up().await?;
 /// let mut client = Client::connect(&path).await?;
 /// let Answer::Members(all) = client.ask(&Request::Members, secs(10)).await? else { panic!() };
 /// assert_eq!(all.members.len(), 1);
@@ -55,7 +56,7 @@ pub struct Client {
 /// Why a client can't connect. No request was sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConnectError {
+pub enum AdminConnectError {
     /// There is no file at the path.
     #[error(
         "there is no control socket at {path}: is the node running, and on this host? Its log \
@@ -119,10 +120,10 @@ pub enum ConnectError {
 /// executed it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AskError {
+pub enum AdminRequestError {
     /// The node refused. The text states whether it has changed anything.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] RequestRefusal),
     /// The request is too long and was not sent.
     #[error(
         "the request was not sent: it has {len} bytes, at most {REQUEST_BYTES_MAX} are allowed"
@@ -167,20 +168,20 @@ impl Client {
     /// Connects to the control socket of a node on this host.
     ///
     /// # Errors
-    /// [`ConnectError`]; its text states what to do.
-    pub async fn connect(path: &Path) -> Result<Self, ConnectError> {
+    /// [`AdminConnectError`]; its text states what to do.
+    pub async fn connect(path: &Path) -> Result<Self, AdminConnectError> {
         let connected = timeout(CONNECTING_MAX, UnixStream::connect(path)).await;
         let path = || path.to_owned();
-        let connected = connected.map_err(|_| ConnectError::Stuck { path: path() })?;
+        let connected = connected.map_err(|_| AdminConnectError::Stuck { path: path() })?;
         connected.map(Self::over).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => ConnectError::Nowhere { path: path() },
+            io::ErrorKind::NotFound => AdminConnectError::Nowhere { path: path() },
             io::ErrorKind::ConnectionRefused if !is_socket(&path()) => {
-                ConnectError::NoSocket { path: path() }
+                AdminConnectError::NoSocket { path: path() }
             }
-            io::ErrorKind::ConnectionRefused => ConnectError::Dead { path: path() },
-            io::ErrorKind::WouldBlock => ConnectError::Stuck { path: path() }, // too many wait
-            io::ErrorKind::PermissionDenied => ConnectError::Forbidden { path: path() },
-            _ => ConnectError::Io { path: path(), source },
+            io::ErrorKind::ConnectionRefused => AdminConnectError::Dead { path: path() },
+            io::ErrorKind::WouldBlock => AdminConnectError::Stuck { path: path() }, // too many wait
+            io::ErrorKind::PermissionDenied => AdminConnectError::Forbidden { path: path() },
+            _ => AdminConnectError::Io { path: path(), source },
         })
     }
 
@@ -191,35 +192,39 @@ impl Client {
     }
 
     /// Sends a request and waits at most `within` for its answer. The client must not be used again
-    /// after an error other than [`AskError::Refused`] and [`AskError::TooLong`], nor after the
+    /// after an error other than [`AdminRequestError::Refused`] and [`AdminRequestError::TooLong`], nor after the
     /// future was dropped before it completed.
     ///
     /// # Errors
-    /// [`AskError`]; always [`AskError::Unanswered`] if the client must not be used again.
-    pub async fn ask(&mut self, request: &Request, within: Duration) -> Result<Answer, AskError> {
+    /// [`AdminRequestError`]; always [`AdminRequestError::Unanswered`] if the client must not be used again.
+    pub async fn ask(
+        &mut self,
+        request: &AdminRequest,
+        within: Duration,
+    ) -> Result<AdminResponse, AdminRequestError> {
         self.send(request).await?;
         let answer = timeout(within, receive(&mut self.stream)).await;
-        let answer = answer.map_err(|_| AskError::Silent { within })?;
-        self.is_answer_due = !matches!(answer, Ok(_) | Err(AskError::Refused(_)));
+        let answer = answer.map_err(|_| AdminRequestError::Silent { within })?;
+        self.is_answer_due = !matches!(answer, Ok(_) | Err(AdminRequestError::Refused(_)));
         answer
     }
 
     /// Watches a key. The client's connection serves only the watch from then on.
     ///
     /// # Errors
-    /// [`AskError`] if the request was not sent.
-    pub async fn watch(mut self, key: &str) -> Result<Watch, AskError> {
-        self.send(&Request::Watch { key: key.to_owned() }).await?;
-        Ok(Watch { stream: self.stream })
+    /// [`AdminRequestError`] if the request was not sent.
+    pub async fn watch(mut self, key: &str) -> Result<KeyWatch, AdminRequestError> {
+        self.send(&AdminRequest::Watch { key: key.to_owned() }).await?;
+        Ok(KeyWatch { stream: self.stream })
     }
 
-    async fn send(&mut self, request: &Request) -> Result<(), AskError> {
+    async fn send(&mut self, request: &AdminRequest) -> Result<(), AdminRequestError> {
         let body = wire::encode(request);
         if body.len() > REQUEST_BYTES_MAX {
-            return Err(AskError::TooLong { len: body.len() });
+            return Err(AdminRequestError::TooLong { len: body.len() });
         }
         if std::mem::replace(&mut self.is_answer_due, true) {
-            return Err(AskError::Unanswered);
+            return Err(AdminRequestError::Unanswered);
         }
         // Ignores a failed write: before it closed, the node may have sent the reason.
         let _ = wire::write_frame(&mut self.stream, &body).await;
@@ -241,38 +246,38 @@ impl std::fmt::Debug for Client {
 }
 
 /// A watch of a key. Dropping it closes the connection.
-pub struct Watch {
+pub struct KeyWatch {
     stream: Box<dyn Duplex>,
 }
 
-impl Watch {
+impl KeyWatch {
     /// Waits for the next value of the key, first for the current one; `None` if the key holds
     /// nothing. Intermediate values may be skipped. Not cancel-safe.
     ///
     /// # Errors
-    /// [`AskError`]; [`AskError::Ended`] when the node has stopped.
-    pub async fn next(&mut self) -> Result<Option<Data>, AskError> {
+    /// [`AdminRequestError`]; [`AdminRequestError::Ended`] when the node has stopped.
+    pub async fn next(&mut self) -> Result<Option<Data>, AdminRequestError> {
         match receive(&mut self.stream).await {
-            Ok(Answer::Value(value)) => Ok(value),
-            Ok(_) => Err(AskError::Unexpected),
-            Err(AskError::HungUp) => Err(AskError::Ended),
+            Ok(AdminResponse::Value(value)) => Ok(value),
+            Ok(_) => Err(AdminRequestError::Unexpected),
+            Err(AdminRequestError::HungUp) => Err(AdminRequestError::Ended),
             Err(error) => Err(error),
         }
     }
 }
 
-impl std::fmt::Debug for Watch {
+impl std::fmt::Debug for KeyWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Watch")
     }
 }
 
-async fn receive(stream: &mut Box<dyn Duplex>) -> Result<Answer, AskError> {
+async fn receive(stream: &mut Box<dyn Duplex>) -> Result<AdminResponse, AdminRequestError> {
     let Some(body) = wire::read_frame(stream, ANSWER_BYTES_MAX).await? else {
-        return Err(AskError::HungUp);
+        return Err(AdminRequestError::HungUp);
     };
     match wire::decode(&body)? {
-        Answer::Refused(why) => Err(why.into()),
+        AdminResponse::Refused(why) => Err(why.into()),
         answer => Ok(answer),
     }
 }
@@ -286,17 +291,17 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn get(key: &str) -> Request {
-        Request::Get { key: key.to_owned(), level: wire::Level::Local }
+    fn get(key: &str) -> AdminRequest {
+        AdminRequest::Get { key: key.to_owned(), level: wire::ConsistencyLevel::Local }
     }
 
     /// Receives the next request on the node's side.
-    async fn asked(node: &mut DuplexStream) -> Request {
+    async fn asked(node: &mut DuplexStream) -> AdminRequest {
         let frame = wire::read_frame(node, REQUEST_BYTES_MAX).await.expect("a frame");
         wire::decode(&frame.expect("a question")).expect("of this release")
     }
 
-    async fn answer(node: &mut DuplexStream, answer: &Answer) {
+    async fn answer(node: &mut DuplexStream, answer: &AdminResponse) {
         wire::write_frame(node, &wire::encode(answer)).await.expect("the reader is open");
     }
 
@@ -307,12 +312,12 @@ mod tests {
         std::fs::write(&file, "").expect("written");
         for path in [dir.path(), &file] {
             let error = Client::connect(path).await.expect_err("no socket");
-            assert!(matches!(error, ConnectError::NoSocket { .. }), "{path:?}: {error}");
+            assert!(matches!(error, AdminConnectError::NoSocket { .. }), "{path:?}: {error}");
         }
         let socket = dir.path().join("socket");
         drop(tokio::net::UnixListener::bind(&socket).expect("bound"));
         let error = Client::connect(&socket).await.expect_err("no listener");
-        assert!(matches!(error, ConnectError::Dead { .. }), "{error}");
+        assert!(matches!(error, AdminConnectError::Dead { .. }), "{error}");
     }
 
     #[tokio::test]
@@ -321,22 +326,24 @@ mod tests {
         let mut client = Client::over(near);
         assert!(client.ask(&get("first"), LONG).now_or_never().is_none(), "its caller leaves");
         assert_eq!(asked(&mut node).await, get("first"));
-        answer(&mut node, &Answer::Value(None)).await;
+        answer(&mut node, &AdminResponse::Value(None)).await;
         let second = client.ask(&get("second"), LONG).await;
-        assert!(matches!(second, Err(AskError::Unanswered)), "{second:?}");
+        assert!(matches!(second, Err(AdminRequestError::Unanswered)), "{second:?}");
         assert!(asked(&mut node).now_or_never().is_none(), "nothing is sent");
         let watch = client.watch("third").await;
-        assert!(matches!(watch, Err(AskError::Unanswered)), "{watch:?}");
+        assert!(matches!(watch, Err(AdminRequestError::Unanswered)), "{watch:?}");
     }
 
     #[tokio::test]
     async fn client_is_usable_after_answer_refusal_and_long_request() {
         let (near, mut node) = tokio::io::duplex(1024);
         let mut client = Client::over(near);
-        let refusal = Refusal { why: wire::Why::Busy, text: "later".to_owned() };
-        for said in [Answer::Value(None), Answer::Refused(refusal), Answer::Done] {
+        let refusal = RequestRefusal { why: wire::RefusalReason::Busy, text: "later".to_owned() };
+        for said in
+            [AdminResponse::Value(None), AdminResponse::Refused(refusal), AdminResponse::Done]
+        {
             let long = client.ask(&get(&"x".repeat(REQUEST_BYTES_MAX)), LONG).await;
-            assert!(matches!(long, Err(AskError::TooLong { .. })), "{long:?}");
+            assert!(matches!(long, Err(AdminRequestError::TooLong { .. })), "{long:?}");
             let question = get("key");
             let (heard, ()) = tokio::join!(client.ask(&question, LONG), async {
                 assert_eq!(asked(&mut node).await, question);
@@ -344,7 +351,9 @@ mod tests {
             });
             match heard {
                 Ok(heard) => assert_eq!(heard, said),
-                Err(AskError::Refused(why)) => assert_eq!(Answer::Refused(why), said),
+                Err(AdminRequestError::Refused(why)) => {
+                    assert_eq!(AdminResponse::Refused(why), said);
+                }
                 Err(error) => panic!("{error}"),
             }
         }

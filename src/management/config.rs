@@ -71,7 +71,7 @@ pub struct LongPath {
 
 /// Path of a node's socket, and whether the settings name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SocketPath {
     /// The settings name the path. The node does not start if it can't make the socket.
     Set(PathBuf),
     /// The path is in the data directory. The node warns and starts if it can't make the socket.
@@ -101,15 +101,15 @@ impl Management {
     #[must_use]
     pub fn socket(&self, data_dir: Option<&Path>) -> Option<PathBuf> {
         self.place(data_dir).map(|place| match place {
-            Place::Set(path) | Place::Beside(path) => path,
+            SocketPath::Set(path) | SocketPath::Beside(path) => path,
         })
     }
 
-    pub(crate) fn place(&self, data_dir: Option<&Path>) -> Option<Place> {
+    pub(crate) fn place(&self, data_dir: Option<&Path>) -> Option<SocketPath> {
         match &self.control_socket {
             Some(path) if path.as_os_str().is_empty() => None,
-            Some(path) => Some(Place::Set(path.clone())),
-            None => data_dir.map(|dir| Place::Beside(dir.join(NAME))),
+            Some(path) => Some(SocketPath::Set(path.clone())),
+            None => data_dir.map(|dir| SocketPath::Beside(dir.join(NAME))),
         }
     }
 

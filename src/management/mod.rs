@@ -6,8 +6,8 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`wire`], [`item`], [`verbatim`] | requests, answers and values, and their encoding |
-//! | [`server`], `answers`, `orders`, [`seats`] | the node's side, over any stream |
+//! | [`wire`], [`msgpack_value`], [`verbatim`] | requests, answers and values, and their encoding |
+//! | [`server`], `answers`, `orders`, [`connection_slots`] | the node's side, over any stream |
 //! | `access` | the requests that a caller may make |
 //! | [`client`] | the tool's side, over any stream |
 //! | [`socket`], [`config`] | the UNIX socket of a node and its path |
@@ -16,9 +16,9 @@ mod access;
 mod answers;
 pub mod client;
 pub mod config;
-pub mod item;
+pub mod connection_slots;
+pub mod msgpack_value;
 mod orders;
-pub mod seats;
 pub mod server;
 pub mod socket;
 pub mod verbatim;

@@ -12,38 +12,40 @@ use super::answers::{
     Handles, node_called, not_started, refusal, refuse_cluster_key, span, stopped,
 };
 use super::verbatim::Verbatim;
-use super::wire::{Answer, Drained, Level, MemberName, Refusal, Why};
+use super::wire::{
+    AdminResponse, ConsistencyLevel, DrainReport, MemberName, RefusalReason, RequestRefusal,
+};
 use crate::cluster::member::Member;
 use crate::node::cluster::{DownError, LeaveError};
 use crate::node::replicator::DeleteError;
-use crate::node::sharding::{QueryError, RebalanceError};
+use crate::node::sharding::{RebalanceError, ShardingQueryError};
 use crate::sharding::ids::ShardId;
 
-type OrderResult = Result<Answer, Refusal>;
+type OrderResult = Result<AdminResponse, RequestRefusal>;
 
 // ── Data ──
 
 /// Deletes a key of any type.
-pub(super) async fn delete(handles: &Handles, key: &str, level: Level) -> OrderResult {
+pub(super) async fn delete(handles: &Handles, key: &str, level: ConsistencyLevel) -> OrderResult {
     refuse_cluster_key(key)?;
     let consistency = match level {
-        Level::Local => WriteConsistency::Local,
-        Level::Majority { .. } => WriteConsistency::majority(span(level)),
+        ConsistencyLevel::Local => WriteConsistency::Local,
+        ConsistencyLevel::Majority { .. } => WriteConsistency::majority(span(level)),
     };
     // A deletion ignores the type of the key.
     let key = Key::<LWWRegister<Verbatim>>::new(key);
     let deleted = handles.replicator.delete(&key, consistency).await;
-    deleted.map(|()| Answer::Done).map_err(|why| not_deleted(&why))
+    deleted.map(|()| AdminResponse::Done).map_err(|why| not_deleted(&why))
 }
 
-fn not_deleted(why: &DeleteError) -> Refusal {
+fn not_deleted(why: &DeleteError) -> RequestRefusal {
     let kind = match why {
-        DeleteError::Timeout(_) => Why::TooFew,
-        DeleteError::Guarded { .. } => Why::Guarded,
-        DeleteError::NotJoined => Why::NotJoined,
-        DeleteError::Overloaded { .. } => Why::Busy,
-        DeleteError::Stopped | DeleteError::Interrupted => Why::Stopped,
-        _ => Why::Other,
+        DeleteError::Timeout(_) => RefusalReason::TooFew,
+        DeleteError::Guarded { .. } => RefusalReason::Guarded,
+        DeleteError::NotJoined => RefusalReason::NotJoined,
+        DeleteError::Overloaded { .. } => RefusalReason::Busy,
+        DeleteError::Stopped | DeleteError::Interrupted => RefusalReason::Stopped,
+        _ => RefusalReason::Other,
     };
     refusal(kind, why)
 }
@@ -55,8 +57,8 @@ pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> OrderResult 
     let me = handles.cluster.me().to_string();
     let member = member_called(handles, node.unwrap_or(&me))?;
     match handles.cluster.leave(member.node).await {
-        Ok(()) => Ok(Answer::Ordered(named(&member))),
-        Err(why @ LeaveError::Unknown { .. }) => Err(refusal(Why::UnknownMember, &why)),
+        Ok(()) => Ok(AdminResponse::Ordered(named(&member))),
+        Err(why @ LeaveError::Unknown { .. }) => Err(refusal(RefusalReason::UnknownMember, &why)),
         Err(why) => Err(stopped(why)),
     }
 }
@@ -65,8 +67,8 @@ pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> OrderResult 
 pub(super) async fn down(handles: &Handles, node: &str) -> OrderResult {
     let member = member_called(handles, node)?;
     match handles.cluster.down(member.node).await {
-        Ok(()) => Ok(Answer::Ordered(named(&member))),
-        Err(why @ DownError::Unknown { .. }) => Err(refusal(Why::UnknownMember, &why)),
+        Ok(()) => Ok(AdminResponse::Ordered(named(&member))),
+        Err(why @ DownError::Unknown { .. }) => Err(refusal(RefusalReason::UnknownMember, &why)),
         Err(why) => Err(stopped(why)),
     }
 }
@@ -74,22 +76,22 @@ pub(super) async fn down(handles: &Handles, node: &str) -> OrderResult {
 /// Freezes members and shards of the whole cluster before all nodes stop.
 pub(super) async fn prepare_for_shutdown(handles: &Handles) -> OrderResult {
     let prepared = handles.cluster.prepare_for_full_shutdown().await;
-    prepared.map(|()| Answer::Done).map_err(stopped)
+    prepared.map(|()| AdminResponse::Done).map_err(stopped)
 }
 
 /// Finds a current member by its name, address or incarnation.
-fn member_called(handles: &Handles, name: &str) -> Result<Arc<Member>, Refusal> {
+fn member_called(handles: &Handles, name: &str) -> Result<Arc<Member>, RequestRefusal> {
     let members = handles.cluster.members();
     if members.is_empty() {
         let text = "this node belongs to no cluster yet: nothing was done".to_owned();
-        return Err(Refusal { why: Why::NotJoined, text });
+        return Err(RequestRefusal { why: RefusalReason::NotJoined, text });
     }
     let incarnation = node_called(handles, name)?;
     members.into_iter().find(|member| member.incarnation() == incarnation).ok_or_else(|| {
         let text = format!(
             "{name} is not a member now: nothing was done; `ostraca members` lists the members"
         );
-        Refusal { why: Why::UnknownMember, text }
+        RequestRefusal { why: RefusalReason::UnknownMember, text }
     })
 }
 
@@ -107,7 +109,7 @@ pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> Or
         true => sharding.stop_draining().await.map_err(stopped)?,
     };
     let shards = left.left.into_iter().map(|(name, count)| (name.to_string(), count as u64));
-    Ok(Answer::Drained(Drained {
+    Ok(AdminResponse::Drained(DrainReport {
         node: handles.cluster.me().to_string(),
         draining: !undo,
         shards: shards.collect(),
@@ -131,10 +133,12 @@ pub(super) async fn stop_shards(
     let count = shards.len() as u64;
     let stopping = sharding.stop_shards(entity_type, shards.into_iter().map(ShardId::new), within);
     match stopping.await {
-        Ok(()) => Ok(Answer::ShardsStopped(count)),
-        Err(why @ QueryError::NotStopped { .. }) => Err(refusal(Why::NotStopped, &why)),
-        Err(why @ QueryError::NoShard { .. }) => Err(refusal(Why::Other, &why)),
-        Err(QueryError::Unanswered(why)) => Err(stopped(why)),
+        Ok(()) => Ok(AdminResponse::ShardsStopped(count)),
+        Err(why @ ShardingQueryError::NotStopped { .. }) => {
+            Err(refusal(RefusalReason::NotStopped, &why))
+        }
+        Err(why @ ShardingQueryError::NoShard { .. }) => Err(refusal(RefusalReason::Other, &why)),
+        Err(ShardingQueryError::Unanswered(why)) => Err(stopped(why)),
         Err(why) => Err(not_started(handles, entity_type, &why).await),
     }
 }
@@ -142,7 +146,7 @@ pub(super) async fn stop_shards(
 /// Makes the coordinator check the balance now. The coordinator must run on this node.
 pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResult {
     match handles.sharding.rebalance(entity_type).await {
-        Ok(()) => Ok(Answer::Done),
+        Ok(()) => Ok(AdminResponse::Done),
         Err(RebalanceError::NotCoordinator { at, .. }) => {
             let members = handles.cluster.members();
             let at = at.and_then(|at| members.iter().find(|member| member.incarnation() == at));
@@ -156,9 +160,9 @@ pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResu
                     )
                 },
             );
-            Err(Refusal { why: Why::NotCoordinator, text })
+            Err(RequestRefusal { why: RefusalReason::NotCoordinator, text })
         }
-        Err(RebalanceError::Query(QueryError::Unanswered(why))) => Err(stopped(why)),
+        Err(RebalanceError::Query(ShardingQueryError::Unanswered(why))) => Err(stopped(why)),
         Err(RebalanceError::Query(why)) => Err(not_started(handles, entity_type, &why).await),
     }
 }

@@ -1,6 +1,6 @@
 //! [`Server`]: answers the requests of tools, over any stream.
 //!
-//! A caller can't use unbounded resources: the number of connections ([`seats`](super::seats)), the
+//! A caller can't use unbounded resources: the number of connections ([`connection_slots`](super::connection_slots)), the
 //! lengths of requests and answers, and the times for which a connection may be idle or an answer
 //! unread are limited. An invalid request affects only its own connection.
 
@@ -13,12 +13,13 @@ use ostraca_ddata::key::KeyName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 
-use super::access::Origin;
+use super::access::RequestOrigin;
 use super::answers::{self, Handles};
 use super::config::Remote;
-use super::seats::{ConnectionSlot, ConnectionTable, SlotError};
+use super::connection_slots::{ConnectionSlot, ConnectionTable, SlotError};
 use super::wire::{
-    self, ANSWER_BYTES_MAX, Answer, FrameError, REQUEST_BYTES_MAX, Refusal, Request, Why,
+    self, ANSWER_BYTES_MAX, AdminRequest, AdminResponse, FrameError, REQUEST_BYTES_MAX,
+    RefusalReason, RequestRefusal,
 };
 
 /// Time limit for the next request on a connection.
@@ -36,7 +37,7 @@ const REFUSING_MAX: Duration = Duration::from_secs(1);
 pub struct Server {
     handles: Arc<Handles>,
     slots: ConnectionTable,
-    origin: Origin,
+    origin: RequestOrigin,
 }
 
 /// Why the server closes a connection.
@@ -58,13 +59,13 @@ impl Server {
     /// Creates a server for callers on other hosts. It accepts the requests that `remote` allows.
     #[must_use]
     pub fn new(handles: Handles, remote: Remote) -> Self {
-        let origin = Origin::Network(remote);
+        let origin = RequestOrigin::Network(remote);
         Self { handles: Arc::new(handles), slots: ConnectionTable::default(), origin }
     }
 
     /// Returns this server for callers on the control socket, which may make every request.
     pub(crate) fn for_operators(&self) -> Self {
-        Self { origin: Origin::ControlSocket, ..self.clone() }
+        Self { origin: RequestOrigin::ControlSocket, ..self.clone() }
     }
 
     /// Answers requests until the caller closes the stream, violates a limit, sends an invalid
@@ -96,14 +97,14 @@ impl Server {
         loop {
             let Some(request) = receive(stream).await? else { return Ok(()) };
             slot.set_answering()?;
-            let request = match wire::decode::<Request>(&request) {
-                Ok(request) => self.origin.admit(request).map_err(Answer::Refused),
-                Err(why) => Err(refused(Why::NotUnderstood, &why)),
+            let request = match wire::decode::<AdminRequest>(&request) {
+                Ok(request) => self.origin.admit(request).map_err(AdminResponse::Refused),
+                Err(why) => Err(refused(RefusalReason::NotUnderstood, &why)),
             };
             let answer = match request {
-                Ok(Request::Watch { key }) => match slot.set_watching() {
+                Ok(AdminRequest::Watch { key }) => match slot.set_watching() {
                     Ok(()) => return self.watch(stream, &key).await,
-                    Err(why) => refused(Why::Busy, &why),
+                    Err(why) => refused(RefusalReason::Busy, &why),
                 },
                 Ok(request) => answers::answer(&self.handles, request).await,
                 Err(refusal) => refusal,
@@ -144,13 +145,13 @@ where
     let received = timeout(SILENT_MAX, wire::read_frame(stream, REQUEST_BYTES_MAX)).await;
     let received = received.map_err(|_| CloseReason::Silent)?;
     if let Err(FrameError::TooLong { .. }) = &received {
-        let why = refused(Why::TooLong, received.as_ref().expect_err("it was just seen"));
+        let why = refused(RefusalReason::TooLong, received.as_ref().expect_err("it was just seen"));
         timeout(UNREAD_MAX, send(stream, &why)).await.map_err(|_| CloseReason::Unread)??;
     }
     Ok(received?)
 }
 
-async fn send<S: AsyncWrite + Unpin>(stream: &mut S, answer: &Answer) -> io::Result<()> {
+async fn send<S: AsyncWrite + Unpin>(stream: &mut S, answer: &AdminResponse) -> io::Result<()> {
     let mut body = wire::encode(answer);
     if body.len() > ANSWER_BYTES_MAX {
         body = wire::encode(&too_long(body.len()));
@@ -159,18 +160,18 @@ async fn send<S: AsyncWrite + Unpin>(stream: &mut S, answer: &Answer) -> io::Res
 }
 
 /// The refusal for an answer that exceeds [`ANSWER_BYTES_MAX`].
-pub(super) fn too_long(bytes: usize) -> Answer {
+pub(super) fn too_long(bytes: usize) -> AdminResponse {
     let text = format!(
         "the answer has {bytes} bytes, at most {ANSWER_BYTES_MAX} are sent: read it in a program"
     );
-    Answer::Refused(Refusal { why: Why::TooLong, text })
+    AdminResponse::Refused(RequestRefusal { why: RefusalReason::TooLong, text })
 }
 
-fn busy() -> Answer {
+fn busy() -> AdminResponse {
     let text = "all connections of this node wait for answers: try again later".to_owned();
-    Answer::Refused(Refusal { why: Why::Busy, text })
+    AdminResponse::Refused(RequestRefusal { why: RefusalReason::Busy, text })
 }
 
-fn refused(why: Why, error: &dyn Error) -> Answer {
-    Answer::Refused(Refusal { why, text: answers::error_chain(error) })
+fn refused(why: RefusalReason, error: &dyn Error) -> AdminResponse {
+    AdminResponse::Refused(RequestRefusal { why, text: answers::error_chain(error) })
 }

@@ -97,7 +97,7 @@ pub enum SocketError {
 
 /// A control socket that is not served yet. Connections wait until [`serve`](Self::serve).
 #[derive(Debug)]
-pub struct Bound {
+pub struct BoundSocket {
     listener: UnixListener,
     file: Owned,
 }
@@ -118,7 +118,7 @@ struct Owned {
     _lock: File, // so that of two nodes that start at once only one may replace a stale socket
 }
 
-impl Bound {
+impl BoundSocket {
     /// Creates the socket. Must be called on a tokio runtime.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! A frame is a length (`u32`, big-endian, of the body) and a body, which is a MessagePack value
 //! with named fields. The caller sends a request and the node sends one answer, except for
-//! [`Request::Watch`]: its answers continue until either side closes the connection. A reader
+//! [`AdminRequest::Watch`]: its answers continue until either side closes the connection. A reader
 //! ignores unknown fields and uses the default for missing ones. A node refuses an unknown request
 //! and reads the next one. The module knows neither sockets nor nodes.
 
@@ -16,7 +16,7 @@ use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::item::Item;
+use super::msgpack_value::MsgpackValue;
 use super::verbatim::Verbatim;
 
 /// Upper limit of the times that a caller may set in a request.
@@ -36,7 +36,7 @@ pub const KEYS_MAX: u32 = 1_000;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Request {
+pub enum AdminRequest {
     /// Lists the members of the cluster.
     Members,
     /// Lists the regions of an entity type with their shards.
@@ -51,7 +51,7 @@ pub enum Request {
         /// Name of the entity type.
         entity_type: String,
         /// The subject of the explanation.
-        about: About,
+        about: ExplainSubject,
         /// Time limit for the answers of other nodes, in milliseconds.
         within_ms: u64,
     },
@@ -60,7 +60,7 @@ pub enum Request {
         /// Name of the key.
         key: String,
         /// The replicas to read from.
-        level: Level,
+        level: ConsistencyLevel,
     },
     /// Sets the last-writer-wins register at a key.
     Set {
@@ -69,7 +69,7 @@ pub enum Request {
         /// The value that replaces the current one.
         value: Packed,
         /// The replicas that must have stored it.
-        level: Level,
+        level: ConsistencyLevel,
     },
     /// Reads the value of a key now and after each change.
     Watch {
@@ -81,7 +81,7 @@ pub enum Request {
         /// Name of the key.
         key: String,
         /// The replicas that must have deleted it.
-        level: Level,
+        level: ConsistencyLevel,
     },
     /// Asks a member to leave the cluster.
     Leave {
@@ -142,7 +142,7 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum About {
+pub enum ExplainSubject {
     /// The location of a shard.
     Shard(u32),
     /// The location of an entity.
@@ -155,7 +155,7 @@ pub enum About {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Level {
+pub enum ConsistencyLevel {
     /// Only the node that receives the request.
     Local,
     /// A majority of the replicas.
@@ -169,41 +169,41 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Answer {
-    /// Answers [`Request::Members`] with the members of the cluster.
+pub enum AdminResponse {
+    /// Answers [`AdminRequest::Members`] with the members of the cluster.
     Members(Members),
-    /// Answers [`Request::Shards`] with the regions of the type.
+    /// Answers [`AdminRequest::Shards`] with the regions of the type.
     Shards(Shards),
-    /// Answers [`Request::Explain`] with the explanation.
-    Explained(Explained),
-    /// Answers [`Request::Get`] and, repeatedly, [`Request::Watch`]; `None`: the key holds nothing.
+    /// Answers [`AdminRequest::Explain`] with the explanation.
+    Explained(ExplainAnswer),
+    /// Answers [`AdminRequest::Get`] and, repeatedly, [`AdminRequest::Watch`]; `None`: the key holds nothing.
     Value(Option<Data>),
-    /// Answers [`Request::Set`] and [`Request::Delete`]: the requested replicas have executed it.
-    /// Answers [`Request::PrepareForShutdown`] and [`Request::Rebalance`]: the node has started it.
+    /// Answers [`AdminRequest::Set`] and [`AdminRequest::Delete`]: the requested replicas have executed it.
+    /// Answers [`AdminRequest::PrepareForShutdown`] and [`AdminRequest::Rebalance`]: the node has started it.
     Done,
-    /// Answers [`Request::Leave`] and [`Request::Down`] with the member concerned.
+    /// Answers [`AdminRequest::Leave`] and [`AdminRequest::Down`] with the member concerned.
     Ordered(MemberName),
-    /// Answers [`Request::Drain`] with the shards that are left.
-    Drained(Drained),
-    /// Answers [`Request::StopShards`] with the number of stopped shards.
+    /// Answers [`AdminRequest::Drain`] with the shards that are left.
+    Drained(DrainReport),
+    /// Answers [`AdminRequest::StopShards`] with the number of stopped shards.
     ShardsStopped(u64),
-    /// Answers [`Request::Health`] with the node's state.
+    /// Answers [`AdminRequest::Health`] with the node's state.
     Health(Health),
-    /// Answers [`Request::Recover`] with the kept and given-up members.
-    Recovery(Recovery),
-    /// Answers [`Request::Keys`], in ascending order.
+    /// Answers [`AdminRequest::Recover`] with the kept and given-up members.
+    Recovery(RecoveryReport),
+    /// Answers [`AdminRequest::Keys`], in ascending order.
     #[serde(deserialize_with = "list")]
     Keys(Vec<String>),
     /// Answers any request that was not executed, with the reason.
-    Refused(Refusal),
+    Refused(RequestRefusal),
 }
 
 /// Why a node refused a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
-pub struct Refusal {
+pub struct RequestRefusal {
     /// The kind of the reason, for programs.
-    pub why: Why,
+    pub why: RefusalReason,
     /// The true state and the remedy, for people.
     pub text: String,
 }
@@ -212,7 +212,7 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Why {
+pub enum RefusalReason {
     /// The node has reached its limit of connections, of watches or of pending work.
     Busy,
     /// The node does not know the request, or its arguments are invalid.
@@ -265,7 +265,7 @@ pub struct Members {
     /// The current configuration of replicated data.
     pub configuration: Option<Configuration>,
     /// The members, ordered by address.
-    pub members: Vec<Member>,
+    pub members: Vec<MemberInfo>,
     /// Why a node that has not joined waits, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
@@ -288,7 +288,7 @@ pub struct Configuration {
 /// A member of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Member {
+pub struct MemberInfo {
     /// Name in logs: the beginning of the peer id and the incarnation.
     pub node: String,
     /// Peer id, as in `net.allowed-peers`.
@@ -324,7 +324,7 @@ pub struct MemberName {
 /// Progress of draining a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Drained {
+pub struct DrainReport {
     /// The node that answered.
     pub node: String,
     /// Whether the node is draining now.
@@ -354,7 +354,7 @@ pub struct Health {
 /// Result or preview of continuing without a lost majority.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Recovery {
+pub struct RecoveryReport {
     /// Whether the recovery was executed; `false` for a preview.
     pub forced: bool,
     /// The node that answered.
@@ -386,15 +386,15 @@ pub struct Shards {
     /// The node of the coordinator, if known.
     pub coordinator: Option<String>,
     /// The regions that have answered.
-    pub regions: Vec<Region>,
+    pub regions: Vec<RegionInfo>,
     /// Regions that did not answer; their shards are unknown.
-    pub unanswered: Vec<Region>,
+    pub unanswered: Vec<RegionInfo>,
 }
 
 /// The region of an entity type on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Region {
+pub struct RegionInfo {
     /// Name of the node in logs.
     pub node: String,
     /// Address that other nodes dial; empty if the node is no longer a member.
@@ -406,7 +406,7 @@ pub struct Region {
 
 /// An explanation of a location or of moves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Explained {
+pub struct ExplainAnswer {
     /// The explanation as text for people.
     pub text: String,
     /// The explanation for programs: a `node::sharding::Explanation` of the node's release.
@@ -419,7 +419,7 @@ pub struct Data {
     /// Name of its type: `or-set`, `or-map/or-set`, `user/score-board`.
     #[serde(rename = "type")]
     pub shape: String,
-    /// The content: an encoded [`Content`].
+    /// The content: an encoded [`ValueContent`].
     pub content: Verbatim,
 }
 
@@ -428,7 +428,7 @@ impl Data {
     ///
     /// # Errors
     /// [`ValueError`] if it has a form of a later release.
-    pub fn content(&self) -> Result<Content, ValueError> {
+    pub fn content(&self) -> Result<ValueContent, ValueError> {
         self.content.decode()
     }
 }
@@ -437,7 +437,7 @@ impl Data {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Content {
+pub enum ValueContent {
     /// State of a flag.
     Flag(bool),
     /// Value of a counter, in decimal digits.
@@ -457,7 +457,7 @@ pub enum Content {
     },
 }
 
-impl From<content::Content> for Content {
+impl From<content::Content> for ValueContent {
     fn from(content: content::Content) -> Self {
         use content::Content as Held;
         let all = |items: &[Encoded]| items.iter().map(Packed::from).collect();
@@ -488,7 +488,7 @@ impl Packed {
     /// # Errors
     /// If the value nests deeper than the encoder's limit of 1,024 levels. Integers outside
     /// MessagePack's range become 16 bytes.
-    pub fn new(item: &Item) -> Result<Self, ostraca_ddata::encoded::EncodeError> {
+    pub fn new(item: &MsgpackValue) -> Result<Self, ostraca_ddata::encoded::EncodeError> {
         Ok(Self::from(&Encoded::new(item)?))
     }
 
@@ -496,7 +496,7 @@ impl Packed {
     ///
     /// # Errors
     /// [`ValueError`] if the bytes are not a MessagePack value.
-    pub fn item(&self) -> Result<Item, ValueError> {
+    pub fn item(&self) -> Result<MsgpackValue, ValueError> {
         from_msgpack(&self.0)
     }
 
@@ -544,8 +544,8 @@ impl Serialize for Packed {
 
 impl<'de> Deserialize<'de> for Packed {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
+        struct BytesVisitor;
+        impl Visitor<'_> for BytesVisitor {
             type Value = Packed;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -556,7 +556,7 @@ impl<'de> Deserialize<'de> for Packed {
                 Ok(Packed(bytes.to_vec()))
             }
         }
-        from.deserialize_bytes(Bytes)
+        from.deserialize_bytes(BytesVisitor)
     }
 }
 

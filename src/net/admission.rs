@@ -13,14 +13,14 @@ use hmac::{Hmac, KeyInit, Mac};
 use libp2p::{Multiaddr, PeerId};
 use sha2::Sha256;
 
-use super::config::{Config, Secret};
+use super::config::{NetConfig, Secret};
 use super::identity::incarnation;
 use super::secrets::Secrets;
 use super::wire::{
-    ADDRESSES_MAX, ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce, PROTOCOL_VERSION,
-    Proof, Refusal, Welcome,
+    ADDRESSES_MAX, ClientHello, ClientWelcome, Greeting, Hello, LaneRefusal, NodeInfo, Nonce,
+    PROTOCOL_VERSION, Proof, Welcome,
 };
-use super::{Class, NodeId, address, frame};
+use super::{NodeId, TrafficClass, address, frame};
 
 /// Oldest protocol version that this release accepts.
 pub const OLDEST_VERSION: u16 = 1;
@@ -34,11 +34,11 @@ const ADDRESS_BYTES_MAX: usize = 160;
 /// that it tells them. An immutable snapshot; the connection manager publishes a new one when
 /// something changes.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct AdmissionState {
     /// Peer id of this node.
     pub peer: PeerId,
     /// Facts that this node tells peers about itself.
-    pub facts: Facts,
+    pub facts: NodeInfo,
     /// Secrets of the cluster and of its clients. `None`: no proof is asked for.
     pub secret: Option<Secrets>,
     /// Allow-list. If it is not empty, only these peers are admitted.
@@ -54,7 +54,7 @@ pub struct Standing {
 /// (docs/protocol/transport.md#proofs-bind-roles-and-nonces). Both nonces are part of it, so that a
 /// recorded proof cannot be replayed.
 #[derive(Clone, Copy, Debug)]
-pub struct Opening<'a> {
+pub struct LaneProofContext<'a> {
     /// Peer that opens the lane.
     pub opener: PeerId,
     /// Peer that accepts the lane.
@@ -64,7 +64,7 @@ pub struct Opening<'a> {
     /// Nonce drawn by the acceptor.
     pub acceptor_nonce: &'a Nonce,
     /// Traffic class of the lane.
-    pub class: Class,
+    pub class: TrafficClass,
     /// Generation of the substream within the lane.
     pub generation: u64,
 }
@@ -72,7 +72,7 @@ pub struct Opening<'a> {
 /// Role of the prover on a lane. The role is part of the proof, so that a peer cannot reflect the
 /// other side's proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ProverRole {
     /// The peer that opens the lane.
     Opener,
     /// The peer that accepts it.
@@ -81,7 +81,7 @@ pub enum Role {
 
 /// The call of a client that a proof is bound to.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct ClientProofContext<'a> {
     /// Peer id of the client.
     pub client: PeerId,
     /// Peer id of the called node.
@@ -93,28 +93,28 @@ pub struct Call<'a> {
 }
 
 /// Role of the prover in a client's call. The labels differ from each other and from those of both
-/// [`Role`]s, so that a proof for a call never opens a lane
+/// [`ProverRole`]s, so that a proof for a call never opens a lane
 /// (docs/protocol/transport.md#client-secrets-open-no-lane).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Party {
+pub enum ClientProverRole {
     /// The client proves itself to the node.
     Client,
     /// The called node proves itself to the client.
     Node,
 }
 
-impl Standing {
+impl AdmissionState {
     /// Builds the state from the settings and the identity. `addresses` are those where this node
     /// is dialled; at most [`ADDRESSES_MAX`] of them are told to peers.
     #[must_use]
     pub fn new(
-        config: &Config,
+        config: &NetConfig,
         identity: &super::identity::Identity,
         addresses: &[Multiaddr],
     ) -> Self {
         let NodeId { peer, incarnation } = identity.node_id();
         let addresses = addresses.iter().map(ToString::to_string);
-        let facts = Facts {
+        let facts = NodeInfo {
             version: PROTOCOL_VERSION,
             cluster: config.cluster_name.clone(),
             cluster_id: None,
@@ -142,17 +142,17 @@ impl Standing {
     /// Computes this node's proof for a lane in the given role, with the first secret of the
     /// cluster. `None` if the node has no secret.
     #[must_use]
-    pub fn prove(&self, role: Role, opening: &Opening<'_>) -> Option<Proof> {
+    pub fn prove(&self, role: ProverRole, opening: &LaneProofContext<'_>) -> Option<Proof> {
         prove_by(self.secret.as_ref()?.cluster().first(), role, opening)
     }
 
     /// Verifies a peer's proof on a lane. Returns the matching secret of the cluster.
     fn proven(
         &self,
-        role: Role,
-        opening: &Opening<'_>,
+        role: ProverRole,
+        opening: &LaneProofContext<'_>,
         proof: Option<&Proof>,
-    ) -> Result<Option<Secret>, Refusal> {
+    ) -> Result<Option<Secret>, LaneRefusal> {
         let secrets = self.secret.iter().flat_map(Secrets::cluster);
         self.common_secret(secrets, |secret| mac(secret, role, opening), proof)
     }
@@ -164,14 +164,14 @@ impl Standing {
         mut secrets: impl Iterator<Item = &'a Secret>,
         mac: impl Fn(&Secret) -> Hmac<Sha256>,
         proof: Option<&Proof>,
-    ) -> Result<Option<Secret>, Refusal> {
+    ) -> Result<Option<Secret>, LaneRefusal> {
         match (&self.secret, proof) {
             (None, None) => Ok(None),
             (Some(_), Some(proof)) => secrets
                 .find(|secret| mac(secret).verify_slice(&proof.0).is_ok()) // in constant time
                 .map(|secret| Some(secret.clone()))
-                .ok_or(Refusal::Secret),
-            _ => Err(Refusal::Secret),
+                .ok_or(LaneRefusal::Secret),
+            _ => Err(LaneRefusal::Secret),
         }
     }
 
@@ -180,15 +180,15 @@ impl Standing {
     /// (docs/protocol/transport.md#verdicts-tell-strangers-nothing).
     ///
     /// # Errors
-    /// The [`Refusal`] to send to the opener.
+    /// The [`LaneRefusal`] to send to the opener.
     pub fn judge_hello(
         &self,
         from: PeerId,
         nonce: &Nonce,
         hello: &Hello,
-    ) -> Result<Opener, Refusal> {
+    ) -> Result<Opener, LaneRefusal> {
         check_version(hello.facts.version)?;
-        let opening = Opening {
+        let opening = LaneProofContext {
             opener: from,
             acceptor: self.peer,
             opener_nonce: &hello.nonce,
@@ -196,16 +196,16 @@ impl Standing {
             class: hello.class,
             generation: hello.generation,
         };
-        let secret = self.proven(Role::Opener, &opening, hello.proof.as_ref())?;
+        let secret = self.proven(ProverRole::Opener, &opening, hello.proof.as_ref())?;
         let node = self.judge_node(from, &hello.facts)?;
         // Messages for an earlier incarnation must not reach this one, which lacks that state
         // (docs/protocol/transport.md#lanes-are-for-one-incarnation).
         let current = self.facts.incarnation;
         if hello.to.is_some_and(|to| to != current) {
-            return Err(Refusal::WrongIncarnation { current });
+            return Err(LaneRefusal::WrongIncarnation { current });
         }
         if self.stopping {
-            return Err(Refusal::Stopping);
+            return Err(LaneRefusal::Stopping);
         }
         Ok(Opener { node, secret })
     }
@@ -213,16 +213,16 @@ impl Standing {
     /// Judges the acceptor's `Welcome` in answer to this node's `hello`, which followed `greeting`.
     ///
     /// # Errors
-    /// The [`Refusal`] that describes the problem. It is not sent; the lane must not be used.
+    /// The [`LaneRefusal`] that describes the problem. It is not sent; the lane must not be used.
     pub fn judge_welcome(
         &self,
         from: PeerId,
         greeting: &Greeting,
         hello: &Hello,
         welcome: &Welcome,
-    ) -> Result<NodeId, Refusal> {
+    ) -> Result<NodeId, LaneRefusal> {
         check_version(welcome.facts.version)?;
-        let opening = Opening {
+        let opening = LaneProofContext {
             opener: self.peer,
             acceptor: from,
             opener_nonce: &hello.nonce,
@@ -230,14 +230,14 @@ impl Standing {
             class: hello.class,
             generation: hello.generation,
         };
-        self.proven(Role::Acceptor, &opening, welcome.proof.as_ref())?;
+        self.proven(ProverRole::Acceptor, &opening, welcome.proof.as_ref())?;
         let node = self.judge_node(from, &welcome.facts)?;
         if hello.to.is_some_and(|to| to != node.incarnation) {
-            return Err(Refusal::WrongIncarnation { current: node.incarnation });
+            return Err(LaneRefusal::WrongIncarnation { current: node.incarnation });
         }
         let (accepted, first) = (welcome.accepted, hello.first_unacknowledged);
         if accepted.saturating_add(1) < first {
-            return Err(Refusal::Gap { accepted, first });
+            return Err(LaneRefusal::Gap { accepted, first });
         }
         Ok(node)
     }
@@ -245,7 +245,11 @@ impl Standing {
     /// Computes this process's proof for a client's call, with the secret that it dials with.
     /// `None` without a secret.
     #[must_use]
-    pub fn prove_call(&self, party: Party, call: &Call<'_>) -> Option<Proof> {
+    pub fn prove_call(
+        &self,
+        party: ClientProverRole,
+        call: &ClientProofContext<'_>,
+    ) -> Option<Proof> {
         let (_, secret) = self.secret.as_ref()?.dialling()?;
         prove_call_by(Some(secret), party, call)
     }
@@ -254,10 +258,10 @@ impl Standing {
     /// clients.
     fn proven_call(
         &self,
-        party: Party,
-        call: &Call<'_>,
+        party: ClientProverRole,
+        call: &ClientProofContext<'_>,
         proof: Option<&Proof>,
-    ) -> Result<Option<Secret>, Refusal> {
+    ) -> Result<Option<Secret>, LaneRefusal> {
         let secrets = self.secret.iter().flat_map(Secrets::accepted).map(|(_, secret)| secret);
         self.common_secret(secrets, |secret| mac_of_call(secret, party, call), proof)
     }
@@ -266,59 +270,63 @@ impl Standing {
     /// secret of the client's proof, with which the answer must be proven.
     ///
     /// # Errors
-    /// The [`Refusal`] to send to the client.
+    /// The [`LaneRefusal`] to send to the client.
     pub fn judge_client(
         &self,
         from: PeerId,
         nonce: &Nonce,
         hello: &ClientHello,
-    ) -> Result<Option<Secret>, Refusal> {
+    ) -> Result<Option<Secret>, LaneRefusal> {
         check_version(hello.version)?;
-        let call =
-            Call { client: from, node: self.peer, client_nonce: &hello.nonce, node_nonce: nonce };
-        let secret = self.proven_call(Party::Client, &call, hello.proof.as_ref())?;
+        let call = ClientProofContext {
+            client: from,
+            node: self.peer,
+            client_nonce: &hello.nonce,
+            node_nonce: nonce,
+        };
+        let secret = self.proven_call(ClientProverRole::Client, &call, hello.proof.as_ref())?;
         self.judge_peer(from, &hello.cluster)?;
-        if self.stopping { Err(Refusal::Stopping) } else { Ok(secret) }
+        if self.stopping { Err(LaneRefusal::Stopping) } else { Ok(secret) }
     }
 
     /// Judges a node's answer to this client's `hello`, which followed `greeting`.
     ///
     /// # Errors
-    /// The [`Refusal`] that describes the problem. It is not sent; the stream must not be used.
+    /// The [`LaneRefusal`] that describes the problem. It is not sent; the stream must not be used.
     pub fn judge_client_welcome(
         &self,
         node: PeerId,
         greeting: &Greeting,
         hello: &ClientHello,
         welcome: &ClientWelcome,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), LaneRefusal> {
         check_version(welcome.version)?;
-        let call = Call {
+        let call = ClientProofContext {
             client: self.peer,
             node,
             client_nonce: &hello.nonce,
             node_nonce: &greeting.nonce,
         };
-        self.proven_call(Party::Node, &call, welcome.proof.as_ref())?;
+        self.proven_call(ClientProverRole::Node, &call, welcome.proof.as_ref())?;
         self.judge_peer(node, &welcome.cluster)
     }
 
-    fn judge_node(&self, peer: PeerId, facts: &Facts) -> Result<NodeId, Refusal> {
+    fn judge_node(&self, peer: PeerId, facts: &NodeInfo) -> Result<NodeId, LaneRefusal> {
         self.judge_peer(peer, &facts.cluster)?;
         let own = facts.incarnation_nonce.map(|nonce| incarnation(&peer, &nonce));
         if own != Some(facts.incarnation) {
-            return Err(Refusal::FalseIncarnation);
+            return Err(LaneRefusal::FalseIncarnation);
         }
         let node = NodeId { peer, incarnation: facts.incarnation };
-        if self.quarantined.contains(&node) { Err(Refusal::Quarantined) } else { Ok(node) }
+        if self.quarantined.contains(&node) { Err(LaneRefusal::Quarantined) } else { Ok(node) }
     }
 
-    fn judge_peer(&self, peer: PeerId, cluster: &str) -> Result<(), Refusal> {
+    fn judge_peer(&self, peer: PeerId, cluster: &str) -> Result<(), LaneRefusal> {
         if cluster != self.facts.cluster {
-            return Err(Refusal::ClusterName { theirs: self.facts.cluster.clone() });
+            return Err(LaneRefusal::ClusterName { theirs: self.facts.cluster.clone() });
         }
         if !self.allowed.is_empty() && !self.allowed.contains(&peer) {
-            return Err(Refusal::NotAllowed);
+            return Err(LaneRefusal::NotAllowed);
         }
         Ok(())
     }
@@ -337,31 +345,39 @@ pub struct Opener {
 
 /// Computes a proof for a lane with one secret; `None` without a secret.
 #[must_use]
-pub fn prove_by(secret: Option<&Secret>, role: Role, opening: &Opening<'_>) -> Option<Proof> {
+pub fn prove_by(
+    secret: Option<&Secret>,
+    role: ProverRole,
+    opening: &LaneProofContext<'_>,
+) -> Option<Proof> {
     Some(Proof(mac(secret?, role, opening).finalize().into_bytes().into()))
 }
 
 /// Computes a proof for a call with one secret; `None` without a secret.
 #[must_use]
-pub fn prove_call_by(secret: Option<&Secret>, party: Party, call: &Call<'_>) -> Option<Proof> {
+pub fn prove_call_by(
+    secret: Option<&Secret>,
+    party: ClientProverRole,
+    call: &ClientProofContext<'_>,
+) -> Option<Proof> {
     Some(Proof(mac_of_call(secret?, party, call).finalize().into_bytes().into()))
 }
 
 /// Checks that this release supports the protocol version.
 ///
 /// # Errors
-/// [`Refusal::Version`] if it does not.
-pub const fn check_version(version: u16) -> Result<(), Refusal> {
+/// [`LaneRefusal::Version`] if it does not.
+pub const fn check_version(version: u16) -> Result<(), LaneRefusal> {
     if version < OLDEST_VERSION || version > PROTOCOL_VERSION {
-        return Err(Refusal::Version { theirs: PROTOCOL_VERSION });
+        return Err(LaneRefusal::Version { theirs: PROTOCOL_VERSION });
     }
     Ok(())
 }
 
-fn mac(secret: &Secret, role: Role, opening: &Opening<'_>) -> Hmac<Sha256> {
+fn mac(secret: &Secret, role: ProverRole, opening: &LaneProofContext<'_>) -> Hmac<Sha256> {
     let label = match role {
-        Role::Opener => b"ostraca/1/opener\0\0",
-        Role::Acceptor => b"ostraca/1/acceptor",
+        ProverRole::Opener => b"ostraca/1/opener\0\0",
+        ProverRole::Acceptor => b"ostraca/1/acceptor",
     };
     let peers = [opening.opener, opening.acceptor];
     let mut mac = begun(secret, label, peers, [opening.opener_nonce, opening.acceptor_nonce]);
@@ -370,10 +386,14 @@ fn mac(secret: &Secret, role: Role, opening: &Opening<'_>) -> Hmac<Sha256> {
     mac
 }
 
-fn mac_of_call(secret: &Secret, party: Party, call: &Call<'_>) -> Hmac<Sha256> {
+fn mac_of_call(
+    secret: &Secret,
+    party: ClientProverRole,
+    call: &ClientProofContext<'_>,
+) -> Hmac<Sha256> {
     let label = match party {
-        Party::Client => b"ostraca/1/client\0\0",
-        Party::Node => b"ostraca/1/called\0\0",
+        ClientProverRole::Client => b"ostraca/1/client\0\0",
+        ClientProverRole::Node => b"ostraca/1/called\0\0",
     };
     begun(secret, label, [call.client, call.node], [call.client_nonce, call.node_nonce])
 }
@@ -402,11 +422,11 @@ fn begun(
 /// the port could join.
 ///
 /// # Errors
-/// [`ConfigError`], whose text tells what to set.
-pub fn check(config: &Config) -> Result<(), ConfigError> {
+/// [`NetConfigError`], whose text tells what to set.
+pub fn check(config: &NetConfig) -> Result<(), NetConfigError> {
     let len = config.cluster_name.len();
     if len == 0 || len > CLUSTER_NAME_MAX {
-        return Err(ConfigError::ClusterName { len });
+        return Err(NetConfigError::ClusterName { len });
     }
     let in_memory = config.secret.as_ref();
     let has_secret = in_memory.is_some_and(|secrets| !secrets.cluster().is_empty())
@@ -414,17 +434,17 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
     let has_clients_secret = in_memory.is_some_and(|secrets| !secrets.client().is_empty())
         || config.client_secret_file.is_some();
     if has_clients_secret && !has_secret && !config.listen.is_empty() {
-        return Err(ConfigError::ClientSecretAlone);
+        return Err(NetConfigError::ClientSecretAlone);
     }
     if has_clients_secret && config.private_network {
-        return Err(ConfigError::PrivateWithClientSecret);
+        return Err(NetConfigError::PrivateWithClientSecret);
     }
     if config.private_network && !has_secret {
-        return Err(ConfigError::PrivateWithoutSecret);
+        return Err(NetConfigError::PrivateWithoutSecret);
     }
     let closed = has_secret || !config.allowed_peers.is_empty() || config.insecure;
     match config.listen.iter().find(|listen| !address::is_loopback(listen)) {
-        Some(open) if !closed => Err(ConfigError::Open { listen: open.clone() }),
+        Some(open) if !closed => Err(NetConfigError::Open { listen: open.clone() }),
         _ => Ok(()),
     }
 }
@@ -432,16 +452,16 @@ pub fn check(config: &Config) -> Result<(), ConfigError> {
 /// Checks that the files of secrets were read: without the secret, any peer could join.
 ///
 /// # Errors
-/// [`ConfigError::UnreadSecret`] if a file of secrets is set but was not read.
-pub const fn check_secret_is_read(config: &Config) -> Result<(), ConfigError> {
+/// [`NetConfigError::UnreadSecret`] if a file of secrets is set but was not read.
+pub const fn check_secret_is_read(config: &NetConfig) -> Result<(), NetConfigError> {
     let is_read = config.secret_file.is_none() && config.client_secret_file.is_none();
-    if is_read { Ok(()) } else { Err(ConfigError::UnreadSecret) }
+    if is_read { Ok(()) } else { Err(NetConfigError::UnreadSecret) }
 }
 
 /// Settings that a node must not start with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum NetConfigError {
     /// The node would listen beyond loopback while every peer could join.
     #[error(
         "listening on {listen} without a secret would let anybody who reaches it join the \

@@ -28,17 +28,17 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 pub use self::stream::ClientStream;
-pub(super) use self::stream::{Ends, HeldResource};
+pub(super) use self::stream::{HeldResource, StreamEndGuard};
 use super::address::{self, ResolveError};
-use super::admission::{self, ConfigError, Standing};
-use super::config::{Config, SecretError};
+use super::admission::{self, AdmissionState, NetConfigError};
+use super::config::{NetConfig, SecretError};
 use super::handshake::{self, HandshakeError};
 use super::handshake_failure::HandshakeFailure;
 use super::identity::{Identity, IdentityError};
 use super::noise;
 use super::secrets::Secrets;
-use super::swarm::{self, Lines, OpenFailed};
-use super::wire::Refusal;
+use super::swarm::{self, LaneBehaviour, OpenFailed};
+use super::wire::LaneRefusal;
 
 /// How long the connection may take to close after the stream was dropped.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ const PROBE_WITHIN: Duration = Duration::from_secs(1);
 /// [`ConnectError`], whose text names the cause and the remedy. In that case the node has received
 /// only the messages of the opening handshake.
 pub async fn connect(
-    config: &Config,
+    config: &NetConfig,
     address: &Multiaddr,
     within: Duration,
 ) -> Result<ClientStream, ConnectError> {
@@ -71,11 +71,11 @@ pub async fn connect(
 /// [`ConnectError`], as for [`connect`].
 pub async fn connect_as(
     identity: &Identity,
-    config: &Config,
+    config: &NetConfig,
     address: &Multiaddr,
     within: Duration,
 ) -> Result<ClientStream, ConnectError> {
-    let mut config = Config { listen: Vec::new(), ..config.clone() };
+    let mut config = NetConfig { listen: Vec::new(), ..config.clone() };
     config.read_secret()?;
     admission::check(&config)?;
     config.secret = config.secret.map(Secrets::of_client);
@@ -109,14 +109,14 @@ async fn no_answer(address: &Multiaddr, within: Duration) -> ConnectError {
 
 async fn call(
     identity: &Identity,
-    config: &Config,
+    config: &NetConfig,
     address: &Multiaddr,
 ) -> Result<ClientStream, ConnectError> {
     let mut swarm = swarm::of_client(config, identity.keypair())?;
     let (node, connection) = dial(&mut swarm, address).await?;
     let (reply, line) = oneshot::channel();
     swarm.behaviour_mut().call(connection, reply);
-    let us = Standing::new(config, identity, &[]);
+    let us = AdmissionState::new(config, identity, &[]);
     let within = config.limits.handshake_within;
     let admission = async {
         let mut line = line.await.unwrap_or(Err(OpenFailed::Closed))?;
@@ -134,7 +134,7 @@ async fn call(
 }
 
 async fn dial(
-    swarm: &mut Swarm<Lines>,
+    swarm: &mut Swarm<LaneBehaviour>,
     address: &Multiaddr,
 ) -> Result<(PeerId, ConnectionId), ConnectError> {
     let error = match swarm.dial(swarm::dial(None, address.clone())) {
@@ -177,7 +177,7 @@ async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
     }
 }
 
-async fn while_driving<T>(swarm: &mut Swarm<Lines>, work: impl Future<Output = T>) -> T {
+async fn while_driving<T>(swarm: &mut Swarm<LaneBehaviour>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
         tokio::select! {
@@ -189,10 +189,10 @@ async fn while_driving<T>(swarm: &mut Swarm<Lines>, work: impl Future<Output = T
 
 /// Drives the connection until the stream is dropped, then closes it.
 async fn keep(
-    mut swarm: Swarm<Lines>,
+    mut swarm: Swarm<LaneBehaviour>,
     connection: ConnectionId,
     mut dropped: oneshot::Receiver<()>,
-    ends: Ends,
+    ends: StreamEndGuard,
 ) {
     let is_over = |event: &SwarmEvent<_>| matches!(event, SwarmEvent::ConnectionClosed { .. });
     loop {
@@ -254,7 +254,7 @@ fn is_unknown_protocol(error: &io::Error) -> bool {
 pub enum ConnectError {
     /// The settings forbid it.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] NetConfigError),
     /// The secret could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
@@ -264,7 +264,7 @@ pub enum ConnectError {
     /// The key for connections could not be made: the identity cannot sign, or there is no
     /// randomness.
     #[error(transparent)]
-    Key(#[from] noise::Error),
+    Key(#[from] noise::NoiseError),
     /// The address could not be resolved.
     #[error(transparent)]
     Unresolved(#[from] ResolveError),
@@ -376,7 +376,7 @@ pub enum ConnectError {
         /// Address that was dialled.
         address: Multiaddr,
         /// Reason given by the node.
-        refusal: Refusal,
+        refusal: LaneRefusal,
     },
     /// The client does not accept the node, for example because it belongs to another cluster.
     #[error("this client does not accept the node at {address}: {refusal}")]
@@ -384,7 +384,7 @@ pub enum ConnectError {
         /// Address that was dialled.
         address: Multiaddr,
         /// Reason of the client.
-        refusal: Refusal,
+        refusal: LaneRefusal,
     },
     /// The answer is not a message of this protocol.
     #[error("the answer from {address} is not that of a node: is it another release?")]

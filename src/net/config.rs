@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 pub use self::secret_file::ReadableSecret;
-use super::Class;
+use super::TrafficClass;
 use super::secrets::{Files, Secrets};
 
 /// Settings of the transport. `Config::default()` listens on a free port of loopback, with an
 /// ephemeral identity and without a secret.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Config {
+pub struct NetConfig {
     /// Name of the cluster. Nodes with different names refuse each other.
     pub cluster_name: String,
     /// Addresses to listen on: `0.0.0.0:4100`, `[::]:4100` or `/ip4/0.0.0.0/tcp/4100`.
@@ -61,10 +61,10 @@ pub struct Config {
     /// Allows to listen beyond loopback with neither a secret nor an allow-list.
     pub insecure: bool,
     /// Limits of connections, lanes and handshakes.
-    pub limits: Limits,
+    pub limits: NetLimits,
 }
 
-impl Default for Config {
+impl Default for NetConfig {
     fn default() -> Self {
         Self {
             cluster_name: "ostraca".to_owned(),
@@ -78,12 +78,12 @@ impl Default for Config {
             private_network: false,
             allowed_peers: Vec::new(),
             insecure: false,
-            limits: Limits::default(),
+            limits: NetLimits::default(),
         }
     }
 }
 
-impl Config {
+impl NetConfig {
     /// Reads the files of secrets, if any are set: afterwards `secret` holds them and both file
     /// settings are unset. Returns a warning for each file that every user may read.
     ///
@@ -129,7 +129,7 @@ pub enum Stack {
 /// each.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Limits {
+pub struct NetLimits {
     /// Maximum length of a frame that this node accepts, in bytes, at least 8 KiB. Peers are told.
     pub frame_bytes_max: usize,
     /// Maximum length of a message, in bytes; the sender refuses longer ones. Also called
@@ -186,7 +186,7 @@ pub struct Limits {
     pub back_off: (Duration, Duration),
 }
 
-impl Default for Limits {
+impl Default for NetLimits {
     fn default() -> Self {
         const MIB: usize = 1024 * 1024;
         Self {
@@ -211,10 +211,10 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl NetLimits {
     /// Buffer limit of a lane of this class, in bytes.
     #[must_use]
-    pub const fn lane_bytes_max(&self, class: Class) -> usize {
+    pub const fn lane_bytes_max(&self, class: TrafficClass) -> usize {
         self.lane_bytes_max[class as usize]
     }
 }

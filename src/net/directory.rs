@@ -9,11 +9,11 @@ use libp2p::PeerId;
 use ostraca_ddata::id::ReplicaId;
 use tokio::sync::mpsc;
 
-use super::config::Limits;
+use super::config::NetLimits;
 use super::frame::FRAME_BYTES;
 use super::lane::Lane;
-use super::wire::Facts;
-use super::{Class, NodeId};
+use super::wire::NodeInfo;
+use super::{NodeId, TrafficClass};
 
 /// The lanes to one incarnation. Each is created when it is first used.
 #[derive(Debug)]
@@ -41,30 +41,30 @@ impl NodeLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WantedLane {
     pub(super) node: NodeId,
-    pub(super) class: Class,
+    pub(super) class: TrafficClass,
 }
 
 /// Directory of the lanes, keyed by incarnation.
 #[derive(Debug)]
 pub(super) struct Directory {
-    limits: Limits,
+    limits: NetLimits,
     nodes: RwLock<BTreeMap<ReplicaId, Arc<NodeLanes>>>, // ≤ admitted, not forgotten peers
     wanted: mpsc::UnboundedSender<WantedLane>,          // ≤ one per lane
     closed: AtomicBool,                                 // written before, read under a slot's lock
 }
 
 impl NodeLanes {
-    fn slot(&self, class: Class) -> MutexGuard<'_, Option<Lane>> {
+    fn slot(&self, class: TrafficClass) -> MutexGuard<'_, Option<Lane>> {
         self.lanes[class as usize].lock().expect("nothing panics under this lock")
     }
 
-    fn used(&self) -> impl Iterator<Item = (Class, Lane)> {
-        Class::ALL.into_iter().filter_map(|class| Some((class, self.slot(class).clone()?)))
+    fn used(&self) -> impl Iterator<Item = (TrafficClass, Lane)> {
+        TrafficClass::ALL.into_iter().filter_map(|class| Some((class, self.slot(class).clone()?)))
     }
 }
 
 impl Directory {
-    pub(super) fn new(limits: Limits) -> (Arc<Self>, mpsc::UnboundedReceiver<WantedLane>) {
+    pub(super) fn new(limits: NetLimits) -> (Arc<Self>, mpsc::UnboundedReceiver<WantedLane>) {
         let (wanted, receiver) = mpsc::unbounded_channel();
         (
             Arc::new(Self {
@@ -91,7 +91,7 @@ impl Directory {
 
     /// Returns the lane to an incarnation, and creates it if necessary. `None` if the incarnation
     /// is unknown or was removed, or after [`close`](Self::close).
-    pub(super) fn lane(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+    pub(super) fn lane(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         let lanes = self.lanes(to)?;
         let mut slot = lanes.slot(class);
         if self.is_closed() {
@@ -114,18 +114,18 @@ impl Directory {
     }
 
     /// Returns the lane if it was created before.
-    pub(super) fn used(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+    pub(super) fn used(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.lanes(to)?.slot(class).clone()
     }
 
     /// Returns all lanes that were created.
-    pub(super) fn all(&self) -> Vec<(NodeId, Class, Lane)> {
+    pub(super) fn all(&self) -> Vec<(NodeId, TrafficClass, Lane)> {
         let nodes: Vec<Arc<NodeLanes>> = self.read().values().cloned().collect();
         used_of(&nodes)
     }
 
     /// Adds a node with the limits that it has announced. From now on there are lanes to it.
-    pub(super) fn add(&self, node: NodeId, facts: &Facts) {
+    pub(super) fn add(&self, node: NodeId, facts: &NodeInfo) {
         let frame = facts.frame_bytes_max.map_or(FRAME_BYTES, |max| max as usize);
         let limits = NodeLimits { message: facts.message_bytes_max as usize, frame };
         let lanes = || {
@@ -137,7 +137,7 @@ impl Directory {
 
     /// Registers a lane that was opened before the peer's incarnation was known. Returns whether it
     /// was accepted; it is not if there is one already.
-    pub(super) fn adopt(&self, to: ReplicaId, class: Class, lane: &Lane) -> bool {
+    pub(super) fn adopt(&self, to: ReplicaId, class: TrafficClass, lane: &Lane) -> bool {
         let Some(lanes) = self.lanes(to) else { return false };
         let mut slot = lanes.slot(class);
         let takes = slot.is_none() && !self.is_closed();
@@ -149,13 +149,13 @@ impl Directory {
     }
 
     /// Removes the lane of an incarnation and returns it; the next sender gets a new one.
-    pub(super) fn renew(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+    pub(super) fn renew(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.lanes(to)?.slot(class).take()
     }
 
     /// Closes the directory: from now on senders get no lane from it. Returns the existing lanes,
     /// which the connection manager still finds in order to finish them.
-    pub(super) fn close(&self) -> Vec<(NodeId, Class, Lane)> {
+    pub(super) fn close(&self) -> Vec<(NodeId, TrafficClass, Lane)> {
         // Every slot is locked after this store, so that a lane created concurrently is found in
         // it.
         self.closed.store(true, Ordering::Relaxed);
@@ -168,13 +168,13 @@ impl Directory {
 
     /// Returns the lane that the connection manager opens: the existing one, also after the close,
     /// or a new one.
-    pub(super) fn opened(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+    pub(super) fn opened(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.used(to, class).or_else(|| self.lane(to, class))
     }
 
     /// Removes a node and returns its lanes. Returns none if the incarnation belongs to another
     /// peer.
-    pub(super) fn remove(&self, node: NodeId) -> Vec<(Class, Lane)> {
+    pub(super) fn remove(&self, node: NodeId) -> Vec<(TrafficClass, Lane)> {
         let mut nodes = self.write();
         if nodes.get(&node.incarnation).is_none_or(|lanes| lanes.node != node) {
             return Vec::new();
@@ -185,7 +185,9 @@ impl Directory {
     }
 }
 
-fn used_of<'a>(nodes: impl IntoIterator<Item = &'a Arc<NodeLanes>>) -> Vec<(NodeId, Class, Lane)> {
+fn used_of<'a>(
+    nodes: impl IntoIterator<Item = &'a Arc<NodeLanes>>,
+) -> Vec<(NodeId, TrafficClass, Lane)> {
     let used = |lanes: &'a Arc<NodeLanes>| {
         lanes.used().map(|(class, lane)| (lanes.node, class, lane)).collect::<Vec<_>>()
     };
@@ -202,72 +204,72 @@ mod tests {
 
     #[test]
     fn lane_is_requested_once_and_shared() {
-        let (directory, mut wanted) = Directory::new(Limits::default());
+        let (directory, mut wanted) = Directory::new(NetLimits::default());
         let node = node(1);
-        assert!(directory.lane(node.incarnation, Class::Data).is_none(), "not known yet");
-        directory.add(node, &Facts::of(node.incarnation));
-        let lane = directory.lane(node.incarnation, Class::Data).expect("known now");
+        assert!(directory.lane(node.incarnation, TrafficClass::Data).is_none(), "not known yet");
+        directory.add(node, &NodeInfo::of(node.incarnation));
+        let lane = directory.lane(node.incarnation, TrafficClass::Data).expect("known now");
         lane.send(&[], b"one").expect("room");
-        let again = directory.lane(node.incarnation, Class::Data).expect("still");
+        let again = directory.lane(node.incarnation, TrafficClass::Data).expect("still");
         assert_eq!(again.stats().appended, 1);
-        assert_eq!(wanted.try_recv(), Ok(WantedLane { node, class: Class::Data }));
+        assert_eq!(wanted.try_recv(), Ok(WantedLane { node, class: TrafficClass::Data }));
         assert!(wanted.try_recv().is_err());
         assert!(lane.send(&[], &[0; 1_001]).is_err(), "longer than that node takes");
     }
 
     #[test]
     fn abandoned_lane_is_replaced_by_a_new_one() {
-        let (directory, _wanted) = Directory::new(Limits::default());
+        let (directory, _wanted) = Directory::new(NetLimits::default());
         let node = node(1);
-        directory.add(node, &Facts::of(node.incarnation));
-        let old = directory.lane(node.incarnation, Class::User).expect("known");
+        directory.add(node, &NodeInfo::of(node.incarnation));
+        let old = directory.lane(node.incarnation, TrafficClass::User).expect("known");
         old.send(&[], b"lost").expect("room");
-        let given_up = directory.renew(node.incarnation, Class::User);
+        let given_up = directory.renew(node.incarnation, TrafficClass::User);
         assert_eq!(given_up.map(|lane| lane.break_off()), Some(1));
         assert!(old.send(&[], b"too late").is_err());
-        let new = directory.lane(node.incarnation, Class::User).expect("known");
+        let new = directory.lane(node.incarnation, TrafficClass::User).expect("known");
         new.send(&[], b"first").expect("room");
         assert!(new.next_generation() > old.next_generation());
     }
 
     #[test]
     fn closed_directory_has_old_lanes_for_the_manager_only() {
-        let (directory, mut wanted) = Directory::new(Limits::default());
+        let (directory, mut wanted) = Directory::new(NetLimits::default());
         let (node, later) = (node(1), node(2));
-        directory.add(node, &Facts::of(node.incarnation));
-        let lane = directory.lane(node.incarnation, Class::User).expect("known");
+        directory.add(node, &NodeInfo::of(node.incarnation));
+        let lane = directory.lane(node.incarnation, TrafficClass::User).expect("known");
         lane.send(&[], b"goodbye").expect("room");
         assert!(wanted.try_recv().is_ok());
         let closed = directory.close();
         assert_eq!(
             closed.iter().map(|(to, class, _)| (*to, *class)).collect::<Vec<_>>(),
-            [(node, Class::User)]
+            [(node, TrafficClass::User)]
         );
-        directory.add(later, &Facts::of(later.incarnation));
+        directory.add(later, &NodeInfo::of(later.incarnation));
         for to in [node, later] {
-            for class in Class::ALL {
+            for class in TrafficClass::ALL {
                 assert!(directory.lane(to.incarnation, class).is_none(), "{to} {class:?}");
                 let found = directory.opened(to.incarnation, class);
                 let kept = found.map(|lane| lane.stats().unacknowledged);
-                let expected = (to == node && class == Class::User).then_some(1);
+                let expected = (to == node && class == TrafficClass::User).then_some(1);
                 assert_eq!(kept, expected, "{to} {class:?}");
             }
-            assert!(!directory.adopt(to.incarnation, Class::Bulk, &lane));
+            assert!(!directory.adopt(to.incarnation, TrafficClass::Bulk, &lane));
         }
         assert!(wanted.try_recv().is_err());
     }
 
     #[test]
     fn removed_node_has_no_lanes() {
-        let (directory, _wanted) = Directory::new(Limits::default());
+        let (directory, _wanted) = Directory::new(NetLimits::default());
         let node = node(1);
-        directory.add(node, &Facts::of(node.incarnation));
-        directory.lane(node.incarnation, Class::Control);
+        directory.add(node, &NodeInfo::of(node.incarnation));
+        directory.lane(node.incarnation, TrafficClass::Control);
         let other = NodeId { peer: PeerId::random(), ..node };
         assert_eq!(directory.remove(other).len(), 0, "these are not its lanes");
-        assert!(directory.lane(node.incarnation, Class::Control).is_some());
+        assert!(directory.lane(node.incarnation, TrafficClass::Control).is_some());
         assert_eq!(directory.remove(node).len(), 1);
-        assert!(directory.lane(node.incarnation, Class::Control).is_none());
+        assert!(directory.lane(node.incarnation, TrafficClass::Control).is_none());
         assert!(directory.all().is_empty());
     }
 }

@@ -18,7 +18,7 @@
 //! defined before, or [`DEFINE`] (followed by the new number, length and text), or [`LITERAL`]
 //! (followed by length and text).
 
-use super::config::Limits;
+use super::config::NetLimits;
 use super::wire::FIELDS_MAX;
 
 /// Length of a frame's length field, in bytes.
@@ -67,7 +67,7 @@ pub mod kind {
 
 /// Maximum length of a frame under these limits, in bytes, length field included.
 #[must_use]
-pub fn bytes_max(limits: &Limits) -> usize {
+pub fn bytes_max(limits: &NetLimits) -> usize {
     limits.frame_bytes_max.clamp(FRAME_BYTES_MIN, u32::MAX as usize)
 }
 
@@ -107,7 +107,7 @@ pub enum Frame<'a> {
 
 /// Result of [`cut`]: a frame, or too few bytes for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut<'a> {
+pub enum FrameParseResult<'a> {
     /// A frame, and its length in bytes, length field included.
     Frame(Frame<'a>, usize),
     /// Only a part of a frame: more bytes are needed.
@@ -118,7 +118,7 @@ pub enum Cut<'a> {
 /// which carries other lanes (docs/protocol/transport.md#a-violation-costs-one-substream).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Violation {
+pub enum FrameViolation {
     /// The length is zero or beyond the limit.
     #[error("frame length {claimed}: this node has announced 1 to {max} as allowed")]
     FrameLength {
@@ -173,45 +173,46 @@ pub enum Violation {
 /// Decodes the frame at the start of `bytes`, if it is complete.
 ///
 /// # Errors
-/// A [`Violation`], as soon as the available bytes show it: a length above `bytes_max` is refused
+/// A [`FrameViolation`], as soon as the available bytes show it: a length above `bytes_max` is refused
 /// before any further byte of the frame has arrived
 /// (docs/protocol/transport.md#lengths-are-checked-before-allocation).
-pub fn cut(bytes: &[u8], bytes_max: usize) -> Result<Cut<'_>, Violation> {
+pub fn cut(bytes: &[u8], bytes_max: usize) -> Result<FrameParseResult<'_>, FrameViolation> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
-        return Ok(Cut::Short);
+        return Ok(FrameParseResult::Short);
     };
     let length = u32::from_be_bytes(*length) as usize;
     let max = bytes_max.saturating_sub(LENGTH_BYTES);
     if length == 0 || length > max {
-        return Err(Violation::FrameLength { claimed: length, max });
+        return Err(FrameViolation::FrameLength { claimed: length, max });
     }
-    let Some(frame) = rest.get(..length) else { return Ok(Cut::Short) };
+    let Some(frame) = rest.get(..length) else { return Ok(FrameParseResult::Short) };
     let (kind, contents) = (frame[0], &frame[1..]);
-    Ok(Cut::Frame(read(kind, contents)?, LENGTH_BYTES + length))
+    Ok(FrameParseResult::Frame(read(kind, contents)?, LENGTH_BYTES + length))
 }
 
 #[inline]
-fn read(kind: u8, contents: &[u8]) -> Result<Frame<'_>, Violation> {
+fn read(kind: u8, contents: &[u8]) -> Result<Frame<'_>, FrameViolation> {
     match kind {
         kind::MESSAGE => {
             let (header, body) = Header::split(contents)?;
             Ok(Frame::Message { header, body })
         }
         kind::FIRST => {
-            let (total, rest) = contents.split_first_chunk().ok_or(Violation::Contents(kind))?;
+            let (total, rest) =
+                contents.split_first_chunk().ok_or(FrameViolation::Contents(kind))?;
             let (header, piece) = Header::split(rest)?;
             Ok(Frame::First { total: u32::from_be_bytes(*total), header, piece })
         }
         kind::CONTINUE => Ok(Frame::Continue(contents)),
         kind::LAST => Ok(Frame::Last(contents)),
         kind::ACK => {
-            let accepted = contents.try_into().map_err(|_| Violation::Contents(kind))?;
+            let accepted = contents.try_into().map_err(|_| FrameViolation::Contents(kind))?;
             Ok(Frame::Ack { accepted: u64::from_be_bytes(accepted) })
         }
         kind::END if contents.is_empty() => Ok(Frame::End),
-        kind::END => Err(Violation::Contents(kind)),
+        kind::END => Err(FrameViolation::Contents(kind)),
         _ if kind >= kind::SKIPPABLE => Ok(Frame::Unknown(kind)),
-        _ => Err(Violation::Kind(kind)),
+        _ => Err(FrameViolation::Kind(kind)),
     }
 }
 
@@ -236,13 +237,14 @@ impl<'a> Header<'a> {
     /// Splits `bytes` into the header at the start and the body.
     ///
     /// # Errors
-    /// A [`Violation`] if there are too many names, a name is too long or not UTF-8, or the bytes
+    /// A [`FrameViolation`] if there are too many names, a name is too long or not UTF-8, or the bytes
     /// end early.
     #[inline]
-    pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Violation> {
-        let (&count, mut rest) = bytes.split_first().ok_or(Violation::Header("it is missing"))?;
+    pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), FrameViolation> {
+        let (&count, mut rest) =
+            bytes.split_first().ok_or(FrameViolation::Header("it is missing"))?;
         if usize::from(count) > FIELDS_MAX {
-            return Err(Violation::Header("it has too many names"));
+            return Err(FrameViolation::Header("it has too many names"));
         }
         for _ in 0..count {
             (_, rest) = split_field(rest)?;
@@ -269,7 +271,7 @@ impl<'a> Header<'a> {
 }
 
 #[inline]
-fn split_field(bytes: &[u8]) -> Result<(Field<'_>, &[u8]), Violation> {
+fn split_field(bytes: &[u8]) -> Result<(Field<'_>, &[u8]), FrameViolation> {
     let (number, rest) = split_u16(bytes)?;
     match number {
         DEFINE => {
@@ -286,19 +288,21 @@ fn split_field(bytes: &[u8]) -> Result<(Field<'_>, &[u8]), Violation> {
 }
 
 #[inline]
-fn split_u16(bytes: &[u8]) -> Result<(u16, &[u8]), Violation> {
-    let (number, rest) = bytes.split_first_chunk().ok_or(Violation::Header("it ends early"))?;
+fn split_u16(bytes: &[u8]) -> Result<(u16, &[u8]), FrameViolation> {
+    let (number, rest) =
+        bytes.split_first_chunk().ok_or(FrameViolation::Header("it ends early"))?;
     Ok((u16::from_be_bytes(*number), rest))
 }
 
-fn split_name(bytes: &[u8]) -> Result<(&str, &[u8]), Violation> {
+fn split_name(bytes: &[u8]) -> Result<(&str, &[u8]), FrameViolation> {
     let (length, rest) = split_u16(bytes)?;
     if usize::from(length) > NAME_BYTES_MAX {
-        return Err(Violation::Header("a name is too long"));
+        return Err(FrameViolation::Header("a name is too long"));
     }
     let (name, rest) =
-        rest.split_at_checked(length.into()).ok_or(Violation::Header("it ends early"))?;
-    let name = std::str::from_utf8(name).map_err(|_| Violation::Header("a name is not UTF-8"))?;
+        rest.split_at_checked(length.into()).ok_or(FrameViolation::Header("it ends early"))?;
+    let name =
+        std::str::from_utf8(name).map_err(|_| FrameViolation::Header("a name is not UTF-8"))?;
     Ok((name, rest))
 }
 

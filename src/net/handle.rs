@@ -11,29 +11,31 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::context::TokioContext;
 
 use super::client::ClientStream;
-use super::config::Config;
+use super::config::NetConfig;
+use super::connection_manager::{
+    ConnectionCommand, ConnectionManager, ConnectionManagerSetup, StartedConnectionManager,
+};
 use super::directory::Directory;
-use super::hub::{Command, ConnectionManager, Setup, Started};
 use super::identity::Identity;
 use super::lane::inbound::InboundStats;
 use super::lane::{Lane, LaneStats};
 use super::secrets;
-use super::swarm::{Refusals, StartError};
-use super::wire::{Facts, Refusal};
-use super::{Class, NodeId, Receiver};
+use super::swarm::{NetStartError, Refusals};
+use super::wire::{LaneRefusal, NodeInfo};
+use super::{NodeId, Receiver, TrafficClass};
 use crate::runtime::OwnRuntime;
 
 /// Event that the transport reports to the node.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum NetEvent {
     /// A node was admitted, by it or by this node: from now on there are lanes to it. Reported
     /// again when the node is admitted after [`Closed`](Self::Closed); its lanes then continue.
     Up {
         /// Node that was admitted.
         node: NodeId,
         /// Facts that it announced.
-        facts: Facts,
+        facts: NodeInfo,
     },
     /// A node answered at an address that [`Net::dial`] dialled. It is this node itself, or one
     /// that is up.
@@ -81,7 +83,7 @@ pub enum Event {
         /// Peer that refused it.
         peer: PeerId,
         /// Reason given by the peer.
-        refusal: Refusal,
+        refusal: LaneRefusal,
     },
     /// Messages that a node has not acknowledged were abandoned; it may or may not have received
     /// them.
@@ -89,7 +91,7 @@ pub enum Event {
         /// Receiver of the messages.
         node: NodeId,
         /// Class of the lane.
-        class: Class,
+        class: TrafficClass,
         /// Number of abandoned messages.
         messages: u64,
     },
@@ -117,7 +119,7 @@ pub struct PeerStats {
 /// Statistics of the transport: its peers, queues and refusals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct NetStats {
     /// Known peers, ordered by peer id.
     pub peers: Vec<PeerStats>, // ≤ hub::PEERS_MAX
     /// Connections and substreams that were refused because of a limit or the allow-list.
@@ -134,7 +136,7 @@ pub struct Stats {
     pub refused: u64,
     /// Number of lanes that were closed because the peer violated the protocol.
     pub violations: u64,
-    /// Number of messages that were abandoned unacknowledged ([`Event::LaneBroken`]).
+    /// Number of messages that were abandoned unacknowledged ([`NetEvent::LaneBroken`]).
     pub given_up: u64,
 }
 
@@ -147,8 +149,8 @@ pub struct Net {
     listening: Arc<[Multiaddr]>,
     directory: Arc<Directory>,
     clients_max: usize,
-    commands: mpsc::UnboundedSender<Command>, // only the node fills it
-    _runtime: OwnRuntime,                     // runs the connection manager and connections
+    commands: mpsc::UnboundedSender<ConnectionCommand>, // only the node fills it
+    _runtime: OwnRuntime, // runs the connection manager and connections
 }
 
 /// Runtimes on which the tasks of lanes run.
@@ -179,37 +181,46 @@ impl Net {
     /// control lanes have threads of their own; the other lanes run on the caller's runtime.
     ///
     /// # Errors
-    /// [`StartError`] names the address that cannot be listened on, or the reason why listening
+    /// [`NetStartError`] names the address that cannot be listened on, or the reason why listening
     /// would not be safe.
     pub async fn start(
-        config: &Config,
+        config: &NetConfig,
         identity: &Identity,
         receiver: Arc<dyn Receiver>,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<Event>), StartError> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<NetEvent>), NetStartError> {
         Self::start_on(config, identity, receiver, Runtimes::current()).await
     }
 
     /// Like [`start`](Self::start), with the lanes on the given runtimes.
     ///
     /// # Errors
-    /// [`StartError`], as for [`start`](Self::start).
+    /// [`NetStartError`], as for [`start`](Self::start).
     pub async fn start_on(
-        config: &Config,
+        config: &NetConfig,
         identity: &Identity,
         receiver: Arc<dyn Receiver>,
         runtimes: Runtimes,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<Event>), StartError> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<NetEvent>), NetStartError> {
         let me = identity.node_id();
         let (commands, orders) = mpsc::unbounded_channel();
         let (events, facts) = mpsc::unbounded_channel();
-        let runtime = OwnRuntime::start("ostraca-net", threads()).map_err(StartError::Thread)?;
-        let setup = Setup { config, identity, receiver, commands: orders, events, runtimes };
+        let runtime = OwnRuntime::start("ostraca-net", threads()).map_err(NetStartError::Thread)?;
+        let setup = ConnectionManagerSetup {
+            config,
+            identity,
+            receiver,
+            commands: orders,
+            events,
+            runtimes,
+        };
         // Sockets belong to the runtime on which they are created.
         let starting = TokioContext::new(ConnectionManager::start(setup), runtime.handle().clone());
-        let Started { manager, directory, listening, advertised } = starting.await?;
+        let StartedConnectionManager { manager, directory, listening, advertised } =
+            starting.await?;
         if let Some(secrets) = config.secret.clone() {
             let orders = commands.downgrade();
-            let follow = secrets::follow(secrets, secrets::READ_EVERY, orders, Command::Secrets);
+            let follow =
+                secrets::follow(secrets, secrets::READ_EVERY, orders, ConnectionCommand::Secrets);
             runtime.handle().spawn(follow);
         }
         runtime.handle().spawn(manager.run());
@@ -241,7 +252,7 @@ impl Net {
 
     /// Returns the lane to an incarnation; `None` if it was never admitted, or was removed.
     #[must_use]
-    pub fn lane(&self, to: ReplicaId, class: Class) -> Option<Lane> {
+    pub fn lane(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.directory.lane(to, class)
     }
 
@@ -256,33 +267,33 @@ impl Net {
         }
     }
 
-    /// Dials an address once, whatever peer answers. The outcome is reported by [`Event::Answered`]
-    /// or [`Event::DialRefused`], except when the answering peer is not admitted. An address that
+    /// Dials an address once, whatever peer answers. The outcome is reported by [`NetEvent::Answered`]
+    /// or [`NetEvent::DialRefused`], except when the answering peer is not admitted. An address that
     /// is already being dialled is not dialled again.
     pub fn dial(&self, address: Multiaddr) {
-        self.order(Command::Dial(address));
+        self.order(ConnectionCommand::Dial(address));
     }
 
     /// Keeps the link to a peer up from now on: whenever it is down, dials these addresses, or
     /// those known before if there are none.
     pub fn keep(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
-        self.order(Command::Keep(peer, addresses));
+        self.order(ConnectionCommand::Keep(peer, addresses));
     }
 
     /// Stops dialling a peer.
     pub fn release(&self, peer: PeerId) {
-        self.order(Command::Release(peer));
+        self.order(ConnectionCommand::Release(peer));
     }
 
     /// Sets the id of the cluster that this node belongs to, which peers are told from now on.
     pub fn belongs_to(&self, cluster_id: u64) {
-        self.order(Command::BelongsTo(cluster_id));
+        self.order(ConnectionCommand::BelongsTo(cluster_id));
     }
 
     /// Removes an incarnation from the transport: its lanes are closed, and it is refused. Unless
     /// the peer was [released](Self::release) before, the link is kept for its next incarnation.
     pub fn forget(&self, node: NodeId) {
-        self.order(Command::Forget(node));
+        self.order(ConnectionCommand::Forget(node));
     }
 
     /// Accepts clients from now on and returns the channel on which they arrive, at most
@@ -292,7 +303,7 @@ impl Net {
     #[must_use]
     pub fn clients(&self) -> mpsc::Receiver<ClientStream> {
         let (taker, clients) = mpsc::channel(self.clients_max.max(1));
-        self.order(Command::Clients(taker));
+        self.order(ConnectionCommand::Clients(taker));
         clients
     }
 
@@ -302,9 +313,9 @@ impl Net {
     }
 
     /// Current statistics; all zero after the stop.
-    pub async fn stats(&self) -> Stats {
+    pub async fn stats(&self) -> NetStats {
         let (reply, stats) = oneshot::channel();
-        self.order(Command::Inspect(reply));
+        self.order(ConnectionCommand::Inspect(reply));
         stats.await.unwrap_or_default()
     }
 
@@ -316,14 +327,14 @@ impl Net {
     }
 
     /// Like [`stop`](Self::stop), but within this time. Messages that are unacknowledged at the end
-    /// are counted and reported ([`Event::LaneBroken`]).
+    /// are counted and reported ([`NetEvent::LaneBroken`]).
     pub async fn stop_within(&self, within: Duration) {
         let (done, stopped) = oneshot::channel();
-        self.order(Command::Stop(within, done));
+        self.order(ConnectionCommand::Stop(within, done));
         let _ = stopped.await; // an error: it has already stopped
     }
 
-    fn order(&self, command: Command) {
+    fn order(&self, command: ConnectionCommand) {
         let _ = self.commands.send(command); // an error: the connection manager has stopped
     }
 }

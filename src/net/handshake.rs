@@ -18,25 +18,26 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::admission::{
-    Call, Opener, Opening, Party, Role, Standing, check_version, prove_by, prove_call_by,
+    AdmissionState, ClientProofContext, ClientProverRole, LaneProofContext, Opener, ProverRole,
+    check_version, prove_by, prove_call_by,
 };
 use super::config::Secret;
 use super::identity::{Entropy, random};
 use super::wire::{
-    Answer, ClientAnswer, ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce,
-    OPENING_BYTES_MAX, PROTOCOL_VERSION, Refusal, Welcome,
+    ClientAnswer, ClientHello, ClientWelcome, Greeting, HandshakeAnswer, Hello, LaneRefusal,
+    NodeInfo, Nonce, OPENING_BYTES_MAX, PROTOCOL_VERSION, Welcome,
 };
-use super::{Class, NodeId};
+use super::{NodeId, TrafficClass};
 
 /// Parameters of a lane to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LaneParameters {
     /// Peer id of the acceptor, as authenticated by the connection.
     pub peer: PeerId,
     /// Incarnation of the acceptor; `None` at first contact.
     pub to: Option<ReplicaId>,
     /// Traffic class of the lane.
-    pub class: Class,
+    pub class: TrafficClass,
     /// Generation of the substream, higher than that of every earlier substream of this lane.
     pub generation: u64,
     /// Number of the first message that the sender still buffers.
@@ -45,11 +46,11 @@ pub struct Wanted {
 
 /// Result of opening a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedLane {
     /// The node at the other end.
     pub node: NodeId,
     /// Facts that it announced.
-    pub facts: Facts,
+    pub facts: NodeInfo,
     /// Number of the last message that it has accepted.
     pub accepted: u64,
 }
@@ -58,7 +59,7 @@ pub struct Opened {
 /// [`refuse`](Self::refuse).
 #[derive(Clone, Debug)]
 #[must_use = "the opener waits for an answer"]
-pub struct Asked {
+pub struct LaneRequest {
     /// Node that opens the lane.
     pub node: NodeId,
     /// Hello that the node sent.
@@ -73,10 +74,10 @@ pub struct Asked {
 /// [`HandshakeError`]; the substream must be dropped then.
 pub async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    us: &Standing,
-    wanted: Wanted,
+    us: &AdmissionState,
+    wanted: LaneParameters,
     within: Duration,
-) -> Result<Opened, HandshakeError> {
+) -> Result<OpenedLane, HandshakeError> {
     limited(within, async {
         let greeting: Greeting = receive(stream).await?;
         let version = greeting.version.min(PROTOCOL_VERSION);
@@ -84,12 +85,12 @@ pub async fn open<S: AsyncRead + AsyncWrite + Unpin>(
         let hello = hello(us, wanted, version, &greeting)?;
         send(stream, &hello).await?;
         match decode_answer(&receive_bytes(stream).await?)? {
-            Answer::Refused(refusal) => Err(HandshakeError::Refused(refusal)),
-            Answer::Welcome(welcome) => {
+            HandshakeAnswer::Refused(refusal) => Err(HandshakeError::Refused(refusal)),
+            HandshakeAnswer::Welcome(welcome) => {
                 let node = us
                     .judge_welcome(wanted.peer, &greeting, &hello, &welcome)
                     .map_err(HandshakeError::Unacceptable)?;
-                Ok(Opened { node, facts: welcome.facts, accepted: welcome.accepted })
+                Ok(OpenedLane { node, facts: welcome.facts, accepted: welcome.accepted })
             }
         }
     })
@@ -97,13 +98,13 @@ pub async fn open<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 fn hello(
-    us: &Standing,
-    wanted: Wanted,
+    us: &AdmissionState,
+    wanted: LaneParameters,
     version: u16,
     greeting: &Greeting,
 ) -> Result<Hello, Entropy> {
     let nonce = Nonce(random()?);
-    let opening = Opening {
+    let opening = LaneProofContext {
         opener: us.peer,
         acceptor: wanted.peer,
         opener_nonce: &nonce,
@@ -112,9 +113,9 @@ fn hello(
         generation: wanted.generation,
     };
     Ok(Hello {
-        facts: Facts { version, ..us.facts.clone() },
+        facts: NodeInfo { version, ..us.facts.clone() },
         nonce,
-        proof: us.prove(Role::Opener, &opening),
+        proof: us.prove(ProverRole::Opener, &opening),
         to: wanted.to,
         class: wanted.class,
         generation: wanted.generation,
@@ -129,11 +130,11 @@ fn hello(
 /// [`HandshakeError`]; the substream must be dropped then.
 pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    us: &Standing,
+    us: &AdmissionState,
     from: PeerId,
-    class: Class,
+    class: TrafficClass,
     within: Duration,
-) -> Result<Asked, HandshakeError> {
+) -> Result<LaneRequest, HandshakeError> {
     limited(within, async {
         let nonce = Nonce(random()?);
         send(stream, &Greeting { version: PROTOCOL_VERSION, nonce }).await?;
@@ -142,7 +143,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
             return Err(HandshakeError::OtherClass { said: hello.class, negotiated: class });
         }
         match us.judge_hello(from, &nonce, &hello) {
-            Ok(Opener { node, secret }) => Ok(Asked { node, hello, nonce, secret }),
+            Ok(Opener { node, secret }) => Ok(LaneRequest { node, hello, nonce, secret }),
             Err(refusal) => {
                 send_refusal(stream, &refusal).await?;
                 Err(HandshakeError::Unacceptable(refusal))
@@ -152,7 +153,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     .await
 }
 
-impl Asked {
+impl LaneRequest {
     /// Accepts the lane. `accepted` is the number of the last message that has arrived.
     ///
     /// # Errors
@@ -160,11 +161,11 @@ impl Asked {
     pub async fn welcome<S: AsyncWrite + Unpin>(
         self,
         stream: &mut S,
-        us: &Standing,
+        us: &AdmissionState,
         accepted: u64,
         within: Duration,
     ) -> Result<(), HandshakeError> {
-        let opening = Opening {
+        let opening = LaneProofContext {
             opener: self.node.peer,
             acceptor: us.peer,
             opener_nonce: &self.hello.nonce,
@@ -172,9 +173,9 @@ impl Asked {
             class: self.hello.class,
             generation: self.hello.generation,
         };
-        let facts = Facts { version: self.hello.facts.version, ..us.facts.clone() };
-        let proof = prove_by(self.secret.as_ref(), Role::Acceptor, &opening);
-        let answer = Answer::Welcome(Welcome { facts, proof, accepted });
+        let facts = NodeInfo { version: self.hello.facts.version, ..us.facts.clone() };
+        let proof = prove_by(self.secret.as_ref(), ProverRole::Acceptor, &opening);
+        let answer = HandshakeAnswer::Welcome(Welcome { facts, proof, accepted });
         limited(within, send(stream, &answer)).await
     }
 
@@ -185,7 +186,7 @@ impl Asked {
     pub async fn refuse<S: AsyncWrite + Unpin>(
         self,
         stream: &mut S,
-        refusal: &Refusal,
+        refusal: &LaneRefusal,
         within: Duration,
     ) -> Result<(), HandshakeError> {
         limited(within, send_refusal(stream, refusal)).await
@@ -198,7 +199,7 @@ impl Asked {
 /// [`HandshakeError`]; the substream must be dropped then.
 pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    us: &Standing,
+    us: &AdmissionState,
     node: PeerId,
     within: Duration,
 ) -> Result<(), HandshakeError> {
@@ -207,9 +208,13 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
         let version = greeting.version.min(PROTOCOL_VERSION);
         check_version(version).map_err(HandshakeError::Unacceptable)?;
         let nonce = Nonce(random()?);
-        let call =
-            Call { client: us.peer, node, client_nonce: &nonce, node_nonce: &greeting.nonce };
-        let proof = us.prove_call(Party::Client, &call);
+        let call = ClientProofContext {
+            client: us.peer,
+            node,
+            client_nonce: &nonce,
+            node_nonce: &greeting.nonce,
+        };
+        let proof = us.prove_call(ClientProverRole::Client, &call);
         let hello = ClientHello { version, cluster: us.facts.cluster.clone(), nonce, proof };
         send(stream, &hello).await?;
         match decode_client_answer(&receive_bytes(stream).await?)? {
@@ -229,10 +234,10 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
 /// [`HandshakeError`]; the substream must be dropped then.
 pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
     stream: &mut S,
-    us: &Standing,
+    us: &AdmissionState,
     from: PeerId,
     within: Duration,
-    room: impl FnOnce() -> Result<T, Refusal>,
+    room: impl FnOnce() -> Result<T, LaneRefusal>,
 ) -> Result<T, HandshakeError> {
     limited(within, async {
         let nonce = Nonce(random()?);
@@ -246,9 +251,13 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
                 return Err(HandshakeError::Unacceptable(refusal));
             }
         };
-        let call =
-            Call { client: from, node: us.peer, client_nonce: &hello.nonce, node_nonce: &nonce };
-        let proof = prove_call_by(secret.as_ref(), Party::Node, &call);
+        let call = ClientProofContext {
+            client: from,
+            node: us.peer,
+            client_nonce: &hello.nonce,
+            node_nonce: &nonce,
+        };
+        let proof = prove_call_by(secret.as_ref(), ClientProverRole::Node, &call);
         let (version, cluster) = (hello.version, us.facts.cluster.clone());
         send(stream, &ClientAnswer::Welcome(ClientWelcome { version, cluster, proof })).await?;
         Ok(room)
@@ -258,9 +267,9 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
 
 async fn send_refusal<S: AsyncWrite + Unpin>(
     stream: &mut S,
-    refusal: &Refusal,
+    refusal: &LaneRefusal,
 ) -> Result<(), HandshakeError> {
-    send(stream, &Answer::Refused(refusal.clone())).await?; // `ClientAnswer` encodes alike
+    send(stream, &HandshakeAnswer::Refused(refusal.clone())).await?; // `ClientAnswer` encodes alike
     Ok(stream.close().await?)
 }
 
@@ -314,16 +323,16 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
 }
 
 /// Decodes an answer. A refusal with a reason that only a later release knows becomes
-/// [`Refusal::Unknown`].
+/// [`LaneRefusal::Unknown`].
 ///
 /// # Errors
 /// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
-pub fn decode_answer(bytes: &[u8]) -> Result<Answer, HandshakeError> {
+pub fn decode_answer(bytes: &[u8]) -> Result<HandshakeAnswer, HandshakeError> {
     decode_answer_or_refusal(bytes)
 }
 
 /// Decodes an answer to a client. A refusal with a reason that only a later release knows becomes
-/// [`Refusal::Unknown`].
+/// [`LaneRefusal::Unknown`].
 ///
 /// # Errors
 /// [`HandshakeError::Malformed`] if it is neither a welcome nor a refusal.
@@ -331,7 +340,7 @@ pub fn decode_client_answer(bytes: &[u8]) -> Result<ClientAnswer, HandshakeError
     decode_answer_or_refusal(bytes)
 }
 
-fn decode_answer_or_refusal<A: DeserializeOwned + From<Refusal>>(
+fn decode_answer_or_refusal<A: DeserializeOwned + From<LaneRefusal>>(
     bytes: &[u8],
 ) -> Result<A, HandshakeError> {
     #[derive(Deserialize)]
@@ -345,7 +354,7 @@ fn decode_answer_or_refusal<A: DeserializeOwned + From<Refusal>>(
         Err(error) => error,
     };
     match from_peer::<Refused>(bytes) {
-        Ok(_) => Ok(A::from(Refusal::Unknown)),
+        Ok(_) => Ok(A::from(LaneRefusal::Unknown)),
         Err(_) => Err(error.into()),
     }
 }
@@ -356,10 +365,10 @@ fn decode_answer_or_refusal<A: DeserializeOwned + From<Refusal>>(
 pub enum HandshakeError {
     /// The peer refused the lane or the stream.
     #[error("the peer refused: {0}")]
-    Refused(Refusal),
+    Refused(LaneRefusal),
     /// This node refused, for this reason. An acceptor has sent it to the peer.
     #[error("this node refused the peer: {0}")]
-    Unacceptable(Refusal),
+    Unacceptable(LaneRefusal),
     /// The handshake did not finish in time.
     #[error("the peer did not finish the handshake within {within:?}")]
     TimedOut {
@@ -379,9 +388,9 @@ pub enum HandshakeError {
     #[error("the lane was negotiated as {negotiated:?}, but its hello has class {said:?}")]
     OtherClass {
         /// Class in the hello.
-        said: Class,
+        said: TrafficClass,
         /// Class of the negotiated protocol.
-        negotiated: Class,
+        negotiated: TrafficClass,
     },
     /// The substream broke during the handshake.
     #[error("the substream broke during the handshake")]

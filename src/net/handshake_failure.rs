@@ -61,7 +61,7 @@ impl HandshakeFailure {
             }
             None => {}
         }
-        if let Some(noise::Error::Handshake(_)) = find_cause(error) {
+        if let Some(noise::NoiseError::Handshake(_)) = find_cause(error) {
             return Self::Secret;
         }
         match find_cause::<io::Error>(error).map(innermost).map(io::Error::kind) {
@@ -113,11 +113,11 @@ mod tests {
                 HandshakeFailure::TimedOut(second),
             ),
             (
-                io::Error::other(noise::Error::Handshake(snow::Error::Decrypt)),
+                io::Error::other(noise::NoiseError::Handshake(snow::Error::Decrypt)),
                 HandshakeFailure::Secret,
             ),
             (
-                io::Error::other(noise::Error::Io(io::ErrorKind::UnexpectedEof.into())),
+                io::Error::other(noise::NoiseError::Io(io::ErrorKind::UnexpectedEof.into())),
                 HandshakeFailure::Closed,
             ),
             (io::ErrorKind::ConnectionReset.into(), HandshakeFailure::Closed),

@@ -27,8 +27,8 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::Class;
-use super::config::Limits;
+use super::TrafficClass;
+use super::config::NetLimits;
 
 /// Maximum distance in time of two connections that are treated as crossing dials.
 const CROSSING: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ const REFUSED: u32 = 16;
 
 /// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Purpose {
+pub enum ConnectionPurpose {
     /// Control, data and user lanes.
     Main,
     /// The bulk lane only: a control message must not wait behind bulk data in one socket
@@ -62,9 +62,9 @@ pub enum Purpose {
 
 /// Side that dialled a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialler {
+pub enum DialSide {
     /// This node, for this purpose.
-    Us(Purpose),
+    Us(ConnectionPurpose),
     /// The peer. The class of its first lane tells the purpose.
     Peer,
 }
@@ -80,7 +80,7 @@ pub enum End {
 
 /// Input of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum LinkInput {
     /// A deadline may have passed.
     Tick,
     /// The link must be kept up: dial whenever it is down.
@@ -93,7 +93,7 @@ pub enum Input {
     /// the others.
     Found(Multiaddr),
     /// This lane has, or will have, messages to send.
-    Want(Class),
+    Want(TrafficClass),
     /// The peer has a new incarnation: every lane begins anew.
     Reborn,
     /// A connection was established.
@@ -101,31 +101,31 @@ pub enum Input {
         /// Id of the connection.
         connection: ConnectionId,
         /// Side that dialled it.
-        dialler: Dialler,
+        dialler: DialSide,
     },
     /// The peer was admitted and has opened a lane on the connection.
     Admitted {
         /// Id of the connection.
         connection: ConnectionId,
         /// Class of the lane.
-        class: Class,
+        class: TrafficClass,
     },
     /// A connection was closed.
     Closed(ConnectionId),
     /// A dial for this purpose failed.
-    DialFailed(Purpose),
+    DialFailed(ConnectionPurpose),
     /// A lane was opened.
     Opened {
         /// Class of the lane.
-        class: Class,
-        /// Attempt number from [`Output::Open`].
+        class: TrafficClass,
+        /// Attempt number from [`LinkOutput::Open`].
         attempt: u64,
     },
     /// A lane's substream has ended, or could not be opened.
     Ended {
         /// Class of the lane.
-        class: Class,
-        /// Attempt number from [`Output::Open`].
+        class: TrafficClass,
+        /// Attempt number from [`LinkOutput::Open`].
         attempt: u64,
         /// How the substream ended.
         end: End,
@@ -134,11 +134,11 @@ pub enum Input {
 
 /// Output of a link, carried out by the connection manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum LinkOutput {
     /// Dial this address, for this purpose.
     Dial {
         /// Purpose of the connection.
-        purpose: Purpose,
+        purpose: ConnectionPurpose,
         /// A single address: with several, the first that connects would win even if another peer
         /// answers there.
         address: Multiaddr,
@@ -146,7 +146,7 @@ pub enum Output {
     /// Open a lane on this connection, and end the substream that carried it before.
     Open {
         /// Class of the lane.
-        class: Class,
+        class: TrafficClass,
         /// Number of this attempt, repeated in the inputs about it. Only the highest one of a lane
         /// counts.
         attempt: u64,
@@ -155,15 +155,15 @@ pub enum Output {
     },
     /// The lane has had no connection, or the peer has refused it, for too long: count its
     /// unacknowledged messages as lost (docs/protocol/transport.md#giving-up-is-counted). If the
-    /// peer is not kept, the lane is unused from now on, until the next [`Input::Want`].
-    GiveUp(Class),
+    /// peer is not kept, the lane is unused from now on, until the next [`LinkInput::Want`].
+    GiveUp(TrafficClass),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ConnectionInfo {
-    dialler: Dialler,
+    dialler: DialSide,
     /// `None` until the peer opens its first lane. Known at once if this node dialled.
-    purpose: Option<Purpose>,
+    purpose: Option<ConnectionPurpose>,
     since: Instant,
 }
 
@@ -185,7 +185,7 @@ struct BackOffState {
 }
 
 #[derive(Clone, Debug, Default)]
-struct DialState {
+struct LinkDialState {
     under_way: bool,
     back_off: BackOffState,
     address: Option<Multiaddr>, // of the last dial
@@ -193,7 +193,7 @@ struct DialState {
 
 /// State of the link to one peer. See the [module](self) for its rules.
 #[derive(Debug)]
-pub struct Link {
+pub struct PeerLink {
     me: PeerId,
     peer: PeerId,
     back_off: (Duration, Duration),
@@ -205,8 +205,8 @@ pub struct Link {
     next_address: usize,
     good: Option<Multiaddr>, // the last at which a lane was opened
     connections: BTreeMap<ConnectionId, ConnectionInfo>, // ≤ limits.connections_per_peer
-    main: DialState,
-    bulk: DialState,
+    main: LinkDialState,
+    bulk: LinkDialState,
     lanes: [LaneState; 4],
     lane_back_off: [BackOffState; 4],
     opened_at: [Option<Instant>; 4],
@@ -219,10 +219,10 @@ pub struct Link {
     rng: SmallRng,
 }
 
-impl Link {
+impl PeerLink {
     /// Creates a link that is neither kept nor used.
     #[must_use]
-    pub fn new(me: PeerId, peer: PeerId, limits: &Limits, seed: u64) -> Self {
+    pub fn new(me: PeerId, peer: PeerId, limits: &NetLimits, seed: u64) -> Self {
         Self {
             me,
             peer,
@@ -235,8 +235,8 @@ impl Link {
             next_address: 0,
             good: None,
             connections: BTreeMap::new(),
-            main: DialState::default(),
-            bulk: DialState::default(),
+            main: LinkDialState::default(),
+            bulk: LinkDialState::default(),
             lanes: [LaneState::Unused; 4],
             lane_back_off: [BackOffState::default(); 4],
             opened_at: [None; 4],
@@ -273,7 +273,7 @@ impl Link {
     ///
     /// A lane whose substream has just broken counts as open until the link gets the input.
     #[must_use]
-    pub fn awaits(&self, class: Class) -> bool {
+    pub fn awaits(&self, class: TrafficClass) -> bool {
         match self.lanes[class as usize] {
             LaneState::Unused => false,
             LaneState::On { .. } => true,
@@ -282,7 +282,11 @@ impl Link {
             }
             // Bulk shares the carrier if its own dials fail.
             LaneState::Waiting(_) if self.carrier().is_some() => true,
-            LaneState::Waiting(_) if class == Class::Bulk && self.bulk_carrier().is_some() => true,
+            LaneState::Waiting(_)
+                if class == TrafficClass::Bulk && self.bulk_carrier().is_some() =>
+            {
+                true
+            }
             LaneState::Waiting(_) => {
                 self.kept && !self.addresses.is_empty() && self.main.back_off.failures == 0
             }
@@ -292,8 +296,8 @@ impl Link {
     /// Time since which the peer can have read from a lane: since it was opened, or first ordered
     /// to open on the connection that should carry it.
     #[must_use]
-    pub fn carried_since(&self, class: Class) -> Option<Instant> {
-        let target = if class == Class::Bulk { self.bulk_carrier() } else { self.carrier() };
+    pub fn carried_since(&self, class: TrafficClass) -> Option<Instant> {
+        let target = if class == TrafficClass::Bulk { self.bulk_carrier() } else { self.carrier() };
         let placed = self.placed[class as usize].filter(|(place, _)| Some(*place) == target);
         self.opened_at[class as usize].or(placed.map(|(_, since)| since))
     }
@@ -313,8 +317,11 @@ impl Link {
     /// Returns the connection that carries control, data and user lanes.
     #[must_use]
     pub fn carrier(&self) -> Option<ConnectionId> {
-        let mut usable: Vec<_> =
-            self.connections.iter().filter(|(_, c)| c.purpose == Some(Purpose::Main)).collect();
+        let mut usable: Vec<_> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.purpose == Some(ConnectionPurpose::Main))
+            .collect();
         usable.sort_by_key(|(id, connection)| (connection.since, **id));
         let best = usable.into_iter().reduce(|old, new| {
             let crossed = new.1.since - old.1.since < CROSSING;
@@ -326,11 +333,11 @@ impl Link {
 
     /// Whether the smaller of the two peer ids dialled it.
     fn is_preferred(&self, connection: &ConnectionInfo) -> bool {
-        matches!(connection.dialler, Dialler::Us(_)) == (self.me < self.peer)
+        matches!(connection.dialler, DialSide::Us(_)) == (self.me < self.peer)
     }
 
     fn bulk_carrier(&self) -> Option<ConnectionId> {
-        let ours = |c: &ConnectionInfo| c.dialler == Dialler::Us(Purpose::Bulk);
+        let ours = |c: &ConnectionInfo| c.dialler == DialSide::Us(ConnectionPurpose::Bulk);
         let own = self.connections.iter().filter(|(_, c)| ours(c)).map(|(id, _)| *id).max();
         let shares = self.bulk.back_off.failures >= BULK_ATTEMPTS || self.addresses.is_empty();
         own.or_else(|| self.carrier().filter(|_| shares))
@@ -349,22 +356,22 @@ impl Link {
         back_off
     }
 
-    fn dial_failed(&mut self, now: Instant, purpose: Purpose) {
+    fn dial_failed(&mut self, now: Instant, purpose: ConnectionPurpose) {
         let back_off = self.dial(purpose).back_off;
         let back_off = self.failed(now, back_off);
         let dial = self.dial(purpose);
         (dial.under_way, dial.back_off) = (false, back_off);
     }
 
-    const fn dial(&mut self, purpose: Purpose) -> &mut DialState {
+    const fn dial(&mut self, purpose: ConnectionPurpose) -> &mut LinkDialState {
         match purpose {
-            Purpose::Main => &mut self.main,
-            Purpose::Bulk => &mut self.bulk,
+            ConnectionPurpose::Main => &mut self.main,
+            ConnectionPurpose::Bulk => &mut self.bulk,
         }
     }
 
-    fn established(&mut self, now: Instant, connection: ConnectionId, dialler: Dialler) {
-        let purpose = if let Dialler::Us(purpose) = dialler {
+    fn established(&mut self, now: Instant, connection: ConnectionId, dialler: DialSide) {
+        let purpose = if let DialSide::Us(purpose) = dialler {
             // Counts as a failure until a lane opens on it, so that a peer which closes connections
             // at once is not dialled again without a pause.
             self.dial_failed(now, purpose);
@@ -375,11 +382,15 @@ impl Link {
         self.connections.insert(connection, ConnectionInfo { dialler, purpose, since: now });
     }
 
-    fn admitted(&mut self, connection: ConnectionId, class: Class) {
-        let purpose = if class == Class::Bulk { Purpose::Bulk } else { Purpose::Main };
+    fn admitted(&mut self, connection: ConnectionId, class: TrafficClass) {
+        let purpose = if class == TrafficClass::Bulk {
+            ConnectionPurpose::Bulk
+        } else {
+            ConnectionPurpose::Main
+        };
         if let Some(connection) = self.connections.get_mut(&connection)
-            && connection.purpose != Some(Purpose::Main)
-            && connection.dialler == Dialler::Peer
+            && connection.purpose != Some(ConnectionPurpose::Main)
+            && connection.dialler == DialSide::Peer
         {
             connection.purpose = Some(purpose);
         }
@@ -387,21 +398,26 @@ impl Link {
 
     /// Whether this attempt is the lane's current one.
     #[must_use]
-    pub fn stands(&self, class: Class, attempt: u64) -> bool {
+    pub fn stands(&self, class: TrafficClass, attempt: u64) -> bool {
         matches!(self.lanes[class as usize], LaneState::On { attempt: a, .. } if a == attempt)
     }
 
-    fn opened(&mut self, now: Instant, class: Class, attempt: u64) {
+    fn opened(&mut self, now: Instant, class: TrafficClass, attempt: u64) {
         if !self.stands(class, attempt) {
             return;
         }
         self.opened_at[class as usize] = Some(now);
         self.refused_since[class as usize] = None;
         self.down_since = None;
-        self.dial(if class == Class::Bulk { Purpose::Bulk } else { Purpose::Main }).back_off =
-            BackOffState::default();
+        self.dial(if class == TrafficClass::Bulk {
+            ConnectionPurpose::Bulk
+        } else {
+            ConnectionPurpose::Main
+        })
+        .back_off = BackOffState::default();
         if let LaneState::On { connection, .. } = self.lanes[class as usize]
-            && let Some(Dialler::Us(purpose)) = self.connections.get(&connection).map(|c| c.dialler)
+            && let Some(DialSide::Us(purpose)) =
+                self.connections.get(&connection).map(|c| c.dialler)
         {
             self.good = self.dial(purpose).address.clone();
         }
@@ -410,9 +426,9 @@ impl Link {
     fn ended(
         &mut self,
         now: Instant,
-        (class, attempt): (Class, u64),
+        (class, attempt): (TrafficClass, u64),
         end: End,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<LinkOutput>,
     ) {
         let index = class as usize;
         if !self.stands(class, attempt) {
@@ -433,12 +449,12 @@ impl Link {
 
     /// Gives up a lane that the peer has refused for `link_down_max`. Without this rule the lane
     /// would hold its messages as long as the connection lives.
-    fn refused(&mut self, now: Instant, class: Class, out: &mut Outbox<Output>) {
+    fn refused(&mut self, now: Instant, class: TrafficClass, out: &mut Outbox<LinkOutput>) {
         let index = class as usize;
         let since = *self.refused_since[index].get_or_insert(now);
         if now - since >= self.link_down_max {
             self.refused_since[index] = Some(now);
-            out.push(Output::GiveUp(class));
+            out.push(LinkOutput::GiveUp(class));
             if !self.kept {
                 self.lanes[index] = LaneState::Unused;
             }
@@ -474,7 +490,7 @@ impl Link {
         self.refused_since = [None; 4];
         // If this node dialled, the newest found address is that of the new incarnation; all others
         // are outdated.
-        let ours = |connection: &ConnectionInfo| matches!(connection.dialler, Dialler::Us(_));
+        let ours = |connection: &ConnectionInfo| matches!(connection.dialler, DialSide::Us(_));
         self.found.truncate(usize::from(self.connections.values().any(ours)));
         (self.good, self.next_address) = (None, 0);
         self.set_addresses();
@@ -491,24 +507,24 @@ impl Link {
         }
     }
 
-    fn wants(&self, class: Class) -> bool {
+    fn wants(&self, class: TrafficClass) -> bool {
         self.lanes[class as usize] != LaneState::Unused
     }
 
     /// Opens and moves lanes to the connections that should carry them, and dials if one is
     /// missing.
-    fn settle(&mut self, now: Instant, out: &mut Outbox<Output>) {
+    fn settle(&mut self, now: Instant, out: &mut Outbox<LinkOutput>) {
         let carrier = self.carrier();
         let bulk_carrier = self.bulk_carrier();
-        for class in Class::ALL {
-            let target = if class == Class::Bulk { bulk_carrier } else { carrier };
+        for class in TrafficClass::ALL {
+            let target = if class == TrafficClass::Bulk { bulk_carrier } else { carrier };
             if let Some(target) = target {
                 self.settle_lane(now, class, target, out);
             }
         }
         self.settle_without_carrier(now, carrier, out);
         if self.lacks_bulk(carrier) {
-            self.want_connection(now, Purpose::Bulk, out);
+            self.want_connection(now, ConnectionPurpose::Bulk, out);
         }
     }
 
@@ -518,21 +534,21 @@ impl Link {
         &mut self,
         now: Instant,
         carrier: Option<ConnectionId>,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<LinkOutput>,
     ) {
         if !self.is_down(carrier) {
             return; // a flapping link counts as down until a lane opens
         }
         if self.kept {
-            self.want_connection(now, Purpose::Main, out);
+            self.want_connection(now, ConnectionPurpose::Main, out);
         }
         let since = *self.down_since.get_or_insert(now);
         if now - since >= self.link_down_max {
             self.down_since = self.kept.then_some(now);
-            for class in Class::ALL {
+            for class in TrafficClass::ALL {
                 // A lane that is not waiting has a connection, such as bulk with its own.
                 if matches!(self.lanes[class as usize], LaneState::Waiting(_)) {
-                    out.push(Output::GiveUp(class));
+                    out.push(LinkOutput::GiveUp(class));
                     if !self.kept {
                         self.lanes[class as usize] = LaneState::Unused;
                     }
@@ -543,22 +559,22 @@ impl Link {
 
     /// Whether bulk wants a connection of its own, and has none.
     fn lacks_bulk(&self, carrier: Option<ConnectionId>) -> bool {
-        let ours = |c: &ConnectionInfo| c.dialler == Dialler::Us(Purpose::Bulk);
+        let ours = |c: &ConnectionInfo| c.dialler == DialSide::Us(ConnectionPurpose::Bulk);
         let has_own = self.connections.values().any(ours);
-        self.wants(Class::Bulk) && carrier.is_some() && !has_own
+        self.wants(TrafficClass::Bulk) && carrier.is_some() && !has_own
     }
 
     fn is_down(&self, carrier: Option<ConnectionId>) -> bool {
-        let wanted = self.kept || Class::ALL.into_iter().any(|class| self.wants(class));
+        let wanted = self.kept || TrafficClass::ALL.into_iter().any(|class| self.wants(class));
         wanted && carrier.is_none()
     }
 
     fn settle_lane(
         &mut self,
         now: Instant,
-        class: Class,
+        class: TrafficClass,
         target: ConnectionId,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<LinkOutput>,
     ) {
         let due = match self.lanes[class as usize] {
             LaneState::Unused => false,
@@ -572,11 +588,16 @@ impl Link {
             self.lanes[class as usize] = LaneState::On { connection: target, attempt };
             let placed = &mut self.placed[class as usize];
             *placed = placed.filter(|(place, _)| *place == target).or(Some((target, now)));
-            out.push(Output::Open { class, attempt, connection: target });
+            out.push(LinkOutput::Open { class, attempt, connection: target });
         }
     }
 
-    fn want_connection(&mut self, now: Instant, purpose: Purpose, out: &mut Outbox<Output>) {
+    fn want_connection(
+        &mut self,
+        now: Instant,
+        purpose: ConnectionPurpose,
+        out: &mut Outbox<LinkOutput>,
+    ) {
         let waits = self.dial_at(now, purpose).is_none_or(|at| now < at);
         if waits {
             return;
@@ -590,57 +611,57 @@ impl Link {
         });
         let dial = self.dial(purpose);
         (dial.under_way, dial.address) = (true, Some(address.clone()));
-        out.push(Output::Dial { purpose, address });
+        out.push(LinkOutput::Dial { purpose, address });
     }
 
     /// When a dial for this purpose may begin; `None` if one is under way or there is no address.
-    fn dial_at(&self, now: Instant, purpose: Purpose) -> Option<Instant> {
-        let dial = if purpose == Purpose::Main { &self.main } else { &self.bulk };
+    fn dial_at(&self, now: Instant, purpose: ConnectionPurpose) -> Option<Instant> {
+        let dial = if purpose == ConnectionPurpose::Main { &self.main } else { &self.bulk };
         if dial.under_way || self.addresses.is_empty() {
             return None;
         }
         let unnamed = self.connections.values().filter(|c| c.purpose.is_none());
         let patient = unnamed.map(|c| c.since + PATIENCE).max();
-        let after = dial.back_off.until.max(patient.filter(|_| purpose == Purpose::Main));
+        let after = dial.back_off.until.max(patient.filter(|_| purpose == ConnectionPurpose::Main));
         Some(after.unwrap_or(now))
     }
 }
 
-impl Machine for Link {
-    type Input = Input;
-    type Output = Output;
+impl Machine for PeerLink {
+    type Input = LinkInput;
+    type Output = LinkOutput;
 
-    fn handle(&mut self, now: Now, input: Input, out: &mut Outbox<Output>) {
+    fn handle(&mut self, now: Now, input: LinkInput, out: &mut Outbox<LinkOutput>) {
         let now = now.mono;
         match input {
-            Input::Tick => {}
-            Input::Keep => {
+            LinkInput::Tick => {}
+            LinkInput::Keep => {
                 self.kept = true;
-                if !self.wants(Class::Control) {
-                    self.lanes[Class::Control as usize] = LaneState::Waiting(now);
+                if !self.wants(TrafficClass::Control) {
+                    self.lanes[TrafficClass::Control as usize] = LaneState::Waiting(now);
                 }
             }
-            Input::Release => self.kept = false,
-            Input::Addresses(addresses) => {
+            LinkInput::Release => self.kept = false,
+            LinkInput::Addresses(addresses) => {
                 self.given = addresses;
                 self.set_addresses();
             }
-            Input::Found(address) => {
+            LinkInput::Found(address) => {
                 self.found.retain(|known| *known != address);
                 self.found.insert(0, address);
                 self.set_addresses();
             }
-            Input::Want(class) if self.wants(class) => {}
-            Input::Want(class) => self.lanes[class as usize] = LaneState::Waiting(now),
-            Input::Reborn => self.peer_restarted(now),
-            Input::Established { connection, dialler } => {
+            LinkInput::Want(class) if self.wants(class) => {}
+            LinkInput::Want(class) => self.lanes[class as usize] = LaneState::Waiting(now),
+            LinkInput::Reborn => self.peer_restarted(now),
+            LinkInput::Established { connection, dialler } => {
                 self.established(now, connection, dialler);
             }
-            Input::Admitted { connection, class } => self.admitted(connection, class),
-            Input::Closed(connection) => self.closed(now, connection),
-            Input::DialFailed(purpose) => self.dial_failed(now, purpose),
-            Input::Opened { class, attempt } => self.opened(now, class, attempt),
-            Input::Ended { class, attempt, end } => self.ended(now, (class, attempt), end, out),
+            LinkInput::Admitted { connection, class } => self.admitted(connection, class),
+            LinkInput::Closed(connection) => self.closed(now, connection),
+            LinkInput::DialFailed(purpose) => self.dial_failed(now, purpose),
+            LinkInput::Opened { class, attempt } => self.opened(now, class, attempt),
+            LinkInput::Ended { class, attempt, end } => self.ended(now, (class, attempt), end, out),
         }
         self.settle(now, out);
     }
@@ -649,8 +670,9 @@ impl Machine for Link {
         let far = Instant::from_nanos(u64::MAX);
         let carrier = self.carrier();
         let bulk_carrier = self.bulk_carrier();
-        let lanes = Class::ALL.into_iter().filter_map(|class| {
-            let has_target = if class == Class::Bulk { bulk_carrier } else { carrier }.is_some();
+        let lanes = TrafficClass::ALL.into_iter().filter_map(|class| {
+            let has_target =
+                if class == TrafficClass::Bulk { bulk_carrier } else { carrier }.is_some();
             match self.lanes[class as usize] {
                 LaneState::Waiting(at) if has_target => Some(at),
                 _ => None,
@@ -658,10 +680,10 @@ impl Machine for Link {
         });
         let down = self.is_down(carrier);
         let redials = down && self.kept;
-        let redial = self.dial_at(Instant::default(), Purpose::Main).filter(|_| redials);
+        let redial = self.dial_at(Instant::default(), ConnectionPurpose::Main).filter(|_| redials);
         let give_up = self.down_since.filter(|_| down).map(|since| since + self.link_down_max);
         let lacks_bulk = self.lacks_bulk(carrier);
-        let bulk = self.dial_at(Instant::default(), Purpose::Bulk).filter(|_| lacks_bulk);
+        let bulk = self.dial_at(Instant::default(), ConnectionPurpose::Bulk).filter(|_| lacks_bulk);
         lanes.chain(redial).chain(give_up).chain(bulk).min().filter(|at| *at < far)
     }
 }

@@ -1,7 +1,7 @@
 //! Transport: authenticated, ordered message lanes between nodes over libp2p.
 //!
 //! This layer moves bytes and decides which peers are admitted; it does not interpret messages. A
-//! message is sent on a [`Lane`](lane::Lane), an ordered stream per peer and [`Class`] that
+//! message is sent on a [`Lane`](lane::Lane), an ordered stream per peer and [`TrafficClass`] that
 //! survives broken connections, and is delivered to the [`Receiver`] of the other node.
 //! [`handle::Net`] starts the transport; the rest of the node uses nothing else of it.
 
@@ -9,14 +9,13 @@ pub mod address;
 pub mod admission;
 mod advertised;
 pub mod client;
-pub mod complaints;
 pub mod config;
+mod connection_manager;
 mod directory;
 pub mod frame;
 pub mod handle;
 pub mod handshake;
 mod handshake_failure;
-mod hub;
 pub mod identity;
 pub mod lane;
 pub mod link;
@@ -26,6 +25,7 @@ pub mod secrets;
 mod stock;
 pub mod swarm;
 pub mod transport;
+pub mod warning_throttle;
 pub mod wire;
 
 use std::fmt;
@@ -63,7 +63,7 @@ impl fmt::Display for NodeId {
 
 /// Traffic class of a lane. The variants are ordered by urgency, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Class {
+pub enum TrafficClass {
     /// Membership, heartbeats, coordinators and configurations. Messages are never dropped.
     #[serde(rename = "c")]
     Control,
@@ -78,7 +78,7 @@ pub enum Class {
     Bulk,
 }
 
-impl Class {
+impl TrafficClass {
     /// All classes, the most urgent first.
     pub const ALL: [Self; 4] = [Self::Control, Self::Data, Self::User, Self::Bulk];
 
@@ -103,7 +103,7 @@ pub struct Inbound<'a> {
     /// Node that sent the message.
     pub from: NodeId,
     /// Class of the lane that carried the message.
-    pub class: Class,
+    pub class: TrafficClass,
     /// Names in the header (≤ [`wire::FIELDS_MAX`]) that repeat from message to message: a lane
     /// spells each name once and sends a number afterwards. Sharding uses them for entity types and
     /// handlers. Messages of the Replicator have no header names: one message holds many keys,
@@ -139,10 +139,10 @@ pub trait Receiver: Send + Sync + 'static {
     /// Signals that no further message of a lane of this class is at hand. Called after one or more
     /// messages were accepted, before the reader waits for anything and when it ends, so that a
     /// receiver can defer work that is done once per batch.
-    fn pause(&self, class: Class) {
+    fn pause(&self, class: TrafficClass) {
         let _ = class;
     }
 
     /// Completes when there is probably room again for messages of this class.
-    fn ready(&self, class: Class) -> futures::future::BoxFuture<'_, ()>;
+    fn ready(&self, class: TrafficClass) -> futures::future::BoxFuture<'_, ()>;
 }

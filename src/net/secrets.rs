@@ -32,7 +32,7 @@ pub(super) const READ_EVERY: Duration = Duration::from_secs(2);
 
 /// Holder of a secret, which decides what the secret admits to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum SecretHolder {
     /// A node: may open lanes and join.
     Node,
     /// A client: may call nodes, but neither open lanes nor join.
@@ -102,20 +102,20 @@ impl Secrets {
     }
 
     /// The secret to dial with, and its holder.
-    pub(super) fn dialling(&self) -> Option<(Holder, &Secret)> {
+    pub(super) fn dialling(&self) -> Option<(SecretHolder, &Secret)> {
         self.accepted().next()
     }
 
     /// All secrets with which a peer may dial.
-    pub(super) fn accepted(&self) -> impl Iterator<Item = (Holder, &Secret)> {
-        let cluster = self.cluster.iter().map(|secret| (Holder::Node, secret));
-        cluster.chain(self.client.iter().map(|secret| (Holder::Client, secret)))
+    pub(super) fn accepted(&self) -> impl Iterator<Item = (SecretHolder, &Secret)> {
+        let cluster = self.cluster.iter().map(|secret| (SecretHolder::Node, secret));
+        cluster.chain(self.client.iter().map(|secret| (SecretHolder::Client, secret)))
     }
 
     /// Ids of the cluster's secrets, in order, for the log.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
-        self.cluster.iter().map(|secret| id(Holder::Node, secret)).collect()
+        self.cluster.iter().map(|secret| id(SecretHolder::Node, secret)).collect()
     }
 }
 
@@ -177,35 +177,35 @@ pub(super) fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
 }
 
 /// Preshared key for Noise.
-pub(super) fn preshared(holder: Holder, secret: &Secret) -> Zeroizing<[u8; 32]> {
+pub(super) fn preshared(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
-        Holder::Node => "noise-psk",
-        Holder::Client => "noise-psk/client",
+        SecretHolder::Node => "noise-psk",
+        SecretHolder::Client => "noise-psk/client",
     };
     derived(secret, purpose)
 }
 
 /// Prologue for handshakes with libp2p's own Noise.
-pub(super) fn prologue(holder: Holder, secret: &Secret) -> Zeroizing<[u8; 32]> {
+pub(super) fn prologue(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
-        Holder::Node => "noise-prologue",
-        Holder::Client => "noise-prologue/client",
+        SecretHolder::Node => "noise-prologue",
+        SecretHolder::Client => "noise-prologue/client",
     };
     derived(secret, purpose)
 }
 
 /// Public id of a secret: eight hexadecimal digits of a hash.
-fn id(holder: Holder, secret: &Secret) -> String {
+fn id(holder: SecretHolder, secret: &Secret) -> String {
     let purpose = match holder {
-        Holder::Node => "secret-id",
-        Holder::Client => "secret-id/client",
+        SecretHolder::Node => "secret-id",
+        SecretHolder::Client => "secret-id/client",
     };
     derived(secret, purpose)[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Protocol name of the handshake with this secret's prologue. A listener must know the prologue
 /// before it answers, so the name contains the secret's id.
-pub(super) fn prologue_protocol(holder: Holder, secret: &Secret) -> String {
+pub(super) fn prologue_protocol(holder: SecretHolder, secret: &Secret) -> String {
     format!("/ostraca/noise-prologue/1/{}", id(holder, secret))
 }
 
@@ -324,7 +324,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::net::config::Config;
+    use crate::net::config::NetConfig;
 
     fn line(byte: u8) -> String {
         char::from(b'a' + byte).to_string().repeat(40)
@@ -340,11 +340,11 @@ mod tests {
         file
     }
 
-    fn with(cluster: &NamedTempFile, client: Option<&NamedTempFile>) -> Config {
-        Config {
+    fn with(cluster: &NamedTempFile, client: Option<&NamedTempFile>) -> NetConfig {
+        NetConfig {
             secret_file: Some(cluster.path().to_owned()),
             client_secret_file: client.map(|file| file.path().to_owned()),
-            ..Config::default()
+            ..NetConfig::default()
         }
     }
 
@@ -358,9 +358,9 @@ mod tests {
         let secrets = config.secret.expect("it was read");
         assert_eq!(secrets.cluster(), [secret(1), secret(2)]);
         assert_eq!(secrets.client(), [secret(3)]);
-        assert_eq!(secrets.dialling(), Some((Holder::Node, &secret(1))));
+        assert_eq!(secrets.dialling(), Some((SecretHolder::Node, &secret(1))));
         let tool = secrets.clone().of_client();
-        assert_eq!(tool.dialling(), Some((Holder::Client, &secret(3))));
+        assert_eq!(tool.dialling(), Some((SecretHolder::Client, &secret(3))));
         assert_eq!(secrets.ids().len(), 2);
         assert!(secrets.ids().iter().all(|id| id.len() == 8 && !line(1).contains(id)));
     }
@@ -382,20 +382,20 @@ mod tests {
         let error = with(&one, Some(&one)).read_secret().expect_err("the same");
         assert!(matches!(error, SecretError::SameForClients { .. }));
         let two = file(&format!("{}\n{}", line(0), line(1)));
-        let mut private = Config { private_network: true, ..with(&two, None) };
+        let mut private = NetConfig { private_network: true, ..with(&two, None) };
         let error = private.read_secret().expect_err("two");
         assert!(matches!(error, SecretError::SeveralInPrivateNetwork { .. }));
         let long = file(&(line(0) + "\n").repeat(500));
         let error = with(&long, None).read_secret().expect_err("20 kB");
         assert!(matches!(error, SecretError::Unreadable { .. }));
-        let mut twice = Config { secret: Some(secret(0).into()), ..with(&one, None) };
+        let mut twice = NetConfig { secret: Some(secret(0).into()), ..with(&one, None) };
         assert!(matches!(twice.read_secret(), Err(SecretError::Twice { .. })));
     }
 
     #[test]
     fn each_use_of_a_secret_has_a_key_of_its_own() {
         let secret = secret(7);
-        let holders = [Holder::Node, Holder::Client];
+        let holders = [SecretHolder::Node, SecretHolder::Client];
         let mut keys: Vec<[u8; 32]> = holders
             .iter()
             .flat_map(|holder| [*preshared(*holder, &secret), *prologue(*holder, &secret)])
@@ -404,7 +404,7 @@ mod tests {
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), 5);
-        assert_ne!(id(Holder::Node, &secret), id(Holder::Client, &secret));
+        assert_ne!(id(SecretHolder::Node, &secret), id(SecretHolder::Client, &secret));
     }
 
     /// Number of reads of the file until one is adopted; `None` if none of five is.

@@ -1,13 +1,13 @@
 //! Swarm: connections within limits, and the substreams on them.
 //!
-//! [`Lines`] is this node's only libp2p behaviour. It admits connections within the limits, opens
+//! [`LaneBehaviour`] is this node's only libp2p behaviour. It admits connections within the limits, opens
 //! substreams on the connection that the caller names, and reports those that peers open. The
 //! connection manager decides when to dial, which connection carries lanes, and what a lane sends.
 
 mod acceptor;
 mod handler;
 mod limits;
-mod unfinished;
+mod unfinished_handshakes;
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,35 +29,35 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::sync::oneshot;
 
 pub(super) use acceptor::{HandshakeEnd, Observed, find_cause};
-pub use handler::{Handler, Line, OpenFailed};
+pub use handler::{CountedSubstream, Handler, OpenFailed};
 pub use limits::{Exceeded, Refusals};
-pub(super) use limits::{Slot, Slots};
-pub(super) use unfinished::AddressGroup;
+pub(super) use limits::{LimitSlot, LimitSlots};
+pub(super) use unfinished_handshakes::AddressGroup;
 
-use super::admission::{self, ConfigError};
-use super::complaints::{ComplaintSource, Complaints};
-use super::config::Config;
+use super::admission::{self, NetConfigError};
+use super::config::NetConfig;
 use super::secrets::Keyring;
-use super::{Class, address, noise, transport};
+use super::warning_throttle::{WarningSource, WarningThrottle};
+use super::{TrafficClass, address, noise, transport};
 use acceptor::{Acceptor, SharedTable, TimeLimits};
 use handler::{FromHandler, OpenRequest, Protocol};
 use limits::Connections;
-use unfinished::{Busiest, UnfinishedHandshakes};
+use unfinished_handshakes::{BusiestGroup, UnfinishedHandshakes};
 
 /// Creates a swarm that listens on the addresses in `config.listen`.
 ///
 /// # Errors
-/// [`StartError`]; no socket listens then.
-pub fn swarm(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, StartError> {
+/// [`NetStartError`]; no socket listens then.
+pub fn swarm(config: &NetConfig, keypair: &Keypair) -> Result<Swarm<LaneBehaviour>, NetStartError> {
     Ok(listening(config, &Keyring::new(config.secret.clone()), keypair)?.0)
 }
 
 /// Like [`swarm`], and returns the listeners in the order of `config.listen`.
 pub(super) fn listening(
-    config: &Config,
+    config: &NetConfig,
     keyring: &Keyring,
     keypair: &Keypair,
-) -> Result<(Swarm<Lines>, Vec<ListenerId>), StartError> {
+) -> Result<(Swarm<LaneBehaviour>, Vec<ListenerId>), NetStartError> {
     admission::check(config)?;
     admission::check_secret_is_read(config)?;
     for address in &config.listen {
@@ -66,7 +66,7 @@ pub(super) fn listening(
     let mut swarm = build_swarm(config, keyring, keypair, Protocol::ALL)?;
     let mut listeners = Vec::new(); // ≤ config.listen
     for address in &config.listen {
-        let listen = |source| StartError::Listen { address: address.clone(), source };
+        let listen = |source| NetStartError::Listen { address: address.clone(), source };
         let listener = swarm.listen_on(address.clone()).map_err(|error| match error {
             TransportError::Other(source) => listen(source),
             TransportError::MultiaddrNotSupported(_) => {
@@ -79,16 +79,19 @@ pub(super) fn listening(
 }
 
 /// Creates a swarm that only dials, and accepts no substreams. The settings must have been checked.
-pub(super) fn of_client(config: &Config, keypair: &Keypair) -> Result<Swarm<Lines>, noise::Error> {
+pub(super) fn of_client(
+    config: &NetConfig,
+    keypair: &Keypair,
+) -> Result<Swarm<LaneBehaviour>, noise::NoiseError> {
     build_swarm(config, &Keyring::new(config.secret.clone()), keypair, &[])
 }
 
 fn build_swarm(
-    config: &Config,
+    config: &NetConfig,
     keyring: &Keyring,
     keypair: &Keypair,
     takes: &'static [Protocol],
-) -> Result<Swarm<Lines>, noise::Error> {
+) -> Result<Swarm<LaneBehaviour>, noise::NoiseError> {
     let limits = &config.limits;
     let unfinished = SharedTable::new(UnfinishedHandshakes::new(limits.handshakes).into());
     let transport = transport::transport(config, keyring, keypair)?;
@@ -102,16 +105,16 @@ fn build_swarm(
         .with_max_negotiating_inbound_streams(limits.lanes_per_peer)
         .with_substream_upgrade_protocol_override(Version::V1Lazy);
     let us = keypair.public().to_peer_id();
-    Ok(Swarm::new(acceptor.boxed(), Lines::new(config, takes, unfinished), us, settings))
+    Ok(Swarm::new(acceptor.boxed(), LaneBehaviour::new(config, takes, unfinished), us, settings))
 }
 
-fn check_free(address: &Multiaddr) -> Result<(), StartError> {
+fn check_free(address: &Multiaddr) -> Result<(), NetStartError> {
     let Some(socket) = address::socket_address(address).filter(|socket| socket.port() != 0) else {
         return Ok(());
     };
     transport::check_free(socket).map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => StartError::PortTaken { address: address.clone() },
-        _ => StartError::Listen { address: address.clone(), source },
+        io::ErrorKind::AddrInUse => NetStartError::PortTaken { address: address.clone() },
+        _ => NetStartError::Listen { address: address.clone(), source },
     })
 }
 
@@ -130,18 +133,18 @@ pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
 
 /// libp2p behaviour that admits connections within limits and opens substreams on them.
 #[derive(Debug)]
-pub struct Lines {
+pub struct LaneBehaviour {
     connections: Connections,
     unfinished: SharedTable,
-    complaints: Complaints,
+    warning_throttle: WarningThrottle,
     takes: &'static [Protocol],
-    queue: VecDeque<ToSwarm<Event, OpenRequest>>, // drained at every poll of the swarm
+    queue: VecDeque<ToSwarm<BehaviourEvent, OpenRequest>>, // drained at every poll of the swarm
 }
 
 /// Event of the behaviour.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Event {
+pub enum BehaviourEvent {
     /// A peer has opened a substream for a lane.
     Inbound {
         /// Peer that opened it.
@@ -149,12 +152,12 @@ pub enum Event {
         /// Connection of the substream.
         connection: ConnectionId,
         /// Class of the lane.
-        class: Class,
+        class: TrafficClass,
         /// The substream, before the handshake.
-        stream: Line,
+        stream: CountedSubstream,
     },
     /// A client has opened a substream.
-    Client(Calling),
+    Client(ClientSubstream),
     /// This side is closing a connection. The tasks of its lanes must be aborted now, because the
     /// swarm's own event may wait for the peer.
     Closing {
@@ -167,20 +170,20 @@ pub enum Event {
 
 /// A substream that a client has opened, before the handshake.
 #[derive(Debug)]
-pub struct Calling {
+pub struct ClientSubstream {
     pub(super) peer: PeerId,
     pub(super) connection: ConnectionId,
-    pub(super) stream: Line,
+    pub(super) stream: CountedSubstream,
     /// Slot among the unanswered calls of the connection.
-    pub(super) place: Slot,
+    pub(super) place: LimitSlot,
 }
 
-impl Lines {
-    fn new(config: &Config, takes: &'static [Protocol], unfinished: SharedTable) -> Self {
+impl LaneBehaviour {
+    fn new(config: &NetConfig, takes: &'static [Protocol], unfinished: SharedTable) -> Self {
         Self {
             connections: Connections::new(&config.limits, &config.allowed_peers),
             unfinished,
-            complaints: Complaints::default(),
+            warning_throttle: WarningThrottle::default(),
             takes,
             queue: VecDeque::new(),
         }
@@ -191,8 +194,8 @@ impl Lines {
     pub fn open(
         &mut self,
         connection: ConnectionId,
-        class: Class,
-        reply: oneshot::Sender<Result<Line, OpenFailed>>,
+        class: TrafficClass,
+        reply: oneshot::Sender<Result<CountedSubstream, OpenFailed>>,
     ) {
         self.open_as(Protocol::Lane(class), connection, reply);
     }
@@ -201,7 +204,7 @@ impl Lines {
     pub fn call(
         &mut self,
         connection: ConnectionId,
-        reply: oneshot::Sender<Result<Line, OpenFailed>>,
+        reply: oneshot::Sender<Result<CountedSubstream, OpenFailed>>,
     ) {
         self.open_as(Protocol::Client, connection, reply);
     }
@@ -210,7 +213,7 @@ impl Lines {
         &mut self,
         protocol: Protocol,
         connection: ConnectionId,
-        reply: oneshot::Sender<Result<Line, OpenFailed>>,
+        reply: oneshot::Sender<Result<CountedSubstream, OpenFailed>>,
     ) {
         let Some(peer_id) = self.connections.peer_of(connection) else {
             let _ = reply.send(Err(OpenFailed::Closed)); // an error: the caller has gone
@@ -223,7 +226,7 @@ impl Lines {
         });
     }
 
-    /// Closes that connection. [`Event::Closing`] follows at once, the swarm's own event only when
+    /// Closes that connection. [`BehaviourEvent::Closing`] follows at once, the swarm's own event only when
     /// the peer has accepted the go-away.
     pub fn close(&mut self, connection: ConnectionId) {
         if let Some(peer) = self.connections.close(connection) {
@@ -231,7 +234,8 @@ impl Lines {
                 peer_id: peer,
                 connection: CloseConnection::One(connection),
             });
-            self.queue.push_back(ToSwarm::GenerateEvent(Event::Closing { peer, connection }));
+            self.queue
+                .push_back(ToSwarm::GenerateEvent(BehaviourEvent::Closing { peer, connection }));
         }
     }
 
@@ -291,18 +295,18 @@ impl Lines {
         match self.connections.admit(id, peer, host) {
             Ok(slots) => Ok(Handler::new(slots, self.connections.handshake_within(), self.takes)),
             Err(exceeded) => {
-                self.complain(Some(peer), exceeded, host.map(Busiest::one));
+                self.complain(Some(peer), exceeded, host.map(BusiestGroup::one));
                 Err(ConnectionDenied::new(exceeded))
             }
         }
     }
 
-    fn complain(&mut self, peer: Option<PeerId>, exceeded: Exceeded, from: Option<Busiest>) {
+    fn complain(&mut self, peer: Option<PeerId>, exceeded: Exceeded, from: Option<BusiestGroup>) {
         let source = match peer {
-            Some(peer) if self.connections.is_admitted(peer) => ComplaintSource::Known(peer),
+            Some(peer) if self.connections.is_admitted(peer) => WarningSource::Known(peer),
             peer => peer.into(),
         };
-        if self.complaints.due(Instant::now(), source, exceeded.name()) {
+        if self.warning_throttle.due(Instant::now(), source, exceeded.name()) {
             let peer = peer.map(tracing::field::display);
             let address = from.and_then(|from| from.address).map(tracing::field::display);
             let connections = from.map(|from| from.places);
@@ -313,7 +317,7 @@ impl Lines {
     /// Closes the connections that exceed the limits after one more was established.
     fn close_excess(&mut self, peer: PeerId, address: Option<IpAddr>) {
         if let Some(oldest) = self.connections.crowded_out(peer) {
-            let from = address.map(Busiest::one);
+            let from = address.map(BusiestGroup::one);
             self.complain(Some(peer), Exceeded::ConnectionsPerPeer, from);
             self.close(oldest);
         }
@@ -324,9 +328,9 @@ impl Lines {
     }
 }
 
-impl NetworkBehaviour for Lines {
+impl NetworkBehaviour for LaneBehaviour {
     type ConnectionHandler = Handler;
-    type ToSwarm = Event;
+    type ToSwarm = BehaviourEvent;
 
     fn handle_pending_inbound_connection(
         &mut self,
@@ -381,30 +385,31 @@ impl NetworkBehaviour for Lines {
     ) {
         match event {
             FromHandler::Inbound { protocol: Protocol::Lane(class), stream } => {
-                let event = Event::Inbound { peer, connection, class, stream };
+                let event = BehaviourEvent::Inbound { peer, connection, class, stream };
                 self.queue.push_back(ToSwarm::GenerateEvent(event));
             }
             FromHandler::Inbound { protocol: Protocol::Client, stream } => {
                 match self.connections.call(connection) {
                     Ok(place) => {
-                        let calling = Calling { peer, connection, stream, place };
-                        self.queue.push_back(ToSwarm::GenerateEvent(Event::Client(calling)));
+                        let calling = ClientSubstream { peer, connection, stream, place };
+                        self.queue
+                            .push_back(ToSwarm::GenerateEvent(BehaviourEvent::Client(calling)));
                     }
                     Err(exceeded) => {
-                        let from = self.connections.host(connection).map(Busiest::one);
+                        let from = self.connections.host(connection).map(BusiestGroup::one);
                         self.complain(None, exceeded, from); // dropping the stream resets it
                     }
                 }
             }
             FromHandler::TooMany => {
                 self.connections.count(Exceeded::Lanes);
-                let from = self.connections.host(connection).map(Busiest::one);
+                let from = self.connections.host(connection).map(BusiestGroup::one);
                 self.complain(Some(peer), Exceeded::Lanes, from);
             }
         }
     }
 
-    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Event, OpenRequest>> {
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<BehaviourEvent, OpenRequest>> {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 }
@@ -412,10 +417,10 @@ impl NetworkBehaviour for Lines {
 /// Why the transport did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum NetStartError {
     /// The settings forbid it.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] NetConfigError),
     /// Another process listens on the port.
     #[error(
         "another process listens on {address} already: stop it (`ss -ltnp` names it), or set \
@@ -439,5 +444,5 @@ pub enum StartError {
     /// The key for connections could not be made: the identity cannot sign, or there is no
     /// randomness.
     #[error(transparent)]
-    Key(#[from] noise::Error),
+    Key(#[from] noise::NoiseError),
 }

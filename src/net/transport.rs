@@ -18,7 +18,7 @@ use libp2p::pnet::{PnetConfig, PreSharedKey};
 use libp2p::{PeerId, tcp};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use super::config::{Config, Limits, Stack};
+use super::config::{NetConfig, NetLimits, Stack};
 use super::muxer::Yamux;
 use super::noise::{self, Noise};
 use super::secrets::{Keyring, derived};
@@ -35,17 +35,17 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 /// time and the number of unfinished handshakes.
 ///
 /// # Errors
-/// [`noise::Error`] if the identity cannot sign Noise's static key, or there is no randomness for
+/// [`noise::NoiseError`] if the identity cannot sign Noise's static key, or there is no randomness for
 /// it.
 ///
 /// # Panics
 /// If the settings have not passed [`check`](super::admission::check): a private network needs a
 /// secret.
 pub fn transport(
-    config: &Config,
+    config: &NetConfig,
     keyring: &Keyring,
     keypair: &Keypair,
-) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::Error> {
+) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::NoiseError> {
     let streams = streams_max(&config.limits);
     let sockets = sockets(config, keyring).upgrade(Version::V1Lazy);
     if config.transport == Stack::Stock {
@@ -62,7 +62,7 @@ pub fn transport(
 }
 
 /// TCP sockets, with the private network if it is set.
-fn sockets(config: &Config, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
+fn sockets(config: &NetConfig, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
     let limits = config.limits.clone();
     let private = config.private_network.then(|| keyring.clone());
     tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
@@ -87,7 +87,7 @@ fn sockets(config: &Config, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
 
 /// Maximum number of streams on one connection: the lanes of both directions, each with those of
 /// the previous incarnation.
-const fn streams_max(limits: &Limits) -> usize {
+const fn streams_max(limits: &NetLimits) -> usize {
     limits.lanes_per_peer.saturating_mul(2)
 }
 
@@ -98,7 +98,7 @@ const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT_MAX: Duration = Duration::from_millis((1 << 31) - 1);
 
-fn set_options(socket: &SockRef<'_>, limits: &Limits) -> io::Result<()> {
+fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
     let span = |span: Duration| span.clamp(Duration::from_secs(1), KEEPALIVE_MAX);
     let alive = TcpKeepalive::new()
         .with_time(span(limits.tcp_user_timeout / 2))
@@ -141,7 +141,8 @@ mod tests {
     fn socket_options_bound_silence_and_queue() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let stream = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-        let limits = Limits { tcp_user_timeout: Duration::from_secs(30), ..Limits::default() };
+        let limits =
+            NetLimits { tcp_user_timeout: Duration::from_secs(30), ..NetLimits::default() };
         let socket = SockRef::from(&stream);
         set_options(&socket, &limits).expect("set");
         assert_eq!(socket.tcp_user_timeout().expect("read"), Some(limits.tcp_user_timeout));
@@ -149,7 +150,7 @@ mod tests {
         assert!(socket.keepalive().expect("read"));
         assert_eq!(socket.tcp_keepalive_time().expect("read"), Duration::from_secs(15));
         assert_eq!(socket.tcp_keepalive_interval().expect("read"), Duration::from_secs(3));
-        let forever = Limits { tcp_user_timeout: Duration::MAX, ..Limits::default() };
+        let forever = NetLimits { tcp_user_timeout: Duration::MAX, ..NetLimits::default() };
         set_options(&socket, &forever).expect("the longest times that the system accepts");
         assert_eq!(socket.tcp_user_timeout().expect("read"), Some(USER_TIMEOUT_MAX));
         assert_eq!(socket.tcp_keepalive_time().expect("read"), KEEPALIVE_MAX);

@@ -2,7 +2,7 @@
 //! so that adjacent releases can decode each other's messages with a field more or less.
 //!
 //! A lane from A to B is opened on a fresh substream: B sends [`Greeting`], A sends [`Hello`], B
-//! sends [`Answer`]. Both sides then know both nonces, which each proof covers. A client's call
+//! sends [`HandshakeAnswer`]. Both sides then know both nonces, which each proof covers. A client's call
 //! works alike: [`Greeting`], [`ClientHello`], [`ClientAnswer`].
 
 use std::fmt;
@@ -11,7 +11,7 @@ use ostraca_ddata::id::ReplicaId;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Class;
+use super::TrafficClass;
 
 /// Protocol version. It must be raised when an older node could not understand a newer one.
 pub const PROTOCOL_VERSION: u16 = 1;
@@ -54,7 +54,7 @@ pub struct Greeting {
 
 /// Facts that a node tells about itself in [`Hello`] and [`Welcome`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct NodeInfo {
     /// Protocol version of this lane.
     #[serde(rename = "v")]
     pub version: u16,
@@ -97,7 +97,7 @@ pub struct Facts {
 }
 
 #[cfg(test)]
-impl Facts {
+impl NodeInfo {
     /// Facts of an incarnation in the cluster `shop` that accepts messages of 1,000 bytes.
     pub(crate) fn of(incarnation: ReplicaId) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl Facts {
 pub struct Hello {
     /// Facts about the opener.
     #[serde(rename = "f")]
-    pub facts: Facts,
+    pub facts: NodeInfo,
     /// Nonce that the acceptor's proof covers.
     #[serde(rename = "n")]
     pub nonce: Nonce,
@@ -132,7 +132,7 @@ pub struct Hello {
     pub to: Option<ReplicaId>,
     /// Traffic class of the lane.
     #[serde(rename = "k")]
-    pub class: Class,
+    pub class: TrafficClass,
     /// Generation of the substream: the highest one carries the lane.
     #[serde(rename = "g")]
     pub generation: u64,
@@ -143,13 +143,13 @@ pub struct Hello {
 
 /// Answer of the acceptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum HandshakeAnswer {
     /// The lane is accepted.
     #[serde(rename = "w")]
     Welcome(Welcome),
     /// The lane is refused.
     #[serde(rename = "r")]
-    Refused(Refusal),
+    Refused(LaneRefusal),
 }
 
 /// The acceptor's part of an accepted opening.
@@ -157,7 +157,7 @@ pub enum Answer {
 pub struct Welcome {
     /// Facts about the acceptor.
     #[serde(rename = "f")]
-    pub facts: Facts,
+    pub facts: NodeInfo,
     /// Proof of the secret; absent without one.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Proof>,
@@ -192,7 +192,7 @@ pub enum ClientAnswer {
     Welcome(ClientWelcome),
     /// The client is refused.
     #[serde(rename = "r")]
-    Refused(Refusal),
+    Refused(LaneRefusal),
 }
 
 /// The node's part of an accepted call. The following bytes belong to the application.
@@ -213,7 +213,7 @@ pub struct ClientWelcome {
 /// node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum LaneRefusal {
     /// The protocol versions are incompatible.
     #[serde(rename = "v")]
     #[error("it speaks protocol version {theirs}, this node {PROTOCOL_VERSION}: upgrade the older")]
@@ -304,14 +304,14 @@ pub enum Refusal {
     Unknown,
 }
 
-impl From<Refusal> for Answer {
-    fn from(refusal: Refusal) -> Self {
+impl From<LaneRefusal> for HandshakeAnswer {
+    fn from(refusal: LaneRefusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<Refusal> for ClientAnswer {
-    fn from(refusal: Refusal) -> Self {
+impl From<LaneRefusal> for ClientAnswer {
+    fn from(refusal: LaneRefusal) -> Self {
         Self::Refused(refusal)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ostraca_ddata::data::Registry;
 
-use super::downing::DowningLease;
+use super::downing_lease::DowningLease;
 use super::{Node, StartError};
 use crate::config::Config;
 
@@ -43,7 +43,7 @@ impl NodeBuilder {
     /// let mut types = Registry::new();
     /// types.register::<HighScore>()?;
     /// let node = Node::builder(Config::default()).types(types).start().await?;
-    /// node.cluster().up().await?;
+    /// node.cluster().wait_until_up().await?;
     /// let best = Key::<User<HighScore>>::new("best");
     /// let within = secs(3);
     /// let majority = WriteMajority::within(within);

@@ -1,4 +1,4 @@
-//! [`DataWorld`]: performs the outputs of the guarded Replicator on this node.
+//! [`DataEnvironment`]: performs the outputs of the guarded Replicator on this node.
 //!
 //! The wiring finds the destination of each output; this file sends it to the network, the disk,
 //! the callers, the subscribers, membership and the node.
@@ -7,25 +7,25 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::port::{Alarm, Input};
-use ostraca_ddata::replicator::request::{Reply, RequestError, RequestId};
-use ostraca_ddata::replicator::wire::{Body, Message};
+use ostraca_ddata::replicator::port::{ReplicatorAlarm, ReplicatorInput};
+use ostraca_ddata::replicator::request::{ReplicatorReply, RequestError, RequestId};
+use ostraca_ddata::replicator::wire::{Body, ReplicatorMessage};
 use tokio::sync::mpsc;
 
 use super::control::machine::{ControlInbox, ControlInput};
-use super::disk::Disk;
-use super::driver::World;
-use super::outgoing::{NotSent, Outgoing, Sending};
+use super::disk::DiskHandle;
+use super::driver::MachineEnvironment;
+use super::message_sender::{AtomicSendCounters, MessageSender, NotSent};
 use super::replicator::subscription::Subscribers;
 use super::replies::Replies;
-use super::wiring::membership::Lease;
-use super::wiring::{self, Dest, Event};
+use super::routes::membership::RoutedLeaseMessage;
+use super::routes::{self, ReplicatorDestination, ReplicatorEvent};
 use crate::cluster::lease::LeaseMessage;
-use crate::cluster::lease::guard::{Guard, GuardInput, GuardOutput};
-use crate::net::Class;
+use crate::cluster::lease::guard::{GuardInput, GuardOutput, GuardedReplicator};
+use crate::net::TrafficClass;
 
 /// Result of a request.
-pub(super) type Answer = Result<Reply, RequestError>;
+pub(super) type DataResult = Result<ReplicatorReply, RequestError>;
 
 /// Handle to the control part of the same node: membership and the sharding machines.
 #[derive(Clone)]
@@ -43,26 +43,26 @@ impl ControlHandle {
 }
 
 /// The environment in which the driver runs the guarded Replicator.
-pub(super) struct DataWorld<O> {
+pub(super) struct DataEnvironment<O> {
     pub(super) outgoing: O,
-    pub(super) sending: Arc<Sending>,
-    pub(super) replies: Arc<Replies<Answer>>,
+    pub(super) sending: Arc<AtomicSendCounters>,
+    pub(super) replies: Arc<Replies<DataResult>>,
     pub(super) subscribers: Arc<Subscribers>,
-    pub(super) disk: Disk,
-    pub(super) events: mpsc::Sender<Event>,
+    pub(super) disk: DiskHandle,
+    pub(super) events: mpsc::Sender<ReplicatorEvent>,
     pub(super) sibling: Option<ControlHandle>,
     /// The last message with its encoding, because the same change goes to every peer.
-    pub(super) last: Option<(Message, Vec<u8>)>,
+    pub(super) last: Option<(ReplicatorMessage, Vec<u8>)>,
     /// The transfer of which a part was refused by a full lane. Its further parts are not sent,
     /// since the Replicator will repeat the whole transfer.
     pub(super) incomplete: Option<(ReplicaId, u64)>,
     /// Replies to callers, delivered at the end of the batch: when a caller has its reply, the
     /// subscribers are notified and all messages are handed to the lanes.
-    pub(super) answers: Vec<(RequestId, Answer)>, // ≤ replies of a batch
+    pub(super) answers: Vec<(RequestId, DataResult)>, // ≤ replies of a batch
 }
 
-impl<O: Outgoing> DataWorld<O> {
-    fn send(&mut self, to: ReplicaId, class: Class, message: Message) {
+impl<O: MessageSender> DataEnvironment<O> {
+    fn send(&mut self, to: ReplicaId, class: TrafficClass, message: ReplicatorMessage) {
         let part = match &message.body {
             Body::Part { transfer, .. } => Some((to, *transfer)),
             _ => None,
@@ -85,16 +85,16 @@ impl<O: Outgoing> DataWorld<O> {
 
     fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
         if let Some(sibling) = self.sibling.as_ref().filter(|sibling| sibling.me == to) {
-            if let Lease::Membership(input) = wiring::membership::lease(to, message) {
+            if let RoutedLeaseMessage::Membership(input) = routes::membership::lease(to, message) {
                 sibling.tell(input);
             }
             return;
         }
-        let bytes = wiring::say(&message);
+        let bytes = routes::say(&message);
         self.sending.note(bytes.len(), self.outgoing.send_lease(to, &bytes));
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: ReplicatorEvent) {
         log(&event, |node| self.outgoing.name_of(node));
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
             tracing::error!(
@@ -106,34 +106,34 @@ impl<O: Outgoing> DataWorld<O> {
     }
 }
 
-impl<O: Outgoing> World<Guard> for DataWorld<O> {
+impl<O: MessageSender> MachineEnvironment<GuardedReplicator> for DataEnvironment<O> {
     const NAME: &'static str = "replicator";
     const ON_CALLERS: bool = true;
 
     fn tick() -> GuardInput {
-        GuardInput::Data(Input::Tick)
+        GuardInput::Data(ReplicatorInput::Tick)
     }
 
     fn perform(&mut self, output: GuardOutput) {
         let mut output = output;
         if let Some(sibling) = &self.sibling {
-            if let Some(news) = wiring::membership::news(&output) {
+            if let Some(news) = routes::membership::news(&output) {
                 sibling.tell(news);
             }
-            output = match wiring::sharding::answer(output) {
+            output = match routes::sharding::answer(output) {
                 ControlFlow::Break(answer) => return sibling.tell(answer),
                 ControlFlow::Continue(output) => output,
             };
         }
-        match wiring::route(output) {
-            Dest::Peer { to, class, message } => self.send(to, class, message),
-            Dest::Holder { to, message } => self.send_lease(to, message),
-            Dest::Caller { id, reply } => self.answers.push((id, reply)),
-            Dest::Subscriber { subscription, notice } => {
+        match routes::route(output) {
+            ReplicatorDestination::Peer { to, class, message } => self.send(to, class, message),
+            ReplicatorDestination::Holder { to, message } => self.send_lease(to, message),
+            ReplicatorDestination::Caller { id, reply } => self.answers.push((id, reply)),
+            ReplicatorDestination::Subscriber { subscription, notice } => {
                 self.subscribers.tell(subscription, notice);
             }
-            Dest::Disk { id, records } => self.disk.write(id, records),
-            Dest::Node(event) => self.tell(event),
+            ReplicatorDestination::Disk { id, records } => self.disk.write(id, records),
+            ReplicatorDestination::Node(event) => self.tell(event),
         }
     }
 
@@ -152,85 +152,85 @@ impl<O: Outgoing> World<Guard> for DataWorld<O> {
 
 /// Logs an event. Needs no throttle: alarms come at most once a minute for each kind and node, other
 /// events are rare.
-fn log(event: &Event, name: impl Fn(ReplicaId) -> String) {
+fn log(event: &ReplicatorEvent, name: impl Fn(ReplicaId) -> String) {
     match event {
-        Event::Installed(epoch) => {
+        ReplicatorEvent::Installed(epoch) => {
             let (id, members) = (epoch.id(), epoch.members().len());
             tracing::info!(epoch = %id, members, "ddata.installed");
         }
-        Event::Synced(epoch) => tracing::info!(%epoch, "ddata.synced"),
-        Event::Excluded(epoch) => {
+        ReplicatorEvent::Synced(epoch) => tracing::info!(%epoch, "ddata.synced"),
+        ReplicatorEvent::Excluded(epoch) => {
             // Membership knows whether the node left on request, and logs `cluster.out` or
             // `cluster.left`.
             tracing::info!(%epoch, "ddata.excluded: this incarnation's data no longer takes part");
         }
-        Event::StopServing => {
+        ReplicatorEvent::StopServing => {
             tracing::info!("ddata.stop_serving: the next configuration may exclude this node");
         }
-        Event::Pending(epoch) => tracing::debug!(epoch = %epoch.id(), "ddata.pending"),
-        Event::Alarm(alarm) => log_alarm(alarm, name),
-        Event::LoadFailed(error) => tracing::error!(
+        ReplicatorEvent::Pending(epoch) => tracing::debug!(epoch = %epoch.id(), "ddata.pending"),
+        ReplicatorEvent::Alarm(alarm) => log_alarm(alarm, name),
+        ReplicatorEvent::LoadFailed(error) => tracing::error!(
             %error,
             "ddata.load_failed: the data directory's replicated data cannot be read, and the node \
              stops; repair the disk, or start the node with an empty data directory"
         ),
-        Event::Outcome(_) | Event::Failed(_) => {
+        ReplicatorEvent::Outcome(_) | ReplicatorEvent::Failed(_) => {
             tracing::debug!(?event, "ddata.event");
         }
     }
 }
 
-fn log_alarm(alarm: &Alarm, name: impl Fn(ReplicaId) -> String) {
+fn log_alarm(alarm: &ReplicatorAlarm, name: impl Fn(ReplicaId) -> String) {
     match alarm {
-        Alarm::ImpossibleClock { from, ahead } => {
+        ReplicatorAlarm::ImpossibleClock { from, ahead } => {
             tracing::warn!(
                 from = %name(*from), ?ahead,
                 "ddata.impossible_clock: the clocks of that node and of this one differ by this much, \
                  either may be wrong: check the time service of both"
             );
         }
-        Alarm::ClockAhead { from, ahead } => {
+        ReplicatorAlarm::ClockAhead { from, ahead } => {
             tracing::warn!(
                 from = %name(*from), ?ahead,
                 "ddata.clock_ahead: that node's clock is ahead of this one's: check the time service \
                  of both"
             );
         }
-        Alarm::LargeValue { key, bytes } => {
+        ReplicatorAlarm::LargeValue { key, bytes } => {
             tracing::warn!(
                 %key, bytes,
                 "ddata.large_value: the value is larger than ddata.log-data-size-exceeding, and \
                  some messages carry all of it; spread it over several keys"
             );
         }
-        Alarm::Undecodable { from, why } => {
+        ReplicatorAlarm::Undecodable { from, why } => {
             tracing::warn!(
                 from = %name(*from), why,
                 "ddata.undecodable: data of that node was refused; run one release with the same \
                  registered data types on all nodes"
             );
         }
-        Alarm::WrongType { from, key } => {
+        ReplicatorAlarm::WrongType { from, key } => {
             tracing::warn!(
                 from = %name(*from), %key,
                 "ddata.wrong_type: the key has another data type on that node, and its change was \
                  refused; use a key for one type only"
             );
         }
-        Alarm::Declined { from, epoch, why } => {
+        ReplicatorAlarm::Declined { from, epoch, why } => {
             tracing::warn!(
                 from = %name(*from), %epoch, %why,
                 "ddata.configuration_declined: if all members that this node knows are gone, restart it"
             );
         }
-        Alarm::Store(error) => {
+        ReplicatorAlarm::Store(error) => {
             tracing::error!(
                 %error,
                 "ddata.store: changes could not be written and are not acknowledged; check the \
                  disk of the data directory"
             );
         }
-        Alarm::TooLarge { peer, bytes, limit } => {
+        ReplicatorAlarm::TooLarge { peer, bytes, limit } => {
             tracing::warn!(
                 node = %name(*peer), bytes, limit,
                 "ddata.alarm: a message to or from that node exceeds ddata.assembly-bytes-max and \
@@ -264,7 +264,7 @@ mod tests {
     }
 
     /// The line that an alarm logs.
-    fn logged(alarm: &Alarm) -> String {
+    fn logged(alarm: &ReplicatorAlarm) -> String {
         let log = AlarmLog::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_ansi(false);
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn impossible_clock_blames_neither_node() {
         let (from, ahead) = (ReplicaId::new(7), Duration::from_secs(180));
-        let line = logged(&Alarm::ImpossibleClock { from, ahead });
+        let line = logged(&ReplicatorAlarm::ImpossibleClock { from, ahead });
         let named = ["WARN", "ddata.impossible_clock", "ahead=180s"];
         assert!(named.iter().all(|part| line.contains(part)), "{line}");
         assert!(line.contains(&format!("from={from}")), "{line}");

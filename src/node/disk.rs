@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ostraca_ddata::durable::{DurableStore, Record, StoreError};
+use ostraca_ddata::durable::{DurableRecord, DurableStore, StoreError};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -22,16 +22,16 @@ const GROUP_MAX: usize = 1_024;
 /// The durable store of a node.
 pub type Store = Box<dyn DurableStore + Send>;
 
-type Order = (u64, Vec<Record>);
+type WriteRequest = (u64, Vec<DurableRecord>);
 
 /// Handle to the writing task.
 #[derive(Debug)]
-pub(crate) struct Disk {
-    orders: mpsc::UnboundedSender<Order>, // ≤ BEHIND, plus the orders of the turn that exceeds it
+pub(crate) struct DiskHandle {
+    orders: mpsc::UnboundedSender<WriteRequest>, // ≤ BEHIND, plus the orders of the turn that exceeds it
     unwritten: Arc<AtomicUsize>,
 }
 
-impl Disk {
+impl DiskHandle {
     /// Starts the task that writes to `store` and calls `persisted` with the result of each order.
     /// The task ends when the [`Disk`] has been dropped and all orders are written. `alive` is held
     /// until the last write has ended, even if the task is aborted during that write, so that no
@@ -50,7 +50,7 @@ impl Disk {
     }
 
     /// Orders the records to be written, after all earlier orders.
-    pub(crate) fn write(&self, id: u64, records: Vec<Record>) {
+    pub(crate) fn write(&self, id: u64, records: Vec<DurableRecord>) {
         self.unwritten.fetch_add(1, Ordering::Relaxed);
         let sent = self.orders.send((id, records));
         assert!(sent.is_ok(), "the task receives orders until the `Disk` is dropped");
@@ -64,7 +64,7 @@ impl Disk {
 
 async fn write_all(
     (mut store, alive): (Option<Store>, Alive),
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut orders: mpsc::UnboundedReceiver<WriteRequest>,
     unwritten: Arc<AtomicUsize>,
     persisted: impl Fn(u64, Result<(), StoreError>),
 ) {
@@ -84,7 +84,7 @@ async fn write_all(
 
 async fn write(
     (store, alive): (Option<Store>, Alive),
-    records: Vec<Record>,
+    records: Vec<DurableRecord>,
 ) -> (Option<Store>, Result<(), StoreError>) {
     let gone =
         || StoreError("the store panicked and is not used any more: restart the node".into());
@@ -103,7 +103,7 @@ async fn write(
 ///
 /// # Errors
 /// The store's error, or that it panicked.
-pub(crate) async fn load(store: Store) -> Result<(Store, Vec<Record>), StoreError> {
+pub(crate) async fn load(store: Store) -> Result<(Store, Vec<DurableRecord>), StoreError> {
     let loaded = spawn_blocking(move || store.load().map(|records| (store, records)));
     loaded.await.unwrap_or_else(|_| Err(StoreError("the store panicked while it was read".into())))
 }
@@ -118,19 +118,19 @@ mod tests {
 
     use super::*;
 
-    fn promise(group: &str) -> Record {
-        Record::Promise { group: Group::new(group), term: Term::default() }
+    fn promise(group: &str) -> DurableRecord {
+        DurableRecord::Promise { group: Group::new(group), term: Term::default() }
     }
 
-    type Answers = Arc<Mutex<Vec<(u64, Result<(), StoreError>)>>>;
+    type WriteResults = Arc<Mutex<Vec<(u64, Result<(), StoreError>)>>>;
 
-    fn start(store: Store) -> (Disk, JoinHandle<()>, Answers) {
-        let answers = Answers::default();
+    fn start(store: Store) -> (DiskHandle, JoinHandle<()>, WriteResults) {
+        let answers = WriteResults::default();
         let told = answers.clone();
         let persisted = move |id, result| {
             told.lock().expect("no test panics under it").push((id, result));
         };
-        let (disk, task) = Disk::start(store, Arc::new(()), persisted, &Handle::current());
+        let (disk, task) = DiskHandle::start(store, Arc::new(()), persisted, &Handle::current());
         (disk, task, answers)
     }
 
@@ -141,13 +141,13 @@ mod tests {
     }
 
     impl DurableStore for Failing {
-        fn write(&mut self, _: &[Record]) -> Result<(), StoreError> {
+        fn write(&mut self, _: &[DurableRecord]) -> Result<(), StoreError> {
             self.writes += 1;
             assert!(!self.panics, "as ordered");
             if self.writes == 2 { Err(StoreError("full".into())) } else { Ok(()) }
         }
 
-        fn load(&self) -> Result<Vec<Record>, StoreError> {
+        fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
             if self.panics { panic!("as ordered") } else { Err(StoreError("corrupt".into())) }
         }
     }
@@ -184,19 +184,19 @@ mod tests {
     }
 
     /// A store that reports the begin of each write and then waits for the test.
-    struct Held {
+    struct HeldStore {
         begun: mpsc::UnboundedSender<()>,
         ends: std::sync::mpsc::Receiver<()>,
     }
 
-    impl DurableStore for Held {
-        fn write(&mut self, _: &[Record]) -> Result<(), StoreError> {
+    impl DurableStore for HeldStore {
+        fn write(&mut self, _: &[DurableRecord]) -> Result<(), StoreError> {
             self.begun.send(()).expect("the test waits");
             self.ends.recv().expect("the test ends the write");
             Ok(())
         }
 
-        fn load(&self) -> Result<Vec<Record>, StoreError> {
+        fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
             Ok(Vec::new())
         }
     }
@@ -207,8 +207,8 @@ mod tests {
             (mpsc::unbounded_channel(), std::sync::mpsc::channel());
         let alive = Arc::new(());
         let in_use = Arc::downgrade(&alive);
-        let store = Box::new(Held { begun, ends });
-        let (disk, task) = Disk::start(store, alive, |_, _| {}, &Handle::current());
+        let store = Box::new(HeldStore { begun, ends });
+        let (disk, task) = DiskHandle::start(store, alive, |_, _| {}, &Handle::current());
         disk.write(1, vec![promise("a")]);
         writes.recv().await.expect("the write begins");
         drop(disk);

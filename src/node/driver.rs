@@ -24,8 +24,8 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use tokio::runtime::Handle;
 
 use super::clock::Clock;
-use super::inbox::{Inbox, Item, RunNow, TakePolicy, TakeResult};
-use super::rarely::LogThrottle;
+use super::inbox::{Inbox, InboxEntry, InlineRunner, TakePolicy, TakeResult};
+use super::log_throttle::LogThrottle;
 use crate::sharding::yield_now;
 
 /// Maximum number of inputs in one turn.
@@ -48,7 +48,7 @@ const LAST_TICKS: usize = 8;
 const SLOW_TURN: Duration = Duration::from_millis(100);
 
 /// The environment of a machine, which performs its outputs.
-pub(crate) trait World<M: Machine>: Send {
+pub(crate) trait MachineEnvironment<M: Machine>: Send {
     /// Name of the machine in log events.
     const NAME: &'static str;
 
@@ -74,7 +74,7 @@ pub(crate) trait World<M: Machine>: Send {
 
 /// Counters of a driver, updated while it runs.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct DriverCounters {
     turns: AtomicU64,
     inputs: AtomicU64,
     ticks: AtomicU64,
@@ -87,7 +87,7 @@ pub(crate) struct Counters {
 
 /// Counters of a machine's turns since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turns {
+pub struct TurnStats {
     /// Number of turns of the machine.
     pub turns: u64,
     /// Number of handled inputs.
@@ -107,10 +107,10 @@ pub struct Turns {
     pub busy: Duration,
 }
 
-impl Counters {
-    pub(crate) fn read(&self) -> Turns {
+impl DriverCounters {
+    pub(crate) fn read(&self) -> TurnStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Turns {
+        TurnStats {
             turns: of(&self.turns),
             inputs: of(&self.inputs),
             ticks: of(&self.ticks),
@@ -144,20 +144,20 @@ struct TurnCounts {
 
 /// A machine with its world, inbox and clock.
 pub(crate) struct Driver<M: Machine, W> {
-    core: Core<M, W>,
+    core: DriverCore<M, W>,
 }
 
 impl<M, W> Driver<M, W>
 where
     M: Machine<Input: Send, Output: Send> + Send + 'static,
-    W: World<M> + 'static,
+    W: MachineEnvironment<M> + 'static,
 {
     pub(crate) fn new(machine: M, world: W, inbox: Inbox<M>, clock: Clock) -> Self {
-        Self { core: Core::new(machine, world, inbox, clock) }
+        Self { core: DriverCore::new(machine, world, inbox, clock) }
     }
 
     /// The driver's counters, which can be read while it runs.
-    pub(crate) fn counters(&self) -> Arc<Counters> {
+    pub(crate) fn counters(&self) -> Arc<DriverCounters> {
         self.core.counters.clone()
     }
 
@@ -172,15 +172,15 @@ where
             inbox: inbox.clone(),
             runtime: Handle::current(),
         });
-        let _over = Over(&shared);
+        let _over = MachineDropGuard(&shared);
         if W::ON_CALLERS {
-            let shared: Arc<dyn RunNow> = shared.clone();
+            let shared: Arc<dyn InlineRunner> = shared.clone();
             inbox.run_by(Arc::downgrade(&shared));
         }
         loop {
             match shared.step() {
-                Step::More => tokio::task::yield_now().await, // lets other tasks run
-                Step::Rest(until) => {
+                LoopStep::More => tokio::task::yield_now().await, // lets other tasks run
+                LoopStep::Rest(until) => {
                     let is_pushed = match until {
                         None => {
                             inbox.pushed().await;
@@ -192,7 +192,7 @@ where
                         give_way(&inbox, until).await;
                     }
                 }
-                Step::Over(core) => return core.end(),
+                LoopStep::Over(core) => return core.end(),
             }
         }
     }
@@ -217,28 +217,28 @@ async fn give_way<M: Machine>(inbox: &Inbox<M>, until: Option<tokio::time::Insta
 }
 
 /// The loop's next step.
-enum Step<M: Machine, W> {
+enum LoopStep<M: Machine, W> {
     /// More inputs or deadlines are pending.
     More,
     /// Sleep until the inbox wakes the loop, or until this time.
     Rest(Option<tokio::time::Instant>),
     /// The inbox is closed and empty.
-    Over(Box<Core<M, W>>),
+    Over(Box<DriverCore<M, W>>),
 }
 
 /// The machine, shared between the loop and callers that run turns of at most [`TURN_NOW_MAX`]
 /// inputs. No thread blocks on the lock: a caller that finds it held wakes the loop instead, and a
 /// loop that finds it held is woken by the holder.
 struct SharedCore<M: Machine, W> {
-    core: Mutex<Option<Core<M, W>>>, // `None` after the loop's end
-    loop_waits: AtomicBool,          // the loop has found the lock held
+    core: Mutex<Option<DriverCore<M, W>>>, // `None` after the loop's end
+    loop_waits: AtomicBool,                // the loop has found the lock held
     inbox: Inbox<M>,
     runtime: Handle,
 }
 
-impl<M: Machine, W: World<M>> SharedCore<M, W> {
-    fn step(&self) -> Step<M, W> {
-        let Some(mut guard) = self.lock_for_loop() else { return Step::Rest(None) };
+impl<M: Machine, W: MachineEnvironment<M>> SharedCore<M, W> {
+    fn step(&self) -> LoopStep<M, W> {
+        let Some(mut guard) = self.lock_for_loop() else { return LoopStep::Rest(None) };
         let core = guard.as_mut().expect("only the loop takes the core, at its end");
         if let Some(panic) = core.failed.take() {
             *guard = None; // a machine that has panicked must not run again
@@ -250,21 +250,21 @@ impl<M: Machine, W: World<M>> SharedCore<M, W> {
                 TakeResult::TheLast => break,
                 TakeResult::Nothing if !core.is_due() => {
                     core.armed = core.machine.next_deadline();
-                    return Step::Rest(core.armed.map(|at| core.clock.moment(at)));
+                    return LoopStep::Rest(core.armed.map(|at| core.clock.moment(at)));
                 }
                 TakeResult::Some | TakeResult::Nothing => core.turn(),
             }
             // Yield only if there is more to do, because the runtime wakes a thread for a yielding
             // task.
             if !core.batch.is_empty() || core.is_due() || core.inbox.has_any() {
-                return Step::More;
+                return LoopStep::More;
             }
         }
-        Step::Over(Box::new(guard.take().expect("the core is present until the loop's end")))
+        LoopStep::Over(Box::new(guard.take().expect("the core is present until the loop's end")))
     }
 
     /// Takes the lock for the loop. Returns `None` if a caller runs a turn; it will wake the loop.
-    fn lock_for_loop(&self) -> Option<MutexGuard<'_, Option<Core<M, W>>>> {
+    fn lock_for_loop(&self) -> Option<MutexGuard<'_, Option<DriverCore<M, W>>>> {
         self.loop_waits.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // either the lock is free here, or its holder sees `loop_waits`
         let guard = match self.core.try_lock() {
@@ -277,12 +277,12 @@ impl<M: Machine, W: World<M>> SharedCore<M, W> {
     }
 }
 
-impl<M, W> RunNow for SharedCore<M, W>
+impl<M, W> InlineRunner for SharedCore<M, W>
 where
     M: Machine<Input: Send, Output: Send> + Send,
-    W: World<M>,
+    W: MachineEnvironment<M>,
 {
-    fn run_now(&self) {
+    fn run_inline(&self) {
         let mut guard = match self.core.try_lock() {
             Ok(guard) => guard,
             // Another thread runs a turn, and may have checked the inbox for the last time already.
@@ -307,9 +307,9 @@ where
 
 /// Drops the machine when the loop ends in any way, after the turn that a caller may be running. No
 /// turn follows.
-struct Over<'a, M: Machine, W>(&'a SharedCore<M, W>);
+struct MachineDropGuard<'a, M: Machine, W>(&'a SharedCore<M, W>);
 
-impl<M: Machine, W> Drop for Over<'_, M, W> {
+impl<M: Machine, W> Drop for MachineDropGuard<'_, M, W> {
     fn drop(&mut self) {
         let mut guard = self.0.core.lock().unwrap_or_else(PoisonError::into_inner);
         let core = guard.take();
@@ -318,13 +318,13 @@ impl<M: Machine, W> Drop for Over<'_, M, W> {
     }
 }
 
-struct Core<M: Machine, W> {
+struct DriverCore<M: Machine, W> {
     machine: M,
     world: W,
     inbox: Inbox<M>,
     clock: Clock,
-    counters: Arc<Counters>,
-    batch: VecDeque<Item<M>>, // ≤ TURN_MAX; between turns: items for which the last had no time
+    counters: Arc<DriverCounters>,
+    batch: VecDeque<InboxEntry<M>>, // ≤ TURN_MAX; between turns: items for which the last had no time
     out: Outbox<M::Output>,
     slow: LogThrottle,
     turn_span: Duration, // `TURN_SPAN`, but tests of other bounds have no such bound
@@ -332,7 +332,7 @@ struct Core<M: Machine, W> {
     failed: Option<Box<dyn Any + Send>>, // panic of a turn on a caller's thread
 }
 
-impl<M: Machine, W: World<M>> Core<M, W> {
+impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
     fn new(machine: M, world: W, inbox: Inbox<M>, clock: Clock) -> Self {
         Self {
             machine,
@@ -398,8 +398,8 @@ impl<M: Machine, W: World<M>> Core<M, W> {
             }
             inputs += 1;
             match item {
-                Item::Input(input) => self.machine.handle(now, input, &mut self.out),
-                Item::Look(look) => look(&self.machine),
+                InboxEntry::Input(input) => self.machine.handle(now, input, &mut self.out),
+                InboxEntry::Look(look) => look(&self.machine),
             }
         }
         let ticks = self.tick();

@@ -42,14 +42,14 @@ pub(crate) struct Closed;
 type Look<M> = Box<dyn FnOnce(&M) + Send>;
 
 /// An entry of the inbox.
-pub(super) enum Item<M: Machine> {
+pub(super) enum InboxEntry<M: Machine> {
     Input(M::Input),
     Look(Look<M>),
 }
 
 /// A request, and whether it occupies a place of the bounded queue.
 struct QueuedRequest<M: Machine> {
-    item: Item<M>,
+    item: InboxEntry<M>,
     counted: bool,
 }
 
@@ -102,9 +102,9 @@ pub(crate) enum Urgency {
 }
 
 /// Runs a turn of the machine on the caller's thread.
-pub(super) trait RunNow: Send + Sync {
+pub(super) trait InlineRunner: Send + Sync {
     /// Runs a turn, unless another thread runs one already. Wakes the loop for remaining work.
-    fn run_now(&self);
+    fn run_inline(&self);
 }
 
 struct InboxState<M: Machine> {
@@ -114,7 +114,7 @@ struct InboxState<M: Machine> {
     places: Semaphore, // places for requests; fair, and cancel-safe for waiting callers
     callers: AtomicUsize,
     room: Notify, // for messages
-    runner: OnceLock<Weak<dyn RunNow>>,
+    runner: OnceLock<Weak<dyn InlineRunner>>,
 }
 
 /// The inbox of one machine. All clones refer to the same inbox.
@@ -128,7 +128,7 @@ impl<M: Machine> Clone for Inbox<M> {
 
 /// Number of queued inputs of a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub struct QueueLengths {
     /// Queued facts of other parts of the node.
     pub facts: usize,
     /// Queued requests of programs.
@@ -220,21 +220,21 @@ impl<M: Machine> Inbox<M> {
     }
 
     /// Waits for a place for a request. Cancel-safe and fair.
-    pub(crate) async fn place(&self) -> Result<Place<'_, M>, Closed> {
+    pub(crate) async fn place(&self) -> Result<QueuePermit<'_, M>, Closed> {
         let _counted = Counted::new(&self.0.callers);
         let permit = self.0.places.acquire().await.map_err(|_| Closed)?;
-        Ok(Place { inbox: self, permit })
+        Ok(QueuePermit { inbox: self, permit })
     }
 
     /// Returns a place for a request, if one is free and no caller waits for it.
-    pub(crate) fn place_now(&self) -> Option<Place<'_, M>> {
+    pub(crate) fn place_now(&self) -> Option<QueuePermit<'_, M>> {
         let permit = self.0.places.try_acquire().ok()?;
-        Some(Place { inbox: self, permit })
+        Some(QueuePermit { inbox: self, permit })
     }
 
     /// Pushes a request without a place: the begin or end of a subscription, which cannot wait.
     pub(crate) fn request_now(&self, input: M::Input) -> Result<(), Closed> {
-        let asked = QueuedRequest { item: Item::Input(input), counted: false };
+        let asked = QueuedRequest { item: InboxEntry::Input(input), counted: false };
         self.push(TurnThread::Loop, |queues| queues.requests.push_back(asked))
     }
 
@@ -265,7 +265,7 @@ impl<M: Machine> Inbox<M> {
     }
 
     /// Sets the runner by which callers run turns of a sleeping machine.
-    pub(super) fn run_by(&self, runner: Weak<dyn RunNow>) {
+    pub(super) fn run_by(&self, runner: Weak<dyn InlineRunner>) {
         let _ = self.0.runner.set(runner); // an inbox has one driver
     }
 
@@ -316,9 +316,9 @@ impl<M: Machine> Inbox<M> {
         drop((facts, requests, urgent.waiting, messages.waiting));
     }
 
-    pub(crate) fn waiting(&self) -> Waiting {
+    pub(crate) fn waiting(&self) -> QueueLengths {
         let queues = self.lock();
-        Waiting {
+        QueueLengths {
             facts: queues.facts.len(),
             requests: queues.requests.len(),
             callers: self.0.callers.load(Ordering::Relaxed),
@@ -358,23 +358,23 @@ impl<M: Machine> Inbox<M> {
     /// and requests in equal shares, so that neither starves the other.
     pub(super) fn take(
         &self,
-        batch: &mut VecDeque<Item<M>>,
+        batch: &mut VecDeque<InboxEntry<M>>,
         most: usize,
         policy: TakePolicy,
     ) -> TakeResult {
         let mut guard = self.lock();
         let queues = &mut *guard;
         let facts = queues.facts.len().min(most);
-        batch.extend(queues.facts.drain(..facts).map(Item::Input));
+        batch.extend(queues.facts.drain(..facts).map(InboxEntry::Input));
         let urgent = queues.urgent.waiting.len().min(most - facts);
-        batch.extend(queues.urgent.take(urgent).map(Item::Input));
+        batch.extend(queues.urgent.take(urgent).map(InboxEntry::Input));
         let (mut places, mut freed) = (0, urgent > 0);
         if policy == TakePolicy::All || queues.closed {
             let left = most - facts - urgent;
             let (asked, said) = (queues.requests.len(), queues.messages.waiting.len());
             let messages = said.min(left - asked.min(left / 2));
             let requests = asked.min(left - messages);
-            batch.extend(queues.messages.take(messages).map(Item::Input));
+            batch.extend(queues.messages.take(messages).map(InboxEntry::Input));
             for asked in queues.requests.drain(..requests) {
                 places += usize::from(asked.counted);
                 batch.push_back(asked.item);
@@ -419,7 +419,7 @@ impl<M: Machine> Inbox<M> {
             return;
         }
         match self.0.runner.get().filter(|_| is_here).and_then(Weak::upgrade) {
-            Some(runner) => runner.run_now(),
+            Some(runner) => runner.run_inline(),
             None => self.notify(),
         }
     }
@@ -437,26 +437,26 @@ impl<M: Machine> Inbox<M> {
 }
 
 /// A place in the queue of requests, released when it is dropped unused.
-pub(crate) struct Place<'a, M: Machine> {
+pub(crate) struct QueuePermit<'a, M: Machine> {
     inbox: &'a Inbox<M>,
     permit: tokio::sync::SemaphorePermit<'a>,
 }
 
-impl<M: Machine> Place<'_, M> {
+impl<M: Machine> QueuePermit<'_, M> {
     pub(crate) fn request(self, input: M::Input) -> Result<(), Closed> {
-        self.push(Item::Input(input), TurnThread::Loop)
+        self.push(InboxEntry::Input(input), TurnThread::Loop)
     }
 
     /// Like [`request`](Self::request), but runs a turn on this thread if the machine sleeps.
     pub(crate) fn request_here(self, input: M::Input) -> Result<(), Closed> {
-        self.push(Item::Input(input), TurnThread::Here)
+        self.push(InboxEntry::Input(input), TurnThread::Here)
     }
 
     pub(crate) fn look(self, look: impl FnOnce(&M) + Send + 'static) -> Result<(), Closed> {
-        self.push(Item::Look(Box::new(look)), TurnThread::Loop)
+        self.push(InboxEntry::Look(Box::new(look)), TurnThread::Loop)
     }
 
-    fn push(self, item: Item<M>, turn: TurnThread) -> Result<(), Closed> {
+    fn push(self, item: InboxEntry<M>, turn: TurnThread) -> Result<(), Closed> {
         let Self { inbox, permit } = self;
         inbox.push(turn, |queues| {
             queues.requests.push_back(QueuedRequest { item, counted: true });
@@ -510,8 +510,8 @@ mod tests {
         let mut batch = VecDeque::new();
         let took = inbox.take(&mut batch, most, policy);
         let inputs = batch.into_iter().map(|item| match item {
-            Item::Input(input) => input,
-            Item::Look(_) => panic!("no test pushes a look"),
+            InboxEntry::Input(input) => input,
+            InboxEntry::Look(_) => panic!("no test pushes a look"),
         });
         (inputs.collect(), took)
     }
@@ -534,7 +534,7 @@ mod tests {
         assert_eq!(take(&inbox, 9, TakePolicy::Little), (vec![2], TakeResult::Some));
         assert_eq!(take(&inbox, 100, TakePolicy::All).0.len(), 12);
         assert_eq!(take(&inbox, 100, TakePolicy::All), (vec![], TakeResult::Nothing));
-        assert_eq!(inbox.waiting(), Waiting::default());
+        assert_eq!(inbox.waiting(), QueueLengths::default());
     }
 
     #[test]
@@ -581,7 +581,7 @@ mod tests {
         assert_eq!(take(&inbox, 1, TakePolicy::Little).0, [10]);
         assert_eq!(inbox.room(Urgency::Urgent).now_or_never(), Some(()));
         assert_eq!(take(&inbox, 9, TakePolicy::All).0, [11, 0, 1]);
-        assert_eq!(inbox.waiting(), Waiting::default());
+        assert_eq!(inbox.waiting(), QueueLengths::default());
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use ostraca_ddata::id::ReplicaId;
 
-use super::outgoing::{NotSent, Outgoing};
-use super::wiring::Part;
-use crate::net::Class;
+use super::message_sender::{MessageSender, NotSent};
+use super::routes::Subsystem;
+use crate::net::TrafficClass;
 use crate::net::handle::Net;
 use crate::net::lane::{Lane, SendError};
 
@@ -18,7 +18,7 @@ const KNOWN_MAX: usize = 4_096;
 #[derive(Debug)]
 pub(super) struct Lanes {
     net: Arc<OnceLock<Net>>, // empty until the transport has started
-    known: BTreeMap<(ReplicaId, Class), Lane>, // ≤ KNOWN_MAX
+    known: BTreeMap<(ReplicaId, TrafficClass), Lane>, // ≤ KNOWN_MAX
 }
 
 impl Lanes {
@@ -26,7 +26,7 @@ impl Lanes {
         Self { net, known: BTreeMap::new() }
     }
 
-    fn find(&mut self, to: ReplicaId, class: Class) -> Option<Lane> {
+    fn find(&mut self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
@@ -39,7 +39,7 @@ impl Lanes {
     pub(super) fn send_with(
         &mut self,
         to: ReplicaId,
-        class: Class,
+        class: TrafficClass,
         header: &[&str],
         message: &[u8],
     ) -> Result<(), NotSent> {
@@ -54,13 +54,13 @@ impl Lanes {
     }
 }
 
-impl Outgoing for Lanes {
-    fn send(&mut self, to: ReplicaId, class: Class, message: &[u8]) -> Result<(), NotSent> {
-        self.send_with(to, class, Part::Replicator.header(), message)
+impl MessageSender for Lanes {
+    fn send(&mut self, to: ReplicaId, class: TrafficClass, message: &[u8]) -> Result<(), NotSent> {
+        self.send_with(to, class, Subsystem::Replicator.header(), message)
     }
 
     fn send_lease(&mut self, to: ReplicaId, message: &[u8]) -> Result<(), NotSent> {
-        self.send_with(to, Class::Control, Part::Lease.header(), message)
+        self.send_with(to, TrafficClass::Control, Subsystem::Lease.header(), message)
     }
 
     fn name_of(&self, node: ReplicaId) -> String {

@@ -1,4 +1,4 @@
-//! [`Lease`]: the hosting lease of this node.
+//! [`LeaseDeadline`]: the hosting lease of this node.
 //!
 //! Clock check before every message (docs/protocol/leases.md#clock-check-before-every-message): an
 //! entity compares the lease with the clock before every message and every poll. Membership writes
@@ -16,12 +16,12 @@ use super::clock::Clock;
 /// The hosting lease: until when entities of this node may begin to handle messages. Cheap to
 /// clone; all clones refer to the same lease.
 #[derive(Clone, Debug)]
-pub struct Lease {
+pub struct LeaseDeadline {
     until: Arc<AtomicU64>, // nanoseconds of `clock`
     clock: Clock,
 }
 
-impl Lease {
+impl LeaseDeadline {
     /// Creates a lease that has not been granted.
     pub(super) fn none(clock: Clock) -> Self {
         Self { until: Arc::default(), clock }
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn lease_serves_only_until_it_expires_or_ends() {
         let clock = Clock::start();
-        let lease = Lease::none(clock);
+        let lease = LeaseDeadline::none(clock);
         assert!(!lease.serves());
         lease.hold(clock.mono() + Duration::from_secs(3_600));
         assert!(lease.clone().serves() && lease.remaining() > Duration::from_secs(3_000));

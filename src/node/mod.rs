@@ -7,44 +7,44 @@
 //! | file | holds |
 //! |---|---|
 //! | `driver`, `inbox` | the loop that runs a machine, and the queue of its inputs |
-//! | [`wiring`] | pure functions that route a machine's outputs to other parts |
+//! | [`routes`] | pure functions that route a machine's outputs to other parts |
 //! | [`parts`], `control` | start and stop of the data part and the control part |
 //! | `stall` | detects what blocks threads of the program's runtime |
 //! | `start`, `ears` | start of a node, and dispatch of events while it runs |
 //! | [`replicator`], [`cluster`], [`sharding`], [`lease`] | handles for programs |
-//! | [`downing`] | a lease that the program may provide |
+//! | [`downing_lease`] | a lease that the program may provide |
 //! | [`shutdown`], `ending` | coordinated shutdown, and the node's own tasks in it |
-//! | [`outgoing`], `receiver` | sending to and receiving from the network |
+//! | [`message_sender`], `receiver` | sending to and receiving from the network |
 //! | [`disk`] | the task that writes to the durable store |
 
+mod admin_server;
 mod builder;
 pub mod clock;
 pub mod cluster;
 mod control;
-pub mod crew;
 mod data;
 pub mod disk;
-pub mod downing;
+pub mod downing_lease;
 mod driver;
-mod ears;
-mod ending;
-mod fixed;
+mod event_pump;
+pub mod executor;
 mod inbox;
 mod lanes;
 pub mod lease;
+mod log_throttle;
+pub mod message_sender;
 mod names;
-pub mod outgoing;
 pub mod parts;
-mod rarely;
 mod receiver;
 pub mod replicator;
 mod replies;
+pub mod routes;
 pub mod sharding;
 pub mod shutdown;
 mod stall;
 mod start;
-mod tools;
-pub mod wiring;
+mod static_membership;
+mod teardown;
 
 use std::sync::Arc;
 
@@ -54,19 +54,19 @@ use tokio::sync::watch;
 pub use self::builder::NodeBuilder;
 use self::cluster::Cluster;
 pub use self::control::MemoryError;
-pub use self::driver::{TURN_MAX, Turns};
-use self::ears::Up;
-use self::ending::RunningParts;
-pub use self::fixed::FixedError;
-pub use self::inbox::{InboxLimits, Waiting};
-use self::lease::Lease;
-use self::parts::Facts;
+pub use self::driver::{TURN_MAX, TurnStats};
+use self::event_pump::ConnectedNodes;
+pub use self::inbox::{InboxLimits, QueueLengths};
+use self::lease::LeaseDeadline;
+use self::parts::ReplicatorNotifier;
 use self::replicator::{Load, Replicator};
 use self::sharding::Sharding;
 use self::shutdown::{CoordinatedShutdown, Reason};
 use self::stall::StallMonitor;
 pub use self::stall::Stalls;
 pub use self::start::StartError;
+pub use self::static_membership::StaticMembershipError;
+use self::teardown::RunningParts;
 use crate::management::server::Server;
 use crate::net::NodeId;
 use crate::net::handle::{self, Net};
@@ -82,12 +82,12 @@ pub struct Node {
     net: Net,
     replicator: Replicator,
     cluster: Cluster,
-    lease: Lease,
+    lease: LeaseDeadline,
     sharding: Sharding,
     shutdown: CoordinatedShutdown,
-    facts: Facts,
+    facts: ReplicatorNotifier,
     management: Server,
-    up: watch::Receiver<Up>,
+    up: watch::Receiver<ConnectedNodes>,
     ending: Arc<RunningParts>,
     stall_monitor: StallMonitor,
     _identity: Arc<Identity>, // dropped last: its lock shows that this incarnation is alive
@@ -96,9 +96,9 @@ pub struct Node {
 /// Counters and queue lengths of a node at one moment.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct NodeStats {
     /// Lanes, peers, and refused connections.
-    pub net: handle::Stats,
+    pub net: handle::NetStats,
     /// Inbox and turns of the Replicator.
     pub replicator: Load,
     /// Stalls of handlers and of the program's runtime.
@@ -138,7 +138,7 @@ impl Node {
 
     /// The hosting lease: until when entities of this node may begin to handle messages.
     #[must_use]
-    pub fn lease(&self) -> Lease {
+    pub fn lease(&self) -> LeaseDeadline {
         self.lease.clone()
     }
 
@@ -157,8 +157,8 @@ impl Node {
     }
 
     /// Counters of this node: queue lengths, batch sizes, traffic of each lane.
-    pub async fn stats(&self) -> Stats {
-        Stats {
+    pub async fn stats(&self) -> NodeStats {
+        NodeStats {
             net: self.net.stats().await,
             replicator: self.replicator.load(),
             stalls: self.stall_monitor.stalls(),

@@ -54,9 +54,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::net::config::Config;
+    use crate::net::config::NetConfig;
     use crate::net::identity::Identity;
-    use crate::net::{Busy, Class, Inbound, Receiver};
+    use crate::net::{Busy, Inbound, Receiver, TrafficClass};
 
     struct AcceptsAll;
 
@@ -65,7 +65,7 @@ mod tests {
             Ok(())
         }
 
-        fn ready(&self, _: Class) -> futures::future::BoxFuture<'_, ()> {
+        fn ready(&self, _: TrafficClass) -> futures::future::BoxFuture<'_, ()> {
             Box::pin(std::future::ready(()))
         }
     }
@@ -77,7 +77,7 @@ mod tests {
         let names = NodeNames::new(Arc::downgrade(&cell));
         assert_eq!(names.of(unknown).to_string(), "0000000000c0ffee");
         let identity = Identity::load(None).expect("a new one");
-        let started = Net::start(&Config::default(), &identity, Arc::new(AcceptsAll)).await;
+        let started = Net::start(&NetConfig::default(), &identity, Arc::new(AcceptsAll)).await;
         let (net, _events) = started.expect("a free port");
         let me = net.me();
         assert!(cell.set(net).is_ok(), "it was empty");

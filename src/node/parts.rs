@@ -1,18 +1,18 @@
 //! Start and stop of the data part of a node: the Replicator, guarded by the node's lease promises
-//! ([`Guard`]), with its driver, disk task and receiver.
+//! ([`GuardedReplicator`]), with its driver, disk task and receiver.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock, Weak};
 
 use futures::FutureExt;
-use ostraca_ddata::bug::Canary;
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::durable::{MemoryStore, StoreError};
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
-use ostraca_ddata::replicator::stats::Stats;
-use ostraca_ddata::replicator::{Replicator as Unguarded, Setup};
+use ostraca_ddata::replicator::stats::ReplicatorStats;
+use ostraca_ddata::replicator::{Replicator as Unguarded, ReplicatorParameters};
 use rand::RngExt;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -20,19 +20,19 @@ use tokio::task::JoinHandle;
 
 use super::clock::Clock;
 use super::control::Alive;
-use super::data::{Answer, ControlHandle, DataWorld};
-use super::disk::{self, Disk, Store};
+use super::data::{ControlHandle, DataEnvironment, DataResult};
+use super::disk::{self, DiskHandle, Store};
 use super::driver::Driver;
 use super::inbox::{Inbox, InboxLimits};
-use super::outgoing::{Outgoing, Sending};
+use super::message_sender::{AtomicSendCounters, MessageSender};
 use super::receiver::{DataReceiver, LeaseResponder};
 use super::replicator::subscription::Subscribers;
 use super::replicator::{Replicator, ReplicatorState, said};
 use super::replies::Replies;
-use super::sharding::hostings::Hostings;
-use super::wiring::{self, Event, Fact};
-use crate::cluster::bug::Canary as NoCanary;
-use crate::cluster::lease::guard::{Grants, Guard, GuardInput};
+use super::routes::{self, Fact, ReplicatorEvent};
+use super::sharding::region_registry::RegionRegistry;
+use crate::cluster::fault_injection::MembershipFaultInjection as NoCanary;
+use crate::cluster::lease::guard::{Grants, GuardInput, GuardedReplicator};
 use crate::net::Receiver;
 use crate::net::handle::Net;
 
@@ -42,7 +42,7 @@ const EVENTS_MAX: usize = 1_024;
 /// Setup of a node's Replicator.
 pub struct ReplicatorSetup {
     /// Setup of the machine: its id, settings and user types.
-    pub machine: Setup,
+    pub machine: ReplicatorParameters,
     /// Store for durable keys; read at the start only if the settings name such keys.
     pub store: Store,
     /// Bounds of its queues.
@@ -52,7 +52,7 @@ pub struct ReplicatorSetup {
 impl ReplicatorSetup {
     /// Creates a setup with a store in memory and the default limits.
     #[must_use]
-    pub fn new(machine: Setup) -> Self {
+    pub fn new(machine: ReplicatorParameters) -> Self {
         Self { machine, store: Box::new(MemoryStore::new()), inbox: InboxLimits::default() }
     }
 }
@@ -65,11 +65,11 @@ pub struct ReplicatorPart {
     /// [`Receiver::pause`] after a batch, otherwise messages are handled late.
     pub receiver: Arc<dyn Receiver>,
     /// Handle by which membership and the network report facts.
-    pub facts: Facts,
+    pub facts: ReplicatorNotifier,
     /// Events that the node must handle.
-    pub events: mpsc::Receiver<Event>,
+    pub events: mpsc::Receiver<ReplicatorEvent>,
     /// Handle that stops the Replicator.
-    pub running: Running,
+    pub running: ReplicatorTask,
 }
 
 impl std::fmt::Debug for ReplicatorPart {
@@ -80,15 +80,15 @@ impl std::fmt::Debug for ReplicatorPart {
 
 /// Reports facts of other parts to the Replicator. Never waits; after the stop facts are dropped.
 #[derive(Clone)]
-pub struct Facts {
-    inbox: Inbox<Guard>,
+pub struct ReplicatorNotifier {
+    inbox: Inbox<GuardedReplicator>,
     grants: Grants,
 }
 
-impl Facts {
+impl ReplicatorNotifier {
     /// Reports a fact to the Replicator.
     pub fn tell(&self, fact: Fact) {
-        self.give(wiring::tell(fact));
+        self.give(routes::tell(fact));
     }
 
     /// The lease promises of this node, which answer heartbeats.
@@ -102,54 +102,54 @@ impl Facts {
     }
 }
 
-impl std::fmt::Debug for Facts {
+impl std::fmt::Debug for ReplicatorNotifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Facts")
     }
 }
 
 /// Handle to the Replicator's task. Dropping it stops the task without waiting for its end.
-pub struct Running {
-    inbox: Inbox<Guard>,
-    task: Option<JoinHandle<Result<Stats, Failed>>>,
+pub struct ReplicatorTask {
+    inbox: Inbox<GuardedReplicator>,
+    task: Option<JoinHandle<Result<ReplicatorStats, ReplicatorPanic>>>,
     disk: Option<JoinHandle<()>>,
 }
 
 /// The Replicator panicked, which is a bug. Acknowledged writes are held by other replicas.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the Replicator failed: {message}; report this, and restart the node")]
-pub struct Failed {
+pub struct ReplicatorPanic {
     /// Message of the panic.
     pub message: String,
 }
 
-impl Running {
+impl ReplicatorTask {
     /// Stops the Replicator. Queued inputs are still handled, and their messages and records are
     /// sent and written. Requests that wait for other replicas fail, and streams end. Returns the
     /// counters.
     ///
     /// # Errors
-    /// [`Failed`] if the Replicator has panicked.
-    pub async fn stop(mut self) -> Result<Stats, Failed> {
+    /// [`ReplicatorPanic`] if the Replicator has panicked.
+    pub async fn stop(mut self) -> Result<ReplicatorStats, ReplicatorPanic> {
         self.inbox.close();
         let ended = match self.task.take() {
             Some(task) => task.await,
-            None => return Err(Failed { message: "it was stopped twice".to_owned() }),
+            None => return Err(ReplicatorPanic { message: "it was stopped twice".to_owned() }),
         };
         if let Some(disk) = self.disk.take() {
             let _ = disk.await; // the task catches panics of the store
         }
-        ended.unwrap_or_else(|error| Err(Failed { message: error.to_string() }))
+        ended.unwrap_or_else(|error| Err(ReplicatorPanic { message: error.to_string() }))
     }
 }
 
-impl Drop for Running {
+impl Drop for ReplicatorTask {
     fn drop(&mut self) {
         self.inbox.close();
     }
 }
 
-impl std::fmt::Debug for Running {
+impl std::fmt::Debug for ReplicatorTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Running")
     }
@@ -164,11 +164,11 @@ impl std::fmt::Debug for Running {
 /// [`StoreError`] if the store cannot be read; its message states what to do.
 pub async fn start_replicator(
     setup: ReplicatorSetup,
-    outgoing: impl Outgoing,
+    outgoing: impl MessageSender,
 ) -> Result<ReplicatorPart, StoreError> {
     let node = InNode {
         sibling: None,
-        hostings: Arc::default(),
+        region_registry: Arc::default(),
         clock: Clock::start(),
         alive: Arc::new(()),
         runtime: Handle::current(),
@@ -182,7 +182,7 @@ pub(super) struct InNode {
     /// The control part, if it runs.
     pub(super) sibling: Option<ControlHandle>,
     /// The hosted entity types.
-    pub(super) hostings: Arc<Hostings>,
+    pub(super) region_registry: Arc<RegionRegistry>,
     /// The clock of all parts.
     pub(super) clock: Clock,
     /// A value that must outlive the Replicator.
@@ -196,10 +196,10 @@ pub(super) struct InNode {
 /// Starts the Replicator in a node; see [`start_replicator`].
 pub(super) async fn start_in_node(
     setup: ReplicatorSetup,
-    outgoing: impl Outgoing,
+    outgoing: impl MessageSender,
     node: InNode,
 ) -> Result<ReplicatorPart, StoreError> {
-    let InNode { sibling, hostings, clock, alive, runtime, leases } = node;
+    let InNode { sibling, region_registry, clock, alive, runtime, leases } = node;
     let ReplicatorSetup { machine, mut store, inbox: limits } = setup;
     let mut loaded = None;
     if !machine.config.durable_keys.is_empty() {
@@ -209,11 +209,12 @@ pub(super) async fn start_in_node(
     }
     let inbox = Inbox::new(limits);
     let replies_limit = machine.config.max_pending_requests.saturating_add(limits.requests);
-    let replies = Arc::new(Replies::<Answer>::new(replies_limit));
-    let (subscribers, sending) = (Arc::<Subscribers>::default(), Arc::<Sending>::default());
+    let replies = Arc::new(Replies::<DataResult>::new(replies_limit));
+    let (subscribers, sending) =
+        (Arc::<Subscribers>::default(), Arc::<AtomicSendCounters>::default());
     let (events, last, told) = last_reserved(EVENTS_MAX);
-    let guard = Guard::new(Unguarded::new(machine), NoCanary::none());
-    let facts = Facts { inbox: inbox.clone(), grants: guard.grants() };
+    let guard = GuardedReplicator::new(Unguarded::new(machine), NoCanary::none());
+    let facts = ReplicatorNotifier { inbox: inbox.clone(), grants: guard.grants() };
     let beats = leases.map(|net| LeaseResponder::new(guard.grants(), net, clock));
     if let Some(records) = loaded {
         facts.tell(Fact::Loaded(records));
@@ -222,8 +223,8 @@ pub(super) async fn start_in_node(
     let persisted = move |id, result| {
         back.tell(Fact::Persisted { id, result });
     };
-    let (disk, disk_task) = Disk::start(store, alive.clone(), persisted, &runtime);
-    let world = DataWorld {
+    let (disk, disk_task) = DiskHandle::start(store, alive.clone(), persisted, &runtime);
+    let world = DataEnvironment {
         outgoing,
         sending: sending.clone(),
         replies: replies.clone(),
@@ -237,11 +238,12 @@ pub(super) async fn start_in_node(
     };
     let driver = Driver::new(guard, world, inbox.clone(), clock);
     let counters = driver.counters();
-    let ended = Ended { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
+    let ended =
+        TaskEndGuard { replies: replies.clone(), subscribers: subscribers.clone(), _alive: alive };
     let task = runtime.spawn(run(driver, ended, last));
     runtime.spawn(Replies::look_after(Arc::downgrade(&replies)));
     let control = sibling.map(|sibling| sibling.inbox);
-    let receiver = DataReceiver::new(inbox.clone(), control, hostings, clock);
+    let receiver = DataReceiver::new(inbox.clone(), control, region_registry, clock);
     let receiver = Arc::new(receiver.answering(beats));
     let handle = Replicator::new(ReplicatorState {
         inbox: inbox.clone(),
@@ -252,15 +254,15 @@ pub(super) async fn start_in_node(
         receiver: receiver.clone(),
         sending,
     });
-    let running = Running { inbox, task: Some(task), disk: Some(disk_task) };
+    let running = ReplicatorTask { inbox, task: Some(task), disk: Some(disk_task) };
     Ok(ReplicatorPart { handle, receiver, facts, events: told, running })
 }
 
-async fn run<O: Outgoing>(
-    driver: Driver<Guard, DataWorld<O>>,
-    ended: Ended,
-    last: mpsc::OwnedPermit<Event>,
-) -> Result<Stats, Failed> {
+async fn run<O: MessageSender>(
+    driver: Driver<GuardedReplicator, DataEnvironment<O>>,
+    ended: TaskEndGuard,
+    last: mpsc::OwnedPermit<ReplicatorEvent>,
+) -> Result<ReplicatorStats, ReplicatorPanic> {
     let result = AssertUnwindSafe(driver.run()).catch_unwind().await;
     drop(ended);
     match result {
@@ -271,8 +273,8 @@ async fn run<O: Outgoing>(
                 message,
                 "node.replicator_failed: the Replicator panicked, which is a bug; the node stops"
             );
-            drop(last.send(Event::Failed(message.clone()))); // fails only if the node has ended
-            Err(Failed { message })
+            drop(last.send(ReplicatorEvent::Failed(message.clone()))); // fails only if the node has ended
+            Err(ReplicatorPanic { message })
         }
     }
 }
@@ -286,13 +288,13 @@ fn last_reserved<T>(places: usize) -> (mpsc::Sender<T>, mpsc::OwnedPermit<T>, mp
 }
 
 /// Fails all pending requests and ends all streams when the Replicator's task ends in any way.
-struct Ended {
-    replies: Arc<Replies<Answer>>,
+struct TaskEndGuard {
+    replies: Arc<Replies<DataResult>>,
     subscribers: Arc<Subscribers>,
     _alive: Alive,
 }
 
-impl Drop for Ended {
+impl Drop for TaskEndGuard {
     fn drop(&mut self) {
         self.replies.end();
         self.subscribers.end();
@@ -314,9 +316,11 @@ impl Drop for Ended {
 pub async fn alone() -> ReplicatorPart {
     let mut rng = rand::rng();
     let (me, seed) = (ReplicaId::new(rng.random()), rng.random());
-    let (config, registry, canary) = (Config::default(), Registry::new(), Canary::none());
+    let (config, registry, fault_injection) =
+        (ReplicatorConfig::default(), Registry::new(), FaultInjection::none());
     drop(rng);
-    let setup = ReplicatorSetup::new(Setup { me, config, registry, seed, canary });
+    let setup =
+        ReplicatorSetup::new(ReplicatorParameters { me, config, registry, seed, fault_injection });
     let part = start_replicator(setup, ()).await.expect("memory is always readable");
     let id = EpochId { generation: 1, number: 1 };
     let epoch = Epoch::founding(id, vec![me], EpochSettings::default()).expect("one member");

@@ -15,14 +15,14 @@ use ostraca_ddata::replicator::port;
 use super::clock::Clock;
 use super::control::machine::{ControlInbox, ControlInput};
 use super::inbox::{Inbox, Urgency};
-use super::rarely::PeerThrottle;
-use super::sharding::hostings::Hostings;
-use super::wiring::membership::{self, Lease};
-use super::wiring::{self, Heard, Part};
-use crate::cluster::lease::guard::{Grants, Guard, GuardInput};
-use crate::cluster::lease::{Beat, LeaseMessage};
+use super::log_throttle::PeerThrottle;
+use super::routes::membership::{self, RoutedLeaseMessage};
+use super::routes::{self, ReceivedMessage, Subsystem};
+use super::sharding::region_registry::RegionRegistry;
+use crate::cluster::lease::guard::{Grants, GuardInput, GuardedReplicator};
+use crate::cluster::lease::{Heartbeat, LeaseMessage};
 use crate::net::handle::Net;
-use crate::net::{Busy, Class, Inbound, Receiver};
+use crate::net::{Busy, Inbound, Receiver, TrafficClass};
 use crate::sharding::is_answer;
 
 /// Weight of an answer when a lane reader measures its turn. An answer wakes its caller, while
@@ -34,10 +34,10 @@ const ANSWER_WEIGHT: usize = 2;
 /// Receives messages for the Replicator and its lease grantor, for membership and the sharding
 /// machines (if they run), and for entities.
 pub(crate) struct DataReceiver {
-    inbox: Inbox<Guard>,
+    inbox: Inbox<GuardedReplicator>,
     beats: Option<LeaseResponder>,
     control: Option<ControlInbox>,
-    hostings: Arc<Hostings>,
+    region_registry: Arc<RegionRegistry>,
     clock: Clock,
     taken: AtomicU64,
     undecodable: AtomicU64,
@@ -46,14 +46,14 @@ pub(crate) struct DataReceiver {
 
 impl DataReceiver {
     pub(crate) fn new(
-        inbox: Inbox<Guard>,
+        inbox: Inbox<GuardedReplicator>,
         control: Option<ControlInbox>,
-        hostings: Arc<Hostings>,
+        region_registry: Arc<RegionRegistry>,
         clock: Clock,
     ) -> Self {
         let (taken, undecodable) = (AtomicU64::new(0), AtomicU64::new(0));
         let (beats, warned) = (None, Mutex::default());
-        Self { inbox, beats, control, hostings, clock, taken, undecodable, warned }
+        Self { inbox, beats, control, region_registry, clock, taken, undecodable, warned }
     }
 
     /// Sets how lease heartbeats are answered on arrival. `None`: by the Replicator in its next
@@ -77,15 +77,19 @@ impl DataReceiver {
         if !self.has_room() {
             return Err(Busy); // before decoding, which would be repeated later
         }
-        let input = match wiring::hear_control(message) {
-            Ok(Heard::Cluster { from, message }) => {
+        let input = match routes::hear_control(message) {
+            Ok(ReceivedMessage::Cluster { from, message }) => {
                 ControlInput::Heard { from, message, at: self.clock.mono() }
             }
-            Ok(Heard::Lease { from, message: said }) => match membership::lease(from, said) {
-                Lease::Membership(input) => input.into(),
-                Lease::Guard(input) => return self.promise(input, message.body.len()),
-            },
-            Ok(Heard::Sharding(fact)) => fact.into(),
+            Ok(ReceivedMessage::Lease { from, message: said }) => {
+                match membership::lease(from, said) {
+                    RoutedLeaseMessage::Membership(input) => input.into(),
+                    RoutedLeaseMessage::Guard(input) => {
+                        return self.promise(input, message.body.len());
+                    }
+                }
+            }
+            Ok(ReceivedMessage::Sharding(fact)) => fact.into(),
             Err(why) => {
                 self.refuse(message, &why);
                 return Ok(());
@@ -107,7 +111,7 @@ impl DataReceiver {
                 }
                 // The Replicator compares the sender's epoch with its own, to find out which of the
                 // two is behind.
-                GuardInput::Data(port::Input::PeerEpoch { from, id: Some(beat.epoch) })
+                GuardInput::Data(port::ReplicatorInput::PeerEpoch { from, id: Some(beat.epoch) })
             }
             (_, input) => input,
         };
@@ -157,14 +161,14 @@ impl LeaseResponder {
 
     /// Answers a heartbeat with a grant if that is possible. Returns whether the Replicator must be
     /// told the sender's epoch.
-    fn answer(&self, from: ReplicaId, beat: Beat) -> bool {
+    fn answer(&self, from: ReplicaId, beat: Heartbeat) -> bool {
         let beaten = self.grants.beat(self.clock.now(), from, beat);
         if let Some(message) = beaten.answer {
             let net = self.net.upgrade();
             let net = net.as_deref().and_then(OnceLock::get);
-            if let Some(lane) = net.and_then(|net| net.lane(from, Class::Control)) {
+            if let Some(lane) = net.and_then(|net| net.lane(from, TrafficClass::Control)) {
                 // An unsent grant is like a lost one: the next heartbeat is answered again.
-                let _ = lane.send(Part::Lease.header(), &wiring::say(&message));
+                let _ = lane.send(Subsystem::Lease.header(), &routes::say(&message));
             }
         }
         beaten.is_news
@@ -173,11 +177,11 @@ impl LeaseResponder {
 
 impl Receiver for DataReceiver {
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
-        if message.class == Class::Control && !message.fields.is_empty() {
+        if message.class == TrafficClass::Control && !message.fields.is_empty() {
             return self.receive_control(&message);
         }
-        if message.class == Class::User {
-            if let Err(why) = self.hostings.arrived(&message) {
+        if message.class == TrafficClass::User {
+            if let Err(why) = self.region_registry.arrived(&message) {
                 self.refuse(&message, &why);
             }
             // A lane reader never waits for a mailbox
@@ -188,7 +192,7 @@ impl Receiver for DataReceiver {
         if !self.inbox.has_room(urgency) {
             return Err(Busy); // before decoding, which would be repeated later
         }
-        match wiring::hear(&message) {
+        match routes::hear(&message) {
             Ok(input) => self.take(input, message.body.len(), urgency)?,
             Err(why) => self.refuse(&message, &why),
         }
@@ -199,18 +203,18 @@ impl Receiver for DataReceiver {
         if is_answer(message.body) { ANSWER_WEIGHT } else { 1 }
     }
 
-    fn pause(&self, class: Class) {
+    fn pause(&self, class: TrafficClass) {
         match class {
-            Class::Data | Class::Bulk => self.inbox.run(),
-            Class::Control | Class::User => {} // heartbeats and entities must not wait for a merge
+            TrafficClass::Data | TrafficClass::Bulk => self.inbox.run(),
+            TrafficClass::Control | TrafficClass::User => {} // heartbeats and entities must not wait for a merge
         }
     }
 
-    fn ready(&self, class: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, class: TrafficClass) -> BoxFuture<'_, ()> {
         let data = self.inbox.room(urgency(class));
         match &self.control {
             // The reader does not know which part was full, so wait for both.
-            Some(control) if class == Class::Control => {
+            Some(control) if class == TrafficClass::Control => {
                 futures::future::join(data, control.room(Urgency::Urgent)).map(|_| ()).boxed()
             }
             _ => data.boxed(),
@@ -218,9 +222,9 @@ impl Receiver for DataReceiver {
     }
 }
 
-const fn urgency(class: Class) -> Urgency {
+const fn urgency(class: TrafficClass) -> Urgency {
     match class {
-        Class::Control => Urgency::Urgent,
-        Class::Data | Class::User | Class::Bulk => Urgency::Ordinary,
+        TrafficClass::Control => Urgency::Urgent,
+        TrafficClass::Data | TrafficClass::User | TrafficClass::Bulk => Urgency::Ordinary,
     }
 }

@@ -69,7 +69,7 @@ impl<R> Replies<R> {
     pub(crate) fn open(
         self: &Arc<Self>,
         patience: Option<Duration>,
-    ) -> Result<Pending<R>, OpenError> {
+    ) -> Result<ReplyFuture<R>, OpenError> {
         let until = patience.and_then(|span| Instant::now().checked_add(span));
         let (sender, receiver) = oneshot::channel();
         let mut table = self.lock();
@@ -83,7 +83,7 @@ impl<R> Replies<R> {
         let others = table.open.len();
         table.open.insert(id, PendingRequest { sender, until });
         drop(table);
-        Ok(Pending { id, receiver, table: self.clone(), replied: false, others })
+        Ok(ReplyFuture { id, receiver, table: self.clone(), replied: false, others })
     }
 
     /// Returns a new id for a request that gets no reply.
@@ -158,7 +158,7 @@ impl<R> ReplyTable<R> {
 
 /// Future of a reply. Dropping it removes the request from the table.
 #[derive(Debug)]
-pub(crate) struct Pending<R> {
+pub(crate) struct ReplyFuture<R> {
     id: RequestId,
     receiver: oneshot::Receiver<R>,
     table: Arc<Replies<R>>,
@@ -166,7 +166,7 @@ pub(crate) struct Pending<R> {
     others: usize,
 }
 
-impl<R> Pending<R> {
+impl<R> ReplyFuture<R> {
     /// Id of the request.
     pub(crate) const fn id(&self) -> RequestId {
         self.id
@@ -178,7 +178,7 @@ impl<R> Pending<R> {
     }
 }
 
-impl<R> Future for Pending<R> {
+impl<R> Future for ReplyFuture<R> {
     type Output = Result<R, NoReply>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -188,7 +188,7 @@ impl<R> Future for Pending<R> {
     }
 }
 
-impl<R> Drop for Pending<R> {
+impl<R> Drop for ReplyFuture<R> {
     fn drop(&mut self) {
         if !self.replied {
             let entry = self.table.lock().open.remove(&self.id);

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::clock::Clock;
-use super::sharding::hostings::{BlockingHandler, Hostings};
+use super::sharding::region_registry::{BlockingHandler, RegionRegistry};
 use crate::sharding::polls::{self, LongPoll};
 
 /// Interval between two checks.
@@ -64,20 +64,20 @@ pub(super) struct StallMonitor {
 }
 
 impl StallMonitor {
-    /// Watches the runtime `watched` and the handlers of `hostings` from a thread of its own: one
+    /// Watches the runtime `watched` and the handlers of `region_registry` from a thread of its own: one
     /// that it shared with a Replicator would blame handlers for the Replicator's long turns.
     ///
     /// # Errors
     /// The operating system makes no further thread.
     pub(super) fn start(
         watched: Handle,
-        hostings: &Arc<Hostings>,
+        region_registry: &Arc<RegionRegistry>,
         clock: Clock,
     ) -> io::Result<Self> {
         let (counters, stopped) = (Arc::<StallCounters>::default(), Arc::<AtomicBool>::default());
         let checks = Checks {
             counters: counters.clone(),
-            hostings: Arc::downgrade(hostings),
+            region_registry: Arc::downgrade(region_registry),
             watched,
             clock,
             checked: clock.mono(),
@@ -114,19 +114,19 @@ impl Drop for StallMonitor {
 
 struct Checks {
     counters: Arc<StallCounters>,
-    hostings: Weak<Hostings>,
+    region_registry: Weak<RegionRegistry>,
     watched: Handle,
     clock: Clock,
     checked: Instant,
     resumed: Instant, // end of the last gap between two checks
-    probe: Option<Probe>,
+    probe: Option<StallProbe>,
     known: Vec<LongPoll>, // at the last check, already counted; ≤ threads of the process
     unlogged: Vec<BlockingHandler>, // ≤ UNLOGGED_MAX
     last_logged: Option<Instant>,
 }
 
 /// A task that was spawned on the watched runtime to measure its start delay.
-struct Probe {
+struct StallProbe {
     ran: oneshot::Receiver<()>,
     since: Instant,
     is_told: bool,
@@ -136,19 +136,19 @@ impl Checks {
     fn run(mut self, stopped: &AtomicBool) {
         while !stopped.load(Ordering::Acquire) {
             std::thread::park_timeout(CHECK_INTERVAL);
-            let Some(hostings) = self.hostings.upgrade() else { return };
+            let Some(region_registry) = self.region_registry.upgrade() else { return };
             let now = self.clock.mono();
             if now - self.checked > GAP {
                 self.resumed = now;
             }
             self.checked = now;
-            let blocking = self.handlers(now, &hostings);
+            let blocking = self.handlers(now, &region_registry);
             self.runtime(now, &blocking);
         }
     }
 
     /// Counts and logs the handlers that began to block since the last check. Returns all.
-    fn handlers(&mut self, now: Instant, hostings: &Hostings) -> Vec<BlockingHandler> {
+    fn handlers(&mut self, now: Instant, region_registry: &RegionRegistry) -> Vec<BlockingHandler> {
         let is_same =
             |one: &LongPoll, other: &LongPoll| LongPoll { took: one.took, ..*other } == *one;
         let measured = now - self.resumed;
@@ -158,7 +158,7 @@ impl Checks {
         });
         let mut blocking = Vec::new();
         for poll in &long {
-            let Some(handler) = hostings.blocking(poll) else { continue }; // of another node
+            let Some(handler) = region_registry.blocking(poll) else { continue }; // of another node
             if !self.known.iter().any(|known| is_same(known, poll)) {
                 self.counters.handlers_blocked.fetch_add(1, Ordering::Relaxed);
                 if self.unlogged.len() < UNLOGGED_MAX {
@@ -200,7 +200,7 @@ impl Checks {
         drop(self.watched.spawn(async move {
             let _ = run.send(()); // fails only if the monitor has ended
         }));
-        self.probe = Some(Probe { ran, since: now, is_told: false });
+        self.probe = Some(StallProbe { ran, since: now, is_told: false });
     }
 
     fn log_runtime(&self, delay: Duration, blocking: &[BlockingHandler]) {

@@ -1,6 +1,6 @@
 //! Start of a node: identity, replicated data, transport, membership, in this order.
 //!
-//! [`Base`] holds the parts that every node has. [`Node::start`] adds membership to it;
+//! [`PartsWithoutMembership`] holds the parts that every node has. [`Node::start`] adds membership to it;
 //! [`Node::listen`] does not, for tests of the transport and the Replicator.
 
 use std::path::Path;
@@ -8,51 +8,51 @@ use std::sync::{Arc, OnceLock};
 use std::{fmt, io};
 
 use libp2p::Multiaddr;
-use ostraca_ddata::bug::Canary;
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::durable::StoreError;
-use ostraca_ddata::replicator::Setup;
+use ostraca_ddata::fault_injection::FaultInjection;
+use ostraca_ddata::replicator::ReplicatorParameters;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio_util::context::TokioContext;
 
 use super::Node;
+use super::admin_server::{self, AdminServer};
 use super::builder::NodeBuilder;
 use super::clock::Clock;
-use super::cluster::watching::Watchers;
+use super::cluster::watchers::Watchers;
 use super::cluster::{Cluster, JoinsBy};
-use super::control::dialling::{Dialler, bare};
+use super::control::dialler::{Dialler, bare};
+use super::control::environment::{ControlEnvironment, RemovalReaction};
 use super::control::machine::{Control, ControlInbox};
 use super::control::memory::{self, MemoryWriter};
-use super::control::world::{ControlWorld, WhenOut};
 use super::control::{ControlPart, MemoryError};
 use super::data::ControlHandle;
-use super::downing::{DowningLease, LeaseName, LeaseRequester};
-use super::ears::{Cuts, EventPump, Membership, Up};
-use super::ending::{self, DataParts, Parts, RunningParts};
+use super::downing_lease::{DowningLease, LeaseName, LeaseRequester};
+use super::event_pump::{ConnectedNodes, EventPump, MembershipHandles, PendingDisconnects};
 use super::inbox::{Inbox, InboxLimits};
 use super::lanes::Lanes;
-use super::lease::Lease;
+use super::lease::LeaseDeadline;
+use super::log_throttle::LogThrottle;
 use super::names::NodeNames;
 use super::parts::{self, InNode, ReplicatorPart, ReplicatorSetup};
-use super::rarely::LogThrottle;
-use super::sharding::hostings::Hostings;
+use super::routes;
+use super::sharding::region_registry::RegionRegistry;
 use super::sharding::{self, Sharding};
 use super::shutdown::CoordinatedShutdown;
 use super::stall::StallMonitor;
-use super::tools::{self, AdminServer};
-use super::wiring;
-use crate::cluster::bug::Canary as ClusterCanary;
+use super::teardown::{self, DataParts, NodeParts, RunningParts};
 use crate::cluster::config::Leases;
+use crate::cluster::fault_injection::MembershipFaultInjection as ClusterCanary;
 use crate::cluster::member::Address;
 use crate::cluster::membership::Membership as Machine;
 use crate::cluster::membership::port::{self, Memory};
-use crate::cluster::wire::Settings;
+use crate::cluster::wire::ComparedSettings;
 use crate::config::{Config, InvalidConfig};
 use crate::management::Handles;
-use crate::management::config::{Place, Remote};
+use crate::management::config::{Remote, SocketPath};
 use crate::management::server::Server;
-use crate::management::socket::{Bound, SocketError};
+use crate::management::socket::{BoundSocket, SocketError};
 use crate::net::config::SecretError;
 use crate::net::handle::{self, Net, Runtimes};
 use crate::net::identity::{Identity, IdentityError};
@@ -60,7 +60,7 @@ use crate::net::swarm;
 use crate::net::wire::PROTOCOL_VERSION;
 use crate::runtime::OwnRuntime;
 use crate::sharding::machines::Machines;
-use crate::sharding::region::Cut;
+use crate::sharding::region::PayloadPartSizes;
 
 /// Error of [`Node::start`]. No part of the node runs.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +80,7 @@ pub enum StartError {
     Memory(#[from] MemoryError),
     /// The node cannot listen for peers.
     #[error(transparent)]
-    Net(#[from] swarm::StartError),
+    Net(#[from] swarm::NetStartError),
     /// The durable data cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -99,17 +99,17 @@ pub enum StartError {
 }
 
 /// The parts of a node without membership.
-struct Base {
+struct PartsWithoutMembership {
     identity: Arc<Identity>,
     clock: Clock,
     net_cell: Arc<OnceLock<Net>>,
     net: Net,
-    told: mpsc::UnboundedReceiver<handle::Event>,
+    told: mpsc::UnboundedReceiver<handle::NetEvent>,
     data: ReplicatorPart,
     runtime: OwnRuntime,
     inbox: ControlInbox,
-    hostings: Arc<Hostings>,
-    lease: Lease,
+    region_registry: Arc<RegionRegistry>,
+    lease: LeaseDeadline,
     sharding: Sharding,
     shutdown: CoordinatedShutdown,
     remote: Remote,
@@ -117,7 +117,7 @@ struct Base {
 
 impl Node {
     /// Starts a node, which then joins a cluster through its seeds or, without seeds, founds one of
-    /// its own. [`Cluster::up`] waits until the node is a member.
+    /// its own. [`Cluster::wait_until_up`] waits until the node is a member.
     ///
     /// # Errors
     /// [`StartError`], whose messages say what to do.
@@ -128,7 +128,7 @@ impl Node {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let node = Node::start(Config::default()).await?;
-    /// node.cluster().up().await?;
+    /// node.cluster().wait_until_up().await?;
     /// let visits = Key::<PNCounter>::new("visits");
     /// let within = secs(3);
     /// node.replicator().update(&visits, WriteMajority::within(within), |n| n.increment()).await?;
@@ -159,11 +159,12 @@ impl Node {
         }
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let memory = config.net.data_dir.as_deref().map(memory::load).transpose()?;
-        let for_tools = tools::start_threads().map_err(StartError::Thread)?;
+        let for_tools = admin_server::start_threads().map_err(StartError::Thread)?;
         // A socket belongs to the runtime on which it is created.
         let binding = TokioContext::new(control_socket(&config), for_tools.handle().clone());
         let socket = binding.await?;
-        let base = Base::start(&config, identity, types, HasMembership::Yes).await?;
+        let base =
+            PartsWithoutMembership::start(&config, identity, types, HasMembership::Yes).await?;
         let address = own_address(&config, base.net.addresses(), base.net.listening())?;
         let memory = memory.unwrap_or_default();
         let is_first = memory.cluster.is_none();
@@ -189,9 +190,11 @@ impl Node {
         config.check_implemented()?;
         config.net.read_secret()?;
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
-        let base = Base::start(&config, identity, Registry::new(), HasMembership::No).await?;
+        let base =
+            PartsWithoutMembership::start(&config, identity, Registry::new(), HasMembership::No)
+                .await?;
         base.inbox.close();
-        base.hostings.end();
+        base.region_registry.end();
         let watchers = Watchers::new();
         watchers.end();
         base.finish(None, None, watchers, JoinsBy::Itself)
@@ -204,7 +207,7 @@ enum HasMembership {
     No,
 }
 
-impl Base {
+impl PartsWithoutMembership {
     async fn start(
         config: &Config,
         identity: Arc<Identity>,
@@ -212,22 +215,23 @@ impl Base {
         membership: HasMembership,
     ) -> Result<Self, StartError> {
         let me = identity.node_id();
-        let machine = Setup {
+        let machine = ReplicatorParameters {
             me: me.incarnation,
             config: config.ddata.clone(),
             registry,
             seed: rand::random(),
-            canary: Canary::none(),
+            fault_injection: FaultInjection::none(),
         };
         let (clock, inbox) = (Clock::start(), Inbox::new(InboxLimits::default()));
         let sibling = ControlHandle { me: me.incarnation, inbox: inbox.clone() };
-        let (hostings, lease) = (Arc::<Hostings>::default(), Lease::none(clock));
+        let (region_registry, lease) =
+            (Arc::<RegionRegistry>::default(), LeaseDeadline::none(clock));
         let runtime = OwnRuntime::start("ostraca-data", 1).map_err(StartError::Thread)?;
         let net_cell = Arc::new(OnceLock::new());
-        hostings.has_names(NodeNames::new(Arc::downgrade(&net_cell)));
+        region_registry.has_names(NodeNames::new(Arc::downgrade(&net_cell)));
         let node = InNode {
             sibling: Some(sibling).filter(|_| membership == HasMembership::Yes),
-            hostings: hostings.clone(),
+            region_registry: region_registry.clone(),
             clock,
             alive: Arc::new((identity.clone(), runtime.clone())),
             runtime: runtime.handle().clone(),
@@ -241,14 +245,14 @@ impl Base {
         let _ = net_cell.set(net.clone()); // set once, here
         tracing::info!(node = %me, addresses = ?net.addresses(), "node.listening");
         let shutdown = CoordinatedShutdown::new(config.shutdown.clone());
-        let sharding_setup = sharding::Setup {
+        let sharding_setup = sharding::ShardingSetup {
             me: me.incarnation,
             config,
             net: net_cell.clone(),
             inbox: inbox.clone(),
             lease: lease.clone(),
             clock,
-            hostings: hostings.clone(),
+            region_registry: region_registry.clone(),
             replicator: data.handle.clone(),
             shutdown: shutdown.observer(),
         };
@@ -262,7 +266,7 @@ impl Base {
             data,
             runtime,
             inbox,
-            hostings,
+            region_registry,
             lease,
             sharding,
             shutdown,
@@ -279,22 +283,30 @@ impl Base {
         provider: Option<Arc<dyn DowningLease>>,
     ) -> Result<Node, StartError> {
         let asking = provider.map(|provider| self.ask(&config, provider));
-        let me = wiring::to_cluster(self.identity.node_id()).expect("identities are ed25519 keys");
+        let me = routes::to_cluster(self.identity.node_id()).expect("identities are ed25519 keys");
         let mut cluster = config.cluster;
         bare_seeds(&mut cluster.seeds);
         let joins_by = if cluster.seeds.is_empty() { JoinsBy::Itself } else { JoinsBy::Seeds };
         let stops = cluster.run_coordinated_shutdown_when_down;
         let settings = settings(&config.net.cluster_name, &cluster.downing.strategy);
-        let (seed, canary) = (rand::random(), ClusterCanary::none());
+        let (seed, fault_injection) = (rand::random(), ClusterCanary::none());
         let margin = cluster.downing.removal_margin(Leases::Off); // used only without leases
         let directory = self.identity.lock().map(|(_, inode)| inode);
-        let setup =
-            port::Setup { me, address, config: cluster, settings, memory, directory, seed, canary };
+        let setup = port::MembershipSetup {
+            me,
+            address,
+            config: cluster,
+            settings,
+            memory,
+            directory,
+            seed,
+            fault_injection,
+        };
         let watchers = Watchers::new();
         let dialling = Dialler::new(self.net.clone(), self.inbox.clone());
         let dir = config.net.data_dir.as_deref().map(Path::to_owned);
         let runtime = self.runtime.handle();
-        let world = ControlWorld {
+        let world = ControlEnvironment {
             me,
             lanes: Lanes::new(self.net_cell.clone()),
             data: self.data.facts.clone(),
@@ -306,17 +318,17 @@ impl Base {
             asking,
             memory: dir.map(|dir| MemoryWriter::start(dir, self.inbox.clone(), runtime).0),
             shutdown: self.shutdown.clone(),
-            when_out: if stops { WhenOut::ShutDown } else { WhenOut::Stay },
-            hostings: self.hostings.clone(),
+            when_out: if stops { RemovalReaction::ShutDown } else { RemovalReaction::Stay },
+            region_registry: self.region_registry.clone(),
             clock: self.clock,
             not_sent: LogThrottle::default(),
             never_fits: LogThrottle::default(),
             last: None,
         };
-        let cut = Cut::within(config.net.limits.message_bytes_max);
+        let cut = PayloadPartSizes::within(config.net.limits.message_bytes_max);
         let machines = Machines::new(me.incarnation, margin).cutting(cut);
         let machine = Control::new(Machine::new(setup), machines);
-        let _ = self.inbox.fact(port::Input::Tick.into()); // a machine starts at its first input
+        let _ = self.inbox.fact(port::MembershipInput::Tick.into()); // a machine starts at its first input
         let control = ControlPart::start(machine, world, self.identity.clone())
             .map_err(StartError::Thread)?;
         self.finish(Some(control), Some(dialling), watchers, joins_by)
@@ -339,35 +351,35 @@ impl Base {
         joins_by: JoinsBy,
     ) -> Result<Node, StartError> {
         let Self { identity, net, told, data, runtime, inbox, shutdown, .. } = self;
-        let Self { hostings, lease, sharding, clock, remote, .. } = self;
-        let stall_monitor =
-            StallMonitor::start(Handle::current(), &hostings, clock).map_err(StartError::Thread)?;
+        let Self { region_registry, lease, sharding, clock, remote, .. } = self;
+        let stall_monitor = StallMonitor::start(Handle::current(), &region_registry, clock)
+            .map_err(StartError::Thread)?;
         let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
-        let me = wiring::to_cluster(net.me()).expect("identities are ed25519 keys");
+        let me = routes::to_cluster(net.me()).expect("identities are ed25519 keys");
         let cluster = Cluster::new(me, inbox.clone(), watchers, joins_by, clock);
         if control.is_some() {
-            ending::leave_in_order(&shutdown, &cluster, &sharding);
+            teardown::leave_in_order(&shutdown, &cluster, &sharding);
         }
-        let (up, ups) = watch::channel(Up::new());
-        let membership = dialling.map(|dialling| Membership { inbox, dialling });
+        let (up, ups) = watch::channel(ConnectedNodes::new());
+        let membership = dialling.map(|dialling| MembershipHandles { inbox, dialling });
         let pump = EventPump {
             facts: facts.clone(),
             up,
             told,
             events,
             membership,
-            hostings,
+            region_registry,
             cut_after: sharding.cut_after(),
             shutdown: shutdown.clone(),
-            cuts: Cuts::default(),
+            pending_disconnects: PendingDisconnects::default(),
             said: std::collections::BTreeMap::new(),
         };
         let listening = tokio::spawn(pump.listen());
         let identity_too = identity.clone();
         let rest =
             DataParts { running, net: net.clone(), listening, identity: identity_too, runtime };
-        let ending = RunningParts::new(Parts { tools: None, control, rest: Some(rest) });
-        ending::end_parts(&shutdown, &ending);
+        let ending = RunningParts::new(NodeParts { tools: None, control, rest: Some(rest) });
+        teardown::end_parts(&shutdown, &ending);
         let (replicator, up) = (handle, ups);
         let (handles, _identity) = (Handles::of(&cluster, &replicator, &sharding), identity);
         let management = Server::new(handles, remote);
@@ -390,11 +402,11 @@ impl Base {
 
 /// Binds the socket to which tools connect. Only a socket whose path is set prevents the start when
 /// it cannot be bound; the default one beside the data directory causes a warning.
-async fn control_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
+async fn control_socket(config: &Config) -> Result<Option<BoundSocket>, SocketError> {
     let (path, bound) = match config.management.place(config.net.data_dir.as_deref()) {
         None => return Ok(None),
-        Some(Place::Set(path)) => (path.clone(), Bound::make(&path).await?),
-        Some(Place::Beside(path)) => match Bound::make(&path).await {
+        Some(SocketPath::Set(path)) => (path.clone(), BoundSocket::make(&path).await?),
+        Some(SocketPath::Beside(path)) => match BoundSocket::make(&path).await {
             Ok(bound) => (path, bound),
             Err(error) => {
                 tracing::warn!("management.no_socket: {error}");
@@ -407,9 +419,9 @@ async fn control_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
 }
 
 /// Settings that the members of a cluster compare with those of a joining node.
-fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> Settings {
+fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> ComparedSettings {
     let pair = |name: &str, value: String| (name.to_owned(), value);
-    Settings {
+    ComparedSettings {
         must: vec![
             pair("protocol", PROTOCOL_VERSION.to_string()),
             pair("cluster-name", cluster_name.to_owned()),

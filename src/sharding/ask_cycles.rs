@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::ids::{EntityId, EntityType};
-use super::tenancy::Phase;
+use super::shard_stage::SharedStage;
 
 /// Most entities of a cycle, and most paths per length, that the search looks at.
 const CYCLE_MAX: usize = 16;
@@ -19,13 +19,13 @@ const CYCLE_MAX: usize = 16;
 pub(super) struct AskedEntity {
     /// Phase of its shard on this node, also if not hosted here; identifies the shard among all
     /// types.
-    pub(super) phase: Arc<Phase>,
+    pub(super) phase: Arc<SharedStage>,
     pub(super) entity_type: EntityType,
     pub(super) id: EntityId,
 }
 
 impl AskedEntity {
-    fn is(&self, phase: &Arc<Phase>, id: &EntityId) -> bool {
+    fn is(&self, phase: &Arc<SharedStage>, id: &EntityId) -> bool {
         Arc::ptr_eq(&self.phase, phase) && self.id == *id
     }
 }
@@ -62,13 +62,13 @@ impl ShardAsks {
 
 /// An ask for which a handler waits; removed when dropped.
 pub(super) struct AskEdge {
-    phase: Arc<Phase>,
+    phase: Arc<SharedStage>,
     key: (EntityId, u64),
 }
 
 impl AskEdge {
     /// Records that the handler of the entity `by`, in the shard with this phase, awaits an answer.
-    pub(super) fn new((phase, by): (Arc<Phase>, EntityId), asked: AskedEntity) -> Self {
+    pub(super) fn new((phase, by): (Arc<SharedStage>, EntityId), asked: AskedEntity) -> Self {
         let key = {
             let mut waiting = phase.asks().lock();
             waiting.last += 1;

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::letter::{Letter, LetterRef};
+use super::envelope::{Envelope, EnvelopeRef};
 
 /// Messages after which a batch is full, so that other entities get their turn.
 pub(super) const BATCH: usize = 256;
@@ -22,41 +22,41 @@ pub(super) const LONG: usize = 4 * 1024;
 const BYTES_RESTING: usize = 8 * 1024;
 
 /// A message on its own, outside a batch.
-pub(super) enum Entry<M> {
+pub(super) enum SingleMessage<M> {
     /// A message from this node, not encoded.
     Typed(M),
     /// A message from elsewhere, encoded.
-    Letter(Letter),
+    Envelope(Envelope),
 }
 
 /// A message on its way into or out of a batch.
-pub(super) enum Passing<'a, M> {
+pub(super) enum MessageInTransit<'a, M> {
     /// Counts with the size of its type.
     Typed(M),
     /// Counts with the bytes that its entity returned.
     Weighed(M, u32),
     /// The bytes are borrowed. ≤ [`LONG`] when it is pushed.
-    Letter(LetterRef<'a>),
-    Own(Letter),
+    Envelope(EnvelopeRef<'a>),
+    Own(Envelope),
 }
 
-impl<M> Passing<'_, M> {
+impl<M> MessageInTransit<'_, M> {
     /// Returns the message on its own.
-    pub(super) fn entry(self) -> Entry<M> {
+    pub(super) fn entry(self) -> SingleMessage<M> {
         match self {
-            Self::Typed(message) | Self::Weighed(message, _) => Entry::Typed(message),
-            Self::Letter(letter) => Entry::Letter(letter.to_letter()),
-            Self::Own(letter) => Entry::Letter(letter),
+            Self::Typed(message) | Self::Weighed(message, _) => SingleMessage::Typed(message),
+            Self::Envelope(envelope) => SingleMessage::Envelope(envelope.to_letter()),
+            Self::Own(envelope) => SingleMessage::Envelope(envelope),
         }
     }
 
     /// Returns its bytes if it is encoded.
     #[inline]
-    pub(super) fn letter(&self) -> Option<LetterRef<'_>> {
+    pub(super) fn envelope(&self) -> Option<EnvelopeRef<'_>> {
         match self {
             Self::Typed(_) | Self::Weighed(..) => None,
-            Self::Letter(letter) => Some(*letter),
-            Self::Own(letter) => Some(letter.view()),
+            Self::Envelope(envelope) => Some(*envelope),
+            Self::Own(envelope) => Some(envelope.view()),
         }
     }
 
@@ -66,13 +66,13 @@ impl<M> Passing<'_, M> {
         match self {
             Self::Typed(_) => None,
             Self::Weighed(_, bytes) => Some(*bytes as usize),
-            Self::Letter(letter) => Some(letter.bytes().len()),
-            Self::Own(letter) => Some(letter.bytes().len()),
+            Self::Envelope(envelope) => Some(envelope.bytes().len()),
+            Self::Own(envelope) => Some(envelope.bytes().len()),
         }
     }
 }
 
-impl<M> Passing<'static, M> {
+impl<M> MessageInTransit<'static, M> {
     /// Makes a message of this node that counts with `bytes` bytes.
     #[inline]
     pub(super) fn typed(message: M, bytes: u32) -> Self {
@@ -88,24 +88,24 @@ impl<M> Passing<'static, M> {
 enum QueuedMessage<M> {
     Typed(M),
     Weighed(M, u32),
-    Letter(LetterSpan),
-    Own(Letter),
+    Envelope(EnvelopeSpan),
+    Own(Envelope),
 }
 
 /// Position of an encoded message in the buffer.
 #[derive(Clone, Copy)]
-struct LetterSpan {
+struct EnvelopeSpan {
     at: u32, // < BYTES_FULL
     length: u32,
     id_at: u16,
     body_at: u16,
 }
 
-impl LetterSpan {
-    fn of(self, bytes: &[u8]) -> LetterRef<'_> {
+impl EnvelopeSpan {
+    fn of(self, bytes: &[u8]) -> EnvelopeRef<'_> {
         let Self { at, length, id_at, body_at } = self;
         let bytes = &bytes[at as usize..][..length as usize];
-        LetterRef { bytes, id_at, body_at }
+        EnvelopeRef { bytes, id_at, body_at }
     }
 }
 
@@ -134,19 +134,19 @@ impl Weighed {
 }
 
 /// Messages in order; see the module documentation.
-pub(super) struct Batch<M> {
+pub(super) struct MessageBatch<M> {
     waiting: VecDeque<QueuedMessage<M>>, // ≤ BATCH
     bytes: Vec<u8>,                      // of encoded messages in the buffer, also of taken ones
     weighed: Weighed,                    // of `waiting`
 }
 
-impl<M> Default for Batch<M> {
+impl<M> Default for MessageBatch<M> {
     fn default() -> Self {
         Self { waiting: VecDeque::new(), bytes: Vec::new(), weighed: Weighed::default() }
     }
 }
 
-impl<M> Batch<M> {
+impl<M> MessageBatch<M> {
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -170,41 +170,41 @@ impl<M> Batch<M> {
 
     /// Appends a message. The batch must not be full.
     #[inline]
-    pub(super) fn push(&mut self, message: Passing<'_, M>) {
+    pub(super) fn push(&mut self, message: MessageInTransit<'_, M>) {
         if let Some(bytes) = message.weighed() {
             self.weighed.add(Weighed::one(bytes));
         }
         self.waiting.push_back(match message {
-            Passing::Typed(message) => QueuedMessage::Typed(message),
-            Passing::Weighed(message, bytes) => QueuedMessage::Weighed(message, bytes),
-            Passing::Own(letter) => QueuedMessage::Own(letter),
-            Passing::Letter(LetterRef { bytes, id_at, body_at }) => {
+            MessageInTransit::Typed(message) => QueuedMessage::Typed(message),
+            MessageInTransit::Weighed(message, bytes) => QueuedMessage::Weighed(message, bytes),
+            MessageInTransit::Own(envelope) => QueuedMessage::Own(envelope),
+            MessageInTransit::Envelope(EnvelopeRef { bytes, id_at, body_at }) => {
                 let fits = |len| u32::try_from(len).expect("less than BYTES_FULL + LONG");
                 let (at, length) = (fits(self.bytes.len()), fits(bytes.len()));
                 self.bytes.extend_from_slice(bytes);
-                QueuedMessage::Letter(LetterSpan { at, length, id_at, body_at })
+                QueuedMessage::Envelope(EnvelopeSpan { at, length, id_at, body_at })
             }
         });
     }
 
     /// Returns the first message if it is encoded.
     #[inline]
-    pub(super) fn first_letter(&self) -> Option<LetterRef<'_>> {
+    pub(super) fn first_letter(&self) -> Option<EnvelopeRef<'_>> {
         match self.waiting.front()? {
             QueuedMessage::Typed(_) | QueuedMessage::Weighed(..) => None,
-            QueuedMessage::Letter(place) => Some(place.of(&self.bytes)),
-            QueuedMessage::Own(letter) => Some(letter.view()),
+            QueuedMessage::Envelope(place) => Some(place.of(&self.bytes)),
+            QueuedMessage::Own(envelope) => Some(envelope.view()),
         }
     }
 
     /// Takes the first message.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Passing<'_, M>> {
+    pub(super) fn pop(&mut self) -> Option<MessageInTransit<'_, M>> {
         let message = match self.waiting.pop_front()? {
-            QueuedMessage::Typed(message) => Passing::Typed(message),
-            QueuedMessage::Weighed(message, bytes) => Passing::Weighed(message, bytes),
-            QueuedMessage::Letter(place) => Passing::Letter(place.of(&self.bytes)),
-            QueuedMessage::Own(letter) => Passing::Own(letter),
+            QueuedMessage::Typed(message) => MessageInTransit::Typed(message),
+            QueuedMessage::Weighed(message, bytes) => MessageInTransit::Weighed(message, bytes),
+            QueuedMessage::Envelope(place) => MessageInTransit::Envelope(place.of(&self.bytes)),
+            QueuedMessage::Own(envelope) => MessageInTransit::Own(envelope),
         };
         if let Some(bytes) = message.weighed() {
             self.weighed.remove(Weighed::one(bytes));
@@ -213,7 +213,7 @@ impl<M> Batch<M> {
     }
 
     /// Takes all messages, in order.
-    pub(super) fn drain(&mut self, mut each: impl FnMut(Passing<'_, M>)) {
+    pub(super) fn drain(&mut self, mut each: impl FnMut(MessageInTransit<'_, M>)) {
         while let Some(message) = self.pop() {
             each(message);
         }
@@ -243,7 +243,7 @@ impl<M> Batch<M> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::letter::tests::letter;
+    use super::super::envelope::tests::envelope;
     use super::*;
 
     /// Makes message `number`: encoded with `bytes` bytes, or typed if `bytes` is 0. The caller
@@ -251,36 +251,38 @@ pub(super) mod tests {
     pub(in crate::sharding) fn coming(
         number: u64,
         bytes: usize,
-        short: &mut Option<Letter>,
-    ) -> Passing<'_, u64> {
+        short: &mut Option<Envelope>,
+    ) -> MessageInTransit<'_, u64> {
         match bytes {
-            0 => Passing::Typed(number),
-            1..=LONG => Passing::Letter(short.insert(letter(number, bytes)).view()),
-            _ => Passing::Own(letter(number, bytes)),
+            0 => MessageInTransit::Typed(number),
+            1..=LONG => MessageInTransit::Envelope(short.insert(envelope(number, bytes)).view()),
+            _ => MessageInTransit::Own(envelope(number, bytes)),
         }
     }
 
     /// Returns its number, and its bytes if it is encoded.
-    pub(in crate::sharding) fn told(message: &Passing<'_, u64>) -> (u64, usize) {
-        match (message, message.letter()) {
-            (Passing::Typed(number) | Passing::Weighed(number, _), None) => (*number, 0),
-            (_, letter) => {
-                let letter = letter.expect("every other message is encoded");
-                let number = letter.body()[..8].try_into().expect("eight bytes");
-                (u64::from_le_bytes(number), letter.bytes().len())
+    pub(in crate::sharding) fn told(message: &MessageInTransit<'_, u64>) -> (u64, usize) {
+        match (message, message.envelope()) {
+            (MessageInTransit::Typed(number) | MessageInTransit::Weighed(number, _), None) => {
+                (*number, 0)
+            }
+            (_, envelope) => {
+                let envelope = envelope.expect("every other message is encoded");
+                let number = envelope.body()[..8].try_into().expect("eight bytes");
+                (u64::from_le_bytes(number), envelope.bytes().len())
             }
         }
     }
 
-    fn push(batch: &mut Batch<u64>, number: u64, bytes: usize) {
+    fn push(batch: &mut MessageBatch<u64>, number: u64, bytes: usize) {
         batch.push(coming(number, bytes, &mut None));
     }
 
-    fn number(message: &Passing<'_, u64>) -> u64 {
+    fn number(message: &MessageInTransit<'_, u64>) -> u64 {
         told(message).0
     }
 
-    fn numbers(batch: &mut Batch<u64>) -> Vec<u64> {
+    fn numbers(batch: &mut MessageBatch<u64>) -> Vec<u64> {
         let mut numbers = Vec::new();
         batch.drain(|message| numbers.push(number(&message)));
         numbers
@@ -288,7 +290,7 @@ pub(super) mod tests {
 
     #[test]
     fn batch_returns_messages_in_order() {
-        let mut batch = Batch::default();
+        let mut batch = MessageBatch::default();
         let lengths = [0, 20, 0, 700, 13, 0, 9_000, 99];
         for (number, length) in (0..).zip(lengths) {
             push(&mut batch, number, length);
@@ -296,7 +298,7 @@ pub(super) mod tests {
         assert_eq!(batch.weighed(), Weighed { count: 5, bytes: 9_832 });
         assert!(batch.first_letter().is_none(), "the first one is typed");
         assert_eq!(batch.pop().map(|message| number(&message)), Some(0));
-        assert_eq!(batch.first_letter().map(|letter| letter.bytes().len()), Some(20));
+        assert_eq!(batch.first_letter().map(|envelope| envelope.bytes().len()), Some(20));
         assert_eq!(batch.pop().map(|message| number(&message)), Some(1));
         assert_eq!((batch.len(), batch.weighed()), (6, Weighed { count: 4, bytes: 9_812 }));
         push(&mut batch, 8, 44);
@@ -306,7 +308,7 @@ pub(super) mod tests {
 
     #[test]
     fn batch_is_full_by_number_or_by_bytes() {
-        let mut batch = Batch::default();
+        let mut batch = MessageBatch::default();
         (0..BATCH as u64).for_each(|number| {
             assert!(!batch.is_full());
             push(&mut batch, number, 0);
@@ -324,14 +326,14 @@ pub(super) mod tests {
 
     #[test]
     fn large_messages_fill_a_batch_wherever_their_bytes_are() {
-        let mut batch = Batch::default();
+        let mut batch = MessageBatch::default();
         push(&mut batch, 1, BYTES_FULL);
         assert!(batch.is_full(), "with its own allocation");
         batch.clear();
-        batch.push(Passing::typed(2, 8));
-        batch.push(Passing::typed(3, BYTES_FULL as u32 - 1));
+        batch.push(MessageInTransit::typed(2, 8));
+        batch.push(MessageInTransit::typed(3, BYTES_FULL as u32 - 1));
         assert!(!batch.is_full());
-        batch.push(Passing::typed(4, 1));
+        batch.push(MessageInTransit::typed(4, 1));
         assert!(batch.is_full());
         assert_eq!(batch.weighed(), Weighed { count: 2, bytes: BYTES_FULL });
         assert_eq!(numbers(&mut batch), [2, 3, 4]);
@@ -340,7 +342,7 @@ pub(super) mod tests {
 
     #[test]
     fn memory_is_kept_and_reduced_at_rest() {
-        let mut batch = Batch::default();
+        let mut batch = MessageBatch::default();
         assert!(batch.is_fresh());
         (0..4).for_each(|number| push(&mut batch, number, LONG));
         batch.clear();

@@ -1,7 +1,7 @@
 //! Settings of sharding, `[cluster.sharding]`: their defaults, bounds and contradictions.
 //!
 //! The doc comments of the fields are also the comments of the generated file of defaults. A node
-//! calls [`Sharding::check`] before it starts anything, and [`Sharding::of`] for each entity type.
+//! calls [`ShardingConfig::check`] before it starts anything, and [`ShardingConfig::of`] for each entity type.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +10,12 @@ use documented::DocumentedFields;
 use humantime_serde::re::humantime;
 use serde::{Deserialize, Serialize};
 
-use super::allocation::{ConsistentHashing, External, LeastShard, LeastShardRounds, Strategy};
+use super::allocation::{
+    AllocationStrategy, ConsistentHashing, External, LeastShard, LeastShardRounds,
+};
 use super::extractor::ShardHash;
 use super::ids::{EntityType, SHARDS_MAX};
-use super::passivation::settings::{Passivation, Wrong};
+use super::passivation::settings::{PassivationConfig, SettingOutOfBounds};
 use crate::cluster::member::NAME_BYTES_MAX;
 
 /// Most entity types with their own settings.
@@ -23,7 +25,7 @@ pub const TYPES_MAX: usize = 1_024;
 /// some of them for one type ([`Overrides`]).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Sharding {
+pub struct ShardingConfig {
     /// Role of the nodes that host entities; on other nodes a start gives a proxy. Unset: all nodes
     /// host.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,7 +132,7 @@ pub struct Sharding {
     /// Strategy that allocates shards to regions: `least-shard`, `least-shard-rounds`,
     /// `consistent-hashing`, or `external`, where the program pins shards to nodes. A strategy that
     /// the program supplies takes precedence.
-    pub allocation_strategy: StrategyName,
+    pub allocation_strategy: AllocationStrategyName,
     /// Longest time between two looks at the balance.
     #[serde(with = "humantime_serde")]
     pub rebalance_interval: Duration,
@@ -141,14 +143,14 @@ pub struct Sharding {
     /// Settings of `consistent-hashing`: `[cluster.sharding.consistent-hashing]`
     pub consistent_hashing: ConsistentHashing,
     /// When idle entities stop: `[cluster.sharding.passivation]`
-    pub passivation: Passivation,
+    pub passivation: PassivationConfig,
     /// When the node is ready: `[cluster.sharding.healthcheck]`
     pub healthcheck: HealthCheck,
     /// Settings of single entity types: `[cluster.sharding.types.<name>]`
     pub types: BTreeMap<EntityType, Overrides>, // ≤ TYPES_MAX
 }
 
-impl Default for Sharding {
+impl Default for ShardingConfig {
     fn default() -> Self {
         Self {
             role: None,
@@ -183,12 +185,12 @@ impl Default for Sharding {
             ask_timeout: Duration::from_secs(10),
             slow_handler_after: Duration::from_secs(30),
             remembered_decisions: 4_096,
-            allocation_strategy: StrategyName::LeastShard,
+            allocation_strategy: AllocationStrategyName::LeastShard,
             rebalance_interval: Duration::from_secs(10),
             least_shard: LeastShard::default(),
             least_shard_rounds: LeastShardRounds::default(),
             consistent_hashing: ConsistentHashing::default(),
-            passivation: Passivation::default(),
+            passivation: PassivationConfig::default(),
             healthcheck: HealthCheck::default(),
             types: BTreeMap::new(),
         }
@@ -200,60 +202,60 @@ impl Default for Sharding {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Overrides {
-    /// Overrides [`Sharding::role`] for this type.
+    /// Overrides [`ShardingConfig::role`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Overrides [`Sharding::coordinator_role`] for this type.
+    /// Overrides [`ShardingConfig::coordinator_role`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator_role: Option<String>,
-    /// Overrides [`Sharding::number_of_shards`] for this type.
+    /// Overrides [`ShardingConfig::number_of_shards`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number_of_shards: Option<u32>,
-    /// Overrides [`Sharding::extractor`] for this type.
+    /// Overrides [`ShardingConfig::extractor`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extractor: Option<ShardHash>,
-    /// Overrides [`Sharding::remember_entities`] for this type.
+    /// Overrides [`ShardingConfig::remember_entities`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remember_entities: Option<bool>,
-    /// Overrides [`Sharding::min_nr_of_members`] for this type.
+    /// Overrides [`ShardingConfig::min_nr_of_members`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_nr_of_members: Option<usize>,
-    /// Overrides [`Sharding::preallocate`] for this type.
+    /// Overrides [`ShardingConfig::preallocate`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preallocate: Option<bool>,
-    /// Overrides [`Sharding::handoff_timeout`] for this type.
+    /// Overrides [`ShardingConfig::handoff_timeout`] for this type.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub handoff_timeout: Option<Duration>,
-    /// Overrides [`Sharding::buffer_size`] for this type.
+    /// Overrides [`ShardingConfig::buffer_size`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_size: Option<usize>,
-    /// Overrides [`Sharding::buffer_bytes_max`] for this type.
+    /// Overrides [`ShardingConfig::buffer_bytes_max`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffer_bytes_max: Option<usize>,
-    /// Overrides [`Sharding::held_size`] for this type.
+    /// Overrides [`ShardingConfig::held_size`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_size: Option<usize>,
-    /// Overrides [`Sharding::held_bytes_max`] for this type.
+    /// Overrides [`ShardingConfig::held_bytes_max`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_bytes_max: Option<usize>,
-    /// Overrides [`Sharding::mailbox_size`] for this type.
+    /// Overrides [`ShardingConfig::mailbox_size`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mailbox_size: Option<usize>,
-    /// Overrides [`Sharding::mailbox_bytes_max`] for this type.
+    /// Overrides [`ShardingConfig::mailbox_bytes_max`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mailbox_bytes_max: Option<usize>,
-    /// Overrides [`Sharding::ask_timeout`] for this type.
+    /// Overrides [`ShardingConfig::ask_timeout`] for this type.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub ask_timeout: Option<Duration>,
-    /// Overrides [`Sharding::slow_handler_after`] for this type.
+    /// Overrides [`ShardingConfig::slow_handler_after`] for this type.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub slow_handler_after: Option<Duration>,
-    /// Overrides [`Sharding::allocation_strategy`] for this type.
+    /// Overrides [`ShardingConfig::allocation_strategy`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocation_strategy: Option<StrategyName>,
-    /// Overrides [`Sharding::passivation`] for this type.
+    pub allocation_strategy: Option<AllocationStrategyName>,
+    /// Overrides [`ShardingConfig::passivation`] for this type.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub passivation: Option<Passivation>,
+    pub passivation: Option<PassivationConfig>,
 }
 
 /// Store of the coordinator for the homes of shards.
@@ -317,7 +319,7 @@ pub enum AllWord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum StrategyName {
+pub enum AllocationStrategyName {
     /// Equal numbers of shards with the fewest moves, continuously.
     #[default]
     LeastShard,
@@ -357,7 +359,7 @@ impl Default for HealthCheck {
 /// Reason why a node does not start with these settings. Nothing was started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConfigError {
+pub enum ShardingConfigError {
     /// `state-store-mode` selects the journal mode of Akka and Pekko.
     #[error(
         "cluster.sharding.state-store-mode = \"persistence\" needs a journal, and Ostraca has \
@@ -421,7 +423,7 @@ pub enum ConfigError {
 
 const SECTION: &str = "cluster.sharding";
 
-impl Sharding {
+impl ShardingConfig {
     /// Returns the settings of one entity type: its overrides, and otherwise these.
     #[must_use]
     pub fn of(&self, entity_type: &EntityType) -> Self {
@@ -450,14 +452,18 @@ impl Sharding {
 
     /// Returns the chosen allocation strategy with its settings.
     #[must_use]
-    pub fn strategy(&self) -> Strategy {
+    pub fn strategy(&self) -> AllocationStrategy {
         match self.allocation_strategy {
-            StrategyName::LeastShard => Strategy::LeastShard(self.least_shard.clone()),
-            StrategyName::LeastShardRounds => Strategy::Rounds(self.least_shard_rounds.clone()),
-            StrategyName::ConsistentHashing => {
-                Strategy::ConsistentHashing(self.consistent_hashing.clone())
+            AllocationStrategyName::LeastShard => {
+                AllocationStrategy::LeastShard(self.least_shard.clone())
             }
-            StrategyName::External => Strategy::External(External {
+            AllocationStrategyName::LeastShardRounds => {
+                AllocationStrategy::Rounds(self.least_shard_rounds.clone())
+            }
+            AllocationStrategyName::ConsistentHashing => {
+                AllocationStrategy::ConsistentHashing(self.consistent_hashing.clone())
+            }
+            AllocationStrategyName::External => AllocationStrategy::External(External {
                 pinned: None,
                 max_moves_in_flight: self.least_shard.max_moves_in_flight,
             }),
@@ -467,7 +473,7 @@ impl Sharding {
     /// Returns the passivation settings; `None` if entities are remembered, because they never
     /// passivate.
     #[must_use]
-    pub fn automatic_passivation(&self) -> Option<&Passivation> {
+    pub fn automatic_passivation(&self) -> Option<&PassivationConfig> {
         (!self.remember_entities).then_some(&self.passivation)
     }
 
@@ -475,10 +481,10 @@ impl Sharding {
     /// the shutdown phase in which shards move away.
     ///
     /// # Errors
-    /// [`ConfigError`] describes the first contradiction.
-    pub fn check(&self, shutdown_phase: Duration) -> Result<(), ConfigError> {
+    /// [`ShardingConfigError`] describes the first contradiction.
+    pub fn check(&self, shutdown_phase: Duration) -> Result<(), ShardingConfigError> {
         if self.state_store_mode == StateStoreMode::Persistence {
-            return Err(ConfigError::Persistence);
+            return Err(ShardingConfigError::Persistence);
         }
         self.check_as(SECTION, shutdown_phase)?;
         if self.types.len() > TYPES_MAX {
@@ -491,7 +497,7 @@ impl Sharding {
         })
     }
 
-    fn check_as(&self, section: &str, phase: Duration) -> Result<(), ConfigError> {
+    fn check_as(&self, section: &str, phase: Duration) -> Result<(), ShardingConfigError> {
         let checks = self.times().into_iter().chain(self.numbers()).chain(self.limits());
         let checks = checks.chain(self.roles());
         if let Some((_, wrong)) = checks.into_iter().find(|(right, _)| !right) {
@@ -505,16 +511,16 @@ impl Sharding {
         }
         if self.handoff_timeout >= phase {
             let (section, handoff) = (section.to_owned(), self.handoff_timeout);
-            return Err(ConfigError::HandoffOutlastsPhase { section, handoff, phase });
+            return Err(ShardingConfigError::HandoffOutlastsPhase { section, handoff, phase });
         }
         if self.remember_entities {
-            return Err(ConfigError::RememberEntities { section: section.to_owned() });
+            return Err(ShardingConfigError::RememberEntities { section: section.to_owned() });
         }
         Ok(())
     }
 
     /// The first maximum that is below its minimum.
-    fn contradiction(&self, section: &str) -> Option<ConfigError> {
+    fn contradiction(&self, section: &str) -> Option<ShardingConfigError> {
         let composite = &self.passivation.composite;
         let (low, high) =
             (composite.minimum_window_proportion, composite.maximum_window_proportion);
@@ -538,11 +544,11 @@ impl Sharding {
         let found = pairs.into_iter().find(|(is_wrong, ..)| *is_wrong);
         found.map(|(_, (setting, value), (other, than))| {
             let section = section.to_owned();
-            ConfigError::Contradiction { section, setting, value, other, than }
+            ShardingConfigError::Contradiction { section, setting, value, other, than }
         })
     }
 
-    fn times(&self) -> Vec<(bool, Wrong)> {
+    fn times(&self) -> Vec<(bool, SettingOutOfBounds)> {
         let positive = [
             ("waiting-for-state-timeout", self.waiting_for_state_timeout),
             ("updating-state-timeout", self.updating_state_timeout),
@@ -566,7 +572,7 @@ impl Sharding {
         positive.into()
     }
 
-    fn numbers(&self) -> Vec<(bool, Wrong)> {
+    fn numbers(&self) -> Vec<(bool, SettingOutOfBounds)> {
         let rounds = &self.least_shard_rounds;
         let at_least_one = [
             ("min-nr-of-members", self.min_nr_of_members),
@@ -604,7 +610,7 @@ impl Sharding {
     }
 
     /// Checks the roles. No member has one with a longer name, and other nodes refuse it.
-    fn roles(&self) -> [(bool, Wrong); 2] {
+    fn roles(&self) -> [(bool, SettingOutOfBounds); 2] {
         let roles = [("role", &self.role), ("coordinator-role", &self.coordinator_role)];
         roles.map(|(setting, role)| {
             let bytes = role.as_ref().map_or(0, String::len);
@@ -613,7 +619,7 @@ impl Sharding {
         })
     }
 
-    fn limits(&self) -> Vec<(bool, Wrong)> {
+    fn limits(&self) -> Vec<(bool, SettingOutOfBounds)> {
         const MESSAGES: (usize, &str) = (100_000_000, "must be 1 to 100,000,000 messages");
         const BYTES: (usize, &str) = (1 << 40, "must be 1 byte to 1 TiB");
         let limits: [(&'static str, usize, usize, &'static str); 7] = [
@@ -642,8 +648,8 @@ fn time(value: Duration) -> String {
     humantime::format_duration(value).to_string()
 }
 
-fn out_of_range(section: &str, (setting, value, must): Wrong) -> ConfigError {
-    ConfigError::OutOfRange { section: section.to_owned(), setting, value, must }
+fn out_of_range(section: &str, (setting, value, must): SettingOutOfBounds) -> ShardingConfigError {
+    ShardingConfigError::OutOfRange { section: section.to_owned(), setting, value, must }
 }
 
 #[cfg(test)]

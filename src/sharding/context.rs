@@ -13,7 +13,7 @@ use super::instance::Extras;
 use super::runtime::Runtime;
 use super::shard::Shard;
 use super::shard_region::ShardRegion;
-use super::tenancy::Stage;
+use super::shard_stage::ShardStage;
 use super::timers::Timer;
 
 /// Access of an entity to its environment, passed to [`Entity::handle`] for one message.
@@ -82,7 +82,7 @@ impl<'a, E: Entity> Context<'a, E> {
     /// shorter the pause for all entities of the shard. At most `handoff-timeout` is left.
     #[must_use]
     pub fn moving(&self) -> bool {
-        self.shard.phase.get() != Stage::Open
+        self.shard.phase.get() != ShardStage::Open
     }
 
     /// Stops this instance after the current message and after the [stop

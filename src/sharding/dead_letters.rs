@@ -15,7 +15,7 @@ const EVERY: u64 = 60_000_000_000;
 /// Reason why a message was not handled, or not to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
-pub enum Lost {
+pub enum DeadLetterReason {
     /// The entity's mailbox has reached its limit.
     #[error("the entity's mailbox is full; not handled")]
     MailboxFull,
@@ -78,29 +78,29 @@ pub enum Lost {
     LastHostLeft,
 }
 
-const ALL: [Lost; 19] = [
-    Lost::MailboxFull,
-    Lost::HeldFull,
-    Lost::EntityFailed,
-    Lost::EntityStopped,
-    Lost::Aborted,
-    Lost::NodeStopped,
-    Lost::Undecodable,
-    Lost::Unencodable,
-    Lost::NodeGone,
-    Lost::LaneGivenUp,
-    Lost::Discarded,
-    Lost::NoAnswer,
-    Lost::TooLong,
-    Lost::AnswerTooLong,
-    Lost::NotLeased,
-    Lost::LaneFull,
-    Lost::AnswerLost,
-    Lost::HandlerStopped,
-    Lost::LastHostLeft,
+const ALL: [DeadLetterReason; 19] = [
+    DeadLetterReason::MailboxFull,
+    DeadLetterReason::HeldFull,
+    DeadLetterReason::EntityFailed,
+    DeadLetterReason::EntityStopped,
+    DeadLetterReason::Aborted,
+    DeadLetterReason::NodeStopped,
+    DeadLetterReason::Undecodable,
+    DeadLetterReason::Unencodable,
+    DeadLetterReason::NodeGone,
+    DeadLetterReason::LaneGivenUp,
+    DeadLetterReason::Discarded,
+    DeadLetterReason::NoAnswer,
+    DeadLetterReason::TooLong,
+    DeadLetterReason::AnswerTooLong,
+    DeadLetterReason::NotLeased,
+    DeadLetterReason::LaneFull,
+    DeadLetterReason::AnswerLost,
+    DeadLetterReason::HandlerStopped,
+    DeadLetterReason::LastHostLeft,
 ];
 
-impl Lost {
+impl DeadLetterReason {
     /// Returns the number of the reason in frames, from 1.
     pub(super) const fn code(self) -> u8 {
         self as u8 + 1
@@ -148,7 +148,7 @@ impl DeadLetters {
     /// Counts `count` messages, and logs the reason at most once a minute.
     pub(super) fn add(
         &self,
-        why: Lost,
+        why: DeadLetterReason,
         count: usize,
         of: (&EntityType, Option<ShardId>),
         now: impl FnOnce() -> Instant,
@@ -170,11 +170,11 @@ impl DeadLetters {
         );
     }
 
-    pub(super) fn of(&self, why: Lost) -> u64 {
+    pub(super) fn of(&self, why: DeadLetterReason) -> u64 {
         self.counts[why as usize].load(Ordering::Relaxed)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = (Lost, u64)> + '_ {
+    pub(super) fn all(&self) -> impl Iterator<Item = (DeadLetterReason, u64)> + '_ {
         ALL.into_iter().map(|why| (why, self.of(why)))
     }
 }
@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn every_reason_has_a_code_of_its_own() {
         for (at, why) in ALL.into_iter().enumerate() {
-            assert_eq!((why as usize, Lost::of(why.code())), (at, Some(why)));
+            assert_eq!((why as usize, DeadLetterReason::of(why.code())), (at, Some(why)));
         }
-        assert_eq!((Lost::of(0), Lost::of(99)), (None, None));
+        assert_eq!((DeadLetterReason::of(0), DeadLetterReason::of(99)), (None, None));
     }
 }

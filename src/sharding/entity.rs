@@ -12,14 +12,14 @@ use serde::de::DeserializeOwned;
 
 use super::context::Context;
 
-/// Boxed error of user code, for example of [`Entity::take_over`].
+/// Boxed error of user code, for example of [`Entity::import_state`].
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A stateful object with an id. The cluster keeps at most one instance of it alive.
 ///
 /// The first message for an id starts the entity. Its state is in memory: a new instance begins
 /// with the value that the type's factory returns and, after a planned move, with the state that
-/// the last instance [exported](Self::hand_over).
+/// the last instance [exported](Self::export_state).
 ///
 /// # Example
 /// ```
@@ -113,7 +113,7 @@ pub trait Entity: Sized + Send + 'static {
     /// message](Self::stop_message), when a planned move (also a drain of this node) takes the
     /// shard to another node.
     ///
-    /// The state travels ahead of the waiting messages and is [imported](Self::take_over) at most
+    /// The state travels ahead of the waiting messages and is [imported](Self::import_state) at most
     /// once. It waits until the entity gets a message, through further moves if there are any, and
     /// is passivated as an idle instance would be. A shard starts only after its whole payload has
     /// arrived, so the state should be small; at most about `net.limits.message-bytes-max` bytes.
@@ -124,16 +124,16 @@ pub trait Entity: Sized + Send + 'static {
     /// states that are lost are counted in
     /// [`lost_states`](super::shard_region::ShardRegion::lost_states). If a payload is cut short,
     /// the number of states behind the cut is unknown; that counts as one dead letter,
-    /// [`Lost::Undecodable`](super::dead_letters::Lost::Undecodable).
+    /// [`DeadLetterReason::Undecodable`](super::dead_letters::DeadLetterReason::Undecodable).
     ///
     /// A panic in this method loses the state, which is counted. The method delays the move of its
     /// shard and may run without the hosting lease, so it must have no effects outside the entity.
     #[must_use]
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Continues with the state that the entity's last instance [exported](Self::hand_over). Called
+    /// Continues with the state that the entity's last instance [exported](Self::export_state). Called
     /// on a fresh instance of the factory, before its first message.
     ///
     /// The default implementation rejects the state, so that a cluster of two releases fails
@@ -142,7 +142,7 @@ pub trait Entity: Sized + Send + 'static {
     /// # Errors
     /// Any error, also a panic, means that the state was not imported: it is lost and counted, and
     /// [`Supervision`] decides how the entity continues, as after a handler that panicked.
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         Err(format!("this release of the type takes no state over ({} bytes)", state.len()).into())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`EntityRef`] is the public sending side of sharding. A call passes the message to the runtime
 //! of the type on this node, which puts it into a local mailbox or onto the lane to the home.
-//! [`Asked`] is the future of an answer; [`TellError`] and [`AskError`] say what became of the
+//! [`AskFuture`] is the future of an answer; [`TellError`] and [`AskError`] say what became of the
 //! message.
 
 use std::borrow::Cow;
@@ -20,22 +20,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::task::coop;
 
 use super::ask_cycles::{self, AskEdge};
-use super::asks::{AskSlot, Asker, Unanswered};
-use super::dead_letters::Lost;
+use super::dead_letters::DeadLetterReason;
 use super::entity::Entity;
+use super::envelope::Envelope;
 use super::gate::Full;
 use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
-use super::letter::Letter;
 use super::mailbox::{MailboxFull, Measure};
+use super::pending_asks::{AskFailure, AskSlot, ReplyAddress};
 use super::reply::Reply;
-use super::runtime::{Parcel, Runtime, WaitingPlace};
+use super::runtime::{OutgoingMessage, Runtime, WaitingPlace};
 use super::scope;
-use super::shard::Inside;
+use super::shard::ShardInner;
+use super::shard_stage::ShardStage;
 pub use super::slow_handlers::RunningHandler;
-use super::tenancy::Stage;
 use super::timeouts::AskTimer;
-use super::types::{Missing, Types};
+use super::types::{Missing, TypeRegistry};
 
 /// Reason why a message was not sent. It will not be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,7 +118,7 @@ impl From<MailboxFull> for TellError {
 /// Cause of a missing answer, as far as the asking node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Kept {
+pub enum TimeoutReason {
     /// No cause is known: the entity may be slow, or its node dead.
     Unknown,
     /// The shard has no home yet: its coordinator is being replaced, or has no quorum.
@@ -132,7 +132,7 @@ pub enum Kept {
     NotBegun,
 }
 
-impl fmt::Display for Kept {
+impl fmt::Display for TimeoutReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "the entity may have handled the message, or may still",
@@ -171,7 +171,7 @@ pub enum AskError {
         /// Time from the ask to this error.
         waited: Duration,
         /// Reason, which tells the fate of the message.
-        why: Lost,
+        why: DeadLetterReason,
     },
     /// The message was handled, but the answer does not decode: the nodes run different releases.
     #[error(
@@ -208,9 +208,9 @@ pub enum AskError {
         /// Time that the ask waited.
         waited: Duration,
         /// Cause, as far as it is known.
-        kept: Kept,
+        kept: TimeoutReason,
         /// The handler that the message waits for, if it runs on this node: the entity's own, with
-        /// [`Kept::NotBegun`], or the one of the shard that has run for the longest time while the
+        /// [`TimeoutReason::NotBegun`], or the one of the shard that has run for the longest time while the
         /// shard leaves this node. The latter is found by the watch for slow handlers, so not if
         /// `slow-handler-after` is 0, and not within a quarter of that time, unless it blocks its
         /// thread.
@@ -271,7 +271,7 @@ pub struct EntityRef<E: Entity>(To<E>);
 
 /// How a reference finds the runtime of its type.
 enum To<E: Entity> {
-    Here(Arc<Target<E>>),
+    Here(Arc<EntityTarget<E>>),
     /// The node had not started the type when the reference was deserialized; every use looks it
     /// up.
     NotYet(Arc<UnresolvedEntity>),
@@ -281,7 +281,7 @@ enum To<E: Entity> {
 ///
 /// Each ask clones this `Arc` and not the runtime's: otherwise all asks of the node would write to
 /// the one cache line that holds the runtime's reference count.
-struct Target<E: Entity> {
+struct EntityTarget<E: Entity> {
     runtime: Arc<Runtime<E>>,
     shard: ShardId,
     id: Result<EntityId, InvalidName>,
@@ -291,11 +291,11 @@ struct Target<E: Entity> {
 /// An entity of a type that the node had not started.
 struct UnresolvedEntity {
     entity_type: EntityType,
-    types: Arc<Types>,
+    types: Arc<TypeRegistry>,
     id: EntityId,
 }
 
-impl<E: Entity> Target<E> {
+impl<E: Entity> EntityTarget<E> {
     fn new(runtime: &Arc<Runtime<E>>, id: Result<EntityId, InvalidName>) -> Arc<Self> {
         let shard = id.as_ref().map_or_else(|_| ShardId::default(), |id| runtime.shard_of(id));
         let hash = id.as_ref().map_or(0, |id| hash(id.as_bytes()));
@@ -304,18 +304,18 @@ impl<E: Entity> Target<E> {
 
     fn offer(
         &self,
-        parcel: Parcel<E::Message>,
-        asker: Option<&dyn Fn() -> Option<Asker>>,
-    ) -> Result<(), (TellError, Parcel<E::Message>)> {
+        parcel: OutgoingMessage<E::Message>,
+        asker: Option<&dyn Fn() -> Option<ReplyAddress>>,
+    ) -> Result<(), (TellError, OutgoingMessage<E::Message>)> {
         self.offer_with(parcel, WaitingPlace::Buffer, asker)
     }
 
     fn offer_with(
         &self,
-        parcel: Parcel<E::Message>,
+        parcel: OutgoingMessage<E::Message>,
         place: WaitingPlace,
-        asker: Option<&dyn Fn() -> Option<Asker>>,
-    ) -> Result<(), (TellError, Parcel<E::Message>)> {
+        asker: Option<&dyn Fn() -> Option<ReplyAddress>>,
+    ) -> Result<(), (TellError, OutgoingMessage<E::Message>)> {
         match &self.id {
             Ok(id) => self.runtime.offer((id, self.hash, self.shard), (parcel, place), asker),
             Err(why) => Err((TellError::InvalidId(*why), parcel)),
@@ -330,31 +330,36 @@ impl<E: Entity> Target<E> {
 
     /// Returns why a message that was sent at `asked_at` has no answer, and the handler that it
     /// waits for, as far as this node knows.
-    fn kept(&self, asked_at: Instant) -> (Kept, Option<Box<RunningHandler>>) {
+    fn kept(&self, asked_at: Instant) -> (TimeoutReason, Option<Box<RunningHandler>>) {
         let runtime = &self.runtime;
-        let Some(shard) = runtime.shard(self.shard) else { return (Kept::Unknown, None) };
+        let Some(shard) = runtime.shard(self.shard) else { return (TimeoutReason::Unknown, None) };
         let (now, blocking) = (runtime.world.now(), runtime.blocking_in(self.shard));
         let inside = shard.lock();
-        let Inside { gate, floor } = &*inside;
+        let ShardInner { gate, shard_entities } = &*inside;
         if gate.wants_home() {
-            return (Kept::NoHome, None);
+            return (TimeoutReason::NoHome, None);
         }
         if gate.is_moving() {
-            return (Kept::Moving, None);
+            return (TimeoutReason::Moving, None);
         }
         if gate.leads_here() && !runtime.world.serves() {
-            return (Kept::NotLeased, None);
+            return (TimeoutReason::NotLeased, None);
         }
         let id = self.id.as_ref().ok();
-        let row = id.and_then(|id| floor.tenants.find(self.hash, id.as_bytes()));
-        match row.and_then(|row| floor.handler_of(row, &blocking)) {
+        let row = id.and_then(|id| shard_entities.entity_table.find(self.hash, id.as_bytes()));
+        match row.and_then(|row| shard_entities.handler_of(row, &blocking)) {
             // The entity handles one message at a time.
-            Some(own) if own.1 < asked_at => (Kept::NotBegun, floor.describe(own, now)),
-            None if matches!(shard.phase.get(), Stage::Draining | Stage::Aborted) => {
-                let oldest = floor.oldest_handler(&blocking);
-                (Kept::Moving, oldest.and_then(|oldest| floor.describe(oldest, now)))
+            Some(own) if own.1 < asked_at => {
+                (TimeoutReason::NotBegun, shard_entities.describe(own, now))
             }
-            Some(_) | None => (Kept::Unknown, None),
+            None if matches!(shard.phase.get(), ShardStage::Draining | ShardStage::Aborted) => {
+                let oldest = shard_entities.oldest_handler(&blocking);
+                (
+                    TimeoutReason::Moving,
+                    oldest.and_then(|oldest| shard_entities.describe(oldest, now)),
+                )
+            }
+            Some(_) | None => (TimeoutReason::Unknown, None),
         }
     }
 
@@ -363,13 +368,13 @@ impl<E: Entity> Target<E> {
         (self.runtime.entity_type.clone(), id)
     }
 
-    fn unanswered(&self, question: &'static str, why: Unanswered, waited: Duration) -> AskError {
+    fn unanswered(&self, question: &'static str, why: AskFailure, waited: Duration) -> AskError {
         let (entity_type, entity) = self.names();
         match why {
-            Unanswered::Refused(why) => {
+            AskFailure::Refused(why) => {
                 AskError::Refused { entity_type, entity, question, waited, why }
             }
-            Unanswered::Undecodable { bytes, source } => {
+            AskFailure::Undecodable { bytes, source } => {
                 AskError::Decode { entity_type, entity, question, waited, bytes, source }
             }
         }
@@ -378,10 +383,10 @@ impl<E: Entity> Target<E> {
 
 impl<E: Entity> EntityRef<E> {
     pub(super) fn new(runtime: &Arc<Runtime<E>>, id: &str) -> Self {
-        Self(To::Here(Target::new(runtime, EntityId::new(id))))
+        Self(To::Here(EntityTarget::new(runtime, EntityId::new(id))))
     }
 
-    fn target(&self) -> Result<Cow<'_, Arc<Target<E>>>, TellError> {
+    fn target(&self) -> Result<Cow<'_, Arc<EntityTarget<E>>>, TellError> {
         match &self.0 {
             To::Here(target) => Ok(Cow::Borrowed(target)),
             To::NotYet(absent) => {
@@ -389,7 +394,7 @@ impl<E: Entity> EntityRef<E> {
                 let found = types.find(entity_type);
                 let runtime = found
                     .map_err(|_| TellError::NotStarted { entity_type: entity_type.clone() })?;
-                Ok(Cow::Owned(Target::new(&runtime, Ok(id.clone()))))
+                Ok(Cow::Owned(EntityTarget::new(&runtime, Ok(id.clone()))))
             }
         }
     }
@@ -428,7 +433,7 @@ impl<E: Entity> EntityRef<E> {
     /// its asker then waits for the timeout. Pass on such messages with
     /// [`tell_wait`](Self::tell_wait).
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
-        self.target()?.offer(Parcel::Typed(message), None).map_err(|(why, parcel)| {
+        self.target()?.offer(OutgoingMessage::Typed(message), None).map_err(|(why, parcel)| {
             drop_unsent(parcel);
             why
         })
@@ -446,7 +451,7 @@ impl<E: Entity> EntityRef<E> {
     /// Any [`TellError`] for which waiting does not help ([`TellError::is_full`] is false).
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
         let target = self.target()?;
-        let mut parcel = Some(Parcel::Typed(message));
+        let mut parcel = Some(OutgoingMessage::Typed(message));
         let mut seat = target.runtime.seat();
         let mut refused = 0;
         let sent = std::future::poll_fn(|cx| {
@@ -482,7 +487,7 @@ impl<E: Entity> EntityRef<E> {
     /// to 50 ms late.
     ///
     /// `question` makes the message from the answer's address: `ask(Command::Get)`.
-    pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> Asked<E, T>
+    pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> AskFuture<E, T>
     where
         T: DeserializeOwned + Send + 'static,
     {
@@ -495,7 +500,7 @@ impl<E: Entity> EntityRef<E> {
         &self,
         timeout: Duration,
         question: impl FnOnce(Reply<T>) -> E::Message,
-    ) -> Asked<E, T>
+    ) -> AskFuture<E, T>
     where
         T: DeserializeOwned + Send + 'static,
     {
@@ -507,29 +512,29 @@ impl<E: Entity> EntityRef<E> {
         &self,
         timeout: Option<Duration>,
         question: impl FnOnce(Reply<T>) -> E::Message,
-    ) -> Asked<E, T>
+    ) -> AskFuture<E, T>
     where
         T: DeserializeOwned + Send + 'static,
     {
         let named = std::any::type_name::<E::Message>();
         let target = match self.target() {
             Ok(_) if timeout.is_some_and(|timeout| timeout.is_zero()) => {
-                return Asked::unsent(named, AskError::NoTime, None);
+                return AskFuture::unsent(named, AskError::NoTime, None);
             }
             Ok(target) => target,
-            Err(why) => return Asked::unsent(named, why.into(), None),
+            Err(why) => return AskFuture::unsent(named, why.into(), None),
         };
-        let Runtime { doors, me: node, settings, .. } = &*target.runtime;
+        let Runtime { ask_handles, me: node, settings, .. } = &*target.runtime;
         let (node, slot) = (*node, AskSlot::new());
-        let message = question(Reply::here(Arc::clone(&slot), doors.mine(), node));
-        let asked = Asked::new(&target, &slot, named, timeout.unwrap_or(settings.ask_timeout));
+        let message = question(Reply::here(Arc::clone(&slot), ask_handles.mine(), node));
+        let asked = AskFuture::new(&target, &slot, named, timeout.unwrap_or(settings.ask_timeout));
         let asker = || {
             let correlation = slot.number();
-            (correlation > 0).then_some(Asker { node, correlation })
+            (correlation > 0).then_some(ReplyAddress { node, correlation })
         };
-        if let Err((why, parcel)) = target.offer(Parcel::Typed(message), Some(&asker)) {
+        if let Err((why, parcel)) = target.offer(OutgoingMessage::Typed(message), Some(&asker)) {
             drop_unsent(parcel);
-            return Asked::unsent(named, why.into(), Some(target.into_owned()));
+            return AskFuture::unsent(named, why.into(), Some(target.into_owned()));
         }
         asked
     }
@@ -538,21 +543,22 @@ impl<E: Entity> EntityRef<E> {
     /// start is queued after the entity's waiting messages. The call sends it, not the first poll.
     ///
     /// If the start fails, supervision decides about further tries, and the future goes on waiting.
-    pub fn start(&self) -> Asked<E, ()> {
+    pub fn start(&self) -> AskFuture<E, ()> {
         let target = match self.target() {
             Ok(target) => target,
-            Err(why) => return Asked::unsent(START, why.into(), None),
+            Err(why) => return AskFuture::unsent(START, why.into(), None),
         };
         let id = match &target.id {
             Ok(id) => id,
-            Err(why) => return Asked::unsent(START, TellError::InvalidId(*why).into(), None),
+            Err(why) => return AskFuture::unsent(START, TellError::InvalidId(*why).into(), None),
         };
         let Runtime { asks, me: node, settings, .. } = &*target.runtime;
         let slot = AskSlot::new();
-        let asked = Asked::new(&target, &slot, START, settings.ask_timeout);
-        let start = Letter::start(id, Asker { node: *node, correlation: slot.enlist(asks) });
-        if let Err((why, _)) = target.offer(Parcel::Letter(start), None) {
-            return Asked::unsent(START, why.into(), Some(target.into_owned()));
+        let asked = AskFuture::new(&target, &slot, START, settings.ask_timeout);
+        let start =
+            Envelope::start(id, ReplyAddress { node: *node, correlation: slot.enlist(asks) });
+        if let Err((why, _)) = target.offer(OutgoingMessage::Envelope(start), None) {
+            return AskFuture::unsent(START, why.into(), Some(target.into_owned()));
         }
         asked
     }
@@ -562,7 +568,7 @@ impl<E: Entity> EntityRef<E> {
 /// its length. Otherwise messages that others send meanwhile could delay it without bound.
 const REFUSED_MAX: u32 = 256;
 
-fn drop_unsent<M>(parcel: Parcel<M>) {
+fn drop_unsent<M>(parcel: OutgoingMessage<M>) {
     drop(parcel);
 }
 
@@ -639,7 +645,7 @@ const START: &str = "a start";
 
 /// Future returned by `ask` and `start`. Dropping it cancels the wait, not the message.
 #[must_use = "the answer is lost if nobody waits for it; tell() sends without one"]
-pub struct Asked<E: Entity, T> {
+pub struct AskFuture<E: Entity, T> {
     question: &'static str,
     how: AskProgress<E, T>,
 }
@@ -647,13 +653,13 @@ pub struct Asked<E: Entity, T> {
 enum AskProgress<E: Entity, T> {
     Waits(PendingAnswer<E, T>),
     /// The message was not sent: the error, taken by the first poll, and the receiver.
-    Unsent(Option<Box<AskError>>, Option<Arc<Target<E>>>),
+    Unsent(Option<Box<AskError>>, Option<Arc<EntityTarget<E>>>),
 }
 
 /// State of an ask that waits for its answer.
 struct PendingAnswer<E: Entity, T> {
     slot: Arc<AskSlot<T>>,
-    target: Arc<Target<E>>,
+    target: Arc<EntityTarget<E>>,
     asked_at: Instant,
     timeout: Duration,
     timer: AskTimer,
@@ -661,9 +667,9 @@ struct PendingAnswer<E: Entity, T> {
     edge: Option<AskEdge>,
 }
 
-impl<E: Entity, T> Asked<E, T> {
+impl<E: Entity, T> AskFuture<E, T> {
     fn new(
-        target: &Arc<Target<E>>,
+        target: &Arc<EntityTarget<E>>,
         slot: &Arc<AskSlot<T>>,
         question: &'static str,
         timeout: Duration,
@@ -676,7 +682,7 @@ impl<E: Entity, T> Asked<E, T> {
     }
 
     /// Makes a future whose message was not sent; its first poll returns the error.
-    fn unsent(question: &'static str, why: AskError, target: Option<Arc<Target<E>>>) -> Self {
+    fn unsent(question: &'static str, why: AskError, target: Option<Arc<EntityTarget<E>>>) -> Self {
         Self { question, how: AskProgress::Unsent(Some(Box::new(why)), target) }
     }
 }
@@ -728,7 +734,7 @@ impl<E: Entity, T> PendingAnswer<E, T> {
     }
 }
 
-impl<E: Entity, T> Future for Asked<E, T> {
+impl<E: Entity, T> Future for AskFuture<E, T> {
     type Output = Result<T, AskError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -750,7 +756,7 @@ impl<E: Entity, T> Drop for PendingAnswer<E, T> {
     }
 }
 
-impl<E: Entity, T> fmt::Debug for Asked<E, T> {
+impl<E: Entity, T> fmt::Debug for AskFuture<E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let target = match &self.how {
             AskProgress::Waits(waits) => Some(&waits.target),

@@ -261,20 +261,20 @@ mod tests {
 
     #[test]
     fn e3_e5_ids_come_from_the_message_or_there_is_none() -> Result<(), InvalidShards> {
-        enum Order {
+        enum OrderMessage {
             Placed { customer: String },
             Heartbeat,
         }
         let hash = HashExtractor::new(ShardHash::Xxh3, 10)?;
-        let by_customer = ByMessage::new(hash, |order: &Order| match order {
-            Order::Placed { customer } => Some(Cow::Borrowed(customer.as_str())),
-            Order::Heartbeat => None,
+        let by_customer = ByMessage::new(hash, |order: &OrderMessage| match order {
+            OrderMessage::Placed { customer } => Some(Cow::Borrowed(customer.as_str())),
+            OrderMessage::Heartbeat => None,
         });
-        let placed = Order::Placed { customer: "alice".to_owned() };
+        let placed = OrderMessage::Placed { customer: "alice".to_owned() };
         assert_eq!(by_customer.entity_id(&placed).as_deref(), Some("alice"));
-        assert_eq!(by_customer.entity_id(&Order::Heartbeat), None);
-        assert_eq!(Extractor::<Order>::shard(&by_customer, &entity("alice")).get(), 0);
-        assert_eq!(Extractor::<Order>::name(&by_customer), "xxh3");
+        assert_eq!(by_customer.entity_id(&OrderMessage::Heartbeat), None);
+        assert_eq!(Extractor::<OrderMessage>::shard(&by_customer, &entity("alice")).get(), 0);
+        assert_eq!(Extractor::<OrderMessage>::name(&by_customer), "xxh3");
         Ok(())
     }
 

@@ -15,11 +15,11 @@
 
 use ostraca_ddata::types::Term;
 
-use super::dead_letters::Lost;
-use super::gate::{Decision, Fit};
-use super::hosting::BadFrame;
+use super::dead_letters::DeadLetterReason;
+use super::envelope::{Envelope, EnvelopeRef};
+use super::gate::{HomeDecision, MailboxLimitCheck};
 use super::ids::{EntityId, Generation, RegionId, ShardId};
-use super::letter::{Letter, LetterRef};
+use super::region_handle::BadFrame;
 
 mod kind {
     pub(super) const MESSAGE: u8 = 1;
@@ -36,7 +36,7 @@ mod kind {
 
 /// A report or question about the mailbox of an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
+pub(super) enum MailboxNotice {
     /// The mailbox is full: a message was refused.
     Busy,
     /// The mailbox has room again.
@@ -58,42 +58,47 @@ pub(crate) fn is_answer(bytes: &[u8]) -> bool {
 
 /// A received frame, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Frame<'a> {
-    Message { shard: ShardId, stamp: Generation, fit: Fit, letter: LetterRef<'a> },
+pub(super) enum ShardingFrame<'a> {
+    Message { shard: ShardId, stamp: Generation, fit: MailboxLimitCheck, envelope: EnvelopeRef<'a> },
     Barrier { shard: ShardId, stamp: Generation },
     Echo { shard: ShardId, stamp: Generation },
-    Bounce { shard: ShardId, stamp: Generation, newest: Decision, letter: LetterRef<'a> },
+    Bounce { shard: ShardId, stamp: Generation, newest: HomeDecision, envelope: EnvelopeRef<'a> },
     Answer { correlation: u64, body: &'a [u8] },
-    Refused { correlation: u64, why: Lost },
-    Notice { notice: Notice, shard: ShardId, id: EntityId },
+    Refused { correlation: u64, why: DeadLetterReason },
+    Notice { notice: MailboxNotice, shard: ShardId, id: EntityId },
 }
 
-impl<'a> Frame<'a> {
+impl<'a> ShardingFrame<'a> {
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
-        let mut rest = Rest(bytes);
+        let mut rest = FrameCursor(bytes);
         let kind = rest.byte()?;
         Ok(match kind {
             kind::MESSAGE | kind::MOVED => {
                 let (shard, stamp) = (rest.shard()?, rest.generation()?);
-                let fit = if kind == kind::MOVED { Fit::Exempt } else { Fit::Must };
-                Self::Message { shard, stamp, fit, letter: rest.letter()? }
+                let fit = if kind == kind::MOVED {
+                    MailboxLimitCheck::Exempt
+                } else {
+                    MailboxLimitCheck::Must
+                };
+                Self::Message { shard, stamp, fit, envelope: rest.envelope()? }
             }
             kind::BARRIER => Self::Barrier { shard: rest.shard()?, stamp: rest.generation()? },
             kind::ECHO => Self::Echo { shard: rest.shard()?, stamp: rest.generation()? },
             kind::BOUNCE => {
                 let (shard, stamp) = (rest.shard()?, rest.generation()?);
-                let newest = Decision { generation: rest.generation()?, home: rest.home()? };
-                Self::Bounce { shard, stamp, newest, letter: rest.letter()? }
+                let newest = HomeDecision { generation: rest.generation()?, home: rest.home()? };
+                Self::Bounce { shard, stamp, newest, envelope: rest.envelope()? }
             }
             kind::ANSWER => Self::Answer { correlation: rest.fixed()?, body: rest.0 },
             kind::REFUSED => {
                 let correlation = rest.fixed()?;
-                let why = Lost::of(rest.byte()?).ok_or(BadFrame("an unknown reason"))?;
+                let why =
+                    DeadLetterReason::of(rest.byte()?).ok_or(BadFrame("an unknown reason"))?;
                 Self::Refused { correlation, why }
             }
-            kind::BUSY => rest.notice(Notice::Busy)?,
-            kind::FREE => rest.notice(Notice::Free)?,
-            kind::STILL_BUSY => rest.notice(Notice::StillBusy)?,
+            kind::BUSY => rest.notice(MailboxNotice::Busy)?,
+            kind::FREE => rest.notice(MailboxNotice::Free)?,
+            kind::STILL_BUSY => rest.notice(MailboxNotice::StillBusy)?,
             _ => return Err(BadFrame("an unknown kind")),
         })
     }
@@ -104,18 +109,23 @@ pub(super) fn message(
     to: &mut Vec<u8>,
     shard: ShardId,
     stamp: Generation,
-    fit: Fit,
-    letter: &Letter,
+    fit: MailboxLimitCheck,
+    envelope: &Envelope,
 ) {
     message_head(to, shard, stamp, fit);
-    to.extend_from_slice(letter.bytes());
+    to.extend_from_slice(envelope.bytes());
 }
 
 /// Writes the fields of a message frame that precede the encoded message.
-pub(super) fn message_head(to: &mut Vec<u8>, shard: ShardId, stamp: Generation, fit: Fit) {
+pub(super) fn message_head(
+    to: &mut Vec<u8>,
+    shard: ShardId,
+    stamp: Generation,
+    fit: MailboxLimitCheck,
+) {
     let kind = match fit {
-        Fit::Must => kind::MESSAGE,
-        Fit::Exempt => kind::MOVED,
+        MailboxLimitCheck::Must => kind::MESSAGE,
+        MailboxLimitCheck::Exempt => kind::MOVED,
     };
     head(to, kind, shard, stamp);
 }
@@ -135,8 +145,8 @@ pub(super) fn bounce(
     to: &mut Vec<u8>,
     shard: ShardId,
     stamp: Generation,
-    newest: Decision,
-    letter: &Letter,
+    newest: HomeDecision,
+    envelope: &Envelope,
 ) {
     head(to, kind::BOUNCE, shard, stamp);
     generation(to, newest.generation);
@@ -147,7 +157,7 @@ pub(super) fn bounce(
             to.extend_from_slice(&home.replica().get().to_le_bytes());
         }
     }
-    to.extend_from_slice(letter.bytes());
+    to.extend_from_slice(envelope.bytes());
 }
 
 /// Writes the start of an answer; the caller appends the encoded value.
@@ -158,7 +168,7 @@ pub(super) fn answer(to: &mut Vec<u8>, correlation: u64) {
 }
 
 /// Writes the reason why an ask has no answer.
-pub(super) fn refused(to: &mut Vec<u8>, correlation: u64, why: Lost) {
+pub(super) fn refused(to: &mut Vec<u8>, correlation: u64, why: DeadLetterReason) {
     to.clear();
     to.push(kind::REFUSED);
     to.extend_from_slice(&correlation.to_le_bytes());
@@ -166,12 +176,12 @@ pub(super) fn refused(to: &mut Vec<u8>, correlation: u64, why: Lost) {
 }
 
 /// Writes a busy notice or question about the mailbox of an entity.
-pub(super) fn notice(to: &mut Vec<u8>, notice: Notice, shard: ShardId, id: &EntityId) {
+pub(super) fn notice(to: &mut Vec<u8>, notice: MailboxNotice, shard: ShardId, id: &EntityId) {
     to.clear();
     to.push(match notice {
-        Notice::Busy => kind::BUSY,
-        Notice::Free => kind::FREE,
-        Notice::StillBusy => kind::STILL_BUSY,
+        MailboxNotice::Busy => kind::BUSY,
+        MailboxNotice::Free => kind::FREE,
+        MailboxNotice::StillBusy => kind::STILL_BUSY,
     });
     varint(to, shard.get().into());
     let id = id.as_str().as_bytes();
@@ -202,9 +212,9 @@ fn varint(to: &mut Vec<u8>, mut number: u64) {
 }
 
 /// The bytes that are not decoded yet.
-struct Rest<'a>(&'a [u8]);
+struct FrameCursor<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> FrameCursor<'a> {
     fn byte(&mut self) -> Result<u8, BadFrame> {
         let (first, rest) = self.0.split_first().ok_or(BadFrame("cut short"))?;
         self.0 = rest;
@@ -259,17 +269,17 @@ impl<'a> Rest<'a> {
         }
     }
 
-    fn notice(&mut self, notice: Notice) -> Result<Frame<'a>, BadFrame> {
+    fn notice(&mut self, notice: MailboxNotice) -> Result<ShardingFrame<'a>, BadFrame> {
         let (shard, cut) = (self.shard()?, BadFrame("cut short"));
         let (length, rest) = self.0.split_first_chunk::<2>().ok_or(cut)?;
         let id = rest.get(..usize::from(u16::from_le_bytes(*length))).ok_or(cut)?;
         let id = std::str::from_utf8(id).map_err(|_| BadFrame("an entity id that is not UTF-8"))?;
         let id = EntityId::new(id).map_err(|_| BadFrame("an entity id of an invalid length"))?;
-        Ok(Frame::Notice { notice, shard, id })
+        Ok(ShardingFrame::Notice { notice, shard, id })
     }
 
-    fn letter(&mut self) -> Result<LetterRef<'a>, BadFrame> {
-        LetterRef::read(self.0)
+    fn envelope(&mut self) -> Result<EnvelopeRef<'a>, BadFrame> {
+        EnvelopeRef::read(self.0)
     }
 }
 
@@ -278,21 +288,21 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::sharding::asks::Asker;
-    use crate::sharding::letter::Draft;
+    use crate::sharding::envelope::EnvelopeBuilder;
+    use crate::sharding::pending_asks::ReplyAddress;
 
     const fn g(number: u64, owner: u64, seq: u64) -> Generation {
         Generation::new(Term { number, owner: ostraca_ddata::id::ReplicaId::new(owner) }, seq)
     }
 
-    fn letter(id: &str, body: &[u8], asker: Option<Asker>) -> Letter {
+    fn envelope(id: &str, body: &[u8], asker: Option<ReplyAddress>) -> Envelope {
         let write = |to: &mut Vec<u8>| {
             to.extend_from_slice(body);
             Ok::<(), Infallible>(())
         };
         let asking = || asker;
-        let asking = asker.is_some().then_some(&asking as &dyn Fn() -> Option<Asker>);
-        Draft::write(&EntityId::new(id).unwrap(), write, asking).unwrap().letter()
+        let asking = asker.is_some().then_some(&asking as &dyn Fn() -> Option<ReplyAddress>);
+        EnvelopeBuilder::write(&EntityId::new(id).unwrap(), write, asking).unwrap().envelope()
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -301,13 +311,14 @@ mod tests {
 
     /// All kinds of frames with their golden bytes, because nodes of different releases read each
     /// other's.
-    fn all() -> Vec<(Vec<u8>, Frame<'static>, &'static str)> {
+    #[expect(clippy::too_many_lines, reason = "one entry for each frame")]
+    fn all() -> Vec<(Vec<u8>, ShardingFrame<'static>, &'static str)> {
         let (shard, stamp) = (ShardId::new(300), g(2, 3, 129));
         let node = RegionId::new(7.into());
-        let leaked = |asker| &*Box::leak(Box::new(letter("ab", b"xy", asker)));
-        let (plain, asking) = (leaked(None), leaked(Some(Asker { node, correlation: 5 })));
-        let newest = Decision { generation: g(3, 4, 1), home: Some(node) };
-        let nowhere = Decision { home: None, ..newest };
+        let leaked = |asker| &*Box::leak(Box::new(envelope("ab", b"xy", asker)));
+        let (plain, asking) = (leaked(None), leaked(Some(ReplyAddress { node, correlation: 5 })));
+        let newest = HomeDecision { generation: g(3, 4, 1), home: Some(node) };
+        let nowhere = HomeDecision { home: None, ..newest };
         let write = |write: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = vec![9; 3]; // old content, replaced
             write(&mut bytes);
@@ -315,31 +326,36 @@ mod tests {
         };
         vec![
             (
-                write(&|to| message(to, shard, stamp, Fit::Must, asking)),
-                Frame::Message { shard, stamp, fit: Fit::Must, letter: asking.view() },
+                write(&|to| message(to, shard, stamp, MailboxLimitCheck::Must, asking)),
+                ShardingFrame::Message {
+                    shard,
+                    stamp,
+                    fit: MailboxLimitCheck::Must,
+                    envelope: asking.view(),
+                },
                 "01ac020203000000000000008101\
                  0107000000000000000500000000000000020061627879",
             ),
             (
                 write(&|to| barrier(to, shard, stamp)),
-                Frame::Barrier { shard, stamp },
+                ShardingFrame::Barrier { shard, stamp },
                 "02ac020203000000000000008101",
             ),
             (
                 write(&|to| echo(to, shard, stamp)),
-                Frame::Echo { shard, stamp },
+                ShardingFrame::Echo { shard, stamp },
                 "03ac020203000000000000008101",
             ),
             (
                 write(&|to| bounce(to, shard, stamp, newest, plain)),
-                Frame::Bounce { shard, stamp, newest, letter: plain.view() },
+                ShardingFrame::Bounce { shard, stamp, newest, envelope: plain.view() },
                 "04ac020203000000000000008101\
                  03040000000000000001010700000000000000\
                  00020061627879",
             ),
             (
                 write(&|to| bounce(to, shard, stamp, nowhere, plain)),
-                Frame::Bounce { shard, stamp, newest: nowhere, letter: plain.view() },
+                ShardingFrame::Bounce { shard, stamp, newest: nowhere, envelope: plain.view() },
                 "04ac020203000000000000008101\
                  0304000000000000000100\
                  00020061627879",
@@ -349,29 +365,29 @@ mod tests {
                     answer(to, 5);
                     to.extend_from_slice(b"xy");
                 }),
-                Frame::Answer { correlation: 5, body: b"xy" },
+                ShardingFrame::Answer { correlation: 5, body: b"xy" },
                 "0505000000000000007879",
             ),
             (
-                write(&|to| refused(to, 5, Lost::MailboxFull)),
-                Frame::Refused { correlation: 5, why: Lost::MailboxFull },
+                write(&|to| refused(to, 5, DeadLetterReason::MailboxFull)),
+                ShardingFrame::Refused { correlation: 5, why: DeadLetterReason::MailboxFull },
                 "06050000000000000001",
             ),
         ]
     }
 
     /// The same for busy notices.
-    fn notices() -> Vec<(Vec<u8>, Frame<'static>, &'static str)> {
+    fn notices() -> Vec<(Vec<u8>, ShardingFrame<'static>, &'static str)> {
         let (shard, id) = (ShardId::new(300), EntityId::new("ab").unwrap());
         let goldens = [
-            (Notice::Busy, "08ac0202006162"),
-            (Notice::Free, "09ac0202006162"),
-            (Notice::StillBusy, "0aac0202006162"),
+            (MailboxNotice::Busy, "08ac0202006162"),
+            (MailboxNotice::Free, "09ac0202006162"),
+            (MailboxNotice::StillBusy, "0aac0202006162"),
         ];
         let written = goldens.map(|(what, golden)| {
             let mut bytes = vec![9; 3];
             notice(&mut bytes, what, shard, &id);
-            (bytes, Frame::Notice { notice: what, shard, id: id.clone() }, golden)
+            (bytes, ShardingFrame::Notice { notice: what, shard, id: id.clone() }, golden)
         });
         written.into()
     }
@@ -379,7 +395,8 @@ mod tests {
     #[test]
     fn answers_and_refusals_are_known_by_their_first_byte() {
         for (bytes, frame, _) in all().into_iter().chain(notices()) {
-            let expected = matches!(frame, Frame::Answer { .. } | Frame::Refused { .. });
+            let expected =
+                matches!(frame, ShardingFrame::Answer { .. } | ShardingFrame::Refused { .. });
             assert_eq!(is_answer(&bytes), expected, "{frame:?}");
         }
         assert!(!is_answer(&[]));
@@ -389,24 +406,28 @@ mod tests {
     fn a_notice_may_be_longer_in_a_later_release() {
         for (mut bytes, frame, _) in notices() {
             bytes.extend_from_slice(b"more");
-            assert_eq!(Frame::read(&bytes), Ok(frame));
+            assert_eq!(ShardingFrame::read(&bytes), Ok(frame));
         }
     }
 
     #[test]
     fn a_message_that_moved_has_golden_bytes() {
-        let (mut bytes, letter, fit) = (Vec::new(), letter("ab", b"xy", None), Fit::Exempt);
-        message(&mut bytes, ShardId::new(300), g(2, 3, 129), fit, &letter);
+        let (mut bytes, envelope, fit) =
+            (Vec::new(), envelope("ab", b"xy", None), MailboxLimitCheck::Exempt);
+        message(&mut bytes, ShardId::new(300), g(2, 3, 129), fit, &envelope);
         assert_eq!(hex(&bytes), "07ac02020300000000000000810100020061627879");
-        let (shard, stamp, letter) = (ShardId::new(300), g(2, 3, 129), letter.view());
-        assert_eq!(Frame::read(&bytes), Ok(Frame::Message { shard, stamp, fit, letter }));
+        let (shard, stamp, envelope) = (ShardId::new(300), g(2, 3, 129), envelope.view());
+        assert_eq!(
+            ShardingFrame::read(&bytes),
+            Ok(ShardingFrame::Message { shard, stamp, fit, envelope })
+        );
     }
 
     #[test]
     fn frames_have_golden_bytes() {
         for (bytes, frame, golden) in all().into_iter().chain(notices()) {
             assert_eq!(hex(&bytes), golden.replace(char::is_whitespace, ""), "{frame:?}");
-            assert_eq!(Frame::read(&bytes), Ok(frame));
+            assert_eq!(ShardingFrame::read(&bytes), Ok(frame));
         }
     }
 
@@ -414,72 +435,74 @@ mod tests {
     fn frame_heads_fit_the_reserved_room() {
         let (shard, stamp) = (ShardId::new(u32::MAX), g(u64::MAX, u64::MAX, u64::MAX));
         let home = Some(RegionId::new(u64::MAX.into()));
-        let (letter, mut bytes) = (letter("ab", b"xy", None), Vec::new());
-        bounce(&mut bytes, shard, stamp, Decision { generation: stamp, home }, &letter);
-        assert_eq!(bytes.len() - letter.bytes().len(), HEAD_BYTES_MAX);
+        let (envelope, mut bytes) = (envelope("ab", b"xy", None), Vec::new());
+        bounce(&mut bytes, shard, stamp, HomeDecision { generation: stamp, home }, &envelope);
+        assert_eq!(bytes.len() - envelope.bytes().len(), HEAD_BYTES_MAX);
     }
 
     /// A message with such a stamp would be held for a decision that never comes.
     #[test]
     fn impossible_stamp_is_refused() {
-        let (shard, letter) = (ShardId::new(1), letter("ab", b"xy", None));
+        let (shard, envelope) = (ShardId::new(1), envelope("ab", b"xy", None));
         let mut bytes = Vec::new();
         for number in [0, Term::NUMBER_MAX + 1, u64::MAX] {
             let refused = Err(BadFrame("an invalid term"));
-            message(&mut bytes, shard, g(number, 3, 1), Fit::Must, &letter);
-            assert_eq!(Frame::read(&bytes), refused);
+            message(&mut bytes, shard, g(number, 3, 1), MailboxLimitCheck::Must, &envelope);
+            assert_eq!(ShardingFrame::read(&bytes), refused);
             barrier(&mut bytes, shard, g(number, 3, 1));
-            assert_eq!(Frame::read(&bytes), refused);
-            let newest = Decision { generation: g(number, 3, 1), home: None };
-            bounce(&mut bytes, shard, g(1, 3, 1), newest, &letter);
-            assert_eq!(Frame::read(&bytes), refused);
+            assert_eq!(ShardingFrame::read(&bytes), refused);
+            let newest = HomeDecision { generation: g(number, 3, 1), home: None };
+            bounce(&mut bytes, shard, g(1, 3, 1), newest, &envelope);
+            assert_eq!(ShardingFrame::read(&bytes), refused);
         }
-        message(&mut bytes, shard, g(Term::NUMBER_MAX, 3, 1), Fit::Must, &letter);
-        assert!(Frame::read(&bytes).is_ok());
+        message(&mut bytes, shard, g(Term::NUMBER_MAX, 3, 1), MailboxLimitCheck::Must, &envelope);
+        assert!(ShardingFrame::read(&bytes).is_ok());
     }
 
     #[test]
     fn letter_decodes_to_the_encoded_fields() {
-        let asker = Asker { node: RegionId::new(7.into()), correlation: 5 };
-        let asking = letter("ab", b"xy", Some(asker));
-        let read = LetterRef::read(asking.bytes()).unwrap();
+        let asker = ReplyAddress { node: RegionId::new(7.into()), correlation: 5 };
+        let asking = envelope("ab", b"xy", Some(asker));
+        let read = EnvelopeRef::read(asking.bytes()).unwrap();
         assert_eq!(read.to_letter(), asking);
         assert_eq!((read.id(), read.body(), read.asker()), ("ab", &b"xy"[..], Some(asker)));
-        assert_eq!(letter("ab", b"xy", None).asker(), None);
+        assert_eq!(envelope("ab", b"xy", None).asker(), None);
     }
 
     #[test]
     fn a_letter_that_starts_its_entity_has_golden_bytes() {
-        let asker = Asker { node: RegionId::new(7.into()), correlation: 5 };
-        let starts = Letter::start(&EntityId::new("ab").unwrap(), asker);
+        let asker = ReplyAddress { node: RegionId::new(7.into()), correlation: 5 };
+        let starts = Envelope::start(&EntityId::new("ab").unwrap(), asker);
         assert_eq!(hex(starts.bytes()), "030700000000000000050000000000000002006162");
-        let read = LetterRef::read(starts.bytes()).unwrap();
+        let read = EnvelopeRef::read(starts.bytes()).unwrap();
         assert_eq!((read.id(), read.asker(), read.starts()), ("ab", Some(asker), true));
         assert_eq!(read, starts.view());
-        assert!(!letter("ab", b"xy", Some(asker)).view().starts());
+        assert!(!envelope("ab", b"xy", Some(asker)).view().starts());
     }
 
     #[test]
     fn damaged_frames_never_panic() {
         for (bytes, ..) in all().into_iter().chain(notices()) {
             for length in 0..bytes.len() {
-                let _ = Frame::read(&bytes[..length]);
+                let _ = ShardingFrame::read(&bytes[..length]);
             }
             for at in 0..bytes.len() {
                 for value in 0..=255 {
                     let mut changed = bytes.clone();
                     changed[at] = value;
-                    if let Ok(Frame::Message { letter, .. } | Frame::Bounce { letter, .. }) =
-                        Frame::read(&changed)
+                    if let Ok(
+                        ShardingFrame::Message { envelope, .. }
+                        | ShardingFrame::Bounce { envelope, .. },
+                    ) = ShardingFrame::read(&changed)
                     {
-                        let _ = (letter.id(), letter.body(), letter.asker());
+                        let _ = (envelope.id(), envelope.body(), envelope.asker());
                     }
                 }
             }
         }
-        assert_eq!(Frame::read(&[]), Err(BadFrame("cut short")));
-        assert_eq!(Frame::read(&[77]), Err(BadFrame("an unknown kind")));
+        assert_eq!(ShardingFrame::read(&[]), Err(BadFrame("cut short")));
+        assert_eq!(ShardingFrame::read(&[77]), Err(BadFrame("an unknown kind")));
         let long = [2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
-        assert_eq!(Frame::read(&long), Err(BadFrame("a number of more than 64 bits")));
+        assert_eq!(ShardingFrame::read(&long), Err(BadFrame("a number of more than 64 bits")));
     }
 }

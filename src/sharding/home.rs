@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use ostraca_ddata::replicator::epoch::EpochId;
 use serde::{Deserialize, Serialize};
 
-use super::bug::{Bug, Canary};
+use super::fault_injection::{ShardingFault, ShardingFaultInjection};
 use super::ids::{Generation, RegionId};
 
 /// One decision about a shard.
@@ -34,7 +34,7 @@ pub struct ShardHome {
 
 /// Input of a new decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
+pub struct NewDecision {
     /// Generation of the new decision, above every earlier one.
     pub generation: Generation,
     /// The new home, or `None`.
@@ -57,23 +57,28 @@ impl ShardHome {
     /// If the decision's generation is not above that of `before`: a coordinator that reuses
     /// generations would make regions disagree.
     #[must_use]
-    pub fn decide(before: Option<&Self>, decision: Decision, canary: Canary) -> Self {
-        let Decision { generation, region, mut epoch, hosted } = decision;
+    pub fn decide(
+        before: Option<&Self>,
+        decision: NewDecision,
+        fault_injection: ShardingFaultInjection,
+    ) -> Self {
+        let NewDecision { generation, region, mut epoch, hosted } = decision;
         let mut after = BTreeMap::new();
         if let Some(before) = before {
             assert!(generation > before.generation, "generations only rise");
             epoch = epoch.max(before.epoch);
             after.clone_from(&before.after);
-            if canary.has(Bug::AfterLastHomeOnly) {
+            if fault_injection.has(ShardingFault::AfterLastHomeOnly) {
                 after.clear();
             }
-            let confirmed = hosted >= before.generation || !canary.has(Bug::UnconfirmedLeftOut);
+            let confirmed = hosted >= before.generation
+                || !fault_injection.has(ShardingFault::UnconfirmedLeftOut);
             if let Some(home) = before.region
                 && confirmed
             {
                 after.insert(home, before.generation);
             }
-            if canary.has(Bug::MoveBackEmptiesAfter)
+            if fault_injection.has(ShardingFault::MoveBackEmptiesAfter)
                 && region.is_some_and(|to| before.after.contains_key(&to))
             {
                 after.clear();
@@ -102,8 +107,8 @@ mod tests {
     fn next(before: Option<&ShardHome>, seq: u64, to: Option<u64>, hosted: u64) -> ShardHome {
         let (generation, region) = (g(seq), to.map(region));
         let hosted = if hosted == 0 { Generation::NEVER } else { g(hosted) };
-        let decision = Decision { generation, region, epoch: EpochId::default(), hosted };
-        ShardHome::decide(before, decision, Canary::none())
+        let decision = NewDecision { generation, region, epoch: EpochId::default(), hosted };
+        ShardHome::decide(before, decision, ShardingFaultInjection::none())
     }
 
     fn after(home: &ShardHome) -> Vec<(u64, u64)> {
@@ -146,8 +151,15 @@ mod tests {
     fn epoch_never_decreases_between_decisions() {
         let epoch = |number| EpochId { generation: 1, number };
         let before = ShardHome { epoch: epoch(7), ..next(None, 1, Some(1), 0) };
-        let decision =
-            Decision { generation: g(2), region: None, epoch: epoch(5), hosted: Generation::NEVER };
-        assert_eq!(ShardHome::decide(Some(&before), decision, Canary::none()).epoch, epoch(7));
+        let decision = NewDecision {
+            generation: g(2),
+            region: None,
+            epoch: epoch(5),
+            hosted: Generation::NEVER,
+        };
+        assert_eq!(
+            ShardHome::decide(Some(&before), decision, ShardingFaultInjection::none()).epoch,
+            epoch(7)
+        );
     }
 }

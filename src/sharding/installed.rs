@@ -18,12 +18,12 @@ pub struct Installed {
     pub members: BTreeSet<RegionId>, // ≤ members of a configuration
     /// Set if its cluster generation began with a forced configuration: a majority of the members
     /// before it was lost, and perhaps decisions about shards with them.
-    pub forced: Option<Forced>,
+    pub forced: Option<ForcedGeneration>,
 }
 
 /// Start of a cluster generation that no quorum decided on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Forced {
+pub struct ForcedGeneration {
     /// Its first configuration. Two operators may force two configurations of one generation, so
     /// only this tells which of them a node belongs to.
     pub origin: EpochId,
@@ -31,7 +31,7 @@ pub struct Forced {
     pub kept: BTreeSet<RegionId>, // ≤ members of a configuration
 }
 
-impl Forced {
+impl ForcedGeneration {
     /// Returns the term number above which terms begin in this generation, whatever they were
     /// before: about a million per millisecond of the generation, so that a coordinator which was
     /// given up and still runs does not come near. Of two forced configurations the later one has
@@ -49,7 +49,8 @@ impl Forced {
 impl From<&Epoch> for Installed {
     fn from(epoch: &Epoch) -> Self {
         let regions = |ids: &[_]| ids.iter().copied().map(RegionId::new).collect();
-        let forced = epoch.origin().map(|origin| Forced { origin, kept: regions(epoch.kept()) });
+        let forced =
+            epoch.origin().map(|origin| ForcedGeneration { origin, kept: regions(epoch.kept()) });
         Self { epoch: epoch.id(), members: regions(epoch.members()), forced }
     }
 }
@@ -103,7 +104,7 @@ mod tests {
     fn terms_of_a_later_forced_generation_are_higher() {
         let above = |generation, number| {
             let origin = EpochId { generation, number };
-            let above = Forced { origin, kept: BTreeSet::new() }.terms_above();
+            let above = ForcedGeneration { origin, kept: BTreeSet::new() }.terms_above();
             assert!(Term { number: above, owner: ReplicaId::new(1) }.is_valid());
             above
         };

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::entity::Entity;
 use super::entity_ref::EntityRef;
-use super::hosting::World;
+use super::region_handle::RegionEnvironment;
 use super::runtime::Runtime;
-use super::timers::{Pending, Timer, Timers};
-use super::tracked::{TaskControl, Tracked, Unfinished};
+use super::timers::{PendingTimer, Timer, Timers};
+use super::tracked::{TaskControl, Tracked, UnfinishedTasks};
 
 /// The value of an entity with its timers and tasks. Most instances have none.
 pub(super) struct Instance<E: Entity> {
@@ -30,7 +30,7 @@ struct Receive<E: Entity> {
     pause: Duration,
     message: Arc<dyn Fn() -> E::Message + Send + Sync>,
     idle: Option<IdleTask>, // set while the entity is idle
-    _pending: Pending,
+    _pending: PendingTimer,
 }
 
 /// The task that waits for the end of one idle period. Dropping this stops it; otherwise an entity
@@ -76,7 +76,7 @@ impl<E: Entity> Instance<E> {
     }
 
     /// Stops its tasks and timers, and returns those that still exist.
-    pub(super) fn stop_tasks(&mut self) -> Unfinished {
+    pub(super) fn stop_tasks(&mut self) -> UnfinishedTasks {
         self.extras.as_mut().map(|extras| extras.tracked.stop()).unwrap_or_default()
     }
 
@@ -112,7 +112,7 @@ impl<E: Entity> Extras<E> {
 
     pub(super) fn after(
         &mut self,
-        world: &Arc<dyn World>,
+        world: &Arc<dyn RegionEnvironment>,
         to: EntityRef<E>,
         pause: Duration,
         message: E::Message,

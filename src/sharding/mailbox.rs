@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use super::batch::{Batch, Entry, Passing, Weighed};
+use super::batch::{MessageBatch, MessageInTransit, SingleMessage, Weighed};
 use super::gate::Waits;
 use super::ids::RegionId;
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for Measure {
 
 /// Most messages and bytes that may wait for one entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct MailboxLimits {
     pub(super) messages: usize,
     pub(super) bytes: usize,
 }
@@ -55,7 +55,7 @@ pub(super) struct MailboxFull {
     pub(super) of: Measure,
 }
 
-impl Room {
+impl MailboxLimits {
     /// Checks whether a message of `bytes` bytes fits. A message larger than the byte limit fits
     /// into an empty mailbox; otherwise it could never be sent.
     #[inline]
@@ -83,7 +83,7 @@ impl Room {
 
 /// Mailbox of one entity; see the module documentation.
 pub(super) struct Mailbox<M> {
-    front: Batch<M>,                // empty only if nothing waits behind it
+    front: MessageBatch<M>,         // empty only if nothing waits behind it
     more: Option<Box<Overflow<M>>>, // allocated once more than one batch has waited
     count: usize,                   // all messages; ≤ `Room` without moved ones
     weighed: Weighed,               // those of the messages that count with their own bytes
@@ -94,8 +94,8 @@ pub(super) struct Mailbox<M> {
 /// Kept apart because a mailbox with few messages does not need it: with many mailboxes, each cache
 /// line counts.
 struct Overflow<M> {
-    behind: VecDeque<Batch<M>>, // none is empty
-    spare: Option<Batch<M>>,    // empty: memory for later messages
+    behind: VecDeque<MessageBatch<M>>, // none is empty
+    spare: Option<MessageBatch<M>>,    // empty: memory for later messages
 }
 
 impl<M> Default for Overflow<M> {
@@ -114,7 +114,7 @@ struct NotifiedNode {
 impl<M> Default for Mailbox<M> {
     fn default() -> Self {
         Self {
-            front: Batch::default(),
+            front: MessageBatch::default(),
             more: None,
             count: 0,
             weighed: Weighed::default(),
@@ -143,14 +143,14 @@ impl<M> Mailbox<M> {
     /// Checks whether a message fits. Refused local callers are woken after
     /// [`make_room`](Self::make_room).
     #[inline]
-    pub(super) fn check(&mut self, room: Room, bytes: usize) -> Result<(), MailboxFull> {
+    pub(super) fn check(&mut self, room: MailboxLimits, bytes: usize) -> Result<(), MailboxFull> {
         let checked = room.check(self.waits(), bytes);
         self.refused |= checked.is_err();
         checked
     }
 
     #[inline]
-    pub(super) fn push(&mut self, message: Passing<'_, M>) {
+    pub(super) fn push(&mut self, message: MessageInTransit<'_, M>) {
         self.count += 1;
         if let Some(bytes) = message.weighed() {
             self.weighed.add(Weighed::one(bytes));
@@ -168,7 +168,7 @@ impl<M> Mailbox<M> {
 
     /// Moves at most `most` messages from the front into `batch`, which must be empty. Returns how
     /// many.
-    pub(super) fn take(&mut self, most: usize, batch: &mut Batch<M>) -> usize {
+    pub(super) fn take(&mut self, most: usize, batch: &mut MessageBatch<M>) -> usize {
         assert!(batch.is_empty(), "the batch must be empty");
         batch.clear();
         if self.front.len() <= most {
@@ -194,7 +194,7 @@ impl<M> Mailbox<M> {
     /// Puts taken messages back in front of all that arrived since. Unbegun messages go back first
     /// (docs/protocol/message-order.md#unbegun-messages-go-back-first), because they are the
     /// oldest.
-    pub(super) fn give_back(&mut self, batch: &mut Batch<M>) {
+    pub(super) fn give_back(&mut self, batch: &mut MessageBatch<M>) {
         if batch.is_empty() {
             return;
         }
@@ -207,12 +207,12 @@ impl<M> Mailbox<M> {
     }
 
     /// Puts taken messages back behind those that arrived since. This is wrong and injects a fault.
-    pub(super) fn give_back_behind(&mut self, batch: &mut Batch<M>) {
+    pub(super) fn give_back_behind(&mut self, batch: &mut MessageBatch<M>) {
         batch.drain(|message| self.push(message));
     }
 
     /// Takes over the memory of an empty batch for later messages.
-    pub(super) fn adopt(&mut self, batch: &mut Batch<M>) {
+    pub(super) fn adopt(&mut self, batch: &mut MessageBatch<M>) {
         if self.front.is_fresh() && batch.is_empty() {
             batch.clear();
             std::mem::swap(&mut self.front, batch);
@@ -227,7 +227,7 @@ impl<M> Mailbox<M> {
     }
 
     /// Removes all messages, in order.
-    pub(super) fn drain(&mut self, mut each: impl FnMut(Passing<'_, M>)) {
+    pub(super) fn drain(&mut self, mut each: impl FnMut(MessageInTransit<'_, M>)) {
         self.front.drain(&mut each);
         if let Some(more) = &mut self.more {
             more.behind.drain(..).for_each(|mut batch| batch.drain(&mut each));
@@ -236,7 +236,7 @@ impl<M> Mailbox<M> {
     }
 
     /// Removes all messages, in order, each as an entry of its own.
-    pub(super) fn entries(&mut self) -> Vec<Entry<M>> {
+    pub(super) fn entries(&mut self) -> Vec<SingleMessage<M>> {
         let mut entries = Vec::with_capacity(self.count);
         self.drain(|message| entries.push(message.entry()));
         entries
@@ -257,7 +257,7 @@ impl<M> Mailbox<M> {
     /// must wait on; then it is remembered and gets a notice of room. A node whose message fits may
     /// send even if less than half is free: local callers may take each place that becomes free, so
     /// this gives the node one try per question.
-    pub(super) fn puts_off(&mut self, region: RegionId, room: Room) -> bool {
+    pub(super) fn puts_off(&mut self, region: RegionId, room: MailboxLimits) -> bool {
         let known = self.told.iter().position(|known| known.region == region);
         let bytes = known.map_or(1, |known| self.told[known].bytes);
         let fits = room.check(self.waits(), bytes).is_ok();
@@ -294,7 +294,7 @@ impl<M> Mailbox<M> {
     }
 
     /// Returns the other nodes that may send again, if enough room is free.
-    pub(super) fn freed(&mut self, room: Room) -> Option<Vec<RegionId>> {
+    pub(super) fn freed(&mut self, room: MailboxLimits) -> Option<Vec<RegionId>> {
         if self.told.is_empty() || !room.is_ample(self.waits()) {
             return None;
         }
@@ -315,25 +315,25 @@ mod tests {
 
     use super::super::batch::BATCH;
     use super::super::batch::tests::{coming, told};
-    use super::super::letter::tests::letter as of;
+    use super::super::envelope::tests::envelope as of;
     use super::*;
 
-    const ROOM: Room = Room { messages: 8, bytes: 100 };
+    const ROOM: MailboxLimits = MailboxLimits { messages: 8, bytes: 100 };
 
     fn region(number: u64) -> RegionId {
         RegionId::new(ReplicaId::new(number))
     }
 
     /// Pushes an encoded message of `bytes` bytes.
-    fn letter<M>(mailbox: &mut Mailbox<M>, bytes: usize) {
-        mailbox.push(Passing::Letter(of(0, bytes).view()));
+    fn envelope<M>(mailbox: &mut Mailbox<M>, bytes: usize) {
+        mailbox.push(MessageInTransit::Envelope(of(0, bytes).view()));
     }
 
     #[test]
     fn messages_count_with_their_bytes_wherever_they_go() {
-        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
-        (1..=4).for_each(|n| letter(&mut mailbox, 10 * n));
-        mailbox.push(Passing::Typed(7));
+        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), MessageBatch::default());
+        (1..=4).for_each(|n| envelope(&mut mailbox, 10 * n));
+        mailbox.push(MessageInTransit::Typed(7));
         assert_eq!(mailbox.waits(), Waits { messages: 5, bytes: 108 });
         mailbox.take(2, &mut batch);
         assert_eq!((mailbox.waits().bytes, batch.len()), (78, 2));
@@ -350,20 +350,20 @@ mod tests {
     fn limits_refuse_but_an_empty_mailbox_takes_any_length() {
         let mut mailbox = Mailbox::<u64>::default();
         assert_eq!(mailbox.check(ROOM, 1_000), Ok(()));
-        letter(&mut mailbox, 90);
+        envelope(&mut mailbox, 90);
         assert_eq!((mailbox.check(ROOM, 10), mailbox.make_room()), (Ok(()), false));
         let full = MailboxFull { waiting: 90, limit: 100, of: Measure::Bytes };
         assert_eq!(mailbox.check(ROOM, 11), Err(full));
         assert_eq!((mailbox.make_room(), mailbox.make_room()), (true, false));
-        (0..7).for_each(|_| mailbox.push(Passing::Typed(1)));
+        (0..7).for_each(|_| mailbox.push(MessageInTransit::Typed(1)));
         let full = MailboxFull { waiting: 8, limit: 8, of: Measure::Messages };
         assert_eq!(mailbox.check(ROOM, 0), Err(full));
     }
 
     #[test]
     fn busy_notices_thin_out_and_room_is_reported_at_half() {
-        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
-        (0..8).for_each(|_| letter(&mut mailbox, 10));
+        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), MessageBatch::default());
+        (0..8).for_each(|_| envelope(&mut mailbox, 10));
         assert!(mailbox.turn_away(region(1), 10) && mailbox.turn_away(region(2), 10));
         let again: Vec<_> = (2..=192).filter(|_| mailbox.turn_away(region(1), 10)).collect();
         assert_eq!(again, [2, 4, 8, 16, 32, 64, 128, 192]);
@@ -379,14 +379,14 @@ mod tests {
 
     #[test]
     fn asking_node_gets_one_try_when_its_message_fits() {
-        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
-        (0..8).for_each(|_| letter(&mut mailbox, 12));
+        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), MessageBatch::default());
+        (0..8).for_each(|_| envelope(&mut mailbox, 12));
         assert!(mailbox.turn_away(region(1), 16) && mailbox.turn_away(region(2), 17));
         assert!(mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
         mailbox.take(1, &mut batch);
         assert_eq!(mailbox.freed(ROOM), None);
         assert!(!mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
-        letter(&mut mailbox, 12); // a local caller was faster
+        envelope(&mut mailbox, 12); // a local caller was faster
         assert!(mailbox.turn_away(region(1), 16), "it was told of room since, so it is told again");
         assert_eq!(mailbox.all_told(), [region(2), region(1)]);
     }
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn told_nodes_are_bounded() {
         let mut mailbox = Mailbox::<u64>::default();
-        (0..8).for_each(|_| letter(&mut mailbox, 10));
+        (0..8).for_each(|_| envelope(&mut mailbox, 10));
         let told = (0..100).filter(|&number| mailbox.turn_away(region(number), 10)).count();
         assert!(mailbox.puts_off(region(200), ROOM));
         assert_eq!((told, mailbox.all_told().len()), (TOLD_MAX, TOLD_MAX));
@@ -436,7 +436,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_message_comes_out_once_and_in_order(steps in vec(step(), 1..60)) {
-            let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), Batch::default());
+            let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), MessageBatch::default());
             let (mut inside, mut taken) = (VecDeque::new(), VecDeque::new());
             let mut last = 0;
             for step in steps {

@@ -11,17 +11,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 
-use super::batch::{Entry, Passing};
-use super::bug::{Bug, Canary};
-use super::dead_letters::Lost;
+use super::batch::{MessageInTransit, SingleMessage};
+use super::dead_letters::DeadLetterReason;
 use super::entity::Entity;
-use super::handover::State;
-use super::hosting::BadFrame;
+use super::entity_table::EntityTable;
+use super::envelope::{Envelope, EnvelopeBuilder};
+use super::fault_injection::{ShardingFault, ShardingFaultInjection};
 use super::ids::EntityId;
 use super::instance::Instance;
-use super::letter::{Draft, Letter};
+use super::region_handle::BadFrame;
 use super::runtime::encode;
-use super::tenants::Tenants;
+use super::state_transfer::ExportedState;
 
 const VERSION: u8 = 2;
 
@@ -32,9 +32,9 @@ mod kind {
 
 /// Contents of a payload.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Carried {
-    pub(super) states: Vec<(EntityId, State)>,
-    pub(super) letters: Vec<Letter>,
+pub(super) struct PayloadContents {
+    pub(super) states: Vec<(EntityId, ExportedState)>,
+    pub(super) envelopes: Vec<Envelope>,
 }
 
 /// Values to drop after the lock is released.
@@ -42,31 +42,34 @@ pub(super) struct SealedValues<E: Entity> {
     pub(super) values: Vec<Box<Instance<E>>>,
     /// Typed messages that were encoded into the payload.
     pub(super) typed: Vec<E::Message>,
-    pub(super) lost: Vec<(Lost, Entry<E::Message>)>,
+    pub(super) lost: Vec<(DeadLetterReason, SingleMessage<E::Message>)>,
 }
 
 /// Encodes the mailboxes and dormant states of a shard, and empties them.
 pub(super) fn seal<E: Entity>(
-    mut tenants: Tenants<E>,
-    canary: Canary,
+    mut entity_table: EntityTable<E>,
+    fault_injection: ShardingFaultInjection,
 ) -> (Option<Bytes>, SealedValues<E>) {
     let mut left = SealedValues { values: Vec::new(), typed: Vec::new(), lost: Vec::new() };
     let mut bytes = Vec::new();
-    let dormant = tenants.dormant().filter(|_| !canary.has(Bug::StatesStay));
+    let dormant =
+        entity_table.dormant().filter(|_| !fault_injection.has(ShardingFault::StatesStay));
     dormant.for_each(|(id, state)| append_state(&mut bytes, id, state));
-    for tenant in tenants.all() {
-        left.values.extend(tenant.state.take());
-        let Some(busy) = &mut tenant.busy else { continue };
+    for entity_slot in entity_table.all() {
+        left.values.extend(entity_slot.state.take());
+        let Some(busy) = &mut entity_slot.busy else { continue };
         busy.mailbox.drain(|message| match message {
-            Passing::Letter(letter) => append(&mut bytes, letter.bytes()),
-            Passing::Own(letter) => append(&mut bytes, letter.bytes()),
-            Passing::Typed(message) | Passing::Weighed(message, _) => {
-                match draft_of(&tenant.id, &message) {
-                    Some(draft) => {
-                        append(&mut bytes, draft.bytes());
+            MessageInTransit::Envelope(envelope) => append(&mut bytes, envelope.bytes()),
+            MessageInTransit::Own(envelope) => append(&mut bytes, envelope.bytes()),
+            MessageInTransit::Typed(message) | MessageInTransit::Weighed(message, _) => {
+                match draft_of(&entity_slot.id, &message) {
+                    Some(envelope_builder) => {
+                        append(&mut bytes, envelope_builder.bytes());
                         left.typed.push(message);
                     }
-                    None => left.lost.push((Lost::Unencodable, Entry::Typed(message))),
+                    None => left
+                        .lost
+                        .push((DeadLetterReason::Unencodable, SingleMessage::Typed(message))),
                 }
             }
         });
@@ -74,14 +77,14 @@ pub(super) fn seal<E: Entity>(
     ((!bytes.is_empty()).then(|| bytes.into()), left)
 }
 
-fn draft_of<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<Draft> {
+fn draft_of<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<EnvelopeBuilder> {
     // A panic of user code must not poison the shard's lock.
     catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).ok().flatten()
 }
 
-fn append(bytes: &mut Vec<u8>, letter: &[u8]) {
-    head(bytes, kind::MESSAGE, letter.len());
-    bytes.extend_from_slice(letter);
+fn append(bytes: &mut Vec<u8>, envelope: &[u8]) {
+    head(bytes, kind::MESSAGE, envelope.len());
+    bytes.extend_from_slice(envelope);
 }
 
 fn append_state(bytes: &mut Vec<u8>, id: &EntityId, state: &[u8]) {
@@ -104,8 +107,8 @@ fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
 
 /// Decodes a payload up to its end or the first malformed entry. The result states whether it
 /// was complete.
-pub(super) fn read(payload: &Bytes) -> (Carried, Result<(), BadFrame>) {
-    let mut carried = Carried::default();
+pub(super) fn read(payload: &Bytes) -> (PayloadContents, Result<(), BadFrame>) {
+    let mut carried = PayloadContents::default();
     let Some((VERSION, mut rest)) = payload.split_first().map(|(v, rest)| (*v, rest)) else {
         return (carried, Err(BadFrame("a payload of an unknown version")));
     };
@@ -120,20 +123,20 @@ pub(super) fn read(payload: &Bytes) -> (Carried, Result<(), BadFrame>) {
 
 const CUT: BadFrame = BadFrame("a payload cut short");
 
-fn next<'a>(whole: &Bytes, rest: &'a [u8], to: &mut Carried) -> Result<&'a [u8], BadFrame> {
+fn next<'a>(whole: &Bytes, rest: &'a [u8], to: &mut PayloadContents) -> Result<&'a [u8], BadFrame> {
     let (kind, rest) = rest.split_first().ok_or(CUT)?;
     let (length, rest) = rest.split_first_chunk::<4>().ok_or(CUT)?;
     let length = u32::from_le_bytes(*length) as usize;
     let (content, behind) = rest.split_at_checked(length).ok_or(CUT)?;
     match *kind {
-        kind::MESSAGE => to.letters.push(Letter::read(whole.slice_ref(content))?),
+        kind::MESSAGE => to.envelopes.push(Envelope::read(whole.slice_ref(content))?),
         kind::STATE => to.states.push(state(content)?),
         _ => return Err(BadFrame("an entry of an unknown kind in a payload")),
     }
     Ok(behind)
 }
 
-fn state(content: &[u8]) -> Result<(EntityId, State), BadFrame> {
+fn state(content: &[u8]) -> Result<(EntityId, ExportedState), BadFrame> {
     let (length, rest) = content.split_first_chunk::<2>().ok_or(CUT)?;
     let length = usize::from(u16::from_le_bytes(*length));
     let (id, state) = rest.split_at_checked(length).ok_or(CUT)?;
@@ -153,8 +156,8 @@ mod tests {
         ends.push(bytes.len());
         append_state(&mut bytes, &EntityId::new("bc").unwrap(), b"");
         ends.push(bytes.len());
-        for draft in [draft_of(&to, &1).unwrap(), draft_of(&to, &"two").unwrap()] {
-            append(&mut bytes, draft.bytes());
+        for envelope_builder in [draft_of(&to, &1).unwrap(), draft_of(&to, &"two").unwrap()] {
+            append(&mut bytes, envelope_builder.bytes());
             ends.push(bytes.len());
         }
         (bytes, ends)
@@ -177,13 +180,13 @@ mod tests {
         for length in 0..=bytes.len() {
             let (read, rest) = read(&Bytes::copy_from_slice(&bytes[..length]));
             let whole = ends[1..].iter().filter(|end| length >= **end).count();
-            assert_eq!((read.states.len(), read.letters.len()), (whole.min(2), whole.max(2) - 2));
+            assert_eq!((read.states.len(), read.envelopes.len()), (whole.min(2), whole.max(2) - 2));
             assert_eq!(rest.is_ok(), ends.contains(&length));
         }
         let (read, _) = read(&bytes.into());
         let states = read.states.iter().map(|(id, state)| (id.as_str(), &state[..]));
         assert_eq!(states.collect::<Vec<_>>(), [("a", &b"xyz"[..]), ("bc", b"")]);
-        let ids = read.letters.iter().map(Letter::id);
+        let ids = read.envelopes.iter().map(Envelope::id);
         assert_eq!(ids.collect::<Vec<_>>(), ["a", "a"]);
     }
 
@@ -196,7 +199,7 @@ mod tests {
                 let mut changed = bytes.clone();
                 changed[at] = value;
                 let (carried, rest) = read(&changed.into());
-                let entries = carried.states.len() + carried.letters.len();
+                let entries = carried.states.len() + carried.envelopes.len();
                 assert!(entries == 4 || rest.is_err() || at > 0, "{at} {value}");
             }
         }

@@ -11,21 +11,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::asks::{AskSlot, Asker, Door, Way};
-use super::dead_letters::Lost;
+use super::dead_letters::DeadLetterReason;
 use super::ids::RegionId;
+use super::pending_asks::{AskSlot, PendingAsksHandle, ReplyAddress, ReplySink};
 use super::{frame, scope};
 
 enum ReplyTarget<T> {
     /// The ask was made on this node.
     Here {
         slot: Arc<AskSlot<T>>,
-        asks: Arc<Door>,
+        asks: Arc<PendingAsksHandle>,
         node: RegionId,
     },
     There {
-        to: Asker,
-        way: Arc<dyn Way>,
+        to: ReplyAddress,
+        way: Arc<dyn ReplySink>,
     },
     Used,
 }
@@ -42,7 +42,11 @@ pub struct Reply<T> {
 }
 
 impl<T> Reply<T> {
-    pub(super) fn here(slot: Arc<AskSlot<T>>, asks: Arc<Door>, node: RegionId) -> Self {
+    pub(super) fn here(
+        slot: Arc<AskSlot<T>>,
+        asks: Arc<PendingAsksHandle>,
+        node: RegionId,
+    ) -> Self {
         Self { target: ReplyTarget::Here { slot, asks, node }, passed_on: AtomicBool::new(false) }
     }
 }
@@ -59,7 +63,7 @@ impl<T: Serialize> Reply<T> {
                 let mut bytes = Vec::with_capacity(64);
                 frame::answer(&mut bytes, to.correlation);
                 if rmp_serde::encode::write_named(&mut bytes, &value).is_err() {
-                    frame::refused(&mut bytes, to.correlation, Lost::Unencodable);
+                    frame::refused(&mut bytes, to.correlation, DeadLetterReason::Unencodable);
                 }
                 way.send(to, &bytes);
             }
@@ -118,7 +122,7 @@ impl<'de, T> Deserialize<'de> for Reply<T> {
                 "a reply address can be deserialized only where an entity decodes its message",
             )
         })?;
-        let target = ReplyTarget::There { to: Asker { node, correlation }, way };
+        let target = ReplyTarget::There { to: ReplyAddress { node, correlation }, way };
         Ok(Self { target, passed_on: AtomicBool::new(false) })
     }
 }

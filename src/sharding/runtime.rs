@@ -9,34 +9,36 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use ostraca_ddata::clock::Instant;
 use serde::Serialize;
 
-use super::asks::{Asker, Asks, Doors};
-use super::batch::{Entry, LONG, Passing};
-use super::bug::{Bug, Canary};
-use super::burst::Burst;
-use super::callers::{Callers, Seat};
-use super::config::Sharding;
-use super::dead_letters::{DeadLetters, Lost};
+use super::activation::Activation;
+use super::batch::{LONG, MessageInTransit, SingleMessage};
+use super::callers::{CallerRegistration, Callers};
+use super::config::ShardingConfig;
+use super::dead_letters::{DeadLetterReason, DeadLetters};
 use super::entity::{Entity, Supervision};
 use super::entity_ref::TellError;
+use super::envelope::{Envelope, EnvelopeBuilder};
 use super::extractor::Extractor;
-use super::frame::{self, Frame};
+use super::fault_injection::{ShardingFault, ShardingFaultInjection};
+use super::frame::{self, ShardingFrame};
 use super::gate;
-use super::gate::{Bounce, Budget, Decision, Fit, HeldBudget, Item, Limits, Origin};
-use super::handover::{Chaff, LostStates};
-use super::hosting::{BadFrame, NoRoom, Unrest, World};
+use super::gate::{
+    Bounce, Budget, BufferLimits, HeldBudget, HomeDecision, MailboxLimitCheck, Origin, SizedMessage,
+};
 use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
-use super::letter::{Draft, Letter};
-use super::mailbox::Room;
+use super::mailbox::MailboxLimits;
 use super::panics;
-use super::passivating::Books;
+use super::passivation_tracker::PassivationTracker;
+use super::pending_asks::{PendingAsks, PendingAsksHandles, ReplyAddress};
 use super::polls::Entities;
-use super::region::{RegionInput, RegionOutput, Standing};
+use super::region::{RegionInput, RegionOutput, ShardHostState};
+use super::region_handle::{BadFrame, NoRoom, RegionEnvironment, UndeliveredCounts};
 use super::scope;
-use super::shard::{After, Inside, Shard, Visit};
-use super::shard_region::Setup;
+use super::shard::{DeliveryContext, Shard, ShardEffects, ShardInner};
+use super::shard_region::RegionSetup;
+use super::shard_stage::ShardStage;
 use super::slow_handlers::SlowHandlers;
-use super::tenancy::Stage;
+use super::state_transfer::{DeferredDrop, LostStates};
 use super::timeouts::Timeouts;
 use super::timers::LostTimers;
 
@@ -57,19 +59,19 @@ const TURN_BYTES: usize = 64 << 10;
 pub(super) struct Runtime<E: Entity> {
     pub(super) me: RegionId,
     pub(super) entity_type: EntityType,
-    pub(super) settings: Sharding,
+    pub(super) settings: ShardingConfig,
     pub(super) message_bytes_max: usize,
     pub(super) supervision: Supervision,
     pub(super) extractor: Arc<dyn Extractor<E::Message>>,
     pub(super) factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
-    pub(super) asks: Arc<Asks>,
-    pub(super) doors: Doors,
+    pub(super) asks: Arc<PendingAsks>,
+    pub(super) ask_handles: PendingAsksHandles,
     pub(super) timeouts: Arc<Timeouts>,
-    pub(super) canary: Canary,
+    pub(super) fault_injection: ShardingFaultInjection,
     /// Whether the type has a stop message. It is asked once, because the answer is the user's
     /// code.
     pub(super) has_stop_message: bool,
-    pub(super) world: Arc<dyn World>,
+    pub(super) world: Arc<dyn RegionEnvironment>,
     pub(super) polls: Entities,
     shards: Box<[OnceLock<Arc<Shard<E>>>]>,
     budget: Mutex<Budget>,
@@ -77,15 +79,15 @@ pub(super) struct Runtime<E: Entity> {
     dead: DeadLetters,
     pub(super) lost_states: LostStates,
     pub(super) lost_timers: LostTimers,
-    turns: Mutex<BTreeMap<RegionId, Turns>>, // ≤ regions whose lane was full
-    removed: Mutex<VecDeque<RegionId>>,      // ≤ REMOVED_MAX
+    turns: Mutex<BTreeMap<RegionId, WaitingShards>>, // ≤ regions whose lane was full
+    removed: Mutex<VecDeque<RegionId>>,              // ≤ REMOVED_MAX
     callers: Callers,
     over: AtomicBool,
     cluster_generation: AtomicU64, // only rises; read with each batch of messages
     // since when a coordinator has known this region
     coordinated: Mutex<Option<Instant>>,
     pub(super) sent_back: AtomicU64, // bounces and echoes
-    pub(super) books: Books,
+    pub(super) passivation_tracker: PassivationTracker,
     pub(super) sweeps: AtomicBool,
     pub(super) slow_handlers: SlowHandlers,
     pub(super) limit: AtomicUsize, // of active entities
@@ -93,9 +95,9 @@ pub(super) struct Runtime<E: Entity> {
 }
 
 /// A message on its way to its entity, as a value or encoded.
-pub(super) enum Parcel<M> {
+pub(super) enum OutgoingMessage<M> {
     Typed(M),
-    Letter(Letter),
+    Envelope(Envelope),
 }
 
 /// Where a message waits if the lane of its shard has no room.
@@ -118,12 +120,12 @@ const CALLERS_BUFFER_BYTES: usize = 64 << 10;
 
 /// Shards that wait for room in one lane.
 #[derive(Default)]
-struct Turns {
+struct WaitingShards {
     waiting: BTreeSet<ShardId>, // ≤ shards
     last: Option<ShardId>,      // got the first turn when the lane had room last
 }
 
-impl Turns {
+impl WaitingShards {
     fn add(&mut self, shard: ShardId) {
         self.waiting.insert(shard);
     }
@@ -143,9 +145,9 @@ impl Turns {
 }
 
 /// Reason of a refusal, with the refused message.
-pub(super) type NotTaken<M> = (TellError, Parcel<M>);
+pub(super) type RefusedMessage<M> = (TellError, OutgoingMessage<M>);
 
-pub(super) type Address<'a> = (&'a EntityId, u64, ShardId);
+pub(super) type EntityAddress<'a> = (&'a EntityId, u64, ShardId);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -155,20 +157,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn encode<M: Serialize>(
     to: &EntityId,
     message: &M,
-    asker: Option<&dyn Fn() -> Option<Asker>>,
-) -> Result<Draft, rmp_serde::encode::Error> {
-    Draft::write(to, |bytes| rmp_serde::encode::write_named(bytes, message), asker)
+    asker: Option<&dyn Fn() -> Option<ReplyAddress>>,
+) -> Result<EnvelopeBuilder, rmp_serde::encode::Error> {
+    EnvelopeBuilder::write(to, |bytes| rmp_serde::encode::write_named(bytes, message), asker)
 }
 
 impl<E: Entity> Runtime<E> {
-    pub(super) fn new(setup: Setup<E>, world: Arc<dyn World>) -> Arc<Self> {
-        let Setup { entity_type, me, settings, message_bytes_max, supervision, .. } = setup;
-        let Setup { extractor, factory, asks, canary, .. } = setup;
+    pub(super) fn new(setup: RegionSetup<E>, world: Arc<dyn RegionEnvironment>) -> Arc<Self> {
+        let RegionSetup { entity_type, me, settings, message_bytes_max, supervision, .. } = setup;
+        let RegionSetup { extractor, factory, asks, fault_injection, .. } = setup;
         let shards = (0..extractor.shards()).map(|_| OnceLock::new()).collect();
         let buffers = (settings.buffer_size, settings.buffer_bytes_max);
         let [buffers, held] = [buffers, (settings.held_size, settings.held_bytes_max)]
-            .map(|(messages, bytes)| Limits { messages, bytes });
-        let (books, limit) = (Books::new(&settings), settings.passivation.active_entity_limit);
+            .map(|(messages, bytes)| BufferLimits { messages, bytes });
+        let (passivation_tracker, limit) =
+            (PassivationTracker::new(&settings), settings.passivation.active_entity_limit);
         Arc::new(Self {
             me,
             entity_type,
@@ -177,10 +180,10 @@ impl<E: Entity> Runtime<E> {
             supervision,
             extractor,
             factory,
-            doors: Doors::new(&asks),
+            ask_handles: PendingAsksHandles::new(&asks),
             asks,
             timeouts: Timeouts::new(),
-            canary,
+            fault_injection,
             has_stop_message: E::stop_message().is_some(),
             world,
             polls: Entities::unnamed(),
@@ -197,7 +200,7 @@ impl<E: Entity> Runtime<E> {
             cluster_generation: AtomicU64::new(0),
             coordinated: Mutex::new(None),
             sent_back: AtomicU64::new(0),
-            books,
+            passivation_tracker,
             sweeps: AtomicBool::new(false),
             slow_handlers: SlowHandlers::default(),
             limit: AtomicUsize::new(limit),
@@ -211,8 +214,11 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Limits of a mailbox for messages that arrive directly.
-    pub(super) const fn room_of_mailbox(&self) -> Room {
-        Room { messages: self.settings.mailbox_size, bytes: self.settings.mailbox_bytes_max }
+    pub(super) const fn room_of_mailbox(&self) -> MailboxLimits {
+        MailboxLimits {
+            messages: self.settings.mailbox_size,
+            bytes: self.settings.mailbox_bytes_max,
+        }
     }
 
     /// The budget of messages that wait at the gates.
@@ -227,7 +233,7 @@ impl<E: Entity> Runtime<E> {
 
     /// Limits, per entity, of the messages that all regions together have moved here. `from` is one
     /// of these regions.
-    pub(super) fn moved_by(&self, from: RegionId) -> Limits {
+    pub(super) fn moved_by(&self, from: RegionId) -> BufferLimits {
         let limits = self.held().moved_by(from);
         if self.is_removed(from) {
             self.held().ended(from); // the removal is not reported again
@@ -250,24 +256,27 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Why a handler is dropped at an await, given the stage of its shard.
-    pub(super) fn why_aborted(&self, stage: Stage) -> Lost {
+    pub(super) fn why_aborted(&self, stage: ShardStage) -> DeadLetterReason {
         match stage {
-            _ if self.is_over() => Lost::HandlerStopped,
-            Stage::Open => Lost::NotLeased,
-            Stage::Empty | Stage::Draining | Stage::Aborted => Lost::Aborted,
+            _ if self.is_over() => DeadLetterReason::HandlerStopped,
+            ShardStage::Open => DeadLetterReason::NotLeased,
+            ShardStage::Empty | ShardStage::Draining | ShardStage::Aborted => {
+                DeadLetterReason::Aborted
+            }
         }
     }
 
     /// The lease has lapsed for long: ends the instances of all open shards.
     pub(super) fn let_go(self: &Arc<Self>) {
-        for shard in self.known().filter(|shard| shard.phase.get() == Stage::Open) {
-            shard.pass(self, Fit::Exempt, |_, desk| desk.let_go());
+        for shard in self.known().filter(|shard| shard.phase.get() == ShardStage::Open) {
+            shard.pass(self, MailboxLimitCheck::Exempt, |_, gate_effects| gate_effects.let_go());
         }
     }
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
         let cell = self.shards.get(id.get() as usize)?;
-        let shard = || Shard::new(id, self.me, self.books.of_shard(), self.canary);
+        let shard =
+            || Shard::new(id, self.me, self.passivation_tracker.of_shard(), self.fault_injection);
         Some(cell.get_or_init(|| Arc::new(shard())))
     }
 
@@ -290,18 +299,19 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Messages sent back or waiting, see [`Hosting::unrest`](super::hosting::Hosting::unrest).
-    pub(super) fn unrest(&self) -> Option<Unrest> {
+    pub(super) fn unrest(&self) -> Option<UndeliveredCounts> {
         let sent_back = self.sent_back.load(Ordering::Relaxed);
         let waiting = self.known().fold(0, |waiting, shard| {
             let gate = &shard.lock().gate;
             waiting + gate.behind_a_lane() + gate.held()
         });
-        (!self.is_over()).then_some(Unrest { sent_back, waiting })
+        (!self.is_over()).then_some(UndeliveredCounts { sent_back, waiting })
     }
 
     /// Shards with entities, each with their number.
     pub(super) fn entities(&self) -> impl Iterator<Item = (ShardId, usize)> {
-        let entities = self.known().map(|shard| (shard.id, shard.lock().floor.tenants.len()));
+        let entities =
+            self.known().map(|shard| (shard.id, shard.lock().shard_entities.entity_table.len()));
         entities.filter(|(_, entities)| *entities > 0)
     }
 
@@ -315,16 +325,20 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn lives(&self, entity: &EntityId) -> Option<bool> {
         let shard = self.shards.get(self.extractor.shard(entity).get() as usize)?.get()?;
         let inside = shard.lock();
-        let hosts = inside.gate.standing().run != gate::Run::Idle;
+        let hosts = inside.gate.standing().run != gate::HostingPhase::Idle;
         hosts.then(|| {
-            inside.floor.tenants.find(hash(entity.as_bytes()), entity.as_bytes()).is_some()
+            inside
+                .shard_entities
+                .entity_table
+                .find(hash(entity.as_bytes()), entity.as_bytes())
+                .is_some()
         })
     }
 
     /// The id of the entity in a row of a shard.
     pub(super) fn entity_at(&self, shard: ShardId, row: u32) -> Option<EntityId> {
         let shard = self.shards.get(shard.get() as usize)?.get()?;
-        Some(shard.lock().floor.tenants.try_get(row)?.id.clone())
+        Some(shard.lock().shard_entities.entity_table.try_get(row)?.id.clone())
     }
 
     // ── From this node ──
@@ -333,32 +347,36 @@ impl<E: Entity> Runtime<E> {
     /// its lane has no room.
     pub(super) fn offer(
         self: &Arc<Self>,
-        (to, hash, shard): Address<'_>,
-        (parcel, place): (Parcel<E::Message>, WaitingPlace),
-        asker: Option<&dyn Fn() -> Option<Asker>>,
-    ) -> Result<(), NotTaken<E::Message>> {
+        (to, hash, shard): EntityAddress<'_>,
+        (parcel, place): (OutgoingMessage<E::Message>, WaitingPlace),
+        asker: Option<&dyn Fn() -> Option<ReplyAddress>>,
+    ) -> Result<(), RefusedMessage<E::Message>> {
         let shard = self.shard(shard).expect("an extractor gives shards below its number");
         let message = match parcel {
-            Parcel::Typed(message) if shard.here.load(Ordering::Acquire) => {
+            OutgoingMessage::Typed(message) if shard.here.load(Ordering::Acquire) => {
                 match self.tell_here(shard, (hash, to.as_str()), message) {
                     Ok(None) => return Ok(()),
                     Ok(Some(message)) => message, // the hint was out of date
-                    Err((why, message)) => return Err((why, Parcel::Typed(message))),
+                    Err((why, message)) => return Err((why, OutgoingMessage::Typed(message))),
                 }
             }
-            Parcel::Typed(message) => message,
-            Parcel::Letter(letter) => return self.tell_letter(shard, hash, (letter, place)),
+            OutgoingMessage::Typed(message) => message,
+            OutgoingMessage::Envelope(envelope) => {
+                return self.tell_letter(shard, hash, (envelope, place));
+            }
         };
-        let mut draft = match encode(to, &message, asker) {
-            Ok(draft) => draft,
-            Err(why) => return Err((TellError::Encode(why.to_string()), Parcel::Typed(message))),
+        let mut envelope_builder = match encode(to, &message, asker) {
+            Ok(envelope_builder) => envelope_builder,
+            Err(why) => {
+                return Err((TellError::Encode(why.to_string()), OutgoingMessage::Typed(message)));
+            }
         };
-        if self.tell_there(shard, &mut draft) {
+        if self.tell_there(shard, &mut envelope_builder) {
             return Ok(());
         }
-        let letter = draft.letter();
-        drop(draft); // returns the thread's buffer
-        self.tell_letter(shard, hash, (letter, place))
+        let envelope = envelope_builder.envelope();
+        drop(envelope_builder); // returns the thread's buffer
+        self.tell_letter(shard, hash, (envelope, place))
     }
 
     /// Puts the message directly into the mailbox if the shard is hosted here, with the effect of
@@ -369,15 +387,20 @@ impl<E: Entity> Runtime<E> {
         (hash, id): (u64, &str),
         message: E::Message,
     ) -> Result<Option<E::Message>, (TellError, E::Message)> {
-        let mut after = After::default();
+        let mut after = ShardEffects::default();
         let bytes = E::message_bytes(&message).try_into().unwrap_or(u32::MAX); // not under the lock
         {
             let mut inside = shard.lock();
             if self.is_over() || !inside.gate.leads_here() {
                 return Ok(Some(message));
             }
-            let visit = Visit { shard, runtime: self };
-            let pushed = inside.floor.push_within(visit, (hash, id), (message, bytes), &mut after);
+            let delivery = DeliveryContext { shard, runtime: self };
+            let pushed = inside.shard_entities.push_within(
+                delivery,
+                (hash, id),
+                (message, bytes),
+                &mut after,
+            );
             if let Err((full, message)) = pushed {
                 drop(inside);
                 return Err((full.into(), message));
@@ -390,18 +413,18 @@ impl<E: Entity> Runtime<E> {
     /// Sends the message directly down the lane, with the effect of
     /// [`Gate::tell`](gate::Gate::tell), if the shard is hosted elsewhere, the lane has room, and
     /// no entity there is known to be busy. Otherwise does nothing.
-    fn tell_there(&self, shard: &Shard<E>, draft: &mut Draft) -> bool {
-        if draft.bytes().len() > self.letter_bytes_max() {
+    fn tell_there(&self, shard: &Shard<E>, envelope_builder: &mut EnvelopeBuilder) -> bool {
+        if envelope_builder.bytes().len() > self.letter_bytes_max() {
             return false;
         }
         let mut inside = shard.lock();
-        let Inside { gate, floor } = &mut *inside;
+        let ShardInner { gate, shard_entities } = &mut *inside;
         let Some((home, stamp)) = gate.lane() else { return false };
-        if self.is_over() || floor.crowded.is_some() {
+        if self.is_over() || shard_entities.full_mailboxes.is_some() {
             return false;
         }
-        frame::message_head(&mut floor.scratch, shard.id, stamp, Fit::Must);
-        self.world.send(home, draft.framed(&floor.scratch)).is_ok()
+        frame::message_head(&mut shard_entities.scratch, shard.id, stamp, MailboxLimitCheck::Must);
+        self.world.send(home, envelope_builder.framed(&shard_entities.scratch)).is_ok()
     }
 
     /// Maximum length of a letter that this node sends.
@@ -413,78 +436,86 @@ impl<E: Entity> Runtime<E> {
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
         hash: u64,
-        (letter, place): (Letter, WaitingPlace),
-    ) -> Result<(), NotTaken<E::Message>> {
-        let (bytes, limit) = (letter.bytes().len(), self.letter_bytes_max());
+        (envelope, place): (Envelope, WaitingPlace),
+    ) -> Result<(), RefusedMessage<E::Message>> {
+        let (bytes, limit) = (envelope.bytes().len(), self.letter_bytes_max());
         if bytes > limit {
-            return Err((TellError::TooLong { bytes, limit }, Parcel::Letter(letter)));
+            return Err((TellError::TooLong { bytes, limit }, OutgoingMessage::Envelope(envelope)));
         }
-        let told = shard.pass(self, Fit::Exempt, |gate, desk| {
+        let told = shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
             if self.is_over() {
-                return Err((TellError::Stopped, letter));
+                return Err((TellError::Stopped, envelope));
             }
             if gate.leads_here() {
-                let visit = Visit { shard, runtime: self };
-                let room = desk.floor.check_room((hash, letter.id_bytes()), bytes, &visit);
+                let delivery = DeliveryContext { shard, runtime: self };
+                let room = gate_effects.shard_entities.check_room(
+                    (hash, envelope.id_bytes()),
+                    bytes,
+                    &delivery,
+                );
                 if let Err(full) = room {
-                    return Err((full.into(), letter));
+                    return Err((full.into(), envelope));
                 }
-            } else if let Some(home) = desk.floor.crowded_at(letter.id()) {
-                return Err((TellError::Busy { home }, letter));
+            } else if let Some(home) = gate_effects.shard_entities.crowded_at(envelope.id()) {
+                return Err((TellError::Busy { home }, envelope));
             }
-            let item = Item { message: letter, bytes };
+            let item = SizedMessage { message: envelope, bytes };
             let is_much = bytes > LONG_BYTES || gate.buffered_bytes() > CALLERS_BUFFER_BYTES;
             if place == WaitingPlace::Caller && is_much && gate.uses_lane() {
-                return desk.send_or_return(gate, item);
+                return gate_effects.send_or_return(gate, item);
             }
-            let told = gate.tell(item, Origin::Anybody, desk);
+            let told = gate.tell(item, Origin::Anybody, gate_effects);
             told.map_err(|(full, item)| (TellError::BufferFull(full), item.message))
         });
-        told.map(|_| ()).map_err(|(why, letter)| (why, Parcel::Letter(letter)))
+        told.map(|_| ()).map_err(|(why, envelope)| (why, OutgoingMessage::Envelope(envelope)))
     }
 
     // ── From lanes ──
 
     pub(super) fn arrived(self: &Arc<Self>, from: RegionId, bytes: &[u8]) -> Result<(), BadFrame> {
         let known = |shard| self.shard(shard).ok_or(BadFrame("no shard of this type"));
-        match Frame::read(bytes)? {
-            Frame::Message { shard, stamp, fit, letter } => {
-                let bytes = letter.bytes().len();
-                let own = (bytes > LONG).then(|| letter.to_letter()); // not under the lock
-                known(shard)?.pass(self, fit, |gate, desk| {
+        match ShardingFrame::read(bytes)? {
+            ShardingFrame::Message { shard, stamp, fit, envelope } => {
+                let bytes = envelope.bytes().len();
+                let own = (bytes > LONG).then(|| envelope.to_letter()); // not under the lock
+                known(shard)?.pass(self, fit, |gate, gate_effects| {
                     if self.is_over() {
-                        return desk.lose(Lost::NodeStopped, letter.to_letter());
+                        return gate_effects
+                            .lose(DeadLetterReason::NodeStopped, envelope.to_letter());
                     }
-                    desk.moved = fit == Fit::Exempt;
+                    gate_effects.moved = fit == MailboxLimitCheck::Exempt;
                     if own.is_none() && gate.accepts(from, stamp) {
-                        return desk.deliver(from, Passing::Letter(letter));
+                        return gate_effects.deliver(from, MessageInTransit::Envelope(envelope));
                     }
-                    let message = own.unwrap_or_else(|| letter.to_letter());
-                    gate.arrived(from, stamp, Item { bytes, message }, desk);
+                    let message = own.unwrap_or_else(|| envelope.to_letter());
+                    gate.arrived(from, stamp, SizedMessage { bytes, message }, gate_effects);
                 });
             }
-            Frame::Barrier { shard, stamp } => {
-                known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
-                    gate.barrier_arrived(from, stamp, desk);
+            ShardingFrame::Barrier { shard, stamp } => {
+                known(shard)?.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                    gate.barrier_arrived(from, stamp, gate_effects);
                 });
             }
-            Frame::Echo { shard, stamp } => known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
-                gate.echoed(from, stamp, desk);
-            }),
-            Frame::Bounce { shard, stamp, newest, letter } => {
-                let item = Item { bytes: letter.bytes().len(), message: letter.to_letter() };
-                known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
+            ShardingFrame::Echo { shard, stamp } => {
+                known(shard)?.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                    gate.echoed(from, stamp, gate_effects);
+                });
+            }
+            ShardingFrame::Bounce { shard, stamp, newest, envelope } => {
+                let item =
+                    SizedMessage { bytes: envelope.bytes().len(), message: envelope.to_letter() };
+                known(shard)?.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
                     if self.is_over() {
-                        return desk.lose(Lost::NodeStopped, item.message);
+                        return gate_effects.lose(DeadLetterReason::NodeStopped, item.message);
                     }
-                    gate.bounced(from, Bounce { stamp, item, newest }, desk);
+                    gate.bounced(from, Bounce { stamp, item, newest }, gate_effects);
                 });
             }
-            Frame::Answer { correlation, body } => self.asks.answered(correlation, body),
-            Frame::Refused { correlation, why } => self.asks.refused(correlation, why),
-            Frame::Notice { notice, shard, id } => {
-                known(shard)?.pass(self, Fit::Exempt, |gate, desk| {
-                    desk.noticed(gate, from, notice, id);
+            ShardingFrame::Answer { correlation, body } => self.asks.answered(correlation, body),
+            ShardingFrame::Refused { correlation, why } => self.asks.refused(correlation, why),
+            ShardingFrame::Notice { notice, shard, id } => {
+                known(shard)?.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                    gate_effects.noticed(gate, from, notice, id);
                 });
             }
         }
@@ -499,10 +530,12 @@ impl<E: Entity> Runtime<E> {
     /// The lane to `to` has room. Shards send their waiting messages in turns of [`TURN_BYTES`];
     /// then callers that wait with long messages may try again.
     pub(super) fn room(self: &Arc<Self>, to: RegionId) {
-        let mut turns = lock(&self.turns).get_mut(&to).map(Turns::take).unwrap_or_default();
+        let mut turns = lock(&self.turns).get_mut(&to).map(WaitingShards::take).unwrap_or_default();
         while let Some(id) = turns.pop_front() {
             let Some(shard) = self.shard(id) else { continue };
-            if shard.pass(self, Fit::Exempt, |gate, desk| gate.room(TURN_BYTES, desk)) {
+            if shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                gate.room(TURN_BYTES, gate_effects)
+            }) {
                 turns.push_back(id);
             }
         }
@@ -520,7 +553,9 @@ impl<E: Entity> Runtime<E> {
         lock(&self.turns).remove(&region);
         self.held().ended(region);
         for shard in self.known() {
-            shard.pass(self, Fit::Exempt, |gate, desk| gate.removed(region, desk));
+            shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                gate.removed(region, gate_effects);
+            });
         }
     }
 
@@ -530,7 +565,9 @@ impl<E: Entity> Runtime<E> {
 
     pub(super) fn cut(self: &Arc<Self>, region: RegionId) {
         for shard in self.known() {
-            if shard.pass(self, Fit::Exempt, |gate, desk| gate.give_up(region, desk)) {
+            if shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                gate.give_up(region, gate_effects)
+            }) {
                 let (entity_type, shard) = (&self.entity_type, shard.id);
                 tracing::info!(
                     %entity_type, %shard, region = %self.world.name_of(region),
@@ -546,15 +583,17 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn remind(self: &Arc<Self>) {
         let waits = |shard: &Shard<E>| {
             let inside = shard.lock();
-            inside.gate.is_moving() || inside.gate.held() > 0 || inside.floor.crowded.is_some()
+            inside.gate.is_moving()
+                || inside.gate.held() > 0
+                || inside.shard_entities.full_mailboxes.is_some()
         };
         for shard in self.known().filter(|shard| waits(shard)) {
-            shard.pass(self, Fit::Exempt, |gate, desk| {
+            shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
                 if gate.is_moving() {
-                    gate.remind(desk);
+                    gate.remind(gate_effects);
                 }
-                desk.review_crowded();
-                desk.review_held(gate);
+                gate_effects.review_crowded();
+                gate_effects.review_held(gate);
             });
         }
     }
@@ -565,21 +604,21 @@ impl<E: Entity> Runtime<E> {
         match order {
             RegionOutput::Start { shard, payload, .. } => {
                 if let Some(shard) = self.shard(shard) {
-                    shard.lock().floor.carried = payload;
+                    shard.lock().shard_entities.carried = payload;
                 }
             }
             RegionOutput::Standing(standing) => self.stand(&standing),
             RegionOutput::Route(route) => {
                 let Some(shard) = self.shard(route.shard) else { return };
-                let decision = Decision { generation: route.generation, home: route.home };
-                shard.pass(self, Fit::Exempt, |gate, desk| {
-                    desk.floor.ask_again();
-                    gate.learn(decision, desk);
+                let decision = HomeDecision { generation: route.generation, home: route.home };
+                shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                    gate_effects.shard_entities.ask_again();
+                    gate.learn(decision, gate_effects);
                 });
             }
             RegionOutput::Abort(shard) => {
                 let Some(shard) = self.shard(shard) else { return };
-                shard.pass(self, Fit::Exempt, |_, desk| desk.abort());
+                shard.pass(self, MailboxLimitCheck::Exempt, |_, gate_effects| gate_effects.abort());
             }
             RegionOutput::Discard { shard, reach, payload, .. } => {
                 self.lose_payload(shard, reach, &payload);
@@ -605,13 +644,15 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    fn stand(self: &Arc<Self>, said: &Standing) {
+    fn stand(self: &Arc<Self>, said: &ShardHostState) {
         let Some(shard) = self.shard(said.shard) else { return };
-        let Standing { max_gen: newest, home, pending, run, .. } = *said;
-        let standing = gate::Standing { run, newest, home, pending };
+        let ShardHostState { max_gen: newest, home, pending, run, .. } = *said;
+        let standing = gate::HostState { run, newest, home, pending };
         let before = shard.phase.get();
-        shard.pass(self, Fit::Exempt, |gate, desk| desk.stand(gate, standing));
-        if before == Stage::Empty && shard.phase.get() == Stage::Open {
+        shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+            gate_effects.stand(gate, standing);
+        });
+        if before == ShardStage::Empty && shard.phase.get() == ShardStage::Open {
             self.sweep();
             self.share_limit();
         }
@@ -622,7 +663,9 @@ impl<E: Entity> Runtime<E> {
             return;
         }
         for shard in self.known() {
-            shard.pass(self, Fit::Exempt, |gate, desk| desk.stop(gate));
+            shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                gate_effects.stop(gate);
+            });
         }
         self.room_here();
     }
@@ -630,13 +673,13 @@ impl<E: Entity> Runtime<E> {
     // ── What follows ──
 
     /// Does the work that had to wait until the shard's lock was released.
-    pub(super) fn carry_out(self: &Arc<Self>, shard: &Arc<Shard<E>>, after: After<E>) {
+    pub(super) fn carry_out(self: &Arc<Self>, shard: &Arc<Shard<E>>, after: ShardEffects<E>) {
         if after.is_nothing() {
             return;
         }
         for start in after.starts {
             let entities = Arc::<Self>::clone(self);
-            self.world.run(Burst::unbegun(entities, shard.id, start));
+            self.world.run(Activation::unstarted(entities, shard.id, start));
         }
         if after.wanted {
             self.world.tell(RegionInput::Wanted(shard.id));
@@ -646,11 +689,12 @@ impl<E: Entity> Runtime<E> {
         }
         // Values of the user are dropped in a task, because this may be the thread of the node's
         // machines or of a lane. If the executor is shut down, dropping the task drops them too.
-        let After { lost, values, typed, leaving, drained, .. } = after;
+        let ShardEffects { lost, values, typed, leaving, drained, .. } = after;
         let ends = drained.is_some() || leaving.is_some();
         if ends || !(lost.is_empty() && values.is_empty() && typed.is_empty()) {
             let (runtime, shard, states) = (Arc::clone(self), Arc::clone(shard), Vec::new());
-            let chaff = Chaff { runtime, shard, lost, values, typed, leaving, states, drained };
+            let chaff =
+                DeferredDrop { runtime, shard, lost, values, typed, leaving, states, drained };
             if chaff.is_light() {
                 drop(chaff);
             } else {
@@ -673,12 +717,17 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Counts a message that will not be handled, and tells its asker the reason.
-    pub(super) fn lose(&self, why: Lost, entry: Entry<E::Message>, shard: ShardId) {
+    pub(super) fn lose(
+        &self,
+        why: DeadLetterReason,
+        entry: SingleMessage<E::Message>,
+        shard: ShardId,
+    ) {
         self.dead(why, 1, shard);
         match entry {
-            Entry::Typed(message) => scope::dropping(why, || self.discard(message)),
-            Entry::Letter(letter) => {
-                if let Some(asker) = letter.asker() {
+            SingleMessage::Typed(message) => scope::dropping(why, || self.discard(message)),
+            SingleMessage::Envelope(envelope) => {
+                if let Some(asker) = envelope.asker() {
                     let mut bytes = Vec::with_capacity(16);
                     frame::refused(&mut bytes, asker.correlation, why);
                     self.send(asker, &bytes);
@@ -687,7 +736,7 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    pub(super) fn dead(&self, why: Lost, count: usize, shard: ShardId) {
+    pub(super) fn dead(&self, why: DeadLetterReason, count: usize, shard: ShardId) {
         self.dead.add(why, count, (&self.entity_type, Some(shard)), || self.world.now());
     }
 
@@ -698,7 +747,7 @@ impl<E: Entity> Runtime<E> {
     // ── Callers that wait for room ──
 
     /// The place of a caller that may have to wait for room.
-    pub(super) const fn seat(&self) -> Seat<'_> {
+    pub(super) const fn seat(&self) -> CallerRegistration<'_> {
         self.callers.seat()
     }
 
@@ -714,13 +763,13 @@ impl<E: Entity> Runtime<E> {
 
     /// Whether a message may begin or continue now.
     pub(super) fn serves(&self) -> bool {
-        self.world.serves() || self.canary.has(Bug::LeaseNotAsked)
+        self.world.serves() || self.fault_injection.has(ShardingFault::LeaseNotAsked)
     }
 }
 
 /// Sending of replies and refusals to askers.
 impl<E: Entity> Runtime<E> {
-    fn send_there(&self, to: Asker, bytes: &[u8]) {
+    fn send_there(&self, to: ReplyAddress, bytes: &[u8]) {
         let sent = if bytes.len() <= self.message_bytes_max {
             self.world.answer(to.node, bytes)
         } else {
@@ -730,7 +779,7 @@ impl<E: Entity> Runtime<E> {
             Ok(()) => {}
             Err(NoRoom::TooLong) => {
                 let mut refused = Vec::with_capacity(16);
-                frame::refused(&mut refused, to.correlation, Lost::AnswerTooLong);
+                frame::refused(&mut refused, to.correlation, DeadLetterReason::AnswerTooLong);
                 // otherwise the asker's timeout expires
                 let _sent = self.world.answer(to.node, &refused);
             }
@@ -743,22 +792,24 @@ impl<E: Entity> Runtime<E> {
     /// Counts a lost reply; its asker gets none. A lost refusal is not counted, because its message
     /// was.
     fn lose_answer(&self, bytes: &[u8]) {
-        if let Ok(Frame::Answer { .. }) = Frame::read(bytes) {
+        if let Ok(ShardingFrame::Answer { .. }) = ShardingFrame::read(bytes) {
             let of = (&self.entity_type, None);
-            self.dead.add(Lost::AnswerLost, 1, of, || self.world.now());
+            self.dead.add(DeadLetterReason::AnswerLost, 1, of, || self.world.now());
         }
     }
 }
 
 impl<E: Entity> Runtime<E> {
     /// Sends a reply to the asking node.
-    pub(super) fn send(&self, to: Asker, bytes: &[u8]) {
+    pub(super) fn send(&self, to: ReplyAddress, bytes: &[u8]) {
         if to.node != self.me {
             return self.send_there(to, bytes);
         }
-        match Frame::read(bytes) {
-            Ok(Frame::Answer { correlation, body }) => self.asks.answered(correlation, body),
-            Ok(Frame::Refused { correlation, why }) => self.asks.refused(correlation, why),
+        match ShardingFrame::read(bytes) {
+            Ok(ShardingFrame::Answer { correlation, body }) => {
+                self.asks.answered(correlation, body);
+            }
+            Ok(ShardingFrame::Refused { correlation, why }) => self.asks.refused(correlation, why),
             _ => {}
         }
     }

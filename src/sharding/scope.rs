@@ -6,27 +6,27 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::thread::LocalKey;
 
-use super::asks::{AnswerTypes, Way};
-use super::dead_letters::Lost;
+use super::dead_letters::DeadLetterReason;
 use super::ids::EntityId;
-use super::tenancy::Phase;
-use super::types::Types;
+use super::pending_asks::{AnswerTypes, ReplySink};
+use super::shard_stage::SharedStage;
+use super::types::TypeRegistry;
 
 /// The entity whose code runs on this thread.
 #[derive(Clone, Debug)]
-pub(super) struct AtWork {
+pub(super) struct CurrentEntity {
     /// Phase of its shard.
-    pub(super) phase: Arc<Phase>,
+    pub(super) phase: Arc<SharedStage>,
     /// Set while a handler is polled: the entity handles nothing else until it completes. Not set
     /// in a task of the entity.
     pub(super) handler: Option<EntityId>,
 }
 
 thread_local! {
-    static AT_WORK: RefCell<Option<AtWork>> = const { RefCell::new(None) };
-    static WAY: RefCell<Option<Arc<dyn Way>>> = const { RefCell::new(None) };
+    static AT_WORK: RefCell<Option<CurrentEntity>> = const { RefCell::new(None) };
+    static WAY: RefCell<Option<Arc<dyn ReplySink>>> = const { RefCell::new(None) };
     static TYPES: RefCell<Option<Arc<AnswerTypes>>> = const { RefCell::new(None) };
-    static DROPPED: Cell<Option<Lost>> = const { Cell::new(Some(Lost::NoAnswer)) };
+    static DROPPED: Cell<Option<DeadLetterReason>> = const { Cell::new(Some(DeadLetterReason::NoAnswer)) };
 }
 
 /// Sets a thread-local for the duration of `run`. The value is moved in and out again, which avoids
@@ -36,27 +36,30 @@ fn lending<V, T>(
     value: &mut Option<V>,
     run: impl FnOnce() -> T,
 ) -> T {
-    struct Lent<'a, V: 'static>(&'static LocalKey<RefCell<Option<V>>>, &'a mut Option<V>);
-    impl<V> Drop for Lent<'_, V> {
+    struct ThreadLocalGuard<'a, V: 'static>(
+        &'static LocalKey<RefCell<Option<V>>>,
+        &'a mut Option<V>,
+    );
+    impl<V> Drop for ThreadLocalGuard<'_, V> {
         fn drop(&mut self) {
             self.0.with(|slot| std::mem::swap(&mut *slot.borrow_mut(), self.1));
         }
     }
     slot.with(|slot| std::mem::swap(&mut *slot.borrow_mut(), value));
-    let _lent = Lent(slot, value);
+    let _lent = ThreadLocalGuard(slot, value);
     run()
 }
 
 /// Polls an entity's code with `at_work` set, and restores it afterwards.
-pub(super) fn at_work<T>(at_work: &mut Option<AtWork>, poll: impl FnOnce() -> T) -> T {
+pub(super) fn at_work<T>(at_work: &mut Option<CurrentEntity>, poll: impl FnOnce() -> T) -> T {
     lending(&AT_WORK, at_work, poll)
 }
 
 /// Returns the entity whose handler is polled on this thread, with its shard's phase.
-pub(super) fn handler() -> Option<(Arc<Phase>, EntityId)> {
+pub(super) fn handler() -> Option<(Arc<SharedStage>, EntityId)> {
     AT_WORK.with(|at_work| {
         let at_work = at_work.borrow();
-        let AtWork { phase, handler } = at_work.as_ref()?;
+        let CurrentEntity { phase, handler } = at_work.as_ref()?;
         handler.clone().map(|handler| (Arc::clone(phase), handler))
     })
 }
@@ -67,12 +70,12 @@ pub(super) fn is_draining() -> bool {
 }
 
 /// Decodes a message; reply addresses in it use the path `way`.
-pub(super) fn decoding<T>(way: &mut Option<Arc<dyn Way>>, decode: impl FnOnce() -> T) -> T {
+pub(super) fn decoding<T>(way: &mut Option<Arc<dyn ReplySink>>, decode: impl FnOnce() -> T) -> T {
     lending(&WAY, way, decode)
 }
 
 /// Returns the path for a reply address that is being decoded.
-pub(super) fn way() -> Option<Arc<dyn Way>> {
+pub(super) fn way() -> Option<Arc<dyn ReplySink>> {
     WAY.with(|way| way.borrow().clone())
 }
 
@@ -82,13 +85,13 @@ pub(super) fn reading<T>(types: Arc<AnswerTypes>, read: impl FnOnce() -> T) -> T
 }
 
 /// Returns the registry of types of the node that decodes a message or answer now.
-pub(super) fn types() -> Option<Arc<Types>> {
+pub(super) fn types() -> Option<Arc<TypeRegistry>> {
     let of_answer = || TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&of.0)));
     way().map(|way| Arc::clone(way.types())).or_else(of_answer)
 }
 
 /// Drops a message; the askers in it learn the reason `why`.
-pub(super) fn dropping(why: Lost, drop: impl FnOnce()) {
+pub(super) fn dropping(why: DeadLetterReason, drop: impl FnOnce()) {
     dropping_for(Some(why), drop);
 }
 
@@ -98,20 +101,20 @@ pub(super) fn dropping_value(drop: impl FnOnce()) {
     dropping_for(None, drop);
 }
 
-fn dropping_for(why: Option<Lost>, drop: impl FnOnce()) {
-    struct Before(Option<Lost>);
-    impl Drop for Before {
+fn dropping_for(why: Option<DeadLetterReason>, drop: impl FnOnce()) {
+    struct DropReasonGuard(Option<DeadLetterReason>);
+    impl Drop for DropReasonGuard {
         fn drop(&mut self) {
             DROPPED.with(|dropped| dropped.set(self.0));
         }
     }
-    let _before = Before(DROPPED.with(|dropped| dropped.replace(why)));
+    let _before = DropReasonGuard(DROPPED.with(|dropped| dropped.replace(why)));
     drop();
 }
 
 /// Returns the reason with which an unused reply address is dropped now; `None`: the message
 /// continues elsewhere.
-pub(super) fn dropped() -> Option<Lost> {
+pub(super) fn dropped() -> Option<DeadLetterReason> {
     let why = DROPPED.with(Cell::get);
-    if std::thread::panicking() { why.and(Some(Lost::EntityFailed)) } else { why }
+    if std::thread::panicking() { why.and(Some(DeadLetterReason::EntityFailed)) } else { why }
 }

@@ -1,35 +1,35 @@
 //! The handle of one entity type on one node: references to its entities, and its counters here.
 //!
 //! The program gets a [`ShardRegion`] when it starts a type. The node drives the same object
-//! through the [`Hosting`] trait: it passes frames, decisions of the region's machine and lane
+//! through the [`RegionHandle`] trait: it passes frames, decisions of the region's machine and lane
 //! events.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::asks::Asks;
-use super::bug::Canary;
-use super::config::Sharding;
-use super::dead_letters::Lost;
+use super::config::ShardingConfig;
+use super::dead_letters::DeadLetterReason;
 use super::entity::{Entity, Supervision};
-use super::entity_ref::{Asked, EntityRef, TellError};
+use super::entity_ref::{AskFuture, EntityRef, TellError};
 use super::extractor::Extractor;
-use super::hosting::{BadFrame, Hosting, Unrest, World};
+use super::fault_injection::ShardingFaultInjection;
 use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
+use super::pending_asks::PendingAsks;
 use super::polls::LongPoll;
 use super::region::RegionOutput;
-use super::runtime::{Parcel, Runtime, WaitingPlace};
+use super::region_handle::{BadFrame, RegionEnvironment, RegionHandle, UndeliveredCounts};
+use super::runtime::{OutgoingMessage, Runtime, WaitingPlace};
 
 /// Parameters of an entity type on one node.
-pub struct Setup<E: Entity> {
+pub struct RegionSetup<E: Entity> {
     /// Name of the type, equal on all nodes.
     pub entity_type: EntityType,
     /// Region (incarnation) of this node.
     pub me: RegionId,
-    /// Settings of the type, as returned by [`Sharding::of`].
-    pub settings: Sharding,
+    /// Settings of the type, as returned by [`ShardingConfig::of`].
+    pub settings: ShardingConfig,
     /// Most bytes of a message with its id, as the node's lanes allow.
     pub message_bytes_max: usize,
     /// Reaction to a panic of an entity.
@@ -39,12 +39,12 @@ pub struct Setup<E: Entity> {
     /// Makes a new instance for an id.
     pub factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     /// The node's table of pending asks, shared by all its types.
-    pub asks: Arc<Asks>,
-    /// Injected faults; [`Canary::none`] outside test suites.
-    pub canary: Canary,
+    pub asks: Arc<PendingAsks>,
+    /// Injected faults; [`ShardingFaultInjection::none`] outside test suites.
+    pub fault_injection: ShardingFaultInjection,
 }
 
-impl<E: Entity> fmt::Debug for Setup<E> {
+impl<E: Entity> fmt::Debug for RegionSetup<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, me) = (&self.entity_type, &self.me);
         f.debug_struct("Setup").field("entity_type", name).field("me", me).finish_non_exhaustive()
@@ -53,7 +53,7 @@ impl<E: Entity> fmt::Debug for Setup<E> {
 
 /// One entity type as seen from one node. Cheap to clone.
 ///
-/// The node drives it as a [`Hosting`].
+/// The node drives it as a [`RegionHandle`].
 pub struct ShardRegion<E: Entity> {
     runtime: Arc<Runtime<E>>,
 }
@@ -62,7 +62,7 @@ impl<E: Entity> ShardRegion<E> {
     /// Hosts a type, or only routes to it, as the region's machine decides. References in received
     /// messages find it only after it is [published](Self::publish).
     #[must_use]
-    pub fn new(setup: Setup<E>, world: Arc<dyn World>) -> Self {
+    pub fn new(setup: RegionSetup<E>, world: Arc<dyn RegionEnvironment>) -> Self {
         Self { runtime: Runtime::new(setup, world) }
     }
 
@@ -78,7 +78,7 @@ impl<E: Entity> ShardRegion<E> {
 
     /// Returns the interface through which the node drives this region.
     #[must_use]
-    pub fn hosting(&self) -> Arc<dyn Hosting> {
+    pub fn hosting(&self) -> Arc<dyn RegionHandle> {
         Arc::new(self.clone())
     }
 
@@ -89,7 +89,7 @@ impl<E: Entity> ShardRegion<E> {
     }
 
     /// Starts an entity and waits until it is alive: [`EntityRef::start`].
-    pub fn start_entity(&self, id: &str) -> Asked<E, ()> {
+    pub fn start_entity(&self, id: &str) -> AskFuture<E, ()> {
         self.entity(id).start()
     }
 
@@ -102,7 +102,7 @@ impl<E: Entity> ShardRegion<E> {
         let id = EntityId::new(&id)?;
         let to = (&id, hash(id.as_bytes()), self.runtime.shard_of(&id));
         self.runtime
-            .offer(to, (Parcel::Typed(message), WaitingPlace::Buffer), None)
+            .offer(to, (OutgoingMessage::Typed(message), WaitingPlace::Buffer), None)
             .map_err(|(why, _)| why)
     }
 
@@ -153,11 +153,11 @@ impl<E: Entity> ShardRegion<E> {
     }
 
     /// Returns the number of messages that were not handled since the start, by reason.
-    pub fn dead_letters(&self) -> impl Iterator<Item = (Lost, u64)> + '_ {
+    pub fn dead_letters(&self) -> impl Iterator<Item = (DeadLetterReason, u64)> + '_ {
         self.runtime.dead_letters().all()
     }
 
-    /// Returns the number of [exported](Entity::hand_over) states that were lost since the start. A
+    /// Returns the number of [exported](Entity::export_state) states that were lost since the start. A
     /// state may be counted although it was imported, if a later move overtook the one that carried
     /// it.
     #[must_use]
@@ -188,7 +188,7 @@ impl<E: Entity> ShardRegion<E> {
 #[cfg(feature = "canaries")]
 impl<E: Entity> ShardRegion<E> {
     /// Sets other limits for the moved messages that are held per sender.
-    pub fn limit_moved(&self, limits: super::gate::Limits) {
+    pub fn limit_moved(&self, limits: super::gate::BufferLimits) {
         self.runtime.held().limit_moved(limits);
     }
 
@@ -211,7 +211,7 @@ impl<E: Entity> fmt::Debug for ShardRegion<E> {
     }
 }
 
-impl<E: Entity> Hosting for ShardRegion<E> {
+impl<E: Entity> RegionHandle for ShardRegion<E> {
     fn perform(&self, order: RegionOutput) {
         self.runtime.perform(order);
     }
@@ -236,7 +236,7 @@ impl<E: Entity> Hosting for ShardRegion<E> {
         self.runtime.cut(region);
     }
 
-    fn unrest(&self) -> Option<Unrest> {
+    fn unrest(&self) -> Option<UndeliveredCounts> {
         self.runtime.unrest()
     }
 

@@ -17,14 +17,14 @@ use std::time::Duration;
 use futures::task::AtomicWaker;
 use ostraca_ddata::clock::Instant;
 
+use super::activation_task::yield_now;
 use super::entity::Entity;
 use super::ids::{EntityId, ShardId};
 use super::polls::{self, LongPoll};
 use super::region::RegionInput;
-use super::run::yield_now;
 use super::runtime::Runtime;
-use super::shard::{Floor, Shard, Visit};
-use super::tenancy::Stage;
+use super::shard::{DeliveryContext, Shard, ShardEntities};
+use super::shard_stage::ShardStage;
 
 // Bounds of the pause between two checks, which is a quarter of `slow-handler-after`.
 const LOOK_MIN: Duration = Duration::from_millis(10);
@@ -133,10 +133,10 @@ struct AwaitingHandlers {
     oldest: Option<SlowHandler>, // of a shard that is not about to leave
 }
 
-impl<E: Entity> Floor<E> {
+impl<E: Entity> ShardEntities<E> {
     /// Returns the handler of the entity in this row, if it awaits or is among the `blocking` ones.
     pub(super) fn handler_of(&self, row: u32, blocking: &[RunningRow]) -> Option<RunningRow> {
-        let busy = self.tenants.try_get(row)?.busy.as_ref()?;
+        let busy = self.entity_table.try_get(row)?.busy.as_ref()?;
         let awaits = busy.waker.as_ref().and_then(|handling| handling.since());
         let blocks = blocking.iter().filter(|(at, _)| *at == row).map(|(_, since)| *since);
         let since = awaits.into_iter().chain(blocks).min()?;
@@ -156,7 +156,7 @@ impl<E: Entity> Floor<E> {
         (row, since): RunningRow,
         now: Instant,
     ) -> Option<Box<RunningHandler>> {
-        let entity = self.tenants.try_get(row)?.id.clone();
+        let entity = self.entity_table.try_get(row)?.id.clone();
         let (message_type, running_for) = (std::any::type_name::<E::Message>(), now - since);
         Some(Box::new(RunningHandler { entity, message_type, running_for }))
     }
@@ -167,14 +167,17 @@ impl<E: Entity> Floor<E> {
     /// Drain is bounded (docs/protocol/sharding.md#drain-is-bounded): the region still releases the
     /// shard only after its last handler has ended, because an abort drops the handler. The handler
     /// ends earlier than at `handoff-timeout`.
-    pub(super) fn abort_slow(&mut self, Visit { shard, runtime }: &Visit<'_, E>) {
+    pub(super) fn abort_slow(
+        &mut self,
+        DeliveryContext { shard, runtime }: &DeliveryContext<'_, E>,
+    ) {
         if self.running == 0 || self.running > self.slow.len() || !shard.phase.is_draining() {
             return;
         }
         let (now, after) = (runtime.world.now(), runtime.settings.slow_handler_after);
-        let tenants = &self.tenants;
+        let entity_table = &self.entity_table;
         self.slow.retain(|row| {
-            let busy = tenants.try_get(*row).and_then(|tenant| tenant.busy.as_ref());
+            let busy = entity_table.try_get(*row).and_then(|entity_slot| entity_slot.busy.as_ref());
             let handling = busy.filter(|busy| busy.runs).and_then(|busy| busy.waker.as_ref());
             let since = handling.and_then(|handling| handling.since());
             since.is_some_and(|since| now - since >= after)
@@ -184,14 +187,14 @@ impl<E: Entity> Floor<E> {
         }
         if let Some(row) = self.slow.first() {
             let (entity_type, shard) = (&runtime.entity_type, shard.id);
-            let (entity, handlers) = (&tenants.get(*row).id, self.running);
+            let (entity, handlers) = (&entity_table.get(*row).id, self.running);
             tracing::info!(
                 %entity_type, %shard, %entity, handlers,
                 "sharding.slow_handlers_dropped: they had run for slow-handler-after, and nothing \
                  else keeps the shard, which leaves this node; the line names one of them"
             );
         }
-        shard.phase.set(Stage::Aborted);
+        shard.phase.set(ShardStage::Aborted);
         self.wake();
     }
 }
@@ -233,7 +236,7 @@ impl<E: Entity> Runtime<E> {
         let (mut await_now, mut slow) = self.blocking_handlers();
         for shard in self.known() {
             let blocking = slow.remove(&shard.id);
-            let mut oldest = blocking.filter(|_| shard.phase.get() == Stage::Open);
+            let mut oldest = blocking.filter(|_| shard.phase.get() == ShardStage::Open);
             for first in (0..).step_by(ROWS_AT_A_TIME) {
                 let Some(found) = self.slow_in(shard, first..first + ROWS_AT_A_TIME) else { break };
                 await_now += found.awaiting;
@@ -306,40 +309,41 @@ impl<E: Entity> Runtime<E> {
         let (now, after) = (self.world.now(), self.settings.slow_handler_after);
         let (mut awaiting, mut due, mut oldest) = (0, Vec::new(), None::<SlowHandler>);
         let mut inside = shard.lock();
-        let floor = &mut inside.floor;
-        if floor.running == 0 {
+        let shard_entities = &mut inside.shard_entities;
+        if shard_entities.running == 0 {
             return None;
         }
         if rows.start == 0 {
-            floor.slow.clear();
-            floor.oldest = None;
+            shard_entities.slow.clear();
+            shard_entities.oldest = None;
         }
-        let stays = shard.phase.get() == Stage::Open;
-        let tenants = &floor.tenants;
-        for row in tenants.those(rows, |tenant| tenant.busy.is_some())? {
-            let tenant = tenants.get(row);
-            let Some(handling) = tenant.busy.as_ref().and_then(|busy| busy.waker.as_ref()) else {
+        let stays = shard.phase.get() == ShardStage::Open;
+        let entity_table = &shard_entities.entity_table;
+        for row in entity_table.those(rows, |entity_slot| entity_slot.busy.is_some())? {
+            let entity_slot = entity_table.get(row);
+            let Some(handling) = entity_slot.busy.as_ref().and_then(|busy| busy.waker.as_ref())
+            else {
                 continue;
             };
             let Some(since) = handling.since() else { continue };
             awaiting += 1;
-            if floor.oldest.is_none_or(|(_, oldest)| since < oldest) {
-                floor.oldest = Some((row, since));
+            if shard_entities.oldest.is_none_or(|(_, oldest)| since < oldest) {
+                shard_entities.oldest = Some((row, since));
             }
             let age = now - since;
             if let Some(is_first) = handling.due(now, age, after) {
                 self.slow_handlers.count.fetch_add(u64::from(is_first), Ordering::Relaxed);
-                due.push((tenant.id.clone(), age));
+                due.push((entity_slot.id.clone(), age));
             }
             if age >= after {
-                floor.slow.insert(row);
+                shard_entities.slow.insert(row);
             }
             let is_older = oldest.as_ref().is_none_or(|(_, oldest)| age > *oldest);
             if stays && age >= after && is_older {
-                oldest = Some((tenant.id.clone(), age));
+                oldest = Some((entity_slot.id.clone(), age));
             }
         }
-        floor.abort_slow(&Visit { shard, runtime: self });
+        shard_entities.abort_slow(&DeliveryContext { shard, runtime: self });
         Some(AwaitingHandlers { awaiting, due, oldest })
     }
 

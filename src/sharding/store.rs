@@ -15,15 +15,15 @@ use ostraca_ddata::data::Value;
 use ostraca_ddata::key::{Group, Key, KeyName};
 use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::request::{
-    Guard, MinCap, Reply, Request, RequestError, Update, WriteConsistency,
+    Guard, MinCap, ReplicatorReply, ReplicatorRequest, RequestError, Update, WriteConsistency,
 };
 use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{LWWRegister, ORMap, Term};
 use serde::{Deserialize, Serialize};
 
-use super::agreed::Agreed;
-use super::bug::{Bug, Canary};
+use super::agreed_settings::AgreedSettings;
 use super::config::MajorityPlus;
+use super::fault_injection::{ShardingFault, ShardingFaultInjection};
 use super::home::ShardHome;
 use super::ids::{EntityType, ShardId};
 
@@ -32,7 +32,7 @@ pub type Homes = ORMap<ShardId, LWWRegister<ShardHome>>;
 
 /// Request of a coordinator to the Replicator. At most one is pending.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Ask {
+pub enum StoreRequest {
     /// Takes a term and reads every cell.
     Fence {
         /// Term that is taken.
@@ -54,7 +54,7 @@ pub enum Ask {
     /// Writes under the term that all homes that survived a forced configuration were counted.
     Recover {
         /// The forced configuration, and the term of the write.
-        recovered: Recovered,
+        recovered: RecountRecord,
         /// Stamp of the write.
         seq: u64,
         /// Timeout of the request.
@@ -67,7 +67,7 @@ pub enum Ask {
         /// Stamp of the write.
         seq: u64,
         /// Settings that are written.
-        agreed: Agreed,
+        agreed: AgreedSettings,
         /// Timeout of the request.
         within: Duration,
     },
@@ -76,7 +76,7 @@ pub enum Ask {
 /// Record that the survivors of a forced configuration were counted
 /// (docs/protocol/sharding.md#recount-after-a-forced-configuration).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Recovered {
+pub struct RecountRecord {
     /// Origin of the forced configuration.
     #[serde(rename = "o")]
     pub origin: EpochId,
@@ -85,11 +85,11 @@ pub struct Recovered {
     pub term: Term,
 }
 
-/// Result of an [`Ask`].
+/// Result of an [`StoreRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum StoreAnswer {
     /// The term is taken. A quorum holds these cells, these settings, and this record of a recount.
-    Fenced(Vec<(ShardId, ShardHome)>, Option<Agreed>, Option<Recovered>),
+    Fenced(Vec<(ShardId, ShardHome)>, Option<AgreedSettings>, Option<RecountRecord>),
     /// A quorum holds the write.
     Written,
     /// A replica has promised a higher term.
@@ -115,11 +115,11 @@ pub enum Answer {
 #[derive(Clone, Debug)]
 pub struct HomesKey {
     key: Key<Homes>,
-    settings: Key<LWWRegister<Agreed>>,
-    recovered: Key<LWWRegister<Recovered>>,
+    settings: Key<LWWRegister<AgreedSettings>>,
+    recovered: Key<LWWRegister<RecountRecord>>,
     group: Group,
     level: MajorityPlus,
-    canary: Canary,
+    fault_injection: ShardingFaultInjection,
 }
 
 impl HomesKey {
@@ -129,14 +129,15 @@ impl HomesKey {
         let name = format!("sharding/{entity_type}/homes");
         let settings = Key::new(&format!("{name}/settings"));
         let recovered = Key::new(&format!("{name}/recovered"));
-        let (key, group, canary) = (Key::new(&name), Group::new(&name), Canary::none());
-        Self { key, settings, recovered, group, level, canary }
+        let (key, group, fault_injection) =
+            (Key::new(&name), Group::new(&name), ShardingFaultInjection::none());
+        Self { key, settings, recovered, group, level, fault_injection }
     }
 
     /// Returns the same keys with an injected fault.
     #[must_use]
-    pub fn with_canary(self, canary: Canary) -> Self {
-        Self { canary, ..self }
+    pub fn with_canary(self, fault_injection: ShardingFaultInjection) -> Self {
+        Self { fault_injection, ..self }
     }
 
     /// Returns the key of the homes.
@@ -147,11 +148,13 @@ impl HomesKey {
 
     /// Returns the request to the Replicator for `ask`.
     #[must_use]
-    pub fn request(&self, ask: Ask) -> Request {
+    pub fn request(&self, ask: StoreRequest) -> ReplicatorRequest {
         let group = self.group.clone();
         match ask {
-            Ask::Fence { term, within } => Request::Fence { group, term, within },
-            Ask::Write { term, seq, cells, within } => {
+            StoreRequest::Fence { term, within } => {
+                ReplicatorRequest::Fence { group, term, within }
+            }
+            StoreRequest::Write { term, seq, cells, within } => {
                 let consistency = self.consistency(within);
                 let write = move |homes: &mut Edit<'_, Homes>| {
                     cells.iter().try_for_each(|(shard, home)| {
@@ -159,23 +162,23 @@ impl HomesKey {
                     })
                 };
                 let update = Update::new(&self.key, consistency, write);
-                Request::Update(update.guarded(Guard { group, term }))
+                ReplicatorRequest::Update(update.guarded(Guard { group, term }))
             }
-            Ask::Recover { recovered, seq, within } => {
+            StoreRequest::Recover { recovered, seq, within } => {
                 let (consistency, term) = (self.consistency(within), recovered.term);
-                let write = move |register: &mut Edit<'_, LWWRegister<Recovered>>| {
+                let write = move |register: &mut Edit<'_, LWWRegister<RecountRecord>>| {
                     register.set_at(seq, &recovered)
                 };
                 let update = Update::new(&self.recovered, consistency, write);
-                Request::Update(update.guarded(Guard { group, term }))
+                ReplicatorRequest::Update(update.guarded(Guard { group, term }))
             }
-            Ask::Agree { term, seq, agreed, within } => {
+            StoreRequest::Agree { term, seq, agreed, within } => {
                 let consistency = self.consistency(within);
-                let write = move |register: &mut Edit<'_, LWWRegister<Agreed>>| {
+                let write = move |register: &mut Edit<'_, LWWRegister<AgreedSettings>>| {
                     register.set_at(seq, &agreed)
                 };
                 let update = Update::new(&self.settings, consistency, write);
-                Request::Update(update.guarded(Guard { group, term }))
+                ReplicatorRequest::Update(update.guarded(Guard { group, term }))
             }
         }
     }
@@ -190,20 +193,20 @@ impl HomesKey {
 
     /// Translates a reply of the Replicator.
     #[must_use]
-    pub fn answer(&self, reply: Result<Reply, RequestError>) -> Answer {
+    pub fn answer(&self, reply: Result<ReplicatorReply, RequestError>) -> StoreAnswer {
         match reply {
-            Ok(Reply::Updated { .. }) => Answer::Written,
-            Ok(Reply::Fenced { values, .. }) => match self.read(&values) {
-                Ok((cells, agreed, recovered)) => Answer::Fenced(cells, agreed, recovered),
-                Err(why) => Answer::NotNow { why },
+            Ok(ReplicatorReply::Updated { .. }) => StoreAnswer::Written,
+            Ok(ReplicatorReply::Fenced { values, .. }) => match self.read(&values) {
+                Ok((cells, agreed, recovered)) => StoreAnswer::Fenced(cells, agreed, recovered),
+                Err(why) => StoreAnswer::NotNow { why },
             },
-            Ok(_) => Answer::NotNow { why: "the reply is to another request".into() },
-            Err(RequestError::Fenced { current, .. }) => Answer::Refused { current },
-            Err(RequestError::Timeout(_) | RequestError::StoreFailure { .. }) => Answer::Late,
+            Ok(_) => StoreAnswer::NotNow { why: "the reply is to another request".into() },
+            Err(RequestError::Fenced { current, .. }) => StoreAnswer::Refused { current },
+            Err(RequestError::Timeout(_) | RequestError::StoreFailure { .. }) => StoreAnswer::Late,
             Err(error @ (RequestError::Excluded { .. } | RequestError::Stale(_))) => {
-                Answer::Over { why: error.to_string() }
+                StoreAnswer::Over { why: error.to_string() }
             }
-            Err(error) => Answer::NotNow { why: error.to_string() },
+            Err(error) => StoreAnswer::NotNow { why: error.to_string() },
         }
     }
 }
@@ -211,7 +214,7 @@ impl HomesKey {
 impl HomesKey {
     /// Decodes the values of the group. Fails if any is unreadable, because decisions based on a
     /// part could contradict the rest.
-    fn read(&self, values: &[(KeyName, Value)]) -> Result<Read, String> {
+    fn read(&self, values: &[(KeyName, Value)]) -> Result<GroupValues, String> {
         let of = |name: &KeyName| values.iter().find(|(key, _)| key == name);
         let other = |name: &KeyName| format!("`{name}` holds other data");
         let homes = of(self.key.name()).map(|(name, value)| {
@@ -219,15 +222,15 @@ impl HomesKey {
             cells(&homes)
         });
         let agreed = of(self.settings.name()).map(|(name, value)| {
-            let register = value.get::<LWWRegister<Agreed>>().ok_or_else(|| other(name))?;
+            let register = value.get::<LWWRegister<AgreedSettings>>().ok_or_else(|| other(name))?;
             register.get().map_err(|why| format!("`{name}`: {why}"))
         });
         let recovered = of(self.recovered.name()).map(|(name, value)| {
-            let register = value.get::<LWWRegister<Recovered>>().ok_or_else(|| other(name))?;
+            let register = value.get::<LWWRegister<RecountRecord>>().ok_or_else(|| other(name))?;
             register.get().map_err(|why| format!("`{name}`: {why}"))
         });
         let mut cells = homes.transpose()?.unwrap_or_default();
-        if self.canary.has(Bug::HomeKeyRemoved) {
+        if self.fault_injection.has(ShardingFault::HomeKeyRemoved) {
             cells.retain(|(_, home)| home.region.is_some());
         }
         Ok((cells, agreed.transpose()?.flatten(), recovered.transpose()?.flatten()))
@@ -237,7 +240,7 @@ impl HomesKey {
 type Cells = Vec<(ShardId, ShardHome)>;
 
 /// The three values of the group.
-type Read = (Cells, Option<Agreed>, Option<Recovered>);
+type GroupValues = (Cells, Option<AgreedSettings>, Option<RecountRecord>);
 
 /// Decodes all cells. Fails if any is unreadable, for the same reason.
 fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {

@@ -23,17 +23,17 @@ impl Timers {
         self.0.load(Ordering::Acquire)
     }
 
-    pub(super) fn add(self: &Arc<Self>) -> Pending {
+    pub(super) fn add(self: &Arc<Self>) -> PendingTimer {
         self.0.fetch_add(1, Ordering::AcqRel);
-        Pending(Arc::clone(self))
+        PendingTimer(Arc::clone(self))
     }
 }
 
 /// A timer that has not sent its message yet. Dropping it uncounts the timer.
 #[derive(Debug)]
-pub(super) struct Pending(Arc<Timers>);
+pub(super) struct PendingTimer(Arc<Timers>);
 
-impl Drop for Pending {
+impl Drop for PendingTimer {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -11,13 +11,13 @@ use std::task::{Context as TaskContext, Poll};
 
 use futures::task::AtomicWaker;
 
+use super::activation_task::wait;
 use super::entity::Entity;
-use super::gate::Fit;
+use super::gate::MailboxLimitCheck;
 use super::ids::EntityId;
 use super::panics;
-use super::run::wait;
 use super::runtime::Runtime;
-use super::scope::{self, AtWork};
+use super::scope::{self, CurrentEntity};
 use super::shard::Shard;
 
 /// The tasks and timers of one instance. Dropping it stops them.
@@ -74,9 +74,9 @@ impl Drop for EndMark {
 /// Tasks of ended instances whose futures may still exist. The entity's next instance begins after
 /// they are dropped, because they may hold a lock, a file or a socket that it needs.
 #[derive(Default)]
-pub(super) struct Unfinished(Vec<Arc<TaskControl>>);
+pub(super) struct UnfinishedTasks(Vec<Arc<TaskControl>>);
 
-impl Unfinished {
+impl UnfinishedTasks {
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -119,7 +119,7 @@ impl Tracked {
     ) {
         let end = self.add();
         let control = Arc::clone(end.control());
-        shard.lock().floor.running += 1;
+        shard.lock().shard_entities.running += 1;
         let running =
             RunningTask { _end: end, runtime: Arc::clone(runtime), shard: Arc::clone(shard) };
         runtime.world.spawn(Box::pin(run(running, id.clone(), control, task)));
@@ -136,11 +136,11 @@ impl Tracked {
     }
 
     /// Asks all tasks to stop, and returns those that have not ended.
-    pub(super) fn stop(&mut self) -> Unfinished {
+    pub(super) fn stop(&mut self) -> UnfinishedTasks {
         let mut tasks = std::mem::take(&mut self.0);
         tasks.iter().for_each(|task| task.stop());
         tasks.retain(|task| !task.has_ended());
-        Unfinished(tasks)
+        UnfinishedTasks(tasks)
     }
 }
 
@@ -154,7 +154,7 @@ async fn run<E: Entity>(
     let mut task = pin!(task); // dropped before `running`
     let mut pause = None;
     let phase = Arc::clone(&running.shard.phase);
-    let mut at_work = Some(AtWork { phase, handler: None });
+    let mut at_work = Some(CurrentEntity { phase, handler: None });
     poll_fn(|cx| {
         loop {
             if control.must_stop(cx) {
@@ -192,7 +192,9 @@ impl Drop for Tracked {
 impl<E: Entity> Drop for RunningTask<E> {
     fn drop(&mut self) {
         let Self { runtime, shard, .. } = self;
-        shard.pass(runtime, Fit::Exempt, |gate, desk| desk.ended(gate));
+        shard.pass(runtime, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+            gate_effects.ended(gate);
+        });
     }
 }
 

@@ -18,9 +18,9 @@ pub(super) enum Missing {
 
 /// The runtime of each type, which the registry does not keep alive.
 #[derive(Debug, Default)]
-pub(super) struct Types(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>); // ≤ types started
+pub(super) struct TypeRegistry(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>); // ≤ types started
 
-impl Types {
+impl TypeRegistry {
     /// Registers the runtime of a type.
     pub(super) fn add<R: Any + Send + Sync>(&self, entity_type: EntityType, runtime: &Arc<R>) {
         let runtime: Weak<R> = Arc::downgrade(runtime);

@@ -13,7 +13,7 @@ use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::agreed::Agreed;
+use super::agreed_settings::AgreedSettings;
 use super::ids::{Generation, RegionId, ShardId};
 
 /// Maximum number of shards with slow handlers in a registration. Fewer where messages must be so
@@ -49,7 +49,7 @@ pub enum ToCoordinator {
         highest: Generation,
         /// Settings of the type on the region's node. They must equal the coordinator's.
         #[serde(rename = "s", default)]
-        agreed: Agreed,
+        agreed: AgreedSettings,
         /// Hosted shards in which a handler has run for `slow-handler-after`, at most
         /// [`SLOW_SHARDS_MAX`] of them: planned moves leave these out. Each part of a registration
         /// in parts lists all of them. Regions of earlier releases list none.
@@ -143,7 +143,7 @@ pub enum ToRegion {
     },
     /// The coordinator does not register the region, for this reason. The region asks again.
     #[serde(rename = "n")]
-    NotYet(NotYet),
+    NotYet(RegistrationRefusal),
     /// The coordinator orders the region to host these shards.
     #[serde(rename = "h", deserialize_with = "list")]
     Host(Vec<HostShard>),
@@ -163,13 +163,13 @@ pub enum ToRegion {
     Hosted(Vec<(ShardId, Generation)>),
     /// The sending region has released these shards, and keeps a long payload of each.
     #[serde(rename = "k", deserialize_with = "list")]
-    Carries(Vec<Carries>),
+    Carries(Vec<ReleasedWithLongPayload>),
     /// The sending region asks for more bytes of these payloads.
     #[serde(rename = "f", deserialize_with = "list")]
     Fetch(Vec<Fetch>),
     /// A piece of a payload that the sending region keeps.
     #[serde(rename = "p")]
-    Part(Part),
+    Part(PayloadPart),
     /// These shards have stopped on request; each with the number of the request.
     #[serde(rename = "s", deserialize_with = "list")]
     Stopped(Vec<(ShardId, u64)>), // ≤ SHARDS_MAX
@@ -196,7 +196,7 @@ pub enum ToRegion {
 
 /// Reason why a coordinator does not register a region.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
-pub enum NotYet {
+pub enum RegistrationRefusal {
     /// The coordinator takes its term and reads the homes.
     #[serde(rename = "r")]
     #[error("the coordinator still reads the homes")]
@@ -212,7 +212,7 @@ pub enum NotYet {
     /// The settings of the type on the region's node differ from these of the coordinator's node.
     #[serde(rename = "d")]
     #[error("the coordinator's node has other settings of the type: {0}")]
-    Differs(Agreed),
+    Differs(AgreedSettings),
 }
 
 /// Order to host a shard: the region starts it, or continues to host it, once every region in
@@ -227,7 +227,7 @@ pub struct HostShard {
     pub generation: Generation,
     /// Regions that may still host the shard, as in the shard's cell.
     #[serde(rename = "a", default)]
-    pub after: After, // ≤ regions
+    pub after: Predecessors, // ≤ regions
     /// The highest configuration that the coordinator had installed when it decided, as in the
     /// cell.
     #[serde(rename = "e")]
@@ -239,9 +239,9 @@ pub struct HostShard {
 /// would allocate space for eleven.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(transparent)]
-pub struct After(#[serde(deserialize_with = "entry_list")] Vec<(RegionId, Generation)>);
+pub struct Predecessors(#[serde(deserialize_with = "entry_list")] Vec<(RegionId, Generation)>);
 
-impl After {
+impl Predecessors {
     /// Number of regions that may still host the shard.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -260,19 +260,19 @@ impl After {
     }
 }
 
-impl Serialize for After {
+impl Serialize for Predecessors {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().copied())
     }
 }
 
-impl FromIterator<(RegionId, Generation)> for After {
+impl FromIterator<(RegionId, Generation)> for Predecessors {
     fn from_iter<I: IntoIterator<Item = (RegionId, Generation)>>(regions: I) -> Self {
         Self(regions.into_iter().collect())
     }
 }
 
-impl From<BTreeMap<RegionId, Generation>> for After {
+impl From<BTreeMap<RegionId, Generation>> for Predecessors {
     fn from(regions: BTreeMap<RegionId, Generation>) -> Self {
         regions.into_iter().collect()
     }
@@ -326,7 +326,7 @@ pub struct Released {
 /// A [`Released`] whose payload is too long for one message. It counts once the receiver has
 /// fetched the payload (docs/protocol/sharding.md#long-payloads-are-fetched).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Carries {
+pub struct ReleasedWithLongPayload {
     /// The shard that the sender has released.
     #[serde(rename = "s")]
     pub shard: ShardId,
@@ -398,7 +398,7 @@ pub struct Fetch {
 
 /// A piece of a payload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Part {
+pub struct PayloadPart {
     /// The shard whose payload this is a piece of.
     #[serde(rename = "s")]
     pub shard: ShardId,
@@ -504,8 +504,8 @@ mod payload {
 
     impl<'de> Deserialize<'de> for PayloadBytes {
         fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            struct Octets;
-            impl Visitor<'_> for Octets {
+            struct PayloadBytesVisitor;
+            impl Visitor<'_> for PayloadBytesVisitor {
                 type Value = Bytes;
 
                 fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -520,7 +520,7 @@ mod payload {
                     Ok(bytes.into())
                 }
             }
-            from.deserialize_byte_buf(Octets).map(Self)
+            from.deserialize_byte_buf(PayloadBytesVisitor).map(Self)
         }
     }
 
@@ -574,6 +574,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one value of each message")]
     fn every_message_survives_encoding() {
         let shard = ShardId::new(7);
         let after = BTreeMap::from([(region(1), g(1, 2))]);
@@ -589,12 +590,19 @@ mod tests {
         let released = Released { shard, reached: g(2, 1), last, payload, sealed, cluster: 5 };
         let bare = Released { payload: None, ..released.clone() };
         let (last, sealed) = (g(1, 1), g(1, 2));
-        let carries = Carries { shard, reached: g(2, 1), last, length: 9, sealed, cluster: 5 };
+        let carries = ReleasedWithLongPayload {
+            shard,
+            reached: g(2, 1),
+            last,
+            length: 9,
+            sealed,
+            cluster: 5,
+        };
         let hosted = vec![(shard, g(1, 1))];
         let (generation, to, listed) = (g(2, 2), Some(region(2)), Generation::NEVER);
         let release = ReleaseShard { shard, generation, to, listed };
         let host = HostShard { shard, generation: g(2, 2), after: after.into(), epoch };
-        let agreed = Agreed {
+        let agreed = AgreedSettings {
             shards: 100,
             extractor: "xxh3".into(),
             remember: true,
@@ -603,8 +611,8 @@ mod tests {
         let to_regions = [
             ToRegion::Here(g(1, 1).term),
             ToRegion::RegisterAck { term: g(1, 1).term, homes: table.clone() },
-            ToRegion::NotYet(NotYet::Reading),
-            ToRegion::NotYet(NotYet::Differs(agreed.clone())),
+            ToRegion::NotYet(RegistrationRefusal::Reading),
+            ToRegion::NotYet(RegistrationRefusal::Differs(agreed.clone())),
             ToRegion::Host(vec![host]),
             ToRegion::Release(vec![release, ReleaseShard { to: None, listed: g(1, 2), ..release }]),
             ToRegion::Announce(table),
@@ -613,7 +621,12 @@ mod tests {
             ToRegion::MayLeave(g(1, 1).term),
             ToRegion::Carries(vec![carries]),
             ToRegion::Fetch(vec![Fetch { shard, last: g(1, 1), at: 4 }]),
-            ToRegion::Part(Part { shard, last: g(1, 1), at: 4, bytes: b"\x00piece"[..].into() }),
+            ToRegion::Part(PayloadPart {
+                shard,
+                last: g(1, 1),
+                at: 4,
+                bytes: b"\x00piece"[..].into(),
+            }),
         ];
         let to_coordinator = [
             ToCoordinator::Register {
@@ -638,7 +651,7 @@ mod tests {
     fn registration_without_slow_handlers_decodes_as_before() {
         /// The registration of earlier releases, without `slow`.
         #[derive(Serialize, Deserialize)]
-        struct Former {
+        struct FormerRegistration {
             #[serde(rename = "p")]
             proxy: bool,
             #[serde(rename = "h")]
@@ -646,17 +659,21 @@ mod tests {
             #[serde(rename = "m")]
             highest: Generation,
             #[serde(rename = "s")]
-            agreed: Agreed,
+            agreed: AgreedSettings,
         }
         #[derive(Serialize, Deserialize)]
         enum FormerMessage {
             #[serde(rename = "r")]
-            Register(Former),
+            Register(FormerRegistration),
         }
         let hosted = vec![(ShardId::new(7), g(1, 1))];
-        let (highest, agreed) = (g(2, 2), Agreed::default());
-        let former =
-            Former { proxy: false, hosted: hosted.clone(), highest, agreed: agreed.clone() };
+        let (highest, agreed) = (g(2, 2), AgreedSettings::default());
+        let former = FormerRegistration {
+            proxy: false,
+            hosted: hosted.clone(),
+            highest,
+            agreed: agreed.clone(),
+        };
         let former = rmp_serde::to_vec_named(&FormerMessage::Register(former)).unwrap();
         let slow = vec![ShardId::new(7)];
         let now = |slow| ToCoordinator::Register {

@@ -136,7 +136,7 @@ pub(crate) async fn node_at(dir: &TempDir) -> (Node, String) {
     let mut config = Config::default();
     config.management.control_socket = Some(socket.clone());
     let node = Node::start(config).await.expect("it starts");
-    node.cluster().up().await.expect("it founds a cluster");
+    node.cluster().wait_until_up().await.expect("it founds a cluster");
     (node, socket.to_str().expect("UTF-8").to_owned())
 }
 
@@ -228,7 +228,7 @@ async fn shards_lists_placement_and_names_known_types() {
     let mut bells = None;
     for node in [&node, &other] {
         bells = Some(node.sharding().start("bell", |_id| Bell).await.expect("it starts"));
-        node.sharding().registered("bell").await.expect("it registers");
+        node.sharding().wait_until_registered("bell").await.expect("it registers");
     }
     let bells = bells.expect("it was started twice");
     for n in 0..20 {
@@ -306,7 +306,7 @@ async fn remote_tool_proves_secret_and_never_joins() {
     let ours = file("ours.toml", &"k7".repeat(32));
     let other = file("other.toml", &"q3".repeat(32));
     let node = Node::start(Config::load(&ours).expect("settings")).await.expect("it starts");
-    node.cluster().up().await.expect("it founds");
+    node.cluster().wait_until_up().await.expect("it founds");
     let at = node.addresses()[0].to_string();
     let ask = async |arguments: &[&str], config: &str| {
         let arguments = [arguments, &["--node", &at, "--config", config]].concat();
@@ -349,7 +349,7 @@ async fn tool_with_the_client_secret_reads_members_and_data() {
     let of_tool = file("tool.toml", &format!("[net]\nclient-secret-file = {client:?}\n"));
     let of_cheat = file("cheat.toml", &format!("[net]\ncluster-secret-file = {client:?}\n"));
     let node = Node::start(Config::load(&of_node).expect("settings")).await.expect("it starts");
-    node.cluster().up().await.expect("it founds");
+    node.cluster().wait_until_up().await.expect("it founds");
     let at = node.addresses()[0].to_string();
     let ask = async |arguments: &[&str], config: &str| {
         let arguments = [arguments, &["--node", &at, "--config", config]].concat();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ostraca::cluster::member::Address;
 use ostraca::management::client::Client;
-use ostraca::management::wire::{Answer, Request};
+use ostraca::management::wire::{AdminRequest, AdminResponse};
 use ostraca::node::shutdown::PhaseSettings;
 use ostraca::prelude::*;
 use ostraca::sharding::ids::EntityType;
@@ -41,16 +41,16 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 pub(crate) async fn pair(dir: &TempDir) -> [(Node, String, ShardRegion<Bell>); 2] {
     let (first, socket) = node_at(dir).await;
     let bells = first.sharding().start("bell", |_id| Bell).await.expect("it starts");
-    first.sharding().registered("bell").await.expect("it registers");
+    first.sharding().wait_until_registered("bell").await.expect("it registers");
     let mut config = Config::default();
     let seed = first.addresses()[0].to_string();
     config.cluster.seeds = vec![Address::new(seed).expect("short")];
     let path: PathBuf = dir.path().join("other");
     config.management.control_socket = Some(path.clone());
     let second = Node::start(config).await.expect("it starts");
-    second.cluster().up().await.expect("it joins");
+    second.cluster().wait_until_up().await.expect("it joins");
     let too = second.sharding().start("bell", |_id| Bell).await.expect("it starts");
-    second.sharding().registered("bell").await.expect("it registers");
+    second.sharding().wait_until_registered("bell").await.expect("it registers");
     let path = path.to_str().expect("UTF-8").to_owned();
     [(first, socket, bells), (second, path, too)]
 }
@@ -268,7 +268,7 @@ async fn health_names_the_types_that_are_not_registered() {
     config.management.control_socket = Some(path.clone());
     config.sharding.healthcheck.names = vec![EntityType::new("absent").expect("a name")];
     let node = Node::start(config).await.expect("it starts");
-    node.cluster().up().await.expect("it founds a cluster");
+    node.cluster().wait_until_up().await.expect("it founds a cluster");
     let socket = path.to_str().expect("UTF-8");
     let (code, _, errors) = tool(socket, &["health", "--timeout", "100ms"]).await;
     assert_eq!(code, 1, "{errors}");
@@ -288,12 +288,13 @@ async fn health_reports_the_status_after_the_wait() {
     config.management.control_socket = Some(path.clone());
     let second = Node::start(config).await.expect("it starts");
     let mut client = Client::connect(&path).await.expect("it listens");
-    let (request, seed) = (Request::Health { within_ms: 60_000 }, first.addresses()[0].clone());
+    let (request, seed) =
+        (AdminRequest::Health { within_ms: 60_000 }, first.addresses()[0].clone());
     let (answer, ()) = tokio::join!(client.ask(&request, SOON), async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         second.cluster().join(&seed).await.expect("it is no member yet");
     });
-    let Ok(Answer::Health(health)) = answer else { panic!("{answer:?}") };
+    let Ok(AdminResponse::Health(health)) = answer else { panic!("{answer:?}") };
     assert_eq!((health.ready, health.status.as_deref()), (Some(true), Some("Up")), "{health:?}");
     assert!(health.cluster.is_some(), "{health:?}");
     second.stop().await;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ostraca::cluster::member::Address;
-use ostraca::management::client::{AskError, Client};
-use ostraca::management::wire::{Request, Why};
+use ostraca::management::client::{AdminRequestError, Client};
+use ostraca::management::wire::{AdminRequest, RefusalReason};
 use ostraca::net::client::connect_as;
 use ostraca::net::identity::Identity;
 use ostraca::prelude::*;
@@ -61,11 +61,11 @@ async fn place(dir: &TempDir, name: &str, seeds: &[Multiaddr]) -> Place {
     config.cluster.lease.stop_after = Duration::from_secs(3_600);
     config.management.control_socket = Some(socket.clone());
     let node = Node::start(config).await.expect("it starts");
-    let up = tokio::time::timeout(SOON, node.cluster().up()).await;
+    let up = tokio::time::timeout(SOON, node.cluster().wait_until_up()).await;
     up.expect("in time").expect("it joins");
     let sharding = node.sharding();
     let region = sharding.start("counter", |_| Counter::default()).await.expect("it starts");
-    let registered = tokio::time::timeout(SOON, sharding.registered("counter")).await;
+    let registered = tokio::time::timeout(SOON, sharding.wait_until_registered("counter")).await;
     registered.expect("in time").expect("it serves");
     Place { node, region, socket: socket.to_str().expect("UTF-8").to_owned() }
 }
@@ -114,16 +114,16 @@ async fn only_an_operator_on_its_host_is_heard(last: &Place, address: &Multiaddr
     let config = Config::default();
     let called =
         connect_as(&identity, &config.net, address, SOON).await.expect("it admits the client");
-    let refused = Client::over(called).ask(&Request::Recover { force: true }, SOON).await;
-    let Err(AskError::Refused(why)) = refused else { panic!("{refused:?}") };
-    assert_eq!(why.why, Why::OnlyHere);
+    let refused = Client::over(called).ask(&AdminRequest::Recover { force: true }, SOON).await;
+    let Err(AdminRequestError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert_eq!(why.why, RefusalReason::OnlyHere);
 
     let (near, far) = tokio::io::duplex(1 << 16); // a program's own server for tools
     let server = last.node.management();
     let serving = tokio::spawn(async move { server.serve(far).await });
-    let refused = Client::over(near).ask(&Request::Recover { force: true }, SOON).await;
-    let Err(AskError::Refused(why)) = refused else { panic!("{refused:?}") };
-    assert_eq!(why.why, Why::OnlyHere);
+    let refused = Client::over(near).ask(&AdminRequest::Recover { force: true }, SOON).await;
+    let Err(AdminRequestError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert_eq!(why.why, RefusalReason::OnlyHere);
     serving.abort();
 }
 

@@ -5,10 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use ostraca::management::client::{AskError, Client};
-use ostraca::management::item::Item;
+use ostraca::management::client::{AdminRequestError, Client};
+use ostraca::management::msgpack_value::MsgpackValue;
 use ostraca::management::server::Server;
-use ostraca::management::wire::{Answer, Content, Level, Packed, Request, Why};
+use ostraca::management::wire::{
+    AdminRequest, AdminResponse, ConsistencyLevel, Packed, RefusalReason, ValueContent,
+};
 use ostraca::node::StartError;
 use ostraca::prelude::*;
 use tempfile::TempDir;
@@ -39,8 +41,8 @@ async fn refusal(node: &Config) -> String {
 
 async fn can_be_asked(socket: &Path) {
     let mut client = Client::connect(socket).await.expect("it listens");
-    let answer = client.ask(&Request::Members, SOON).await.expect("it answers");
-    assert!(matches!(answer, Answer::Members(_)), "{answer:?}");
+    let answer = client.ask(&AdminRequest::Members, SOON).await.expect("it answers");
+    assert!(matches!(answer, AdminResponse::Members(_)), "{answer:?}");
 }
 
 /// Sends these bytes, closes the sending side, and returns everything that the server sends.
@@ -78,13 +80,16 @@ async fn invalid_request_affects_only_its_connection() {
         assert_eq!(contains(&answers, expected), Ok(()), "one after the other: {answers:?}");
     }
     can_be_asked(&socket).await;
-    let value = Packed::new(&Item::Integer(1)).expect("it has a form");
-    let set = Request::Set { key: "k".to_owned(), value, level: Level::Local };
+    let value = Packed::new(&MsgpackValue::Integer(1)).expect("it has a form");
+    let set = AdminRequest::Set { key: "k".to_owned(), value, level: ConsistencyLevel::Local };
     let mut client = Client::connect(&socket).await.expect("it listens");
     client.ask(&set, SOON).await.expect("it is set");
     assert!(watching.next().await.expect("told").is_some(), "it was there all the time");
     node.stop().await;
-    assert!(matches!(watching.next().await, Err(AskError::Ended | AskError::Frame(_))));
+    assert!(matches!(
+        watching.next().await,
+        Err(AdminRequestError::Ended | AdminRequestError::Frame(_))
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,8 +125,8 @@ async fn slow_watcher_receives_the_latest_value() {
     while seen.last() != Some(&199) {
         let next = tokio::time::timeout(SOON, watching.next()).await.expect("there is more");
         let Some(told) = next.expect("told") else { continue };
-        let Ok(Content::Register(Some(value))) = told.content() else { panic!("{told:?}") };
-        let Item::Text(text) = value.item().expect("a value") else { panic!("{value:?}") };
+        let Ok(ValueContent::Register(Some(value))) = told.content() else { panic!("{told:?}") };
+        let MsgpackValue::Text(text) = value.item().expect("a value") else { panic!("{value:?}") };
         let (n, _) = text.split_once(' ').expect("a number first");
         seen.push(n.parse::<u32>().expect("a number"));
     }
@@ -145,7 +150,7 @@ async fn watch_beyond_the_limit_is_refused() {
         let told = watch.next().await;
         match told {
             Ok(None) if n < 16 => watching.push(watch),
-            Err(AskError::Refused(why)) if n == 16 && why.why == Why::Busy => {
+            Err(AdminRequestError::Refused(why)) if n == 16 && why.why == RefusalReason::Busy => {
                 assert!(why.text.contains("16 connections of this node watch"), "{why}");
             }
             other => panic!("{n}: {other:?}"),

@@ -26,9 +26,9 @@
 
 use std::time::Duration;
 
-use ostraca::cluster::bug::Bug;
+use ostraca::cluster::fault_injection::MembershipFault;
 use ostraca::cluster::singleton::Candidacy;
-use ostraca_ddata::sim::{Failure, FaultKind, Seed, Stream, Totals, on_all_cores};
+use ostraca_ddata::sim::{Failure, FaultKind, RandomStream, Seed, Totals, on_all_cores};
 
 use crate::lease::node::{Node, Weather};
 use crate::lease::watch::hosts;
@@ -38,7 +38,7 @@ const CHAOS: Duration = Duration::from_secs(100);
 
 /// Some places have another role; at least two are candidates.
 fn candidacies(seed: Seed, weather: &mut Weather) {
-    let mut draw = Stream::split(seed.value, "singleton roles", 0);
+    let mut draw = RandomStream::split(seed.value, "singleton roles", 0);
     let mut one = |place| match place {
         0 | 1 => Candidacy::Candidate,
         _ => *draw.pick(&[Candidacy::Candidate, Candidacy::Candidate, Candidacy::Never]),
@@ -88,7 +88,7 @@ macro_rules! canaries {
     ($($name:ident: $bug:ident;)*) => {$(
         #[test]
         fn $name() {
-            let weakened = Weakened::by(Bug::$bug);
+            let weakened = Weakened::by(MembershipFault::$bug);
             must_be_caught_by(stringify!($name), 400, |seed| {
                 run(seed, weakened, true).map(|_| ())
             });
@@ -104,7 +104,7 @@ canaries! {
 
 #[test]
 fn fault_any_done_is_detected() {
-    let weakened = Weakened::by(Bug::AnyDone);
+    let weakened = Weakened::by(MembershipFault::AnyDone);
     must_be_caught_by("fault_any_done_is_detected", 400, |seed| {
         let (mut sim, _) = world_and_shared(seed, weakened, |weather, faults| {
             // Rights that move back and forth, and messages that are late and duplicated.

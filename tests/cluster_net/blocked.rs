@@ -103,8 +103,8 @@ async fn blocked_runtime_keeps_lease_and_membership() {
         nodes.push(Apart::start(plan.config(&plan.seeds[seed], None)).await);
     }
     for apart in &nodes {
-        soon(apart.node.cluster().up()).await.expect("it is Up");
-        soon(apart.node.sharding().registered("sleeper")).await.expect("it serves");
+        soon(apart.node.cluster().wait_until_up()).await.expect("it is Up");
+        soon(apart.node.sharding().wait_until_registered("sleeper")).await.expect("it serves");
     }
     let (mut blocked, mut others) = (Vec::new(), Vec::new());
     for number in 0.. {
@@ -159,8 +159,8 @@ async fn log_names_handlers_that_block_all_threads() {
     alone("blocked", "log_names_handlers_that_block_all_threads", async {
         begin_log();
         let Apart { node, region, runtime } = Apart::start(Config::default()).await;
-        soon(node.cluster().up()).await.expect("it founds alone");
-        soon(node.sharding().registered("sleeper")).await.expect("it serves");
+        soon(node.cluster().wait_until_up()).await.expect("it founds alone");
+        soon(node.sharding().wait_until_registered("sleeper")).await.expect("it serves");
         let names: Vec<String> = (0..THREADS).map(|number| format!("sleeper-{number}")).collect();
         for name in &names {
             region.entity(name).tell(Command::BlockUntilReleased).expect("room");

@@ -61,13 +61,13 @@ impl Entity for Depot {
 async fn bulk_leaves_shard_mates_answering() {
     let plan = Plan::changed(1, |_| {});
     let host = plan.seed(0).await;
-    soon(host.cluster().up()).await.expect("it founds alone");
+    soon(host.cluster().wait_until_up()).await.expect("it founds alone");
     let hosting = host.sharding().start("depot", |_| Depot).await.expect("it starts");
-    soon(host.sharding().registered("depot")).await.expect("it serves");
+    soon(host.sharding().wait_until_registered("depot")).await.expect("it serves");
     let mut config = plan.config(&free_addresses(1).remove(0), None);
     config.net.limits.lane_bytes_max[2] = 64 << 20; // of messages to entities
     let sender = Node::start(config).await.expect("it starts");
-    soon(sender.cluster().up()).await.expect("it joins");
+    soon(sender.cluster().wait_until_up()).await.expect("it joins");
     let region = sender.sharding().start_proxy::<Depot>("depot").await.expect("it starts");
 
     let first = region.entity("bulk");

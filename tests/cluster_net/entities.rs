@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use ostraca::prelude::*;
 use ostraca::sharding::ids::EntityId;
-use ostraca::sharding::passivation::settings::Strategy;
+use ostraca::sharding::passivation::settings::PassivationStrategy;
 use serde::{Deserialize, Serialize};
 
 use crate::fixture::{eventually, soon};
@@ -84,7 +84,7 @@ async fn successor_finds_the_locks_of_its_predecessor_free() {
         }
     };
     let workers = node.sharding().start("worker", factory).await.expect("it starts");
-    soon(node.sharding().registered("worker")).await.expect("it serves");
+    soon(node.sharding().wait_until_registered("worker")).await.expect("it serves");
     let count = |of: &AtomicU64| of.load(Ordering::SeqCst);
     for number in 0..ENTITIES {
         workers.entity(&format!("w{number}")).tell(Order::Work).expect("room");
@@ -139,7 +139,7 @@ async fn active_entity_limit_is_kept_after_a_burst() {
     const LIMIT: u64 = 1_000;
     const IDS: u64 = 20_000;
     let mut config = Config::default();
-    config.sharding.passivation.strategy = Strategy::LeastRecentlyUsed;
+    config.sharding.passivation.strategy = PassivationStrategy::LeastRecentlyUsed;
     config.sharding.passivation.active_entity_limit = LIMIT as usize;
     let node = Node::start(config).await.expect("it starts");
     let counts = Counts::default();
@@ -148,7 +148,7 @@ async fn active_entity_limit_is_kept_after_a_burst() {
         move |_: &EntityId| Counted::new(&counts)
     };
     let all = node.sharding().start("counted", factory).await.expect("it starts");
-    soon(node.sharding().registered("counted")).await.expect("it serves");
+    soon(node.sharding().wait_until_registered("counted")).await.expect("it serves");
     for number in 0..IDS {
         let entity = all.entity(&format!("e{number}"));
         soon(entity.tell_wait(Hello)).await.expect("there is room");

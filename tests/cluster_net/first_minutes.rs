@@ -55,7 +55,7 @@ async fn default_settings_listen_on_loopback_and_found_alone() {
         let address = socket_address(&node.addresses()[0]).expect("an address of TCP");
         assert!(address.ip().is_loopback() && address.port() != 0, "{address}");
         TcpStream::connect(address).expect("it listens");
-        soon(node.cluster().up()).await.expect("it founds alone");
+        soon(node.cluster().wait_until_up()).await.expect("it founds alone");
         let logged =
             lines(&["INFO", "cluster.alone: no seeds are set", "founds a cluster of its own"]);
         assert_eq!(logged.len(), 1, "{logged:?}");
@@ -136,7 +136,7 @@ async fn doubtful_settings_are_warned_of_at_start() {
 async fn the_library_installs_no_subscriber() {
     alone("the_library_installs_no_subscriber", async {
         let node = Node::start(Config::default()).await.expect("it starts");
-        soon(node.cluster().up()).await.expect("it founds alone");
+        soon(node.cluster().wait_until_up()).await.expect("it founds alone");
         soon(node.stop()).await;
         assert!(!tracing::dispatcher::has_been_set(), "the program chooses its subscriber");
     })
@@ -196,9 +196,9 @@ async fn hosting(
     config.net.listen = vec![seeds[place].clone()];
     config.net.data_dir = Some(dir.to_owned());
     let node = Node::start(config).await.expect("it starts");
-    soon(node.cluster().up()).await.expect("it is Up");
+    soon(node.cluster().wait_until_up()).await.expect("it is Up");
     let region = node.sharding().start("echo", |_| Echo).await.expect("it starts");
-    soon(node.sharding().registered("echo")).await.expect("it serves");
+    soon(node.sharding().wait_until_registered("echo")).await.expect("it serves");
     (node, region)
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ostraca::cluster::config::Cluster as Settings;
+use ostraca::cluster::config::ClusterConfig as Settings;
 use ostraca::cluster::member::Address;
 use ostraca::ddata::id::NodeId;
 use ostraca::prelude::*;
@@ -102,7 +102,7 @@ pub(crate) async fn all_up(nodes: &[Node]) {
             view.up() == expected.len() && seen == expected && view.unreachable.is_empty()
         })
         .await;
-        soon(node.cluster().up()).await.expect("it is Up");
+        soon(node.cluster().wait_until_up()).await.expect("it is Up");
     }
 }
 

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_seeds_is_a_cluster_of_its_own() {
     let node = Node::start(Config::default()).await.expect("nothing has to be set");
-    soon(node.cluster().up()).await.expect("it founds alone");
+    soon(node.cluster().wait_until_up()).await.expect("it founds alone");
     let view = node.cluster().state().await.expect("it runs");
     assert_eq!((view.up(), view.leader, view.converged), (1, Some(node.cluster().me()), true));
     let key = Key::<PNCounter>::new("visits");
@@ -60,7 +60,7 @@ async fn joiner_that_is_no_seed_reads_earlier_writes() {
     let write = WriteMajority::within(PATIENCE);
     nodes[0].replicator().update(&key, write, |sold| sold.add(7)).await.expect("a majority");
     let joiner = plan.other().await;
-    soon(joiner.cluster().up()).await.expect("it joins");
+    soon(joiner.cluster().wait_until_up()).await.expect("it joins");
     let read = joiner.replicator().get(&key, ReadMajority::within(PATIENCE)).await;
     assert_eq!(read.expect("a majority is there").map(|sold| sold.value()), Some(7));
     nodes.push(joiner);
@@ -121,7 +121,7 @@ async fn membership_runs_while_replicated_data_is_busy() {
 async fn waiting_node_joins_the_given_address() {
     let host = Plan::with_seeds(0);
     let first = host.other().await;
-    soon(first.cluster().up()).await.expect("it founds alone");
+    soon(first.cluster().wait_until_up()).await.expect("it founds alone");
     let waiting = Plan::changed(0, |settings| settings.wait_for_join = true);
     let second = waiting.other().await;
     assert!(second.cluster().members().is_empty());
@@ -144,7 +144,7 @@ async fn impossible_commands_are_refused() {
     assert_eq!(cluster.leave(nobody).await, Err(LeaveError::Unknown { node: nobody }));
     assert_eq!(cluster.down(nobody).await, Err(DownError::Unknown { node: nobody }));
     drop_all(nodes);
-    eventually("it has ended", async || soon(cluster.up()).await.is_err()).await;
+    eventually("it has ended", async || soon(cluster.wait_until_up()).await.is_err()).await;
     assert!(cluster.state().await.is_err());
 }
 
@@ -165,7 +165,7 @@ async fn two_clusters_that_meet_stay_separate() {
     let (one, other) = (Plan::with_seeds(0), Plan::with_seeds(0));
     let nodes = [one.other().await, other.other().await];
     for node in &nodes {
-        soon(node.cluster().up()).await.expect("it founds alone");
+        soon(node.cluster().wait_until_up()).await.expect("it founds alone");
     }
     nodes[0].net().dial(nodes[1].addresses()[0].clone());
     eventually("they are connected", async || {

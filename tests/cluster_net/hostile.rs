@@ -7,12 +7,12 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca::ddata::id::ReplicaId;
 use ostraca::ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings,
+    Ballot, Epoch, EpochId, EpochMessage, EpochSettings, MembershipChange,
 };
-use ostraca::ddata::replicator::wire::{Body, Message};
+use ostraca::ddata::replicator::wire::{Body, ReplicatorMessage};
 use ostraca::net::handle::Net;
 use ostraca::net::identity::Identity;
-use ostraca::net::{Busy, Class, Inbound, Receiver};
+use ostraca::net::{Busy, Inbound, Receiver, TrafficClass};
 use ostraca::prelude::*;
 
 use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, free_addresses, soon};
@@ -23,15 +23,16 @@ struct Eavesdropper(Mutex<BTreeMap<ReplicaId, Arc<Epoch>>>);
 
 impl Receiver for Eavesdropper {
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
-        if let Ok(Message { body: Body::Epoch(EpochMessage::Install { epoch }), .. }) =
-            Message::decode(message.body)
+        if let Ok(ReplicatorMessage {
+            body: Body::Epoch(EpochMessage::Install { epoch }), ..
+        }) = ReplicatorMessage::decode(message.body)
         {
             self.0.lock().expect("not poisoned").insert(message.from.incarnation, epoch);
         }
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         futures::future::ready(()).boxed()
     }
 }
@@ -62,8 +63,8 @@ impl Attacker {
 
     /// Sends a message as a configuration machine in `epoch` would. `false` if there is no lane.
     fn send(&self, to: &Node, epoch: Option<EpochId>, message: EpochMessage) -> bool {
-        let message = Message { epoch, body: Body::Epoch(message) };
-        let lane = self.net.lane(to.cluster().me().incarnation, Class::Control);
+        let message = ReplicatorMessage { epoch, body: Body::Epoch(message) };
+        let lane = self.net.lane(to.cluster().me().incarnation, TrafficClass::Control);
         lane.is_some_and(|lane| lane.send(&[], &message.encode()).is_ok())
     }
 
@@ -92,8 +93,9 @@ impl Attacker {
         let id = real.id();
         let ballot = Ballot { number: 1 << 20, node: me };
         let base = made_up(id.generation, id.number + 1);
-        let same = Arc::new(real.next(&Change::default()).expect("the same members"));
-        let join = Change { join: real.members().to_vec(), ..Change::default() };
+        let same = Arc::new(real.next(&MembershipChange::default()).expect("the same members"));
+        let join =
+            MembershipChange { join: real.members().to_vec(), ..MembershipChange::default() };
         let proposal = Arc::new(base.next(&join).expect("they join"));
         vec![
             EpochMessage::Install { epoch: base.clone() },

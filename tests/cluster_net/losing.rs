@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::config::DowningStrategyName;
 use ostraca::config::InvalidConfig;
 use ostraca::node::StartError;
-use ostraca::node::downing::{DowningLease, LeaseError, LeaseName};
+use ostraca::node::downing_lease::{DowningLease, LeaseError, LeaseName};
 use ostraca::prelude::*;
 
 use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon, start_again};
@@ -138,7 +138,7 @@ async fn restart_on_the_same_directory_proves_death_and_joins() {
             again.id().peer == peer && again.cluster().me() != before,
             "same peer, new incarnation"
         );
-        soon(again.cluster().up()).await.expect("it joins");
+        soon(again.cluster().wait_until_up()).await.expect("it joins");
         assert_eq!(again.cluster().state().await.expect("it runs").id, cluster_id);
         nodes.insert(number, again);
         gone(&nodes, before).await;
@@ -192,7 +192,7 @@ impl DowningLease for Outside {
 async fn lease_majority_removes_with_the_lease_and_releases_it() {
     let mut plan = Plan::with_seeds(3);
     plan.change(|settings| {
-        settings.downing.strategy = StrategyName::LeaseMajority;
+        settings.downing.strategy = DowningStrategyName::LeaseMajority;
         settings.downing.lease_majority.release_after = Duration::from_millis(200);
     });
     let outside = Arc::new(Outside::default());
@@ -221,7 +221,8 @@ async fn lease_majority_removes_with_the_lease_and_releases_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lease_majority_without_a_provider_is_rejected() {
-    let plan = Plan::changed(1, |settings| settings.downing.strategy = StrategyName::LeaseMajority);
+    let plan =
+        Plan::changed(1, |settings| settings.downing.strategy = DowningStrategyName::LeaseMajority);
     let refused = Node::start(plan.config(&plan.seeds[0], None)).await.expect_err("no provider");
     assert!(matches!(refused, StartError::Config(InvalidConfig::NoLeaseProvider)), "{refused}");
 }

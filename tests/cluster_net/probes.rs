@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ostraca::management::client::Client;
-use ostraca::management::wire::{About, Answer, Level, Request};
+use ostraca::management::wire::{AdminRequest, AdminResponse, ConsistencyLevel, ExplainSubject};
 use ostraca::net::client::connect_as;
 use ostraca::net::identity::Identity;
 use ostraca::prelude::*;
@@ -73,20 +73,23 @@ impl Drop for Blockable {
 /// Sends the requests of `ostraca health`, `members`, `shards`, `explain` and `data get`.
 async fn ask_all(client: &mut Client) {
     let entity_type = || "bell".to_owned();
-    let mut ask = async |request: Request| client.ask(&request, SOON).await.expect("it answers");
-    let Answer::Health(health) = ask(Request::Health { within_ms: 0 }).await else { panic!() };
+    let mut ask =
+        async |request: AdminRequest| client.ask(&request, SOON).await.expect("it answers");
+    let AdminResponse::Health(health) = ask(AdminRequest::Health { within_ms: 0 }).await else {
+        panic!()
+    };
     assert_eq!(health.status.as_deref(), Some("Up"), "{health:?}");
-    let Answer::Members(all) = ask(Request::Members).await else { panic!() };
+    let AdminResponse::Members(all) = ask(AdminRequest::Members).await else { panic!() };
     assert_eq!(all.members.len(), 1, "{all:?}");
-    let shards = Request::Shards { entity_type: entity_type(), within_ms: 60_000 };
-    let Answer::Shards(shards) = ask(shards).await else { panic!() };
+    let shards = AdminRequest::Shards { entity_type: entity_type(), within_ms: 60_000 };
+    let AdminResponse::Shards(shards) = ask(shards).await else { panic!() };
     assert_eq!((shards.regions.len(), shards.unanswered.len()), (1, 0), "{shards:?}");
-    let about = About::Entity("big".to_owned());
-    let why = Request::Explain { entity_type: entity_type(), about, within_ms: 60_000 };
-    let Answer::Explained(why) = ask(why).await else { panic!() };
+    let about = ExplainSubject::Entity("big".to_owned());
+    let why = AdminRequest::Explain { entity_type: entity_type(), about, within_ms: 60_000 };
+    let AdminResponse::Explained(why) = ask(why).await else { panic!() };
     assert!(why.text.contains("which lives on "), "{}", why.text);
-    let get = Request::Get { key: "none".to_owned(), level: Level::Local };
-    assert!(matches!(ask(get).await, Answer::Value(None)));
+    let get = AdminRequest::Get { key: "none".to_owned(), level: ConsistencyLevel::Local };
+    assert!(matches!(ask(get).await, AdminResponse::Value(None)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,7 +16,7 @@ async fn lone_node_is_up_in_each_life() {
     let mut generations = Vec::new();
     for _ in 0..3 {
         let node = Node::start(config.clone()).await.expect("it starts");
-        soon(node.cluster().up()).await.expect("it resumes");
+        soon(node.cluster().wait_until_up()).await.expect("it resumes");
         clusters.extend(node.cluster().state().await.expect("it runs").id);
         let epoch = node.replicator().configuration().await.expect("it runs").expect("installed");
         generations.push(epoch.id().generation);
@@ -89,11 +89,11 @@ impl Entity for Count {
         reply.send(self.0);
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         Some(self.0.to_le_bytes().to_vec())
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), ostraca::sharding::entity::BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), ostraca::sharding::entity::BoxError> {
         self.0 = u64::from_le_bytes(state.try_into()?);
         Ok(())
     }
@@ -101,7 +101,7 @@ impl Entity for Count {
 
 async fn counts(node: &Node) -> ShardRegion<Count> {
     let region = node.sharding().start("count", |_| Count::default()).await.expect("it starts");
-    soon(node.sharding().registered("count")).await.expect("it serves");
+    soon(node.sharding().wait_until_registered("count")).await.expect("it serves");
     region
 }
 
@@ -130,7 +130,7 @@ async fn last_host_waits_for_a_member_that_is_joining() {
             let next = plan.other().await;
             eventually("it is let in", async || last.cluster().members().len() == 2).await;
             let stopping = tokio::spawn(async move { last.stop().await });
-            soon(next.cluster().up()).await.expect("it is Up");
+            soon(next.cluster().wait_until_up()).await.expect("it is Up");
             let region = counts(&next).await;
             soon(stopping).await.expect("it stops");
             let port = socket_address(&next.addresses()[0]).expect("an address of TCP").port();

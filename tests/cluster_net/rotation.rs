@@ -114,7 +114,7 @@ impl Cluster {
             it.regions.push(region.expect("it starts"));
         }
         for node in &it.nodes {
-            soon(node.sharding().registered("counter")).await.expect("it serves");
+            soon(node.sharding().wait_until_registered("counter")).await.expect("it serves");
         }
         it
     }
@@ -135,7 +135,7 @@ impl Cluster {
         let sharding = next.sharding();
         let region = sharding.start("counter", |_| Counter::default()).await;
         self.regions.push(region.expect("it starts"));
-        soon(sharding.registered("counter")).await.expect("it serves");
+        soon(sharding.wait_until_registered("counter")).await.expect("it serves");
         load.goes_on().await;
         load.end().await;
     }
@@ -183,7 +183,7 @@ async fn secret_is_replaced_under_load_without_a_failed_ask() {
         for node in &it.nodes {
             let file = it.dir.path().join("tool");
             write(&file, &[secret]);
-            let config = net::Config { secret_file: Some(file), ..net::Config::default() };
+            let config = net::NetConfig { secret_file: Some(file), ..net::NetConfig::default() };
             let called = connect(&config, &node.net().addresses()[0], SOON).await;
             let is_refused =
                 matches!(called, Err(ConnectError::Handshake { .. } | ConnectError::Closed { .. }));

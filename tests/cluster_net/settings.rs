@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::config::DowningStrategyName;
 use ostraca::node::cluster::UpError;
-use ostraca::node::downing::{DowningLease, LeaseError, LeaseName};
+use ostraca::node::downing_lease::{DowningLease, LeaseError, LeaseName};
 use ostraca::node::sharding::NotReady;
 use ostraca::prelude::*;
 use ostraca::sharding::ids::EntityType;
@@ -26,7 +26,7 @@ async fn members_show_the_app_version_of_the_settings() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn downed_node_runs_on_if_configured() {
-    let stays = |settings: &mut ostraca::cluster::config::Cluster| {
+    let stays = |settings: &mut ostraca::cluster::config::ClusterConfig| {
         settings.run_coordinated_shutdown_when_down = false;
     };
     let mut plan = Plan::with_seeds(3);
@@ -37,7 +37,7 @@ async fn downed_node_runs_on_if_configured() {
     nodes[0].cluster().down(who).await.expect("a member");
     gone(&nodes, who).await;
     eventually("it learns of its removal", async || {
-        matches!(victim.cluster().up().await, Err(UpError::Out(_)))
+        matches!(victim.cluster().wait_until_up().await, Err(UpError::Out(_)))
     })
     .await;
     assert!(!victim.lease().serves());
@@ -91,7 +91,7 @@ async fn lease_of_lease_majority_has_the_configured_name() {
     {
         let mut plan = Plan::with_seeds(3);
         plan.change(|settings| {
-            settings.downing.strategy = StrategyName::LeaseMajority;
+            settings.downing.strategy = DowningStrategyName::LeaseMajority;
             settings.downing.lease_majority.lease_name = lease_name;
         });
         let provider = Arc::new(Granting::default());

@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca::node::sharding::{About, NotStarted, QueryError, TypeView, Witness};
+use ostraca::node::sharding::{
+    DecisionSource, ExplanationSubject, NotStarted, ShardingQueryError, TypeView,
+};
 use ostraca::prelude::*;
-use ostraca::sharding::config::Sharding as Settings;
+use ostraca::sharding::config::ShardingConfig as Settings;
 use ostraca::sharding::extractor::Extractor;
 use ostraca::sharding::ids::{EntityId, RegionId, ShardId};
 use serde::{Deserialize, Serialize};
@@ -65,7 +67,7 @@ fn name(number: u64) -> String {
 async fn started(node: &Node) -> Journals {
     let sharding = node.sharding();
     let region = sharding.start("journal", |_| Journal::default()).await.expect("it starts");
-    soon(sharding.registered("journal")).await.expect("it serves");
+    soon(sharding.wait_until_registered("journal")).await.expect("it serves");
     region
 }
 
@@ -173,7 +175,7 @@ async fn messages_told_before_up_wait_and_arrive_in_order() {
     }
     let seed = plan.seed(0).await;
     let there = started(&seed).await;
-    soon(joiner.cluster().up()).await.expect("it joins");
+    soon(joiner.cluster().wait_until_up()).await.expect("it joins");
     for entity in 0..10 {
         for region in [&region, &there] {
             let entity = region.entity(&name(entity));
@@ -193,7 +195,7 @@ async fn messages_told_before_up_wait_and_arrive_in_order() {
 async fn proxy_routes_and_hosts_nothing_even_if_started_twice() {
     let it = Fixture::of_three().await;
     let node = it.plan.other().await;
-    soon(node.cluster().up()).await.expect("it joins");
+    soon(node.cluster().wait_until_up()).await.expect("it joins");
     let sharding = node.sharding();
     let proxy: Journals = sharding.start_proxy("journal").await.expect("it starts");
     proxy.entity("a").tell(Command::Note(7)).expect("room");
@@ -293,7 +295,7 @@ async fn queries_return_every_home_and_entity_count() {
         assert_eq!(known, it.regions[1].shard_home(shard));
     }
     let unknown = sharding.region_state("other").await;
-    assert!(matches!(unknown, Err(QueryError::NotStarted { .. })), "{unknown:?}");
+    assert!(matches!(unknown, Err(ShardingQueryError::NotStarted { .. })), "{unknown:?}");
     drop_all(it.nodes);
 }
 
@@ -310,7 +312,7 @@ async fn queries_explain_a_home_and_stop_its_shard() {
         })
         .await;
         hears_of(node, shard, home).await;
-        let about = About::entity(&name(0)).expect("a name");
+        let about = ExplanationSubject::entity(&name(0)).expect("a name");
         let why = soon(sharding.explain("journal", about, SOON)).await.expect("it answers");
         assert!(why.unanswered.is_empty(), "{why}");
         assert_eq!(
@@ -319,10 +321,10 @@ async fn queries_explain_a_home_and_stop_its_shard() {
         );
         let newest = why.decisions.first().expect("it was decided");
         let told = |witness| newest.accounts.iter().find(|account| account.witness == witness);
-        let region = told(Witness::Region).expect("its region has an account");
+        let region = told(DecisionSource::Region).expect("its region has an account");
         assert_eq!((region.by.get(), region.remembered.is_over()), (home, true), "{why}");
         assert!(
-            told(Witness::Coordinator).is_some_and(|it| it.remembered.written.is_some()),
+            told(DecisionSource::Coordinator).is_some_and(|it| it.remembered.written.is_some()),
             "{why}"
         );
         let exists = async |id: &str| sharding.entity_exists("journal", id, SOON).await;
@@ -355,7 +357,7 @@ async fn query_of_a_type_started_elsewhere_names_a_host() {
     eventually("gossip names the host", async || {
         let why = asked.region_state("journal").await.expect_err("it is not started here");
         text = why.to_string();
-        matches!(why, QueryError::NotStarted { host: Some(known), .. } if known == host)
+        matches!(why, ShardingQueryError::NotStarted { host: Some(known), .. } if known == host)
     })
     .await;
     assert!(text.ends_with(&format!("{host} hosts it")), "{text}");

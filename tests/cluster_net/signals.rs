@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use ostraca::node::lease::Lease;
+use ostraca::node::lease::LeaseDeadline;
 use ostraca::prelude::*;
 use rustix::process::{Pid, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -28,7 +28,7 @@ async fn join(seed: &str) -> Node {
     config.cluster.lease.heartbeat_interval = Duration::from_millis(250);
     let node = Node::start(config).await.expect("it starts");
     node.cluster().join(&seed.parse().expect("an address")).await.expect("accepted");
-    node.cluster().up().await.expect("it joins");
+    node.cluster().wait_until_up().await.expect("it joins");
     node
 }
 
@@ -55,7 +55,7 @@ async fn run(node: Node) {
 
 /// Reports whether the node serves when a line arrives on stdin: a line written during a pause is
 /// read as soon as the process continues.
-fn tell_when_asked(lease: &Lease) {
+fn tell_when_asked(lease: &LeaseDeadline) {
     std::io::stdin().read_line(&mut String::new()).expect("a line");
     tell(&format!("woken, serves: {}", lease.serves()));
 }

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use ostraca::cluster::member::Address;
-use ostraca::node::sharding::{About, PinError, QueryError};
+use ostraca::node::sharding::{ExplanationSubject, PinError, ShardingQueryError};
 use ostraca::prelude::*;
-use ostraca::sharding::allocation::{Allocations, Answer, ShardAllocationStrategy, StrategyError};
-use ostraca::sharding::config::{Sharding as Settings, StrategyName};
+use ostraca::sharding::allocation::{
+    Allocations, ShardAllocationStrategy, StrategyError, StrategyFuture,
+};
+use ostraca::sharding::config::{AllocationStrategyName, ShardingConfig as Settings};
 use ostraca::sharding::ids::{RegionId, ShardId};
 
 use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, soon};
@@ -56,12 +58,17 @@ impl ShardAllocationStrategy for Told {
         "as told"
     }
 
-    fn allocate(&self, _: ShardId, _: Option<RegionId>, _: Arc<Allocations>) -> Answer<RegionId> {
+    fn allocate(
+        &self,
+        _: ShardId,
+        _: Option<RegionId>,
+        _: Arc<Allocations>,
+    ) -> StrategyFuture<RegionId> {
         let to = *self.0.lock().expect("no panic");
         Box::pin(async move { Ok(to) })
     }
 
-    fn rebalance(&self, seen: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>> {
+    fn rebalance(&self, seen: Arc<Allocations>) -> StrategyFuture<BTreeMap<ShardId, RegionId>> {
         let to = *self.0.lock().expect("no panic");
         let moves = seen.homes().map(|(shard, _)| (shard, to)).collect();
         Box::pin(async move { Ok(moves) })
@@ -90,7 +97,7 @@ async fn shards_follow_a_custom_allocation_strategy() {
     all_live_at(&regions[0], &nodes[1]).await;
     *told.lock().expect("no panic") = region_of(&nodes[2]);
     all_live_at(&regions[0], &nodes[2]).await;
-    let about = About::entity("guest-0").expect("a name");
+    let about = ExplanationSubject::entity("guest-0").expect("a name");
     let why = soon(nodes[0].sharding().explain("guest", about, SOON)).await.expect("it answers");
     assert!(why.to_string().contains("as told"), "{why}");
     drop_all(nodes);
@@ -106,7 +113,7 @@ impl ShardAllocationStrategy for Sick {
         shard: ShardId,
         asker: Option<RegionId>,
         seen: Arc<Allocations>,
-    ) -> Answer<RegionId> {
+    ) -> StrategyFuture<RegionId> {
         let nobody = RegionId::new(ostraca::ddata::id::ReplicaId::new(7));
         let fewest = seen.fewest().map(|(home, _)| home);
         match self.0.fetch_add(1, Ordering::Relaxed) {
@@ -118,7 +125,7 @@ impl ShardAllocationStrategy for Sick {
         }
     }
 
-    fn rebalance(&self, _: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>> {
+    fn rebalance(&self, _: Arc<Allocations>) -> StrategyFuture<BTreeMap<ShardId, RegionId>> {
         Box::pin(std::future::pending())
     }
 }
@@ -151,18 +158,23 @@ impl ShardAllocationStrategy for Nosy {
         let (sharding, (tell, told)) = (self.0.clone(), mpsc::channel());
         std::thread::spawn(move || {
             let asked = sharding.current_regions("nobody's").now_or_never();
-            tell.send(matches!(asked, Some(Err(QueryError::NotStarted { .. }))))
+            tell.send(matches!(asked, Some(Err(ShardingQueryError::NotStarted { .. }))))
         });
         let answered = told.recv_timeout(Duration::from_secs(10)).unwrap_or(false);
         self.1.lock().expect("no panic").push(answered);
         "nosy"
     }
 
-    fn allocate(&self, _: ShardId, _: Option<RegionId>, _: Arc<Allocations>) -> Answer<RegionId> {
+    fn allocate(
+        &self,
+        _: ShardId,
+        _: Option<RegionId>,
+        _: Arc<Allocations>,
+    ) -> StrategyFuture<RegionId> {
         Box::pin(std::future::pending())
     }
 
-    fn rebalance(&self, _: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>> {
+    fn rebalance(&self, _: Arc<Allocations>) -> StrategyFuture<BTreeMap<ShardId, RegionId>> {
         Box::pin(std::future::pending())
     }
 }
@@ -185,7 +197,7 @@ async fn all_of(region: &Guests) -> usize {
 
 /// Starts a type whose shards are pinned.
 async fn pinned(node: &Node) -> Guests {
-    let name = StrategyName::External;
+    let name = AllocationStrategyName::External;
     let settings = Settings { allocation_strategy: name, ..Settings::default() };
     let setup =
         EntityTypeSetup { settings: Some(settings), ..EntityTypeSetup::new("guest", |_| Guest) };
@@ -243,7 +255,10 @@ async fn pins_that_no_node_follows_are_refused() {
         sharding.pin_shards(name, pins, SOON).await
     };
     let unknown = pin("guest", 0).await;
-    assert!(matches!(unknown, Err(PinError::Query(QueryError::NotStarted { .. }))), "{unknown:?}");
+    assert!(
+        matches!(unknown, Err(PinError::Query(ShardingQueryError::NotStarted { .. }))),
+        "{unknown:?}"
+    );
     pinned(&nodes[0]).await;
     sharding.start("well", |_| Guest).await.expect("it starts");
     let error = pin("well", 0).await.expect_err("it has another strategy");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ostraca::prelude::*;
-use ostraca::sharding::config::Sharding as Settings;
+use ostraca::sharding::config::ShardingConfig as Settings;
 use serde::{Deserialize, Serialize};
 
 use crate::fixture::{Plan, all_up, drop_all, eventually, free_addresses, soon};
@@ -40,7 +40,7 @@ async fn types_started_twice_by_several_threads_exist_once() {
         .collect();
     for start in starts {
         let (name, region) = soon(start).await.expect("no panic").expect("it starts");
-        soon(node.sharding().registered(&name)).await.expect("it serves");
+        soon(node.sharding().wait_until_registered(&name)).await.expect("it serves");
         soon(region.entity("a").ask(|reply| reply)).await.expect("it answers");
     }
     let expected: Vec<String> = (0..20).map(|number| format!("guest-{number:02}")).collect();

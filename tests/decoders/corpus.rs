@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use ostraca::cluster::gossip::wire::encode;
 use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
-use ostraca::cluster::wire::{ClusterMessage, Settings};
+use ostraca::cluster::wire::{ClusterMessage, ComparedSettings};
 use ostraca::ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca::ddata::replicator::epoch::EpochId;
 use ostraca::ddata::types::Term;
-use ostraca::management::item::Item;
+use ostraca::management::msgpack_value::MsgpackValue;
 use ostraca::management::verbatim::Verbatim;
 use ostraca::management::wire::{
-    Answer, Content, Data, Level, Member as ManagedMember, Members, Packed, Region, Request, Shards,
+    AdminRequest, AdminResponse, ConsistencyLevel, Data, MemberInfo as ManagedMember, Members,
+    Packed, RegionInfo, Shards, ValueContent,
 };
 use ostraca::net::frame::{self, Field, kind};
 use ostraca::sharding::ids::{Generation, RegionId, ShardId};
@@ -84,7 +85,7 @@ pub(crate) fn cluster() -> Vec<Vec<u8>> {
     let node = NodeId { peer: PeerKey::new([7; 32]), incarnation: ReplicaId::new(3) };
     let address = Address::new(ADDRESS).expect("an address");
     let member = Member::joining(node, address.clone(), 1);
-    let settings = Settings {
+    let settings = ComparedSettings {
         must: vec![("cluster-name".to_owned(), "shop".to_owned())],
         should: vec![("downing".to_owned(), "keep-majority".to_owned())],
     };
@@ -120,24 +121,32 @@ pub(crate) fn sharding() -> Vec<Vec<u8>> {
 
 pub(crate) fn management() -> Vec<Vec<u8>> {
     let text = |text: &str| text.to_owned();
-    let value = Packed::new(&Item::List(vec![Item::Integer(7), Item::Text(text("on"))]));
+    let value = Packed::new(&MsgpackValue::List(vec![
+        MsgpackValue::Integer(7),
+        MsgpackValue::Text(text("on")),
+    ]));
     let value = value.expect("a value of two levels");
     let requests = [
-        Request::Members,
-        Request::Shards { entity_type: text("counter"), within_ms: 3_000 },
-        Request::Set { key: text("flags/a"), value: value.clone(), level: Level::Local },
+        AdminRequest::Members,
+        AdminRequest::Shards { entity_type: text("counter"), within_ms: 3_000 },
+        AdminRequest::Set {
+            key: text("flags/a"),
+            value: value.clone(),
+            level: ConsistencyLevel::Local,
+        },
     ];
-    let region = Region { node: text("a1b2c3d4-7"), address: text(ADDRESS), shards: vec![(5, 2)] };
+    let region =
+        RegionInfo { node: text("a1b2c3d4-7"), address: text(ADDRESS), shards: vec![(5, 2)] };
     let shards =
         Shards { entity_type: text("counter"), regions: vec![region], ..Shards::default() };
     let member = ManagedMember { node: text("a1b2c3d4-7"), ..ManagedMember::default() };
     let members = Members { me: text("a1b2c3d4-7"), members: vec![member], ..Members::default() };
-    let content = Verbatim::of(&Content::Elements(vec![value]));
+    let content = Verbatim::of(&ValueContent::Elements(vec![value]));
     let answers = [
-        Answer::Members(members),
-        Answer::Shards(shards),
-        Answer::Keys(vec![text("flags/a"), text("flags/b")]),
-        Answer::Value(Some(Data { shape: text("or-set"), content })),
+        AdminResponse::Members(members),
+        AdminResponse::Shards(shards),
+        AdminResponse::Keys(vec![text("flags/a"), text("flags/b")]),
+        AdminResponse::Value(Some(Data { shape: text("or-set"), content })),
     ];
     let answers = answers.iter().map(named);
     requests.iter().map(named).chain(answers).collect()

@@ -21,13 +21,13 @@ use ostraca::cluster::lease::LeaseMessage;
 use ostraca::cluster::wire::ClusterMessage;
 use ostraca::ddata::encoded::{BUDGET_BYTES, BUDGET_FACTOR, from_peer};
 use ostraca::ddata::id::ReplicaId;
-use ostraca::ddata::replicator::wire::{MESSAGE_FACTOR, Message};
+use ostraca::ddata::replicator::wire::{MESSAGE_FACTOR, ReplicatorMessage};
 use ostraca::ddata::sim::seeds;
-use ostraca::management::wire::{Answer, Request};
+use ostraca::management::wire::{AdminRequest, AdminResponse};
 use ostraca::net::frame::{FRAME_BYTES, Frame, cut};
 use ostraca::net::handshake::{decode_answer, decode_client_answer};
 use ostraca::net::wire::{ClientHello, Greeting, Hello, OPENING_BYTES_MAX};
-use ostraca::node::wiring::sharding::{SHARDING, SINGLETON, SURVEY, hear};
+use ostraca::node::routes::sharding::{SHARDING, SINGLETON, SURVEY, hear};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -77,19 +77,19 @@ const DECODERS: [Decoder; 13] = [
         name: "replicator",
         corpus: corpus::replicator,
         factor: MESSAGE_FACTOR,
-        accepts: |bytes| black_box(Message::decode(bytes)).is_ok(),
+        accepts: |bytes| black_box(ReplicatorMessage::decode(bytes)).is_ok(),
     },
     Decoder {
         name: "request",
         corpus: corpus::management,
         factor: BUDGET_FACTOR,
-        accepts: |bytes| black_box(from_peer::<Request>(bytes)).is_ok(),
+        accepts: |bytes| black_box(from_peer::<AdminRequest>(bytes)).is_ok(),
     },
     Decoder {
         name: "answer",
         corpus: corpus::management,
         factor: BUDGET_FACTOR,
-        accepts: |bytes| black_box(from_peer::<Answer>(bytes)).is_ok(),
+        accepts: |bytes| black_box(from_peer::<AdminResponse>(bytes)).is_ok(),
     },
     Decoder {
         name: "greeting",
@@ -124,7 +124,8 @@ const DECODERS: [Decoder; 13] = [
 
 fn cuts_frames(bytes: &[u8]) -> bool {
     let mut rest = bytes;
-    while let Ok(ostraca::net::frame::Cut::Frame(frame, len)) = cut(rest, FRAME_BYTES) {
+    while let Ok(ostraca::net::frame::FrameParseResult::Frame(frame, len)) = cut(rest, FRAME_BYTES)
+    {
         if let Frame::Message { header, .. } | Frame::First { header, .. } = frame {
             black_box(header.fields().count());
         }

@@ -1,6 +1,6 @@
 //! Mutations of well-formed inputs, drawn from a seed.
 
-use ostraca::ddata::sim::{Stream, seeds};
+use ostraca::ddata::sim::{RandomStream, seeds};
 
 /// Number of inputs per seed.
 pub(crate) const INPUTS: u64 = 32;
@@ -35,11 +35,11 @@ pub(crate) fn explore(test: &'static str, seed_count: u64, corpus: &[Vec<u8>], b
 
 /// The inputs of one seed.
 pub(crate) fn inputs(corpus: &[Vec<u8>], seed: u64) -> impl Iterator<Item = Vec<u8>> {
-    let mut chance = Stream::split(seed, "mutation", 0);
+    let mut chance = RandomStream::split(seed, "mutation", 0);
     (0..INPUTS).map(move |_| mutated(corpus, &mut chance))
 }
 
-fn mutated(corpus: &[Vec<u8>], chance: &mut Stream) -> Vec<u8> {
+fn mutated(corpus: &[Vec<u8>], chance: &mut RandomStream) -> Vec<u8> {
     let mut input = pick(corpus, chance);
     for _ in 0..=chance.below(MUTATIONS_MAX) {
         mutate(&mut input, corpus, chance);
@@ -48,7 +48,7 @@ fn mutated(corpus: &[Vec<u8>], chance: &mut Stream) -> Vec<u8> {
     input
 }
 
-fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], chance: &mut Stream) {
+fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], chance: &mut RandomStream) {
     let at = place(input.len() as u64 + 1, chance);
     let end = (at + place(17, chance)).min(input.len());
     let byte = match chance.below(2) {
@@ -77,10 +77,10 @@ fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], chance: &mut Stream) {
     }
 }
 
-fn pick(corpus: &[Vec<u8>], chance: &mut Stream) -> Vec<u8> {
+fn pick(corpus: &[Vec<u8>], chance: &mut RandomStream) -> Vec<u8> {
     corpus.get(place(corpus.len() as u64, chance)).cloned().unwrap_or_default()
 }
 
-fn place(bound: u64, chance: &mut Stream) -> usize {
+fn place(bound: u64, chance: &mut RandomStream) -> usize {
     usize::try_from(chance.below(bound)).expect("below the length of a slice")
 }

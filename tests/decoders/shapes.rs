@@ -10,10 +10,12 @@ use ostraca::cluster::member::{Address, Member};
 use ostraca::cluster::wire::ClusterMessage;
 use ostraca::ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca::ddata::replicator::epoch::EpochId;
-use ostraca::ddata::replicator::wire::{Body, Content as Brought, Entry, Message};
+use ostraca::ddata::replicator::wire::{Body, Entry, EntryContent as Brought, ReplicatorMessage};
 use ostraca::ddata::types::Term;
 use ostraca::management::verbatim::Verbatim;
-use ostraca::management::wire::{Answer, Content, Data, Packed, Region, Request, Shards};
+use ostraca::management::wire::{
+    AdminRequest, AdminResponse, Data, Packed, RegionInfo, Shards, ValueContent,
+};
 use ostraca::sharding::ids::{Generation, RegionId, ShardId};
 use ostraca::sharding::wire::{HostShard, ShardRoute, ShardingMessage, ToCoordinator, ToRegion};
 use serde::de::IgnoredAny;
@@ -112,8 +114,8 @@ pub(crate) fn long(decoder: &str) -> Vec<Shape> {
         "request" => {
             let value = named(&repeat_n(7_u8, 1_000_000).collect::<Vec<_>>());
             let value = Packed::from(&ostraca::ddata::encoded::Encoded::from_bytes(&value));
-            let level = ostraca::management::wire::Level::Local;
-            let request = Request::Set { key: "flags/a".to_owned(), value, level };
+            let level = ostraca::management::wire::ConsistencyLevel::Local;
+            let request = AdminRequest::Set { key: "flags/a".to_owned(), value, level };
             vec![("a list of 1,000,000 integers".to_owned(), named(&request))]
         }
         "answer" => management(),
@@ -185,22 +187,22 @@ fn replicator() -> Vec<Shape> {
     let entries = (0..SHARDS).map(entry).collect();
     let write = Body::Write { push: 16, whole: true, entries };
     let used = Body::Used((0..1_000).map(|n| (format!("key-{n}").as_str().into(), 9)).collect());
-    let message = |body| Message { epoch: None, body }.encode();
+    let message = |body| ReplicatorMessage { epoch: None, body }.encode();
     vec![("small entries".to_owned(), message(write)), ("uses".to_owned(), message(used))]
 }
 
 fn management() -> Vec<Shape> {
     let shards = (0..SHARDS).map(|shard| (shard, 7)).collect();
-    let region = Region { node: "a1b2c3d4-7".to_owned(), address: String::new(), shards };
+    let region = RegionInfo { node: "a1b2c3d4-7".to_owned(), address: String::new(), shards };
     let shards =
         Shards { entity_type: "cart".to_owned(), regions: vec![region], ..Shards::default() };
     let seven = Packed::from(&ostraca::ddata::encoded::Encoded::from_bytes(&[7]));
-    let content = Verbatim::of(&Content::Elements(vec![seven; SHARDS as usize]));
+    let content = Verbatim::of(&ValueContent::Elements(vec![seven; SHARDS as usize]));
     let data = Data { shape: "or-set".to_owned(), content };
     let keys = (0..1_000).map(|key| format!("key-{key}")).collect();
     vec![
-        ("shards".to_owned(), named(&Answer::Shards(shards))),
-        ("elements".to_owned(), named(&Answer::Value(Some(data)))),
-        ("keys".to_owned(), named(&Answer::Keys(keys))),
+        ("shards".to_owned(), named(&AdminResponse::Shards(shards))),
+        ("elements".to_owned(), named(&AdminResponse::Value(Some(data)))),
+        ("keys".to_owned(), named(&AdminResponse::Keys(keys))),
     ]
 }

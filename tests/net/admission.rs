@@ -3,20 +3,23 @@
 use libp2p::PeerId;
 use libp2p::swarm::{DialError, ListenError};
 use ostraca::ddata::id::ReplicaId;
-use ostraca::net::admission::{Call, ConfigError, Opening, Party, Role, Standing, check};
-use ostraca::net::config::Config;
+use ostraca::net::admission::{
+    AdmissionState, ClientProofContext, ClientProverRole, LaneProofContext, NetConfigError,
+    ProverRole, check,
+};
+use ostraca::net::config::NetConfig;
 use ostraca::net::handshake::HandshakeError;
 use ostraca::net::identity::Identity;
 use ostraca::net::wire::{
-    ClientHello, ClientWelcome, Facts, Greeting, Hello, Nonce, Proof, Refusal, Welcome,
+    ClientHello, ClientWelcome, Greeting, Hello, LaneRefusal, NodeInfo, Nonce, Proof, Welcome,
 };
-use ostraca::net::{Class, NodeId};
+use ostraca::net::{NodeId, TrafficClass};
 
 use crate::nodes::{Node, Seen, config, live, only, secret, serves};
 
-fn standing(change: impl FnOnce(&mut Standing)) -> Standing {
+fn standing(change: impl FnOnce(&mut AdmissionState)) -> AdmissionState {
     let identity = Identity::load(None).expect("an identity");
-    let mut standing = Standing::new(&config(), &identity, &[]);
+    let mut standing = AdmissionState::new(&config(), &identity, &[]);
     change(&mut standing);
     standing
 }
@@ -24,31 +27,31 @@ fn standing(change: impl FnOnce(&mut Standing)) -> Standing {
 const THEIRS: Nonce = Nonce([1; 32]);
 const OURS: Nonce = Nonce([2; 32]);
 
-fn opening(opener: &Standing, acceptor: &Standing) -> Opening<'static> {
-    Opening {
+fn opening(opener: &AdmissionState, acceptor: &AdmissionState) -> LaneProofContext<'static> {
+    LaneProofContext {
         opener: opener.peer,
         acceptor: acceptor.peer,
         opener_nonce: &THEIRS,
         acceptor_nonce: &OURS,
-        class: Class::User,
+        class: TrafficClass::User,
         generation: 1,
     }
 }
 
-fn hello(opener: &Standing, acceptor: &Standing) -> Hello {
+fn hello(opener: &AdmissionState, acceptor: &AdmissionState) -> Hello {
     Hello {
         facts: opener.facts.clone(),
         nonce: THEIRS,
-        proof: opener.prove(Role::Opener, &opening(opener, acceptor)),
+        proof: opener.prove(ProverRole::Opener, &opening(opener, acceptor)),
         to: None,
-        class: Class::User,
+        class: TrafficClass::User,
         generation: 1,
         first_unacknowledged: 1,
     }
 }
 
 /// Gives the facts an incarnation of a fixed peer; each number is a different one.
-fn lives(them: &mut Standing, number: u8) -> NodeId {
+fn lives(them: &mut AdmissionState, number: u8) -> NodeId {
     them.peer = PeerId::from_bytes(&[0, 1, 9]).expect("an identity hash");
     live(&mut them.facts, &them.peer, number)
 }
@@ -57,16 +60,16 @@ fn removed() -> NodeId {
     lives(&mut standing(|_| {}), 7)
 }
 
-fn is_removed(them: &mut Standing) {
+fn is_removed(them: &mut AdmissionState) {
     lives(them, 7);
 }
 
 /// Verdict of `us` about an opener that differs by `them`, with a hello changed by `said`.
 fn verdict(
-    us: impl FnOnce(&mut Standing),
-    them: impl FnOnce(&mut Standing),
+    us: impl FnOnce(&mut AdmissionState),
+    them: impl FnOnce(&mut AdmissionState),
     said: impl FnOnce(&mut Hello),
-) -> Result<(), Refusal> {
+) -> Result<(), LaneRefusal> {
     let (us, them) = (standing(us), standing(them));
     let mut hello = hello(&them, &us);
     said(&mut hello);
@@ -83,7 +86,7 @@ fn node_with_same_cluster_and_secret_is_admitted() {
 
 #[test]
 fn wrong_missing_or_foreign_proof_is_refused() {
-    let no = Err(Refusal::Secret);
+    let no = Err(LaneRefusal::Secret);
     assert_eq!(verdict(|_| {}, |them| them.secret = Some(secret(2)), |_| {}), no);
     assert_eq!(verdict(|_| {}, |them| them.secret = None, |_| {}), no);
     assert_eq!(verdict(|us| us.secret = None, |_| {}, |_| {}), no);
@@ -91,7 +94,7 @@ fn wrong_missing_or_foreign_proof_is_refused() {
     assert_eq!(verdict(|_| {}, |_| {}, |said| said.proof = Some(Proof([0; 32]))), no);
     assert_eq!(verdict(|_| {}, |_| {}, |said| said.nonce = Nonce([9; 32])), no);
     assert_eq!(verdict(|_| {}, |_| {}, |said| said.generation += 1), no);
-    assert_eq!(verdict(|_| {}, |_| {}, |said| said.class = Class::Bulk), no);
+    assert_eq!(verdict(|_| {}, |_| {}, |said| said.class = TrafficClass::Bulk), no);
 }
 
 #[test]
@@ -99,20 +102,20 @@ fn proof_is_bound_to_peer_and_greeting() {
     let (us, them) = (standing(|_| {}), standing(|_| {}));
     let hello = hello(&them, &us);
     assert!(us.judge_hello(them.peer, &OURS, &hello).is_ok());
-    assert_eq!(us.judge_hello(PeerId::random(), &OURS, &hello), Err(Refusal::Secret));
-    assert_eq!(us.judge_hello(them.peer, &Nonce([3; 32]), &hello), Err(Refusal::Secret));
+    assert_eq!(us.judge_hello(PeerId::random(), &OURS, &hello), Err(LaneRefusal::Secret));
+    assert_eq!(us.judge_hello(them.peer, &Nonce([3; 32]), &hello), Err(LaneRefusal::Secret));
     let third = standing(|_| {});
-    assert_eq!(third.judge_hello(them.peer, &OURS, &hello), Err(Refusal::Secret));
+    assert_eq!(third.judge_hello(them.peer, &OURS, &hello), Err(LaneRefusal::Secret));
 }
 
 #[test]
 fn unproven_peer_learns_no_name_or_incarnation() {
-    let wrong_in_all = |them: &mut Standing| {
+    let wrong_in_all = |them: &mut AdmissionState| {
         them.secret = Some(secret(2));
         them.facts.cluster = "another".to_owned();
     };
     let verdict = verdict(|_| {}, wrong_in_all, |said| said.to = Some(ReplicaId::new(1)));
-    assert_eq!(verdict, Err(Refusal::Secret));
+    assert_eq!(verdict, Err(LaneRefusal::Secret));
 }
 
 #[test]
@@ -132,11 +135,11 @@ fn wrong_cluster_or_incarnation_is_refused() {
         verdict(|us| us.stopping = true, |_| {}, |_| {}),
     ];
     let refusals = [
-        Refusal::ClusterName { theirs },
-        Refusal::WrongIncarnation { current: ReplicaId::new(6) },
-        Refusal::Quarantined,
-        Refusal::NotAllowed,
-        Refusal::Stopping,
+        LaneRefusal::ClusterName { theirs },
+        LaneRefusal::WrongIncarnation { current: ReplicaId::new(6) },
+        LaneRefusal::Quarantined,
+        LaneRefusal::NotAllowed,
+        LaneRefusal::Stopping,
     ];
     assert_eq!(verdicts, refusals.map(Err));
 }
@@ -156,21 +159,25 @@ fn quarantine_applies_to_its_own_peer_only() {
 fn incarnation_that_is_not_the_peers_own_is_refused() {
     let victim = standing(|_| {});
     let (claimed, nonce) = (victim.facts.incarnation, victim.facts.incarnation_nonce);
-    let lies: [&dyn Fn(&mut Facts); 4] = [
+    let lies: [&dyn Fn(&mut NodeInfo); 4] = [
         &|facts| facts.incarnation = claimed,
         &|facts| (facts.incarnation, facts.incarnation_nonce) = (claimed, nonce),
         &|facts| facts.incarnation_nonce = nonce,
         &|facts| facts.incarnation_nonce = None,
     ];
     for lie in lies {
-        let lies = |them: &mut Standing| lie(&mut them.facts);
-        assert_eq!(verdict(|_| {}, lies, |_| {}), Err(Refusal::FalseIncarnation));
-        assert_eq!(opinion(lies, |_| {}, |_| {}), Err(Refusal::FalseIncarnation));
-        let stranger = |them: &mut Standing| {
+        let lies = |them: &mut AdmissionState| lie(&mut them.facts);
+        assert_eq!(verdict(|_| {}, lies, |_| {}), Err(LaneRefusal::FalseIncarnation));
+        assert_eq!(opinion(lies, |_| {}, |_| {}), Err(LaneRefusal::FalseIncarnation));
+        let stranger = |them: &mut AdmissionState| {
             lies(them);
             them.secret = Some(secret(2));
         };
-        assert_eq!(verdict(|_| {}, stranger, |_| {}), Err(Refusal::Secret), "proofs come first");
+        assert_eq!(
+            verdict(|_| {}, stranger, |_| {}),
+            Err(LaneRefusal::Secret),
+            "proofs come first"
+        );
     }
     assert_eq!(verdict(|_| {}, |them| _ = lives(them, 5), |_| {}), Ok(()));
 }
@@ -186,23 +193,23 @@ fn unsupported_version_is_refused_first() {
                 said.proof = None;
             },
         );
-        assert_eq!(verdict, Err(Refusal::Version { theirs: 1 }));
+        assert_eq!(verdict, Err(LaneRefusal::Version { theirs: 1 }));
     }
 }
 
 /// Opinion of an opener about the welcome of an acceptor that differs by `them`.
 fn opinion(
-    them: impl FnOnce(&mut Standing),
+    them: impl FnOnce(&mut AdmissionState),
     asked: impl FnOnce(&mut Hello),
     said: impl FnOnce(&mut Welcome),
-) -> Result<(), Refusal> {
+) -> Result<(), LaneRefusal> {
     let us = standing(|us| us.quarantined = only(removed()));
     let them = standing(them);
     let mut hello = hello(&us, &them);
     asked(&mut hello);
     let mut welcome = Welcome {
         facts: them.facts.clone(),
-        proof: them.prove(Role::Acceptor, &opening(&us, &them)),
+        proof: them.prove(ProverRole::Acceptor, &opening(&us, &them)),
         accepted: 0,
     };
     said(&mut welcome);
@@ -223,13 +230,13 @@ fn an_acceptor_is_judged_like_an_opener() {
         opinion(|_| {}, |asked| asked.first_unacknowledged = 10, |said| said.accepted = 8),
     ];
     let refusals = [
-        Refusal::Secret,
-        Refusal::Secret,
-        Refusal::Version { theirs: 1 },
-        Refusal::ClusterName { theirs: "ostraca".to_owned() },
-        Refusal::Quarantined,
-        Refusal::WrongIncarnation { current: lives(&mut standing(|_| {}), 6).incarnation },
-        Refusal::Gap { accepted: 8, first: 10 },
+        LaneRefusal::Secret,
+        LaneRefusal::Secret,
+        LaneRefusal::Version { theirs: 1 },
+        LaneRefusal::ClusterName { theirs: "ostraca".to_owned() },
+        LaneRefusal::Quarantined,
+        LaneRefusal::WrongIncarnation { current: lives(&mut standing(|_| {}), 6).incarnation },
+        LaneRefusal::Gap { accepted: 8, first: 10 },
     ];
     assert_eq!(verdicts, refusals.map(Err));
     let next = opinion(|_| {}, |asked| asked.first_unacknowledged = 10, |said| said.accepted = 9);
@@ -243,28 +250,33 @@ fn an_acceptor_cannot_send_the_openers_own_proof_back() {
     let welcome = Welcome { facts: them.facts.clone(), proof: hello.proof, accepted: 0 };
     let greeting = Greeting { version: 1, nonce: OURS };
     let opinion = us.judge_welcome(them.peer, &greeting, &hello, &welcome);
-    assert_eq!(opinion, Err(Refusal::Secret));
+    assert_eq!(opinion, Err(LaneRefusal::Secret));
 }
 
-fn call(client: &Standing, node: &Standing) -> Call<'static> {
-    Call { client: client.peer, node: node.peer, client_nonce: &THEIRS, node_nonce: &OURS }
+fn call(client: &AdmissionState, node: &AdmissionState) -> ClientProofContext<'static> {
+    ClientProofContext {
+        client: client.peer,
+        node: node.peer,
+        client_nonce: &THEIRS,
+        node_nonce: &OURS,
+    }
 }
 
-fn client_hello(client: &Standing, node: &Standing) -> ClientHello {
+fn client_hello(client: &AdmissionState, node: &AdmissionState) -> ClientHello {
     ClientHello {
         version: 1,
         cluster: client.facts.cluster.clone(),
         nonce: THEIRS,
-        proof: client.prove_call(Party::Client, &call(client, node)),
+        proof: client.prove_call(ClientProverRole::Client, &call(client, node)),
     }
 }
 
 /// Verdict of `us` about a client that differs by `them`, with a hello changed by `said`.
 fn client_verdict(
-    us: impl FnOnce(&mut Standing),
-    them: impl FnOnce(&mut Standing),
+    us: impl FnOnce(&mut AdmissionState),
+    them: impl FnOnce(&mut AdmissionState),
     said: impl FnOnce(&mut ClientHello),
-) -> Result<(), Refusal> {
+) -> Result<(), LaneRefusal> {
     let (us, them) = (standing(us), standing(them));
     let mut hello = client_hello(&them, &us);
     said(&mut hello);
@@ -275,7 +287,7 @@ fn client_verdict(
 fn client_is_judged_like_a_node() {
     assert_eq!(client_verdict(|_| {}, |_| {}, |_| {}), Ok(()));
     assert_eq!(client_verdict(|us| us.secret = None, |them| them.secret = None, |_| {}), Ok(()));
-    let other_name = |them: &mut Standing| them.facts.cluster = "another".to_owned();
+    let other_name = |them: &mut AdmissionState| them.facts.cluster = "another".to_owned();
     let verdicts = [
         client_verdict(|_| {}, |them| them.secret = Some(secret(2)), |_| {}),
         client_verdict(|_| {}, |them| them.secret = None, |_| {}),
@@ -290,30 +302,30 @@ fn client_is_judged_like_a_node() {
         client_verdict(|us| us.stopping = true, |_| {}, |_| {}),
     ];
     let refusals = [
-        Refusal::Secret,
-        Refusal::Secret,
-        Refusal::Secret,
-        Refusal::Secret,
-        Refusal::Secret,
-        Refusal::Version { theirs: 1 },
-        Refusal::Version { theirs: 1 },
-        Refusal::ClusterName { theirs: "ostraca".to_owned() },
-        Refusal::Secret,
-        Refusal::NotAllowed,
-        Refusal::Stopping,
+        LaneRefusal::Secret,
+        LaneRefusal::Secret,
+        LaneRefusal::Secret,
+        LaneRefusal::Secret,
+        LaneRefusal::Secret,
+        LaneRefusal::Version { theirs: 1 },
+        LaneRefusal::Version { theirs: 1 },
+        LaneRefusal::ClusterName { theirs: "ostraca".to_owned() },
+        LaneRefusal::Secret,
+        LaneRefusal::NotAllowed,
+        LaneRefusal::Stopping,
     ];
     assert_eq!(verdicts, refusals.map(Err));
 }
 
 #[test]
 fn client_judges_the_welcome_of_a_node() {
-    let opinion = |them: fn(&mut Standing), said: fn(&mut ClientWelcome)| {
+    let opinion = |them: fn(&mut AdmissionState), said: fn(&mut ClientWelcome)| {
         let (us, them) = (standing(|_| {}), standing(them));
         let hello = client_hello(&us, &them);
         let mut welcome = ClientWelcome {
             version: 1,
             cluster: them.facts.cluster.clone(),
-            proof: them.prove_call(Party::Node, &call(&us, &them)),
+            proof: them.prove_call(ClientProverRole::Node, &call(&us, &them)),
         };
         said(&mut welcome);
         let greeting = Greeting { version: 1, nonce: OURS };
@@ -327,10 +339,10 @@ fn client_judges_the_welcome_of_a_node() {
         opinion(|them| them.facts.cluster = "another".to_owned(), |_| {}),
     ];
     let refusals = [
-        Refusal::Secret,
-        Refusal::Secret,
-        Refusal::Version { theirs: 1 },
-        Refusal::ClusterName { theirs: "ostraca".to_owned() },
+        LaneRefusal::Secret,
+        LaneRefusal::Secret,
+        LaneRefusal::Version { theirs: 1 },
+        LaneRefusal::ClusterName { theirs: "ostraca".to_owned() },
     ];
     assert_eq!(verdicts, refusals.map(Err));
 }
@@ -341,10 +353,10 @@ fn proof_of_one_role_fails_for_every_other_role() {
     let opening = opening(&them, &us);
     let call = call(&them, &us);
     let proofs = [
-        us.prove(Role::Opener, &opening),
-        us.prove(Role::Acceptor, &opening),
-        us.prove_call(Party::Client, &call),
-        us.prove_call(Party::Node, &call),
+        us.prove(ProverRole::Opener, &opening),
+        us.prove(ProverRole::Acceptor, &opening),
+        us.prove_call(ClientProverRole::Client, &call),
+        us.prove_call(ClientProverRole::Node, &call),
     ];
     for (nth, proof) in proofs.iter().enumerate() {
         assert!(proof.is_some() && !proofs[..nth].contains(proof), "{nth}");
@@ -365,7 +377,7 @@ fn client_proof_is_bound_to_both_peers_and_greeting() {
     let (us, them) = (standing(|_| {}), standing(|_| {}));
     let hello = client_hello(&them, &us);
     assert!(us.judge_client(them.peer, &OURS, &hello).is_ok());
-    let no = Err(Refusal::Secret);
+    let no = Err(LaneRefusal::Secret);
     assert_eq!(us.judge_client(PeerId::random(), &OURS, &hello).map(drop), no);
     assert_eq!(us.judge_client(them.peer, &Nonce([3; 32]), &hello).map(drop), no);
     assert_eq!(standing(|_| {}).judge_client(them.peer, &OURS, &hello).map(drop), no);
@@ -373,35 +385,35 @@ fn client_proof_is_bound_to_both_peers_and_greeting() {
 
 #[test]
 fn listening_beyond_loopback_needs_protection() {
-    let on = |listen: &str| Config {
+    let on = |listen: &str| NetConfig {
         listen: vec![
             "/ip4/127.0.0.1/tcp/0".parse().expect("valid"),
             listen.parse().expect("valid"),
         ],
-        ..Config::default()
+        ..NetConfig::default()
     };
     for open in ["/ip4/0.0.0.0/tcp/7001", "/ip6/::/tcp/7001", "/ip4/192.168.1.1/tcp/7001"] {
         let listen = open.parse().expect("valid");
         let error = check(&on(open)).expect_err("any peer could join");
-        assert_eq!(error, ConfigError::Open { listen });
+        assert_eq!(error, NetConfigError::Open { listen });
         for how in [open, "cluster-secret-file", "ostraca secret", "allowed-peers", "insecure"] {
             assert!(error.to_string().contains(how), "{how} in {error}");
         }
-        assert_eq!(check(&Config { secret: Some(secret(1)), ..on(open) }), Ok(()));
-        assert_eq!(check(&Config { allowed_peers: vec![PeerId::random()], ..on(open) }), Ok(()));
-        assert_eq!(check(&Config { insecure: true, ..on(open) }), Ok(()));
+        assert_eq!(check(&NetConfig { secret: Some(secret(1)), ..on(open) }), Ok(()));
+        assert_eq!(check(&NetConfig { allowed_peers: vec![PeerId::random()], ..on(open) }), Ok(()));
+        assert_eq!(check(&NetConfig { insecure: true, ..on(open) }), Ok(()));
     }
     assert_eq!(check(&on("/ip6/::1/tcp/7001")), Ok(()));
-    assert_eq!(check(&Config::default()), Ok(()));
+    assert_eq!(check(&NetConfig::default()), Ok(()));
 }
 
 #[test]
 fn settings_that_contradict_themselves_are_refused() {
-    let private = Config { private_network: true, ..Config::default() };
-    assert_eq!(check(&private), Err(ConfigError::PrivateWithoutSecret));
+    let private = NetConfig { private_network: true, ..NetConfig::default() };
+    assert_eq!(check(&private), Err(NetConfigError::PrivateWithoutSecret));
     for len in [0, 129] {
-        let named = Config { cluster_name: "x".repeat(len), ..Config::default() };
-        assert_eq!(check(&named), Err(ConfigError::ClusterName { len }));
+        let named = NetConfig { cluster_name: "x".repeat(len), ..NetConfig::default() };
+        assert_eq!(check(&named), Err(NetConfigError::ClusterName { len }));
     }
 }
 
@@ -417,7 +429,12 @@ async fn both_words(
 }
 
 /// Asserts that both ends report the same refusal, and that the acceptor still serves other nodes.
-async fn refused_everywhere(mut opener: Node, to: Option<ReplicaId>, mut us: Node, why: Refusal) {
+async fn refused_everywhere(
+    mut opener: Node,
+    to: Option<ReplicaId>,
+    mut us: Node,
+    why: LaneRefusal,
+) {
     let (theirs, ours) = both_words(&mut opener, &mut us, to).await;
     assert!(matches!(&theirs, Err(HandshakeError::Refused(said)) if *said == why), "{theirs:?}");
     assert!(matches!(&ours, Err(HandshakeError::Unacceptable(said)) if *said == why), "{ours:?}");
@@ -435,7 +452,7 @@ async fn two_nodes_of_one_cluster_open_a_lane_and_know_each_other() {
 
 #[tokio::test]
 async fn a_private_network_carries_lanes_too() {
-    let private = Config { private_network: true, ..config() };
+    let private = NetConfig { private_network: true, ..config() };
     let (mut one, mut two) = (Node::start(private.clone()).await, Node::start(private).await);
     let (theirs, ours) = both_words(&mut one, &mut two, None).await;
     assert!(theirs.is_ok() && ours.is_ok(), "{theirs:?} {ours:?}");
@@ -446,7 +463,7 @@ async fn a_wrong_secret_fails_in_the_noise_handshake() {
     let mut us = Node::start(config()).await;
     for other in [Some(secret(2)), None] {
         for private_network in [false, other.is_some()] {
-            let config = Config { secret: other.clone(), private_network, ..config() };
+            let config = NetConfig { secret: other.clone(), private_network, ..config() };
             let mut stranger = Node::start(config).await;
             stranger.dial(&us);
             let failed = stranger.next("the end of the dial", |seen| match seen {
@@ -470,16 +487,16 @@ async fn a_wrong_secret_fails_in_the_noise_handshake() {
 #[tokio::test]
 async fn the_same_prologue_with_a_wrong_proof_is_refused() {
     let us = Node::start(config()).await;
-    let wrong = |them: &mut Standing| them.secret = Some(secret(2));
+    let wrong = |them: &mut AdmissionState| them.secret = Some(secret(2));
     let stranger = Node::start_as(config(), wrong).await;
-    refused_everywhere(stranger, None, us, Refusal::Secret).await;
+    refused_everywhere(stranger, None, us, LaneRefusal::Secret).await;
 }
 
 #[tokio::test]
 async fn another_cluster_name_is_refused() {
     let us = Node::start(config()).await;
-    let other = Config { cluster_name: "another".to_owned(), ..config() };
-    let why = Refusal::ClusterName { theirs: "ostraca".to_owned() };
+    let other = NetConfig { cluster_name: "another".to_owned(), ..config() };
+    let why = LaneRefusal::ClusterName { theirs: "ostraca".to_owned() };
     refused_everywhere(Node::start(other).await, None, us, why).await;
 }
 
@@ -489,7 +506,7 @@ async fn lane_to_an_earlier_incarnation_is_refused() {
     let current = us.standing.facts.incarnation;
     let earlier = Some(ReplicaId::new(current.get() ^ 1));
     let opener = Node::start(config()).await;
-    refused_everywhere(opener, earlier, us, Refusal::WrongIncarnation { current }).await;
+    refused_everywhere(opener, earlier, us, LaneRefusal::WrongIncarnation { current }).await;
 }
 
 #[tokio::test]
@@ -498,14 +515,14 @@ async fn a_quarantined_incarnation_is_refused() {
     let incarnation = opener.standing.facts.incarnation;
     let removed = only(NodeId { peer: opener.peer(), incarnation });
     let us = Node::start_as(config(), |us| us.quarantined = removed).await;
-    refused_everywhere(opener, None, us, Refusal::Quarantined).await;
+    refused_everywhere(opener, None, us, LaneRefusal::Quarantined).await;
 }
 
 #[tokio::test]
 async fn unlisted_peer_is_cut_before_any_protocol() {
     let mut stranger = Node::start(config()).await;
     let mut friend = Node::start(config()).await;
-    let listed = Config { allowed_peers: vec![friend.peer()], ..config() };
+    let listed = NetConfig { allowed_peers: vec![friend.peer()], ..config() };
     let us = Node::start(listed).await;
     let id = stranger.connect(&us).await; // its side of the handshake finishes first
     let closed = stranger.next("the end", |seen| match seen {
@@ -521,7 +538,7 @@ async fn unlisted_peer_is_cut_before_any_protocol() {
 #[tokio::test]
 async fn allow_list_applies_to_dialled_peers() {
     let us = Node::start(config()).await;
-    let listed = Config { allowed_peers: vec![PeerId::random()], ..config() };
+    let listed = NetConfig { allowed_peers: vec![PeerId::random()], ..config() };
     let mut picky = Node::start(listed).await;
     picky.dial(&us);
     let failed = picky.next("a refusal", |seen| match seen {

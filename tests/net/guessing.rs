@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use ostraca::net::address::socket_address;
-use ostraca::net::config::{Config, Limits};
+use ostraca::net::config::{NetConfig, NetLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -46,8 +46,8 @@ fn key(peer: PeerId) -> Vec<u8> {
 /// its static key and identity with a tag each, by which a guess of the secret can be tested offline.
 #[tokio::test]
 async fn first_message_of_a_stranger_is_answered_nothing() {
-    let limits = Limits { handshake_within: Duration::from_secs(5), ..Limits::default() };
-    let node = Node::start(Config { limits, ..config() }).await;
+    let limits = NetLimits { handshake_within: Duration::from_secs(5), ..NetLimits::default() };
+    let node = Node::start(NetConfig { limits, ..config() }).await;
     for (name, lengths) in [(STOCK, [32_u8, 48, 96]), (OWN, [32, 48, 96])] {
         for length in lengths {
             let message: Vec<u8> = (0..length).map(|byte| byte + 1).collect();

@@ -9,13 +9,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
-use ostraca::net::config::{Config, Limits, Secret};
-use ostraca::net::handle::{Event, Net};
+use ostraca::net::config::{NetConfig, NetLimits, Secret};
+use ostraca::net::handle::{Net, NetEvent};
 use ostraca::net::identity::Identity;
 use ostraca::net::lane::SendError;
 use ostraca::net::secrets::Secrets;
-use ostraca::net::wire::Refusal;
-use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
+use ostraca::net::wire::LaneRefusal;
+use ostraca::net::{Busy, Inbound, NodeId, Receiver, TrafficClass};
 use ostraca_ddata::id::ReplicaId;
 use tokio::sync::{Notify, mpsc};
 
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Recorder {
     room: AtomicUsize,
     wake: Notify,
-    got: Mutex<VecDeque<(NodeId, Class, Vec<u8>)>>,
+    got: Mutex<VecDeque<(NodeId, TrafficClass, Vec<u8>)>>,
 }
 
 impl Recorder {
@@ -36,7 +36,7 @@ impl Recorder {
         Arc::new(Self { room: AtomicUsize::new(room), wake: Notify::new(), got })
     }
 
-    fn take(&self) -> Vec<(NodeId, Class, Vec<u8>)> {
+    fn take(&self) -> Vec<(NodeId, TrafficClass, Vec<u8>)> {
         let taken: Vec<_> = self.got.lock().expect("not poisoned").drain(..).collect();
         self.room.fetch_add(taken.len(), Ordering::SeqCst);
         self.wake.notify_waiters();
@@ -53,7 +53,7 @@ impl Receiver for Recorder {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {
             while self.room.load(Ordering::SeqCst) == 0 {
                 let woken = self.wake.notified();
@@ -68,17 +68,17 @@ impl Receiver for Recorder {
 
 struct TestNode {
     net: Net,
-    events: mpsc::UnboundedReceiver<Event>,
+    events: mpsc::UnboundedReceiver<NetEvent>,
     inbox: Arc<Recorder>,
     _identity: Identity,
 }
 
 impl TestNode {
-    async fn start(config: &Config) -> Self {
+    async fn start(config: &NetConfig) -> Self {
         Self::with_room(config, usize::MAX / 2).await
     }
 
-    async fn with_room(config: &Config, room: usize) -> Self {
+    async fn with_room(config: &NetConfig, room: usize) -> Self {
         let identity = Identity::load(config.data_dir.as_deref()).expect("an identity");
         let inbox = Recorder::with_room(room);
         let (net, events) = Net::start(config, &identity, inbox.clone()).await.expect("starts");
@@ -86,7 +86,7 @@ impl TestNode {
     }
 
     /// Starts the next incarnation of a host that was dropped.
-    async fn again(config: &Config) -> Self {
+    async fn again(config: &NetConfig) -> Self {
         let mut again = None;
         until("the lock is free", async || {
             let identity = Identity::load(config.data_dir.as_deref());
@@ -119,7 +119,7 @@ impl TestNode {
     }
 
     /// Waits for an event that `pick` accepts; skips all others.
-    async fn event<T>(&mut self, what: &str, mut pick: impl FnMut(Event) -> Option<T>) -> T {
+    async fn event<T>(&mut self, what: &str, mut pick: impl FnMut(NetEvent) -> Option<T>) -> T {
         let mut skipped = Vec::new();
         let wanted = async {
             loop {
@@ -136,18 +136,18 @@ impl TestNode {
 
     async fn up(&mut self) -> NodeId {
         self.event("a node is up", |event| match event {
-            Event::Up { node, .. } => Some(node),
+            NetEvent::Up { node, .. } => Some(node),
             _ => None,
         })
         .await
     }
 
-    fn send(&self, to: ReplicaId, class: Class, body: &[u8]) {
+    fn send(&self, to: ReplicaId, class: TrafficClass, body: &[u8]) {
         let lane = self.net.lane(to, class).expect("the node is known");
         lane.send(&[], body).expect("there is room");
     }
 
-    async fn send_waiting(&self, to: ReplicaId, class: Class, body: &[u8]) {
+    async fn send_waiting(&self, to: ReplicaId, class: TrafficClass, body: &[u8]) {
         loop {
             let lane = self.net.lane(to, class).expect("the node is known");
             match lane.send(&[], body) {
@@ -170,22 +170,22 @@ async fn until(what: &str, mut met: impl AsyncFnMut() -> bool) {
     waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"));
 }
 
-fn quick() -> Config {
-    Config {
-        limits: Limits {
+fn quick() -> NetConfig {
+    NetConfig {
+        limits: NetLimits {
             idle_timeout: Duration::from_millis(500),
             link_down_max: Duration::from_millis(500),
             back_off: (Duration::from_millis(5), Duration::from_millis(100)),
-            ..Limits::default()
+            ..NetLimits::default()
         },
         transport: crate::transport(),
-        ..Config::default()
+        ..NetConfig::default()
     }
 }
 
 /// Like [`quick`], but with this `link_down_max`: half a second passes quickly on a busy machine.
-fn patient(link_down_max: Duration) -> Config {
-    Config { limits: Limits { link_down_max, ..quick().limits }, ..quick() }
+fn patient(link_down_max: Duration) -> NetConfig {
+    NetConfig { limits: NetLimits { link_down_max, ..quick().limits }, ..quick() }
 }
 
 fn number(body: &[u8]) -> u64 {
@@ -207,22 +207,22 @@ async fn receives_in_order(host: &TestNode, count: u64) {
 
 /// Starts two nodes, of which `a` knows `b` only through a proxy. A data directory, if set, is
 /// `b`'s.
-async fn behind_a_proxy(config: &Config) -> (TestNode, TestNode, Proxy) {
+async fn behind_a_proxy(config: &NetConfig) -> (TestNode, TestNode, Proxy) {
     let proxy = Proxy::start().await;
-    let config_of_a = Config { data_dir: None, ..config.clone() };
-    let config_of_b = Config { advertise: vec![proxy.address.clone()], ..config.clone() };
+    let config_of_a = NetConfig { data_dir: None, ..config.clone() };
+    let config_of_b = NetConfig { advertise: vec![proxy.address.clone()], ..config.clone() };
     let (a, b) = (TestNode::start(&config_of_a).await, TestNode::start(&config_of_b).await);
     proxy.lead_to(b.port());
     a.net.keep(b.id().peer, vec![proxy.address.clone()]);
     (a, b, proxy)
 }
 
-async fn pair(config: &Config) -> (TestNode, TestNode) {
+async fn pair(config: &NetConfig) -> (TestNode, TestNode) {
     pair_with_room(config, usize::MAX / 2).await
 }
 
 /// Starts two connected nodes; the second one has room for this many messages.
-async fn pair_with_room(config: &Config, room: usize) -> (TestNode, TestNode) {
+async fn pair_with_room(config: &NetConfig, room: usize) -> (TestNode, TestNode) {
     let (mut a, mut b) = (TestNode::start(config).await, TestNode::with_room(config, room).await);
     a.keep(&b);
     assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
@@ -232,7 +232,7 @@ async fn pair_with_room(config: &Config, room: usize) -> (TestNode, TestNode) {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_talk_on_every_lane_in_both_directions() {
     let (a, b) = pair(&quick()).await;
-    for class in Class::ALL {
+    for class in TrafficClass::ALL {
         a.send(b.id().incarnation, class, b"from a");
         b.send(a.id().incarnation, class, b"from b");
     }
@@ -244,7 +244,8 @@ async fn two_nodes_talk_on_every_lane_in_both_directions() {
         })
         .await;
         heard.sort();
-        let all: Vec<_> = Class::ALL.iter().map(|c| (from.id(), *c, said.to_vec())).collect();
+        let all: Vec<_> =
+            TrafficClass::ALL.iter().map(|c| (from.id(), *c, said.to_vec())).collect();
         assert_eq!(heard, all);
     }
 }
@@ -253,7 +254,7 @@ async fn two_nodes_talk_on_every_lane_in_both_directions() {
 #[tokio::test(flavor = "multi_thread")]
 async fn longest_times_are_accepted() {
     let longest = Duration::MAX;
-    let limits = Limits {
+    let limits = NetLimits {
         first_message_within: longest,
         handshake_within: longest,
         idle_timeout: longest,
@@ -261,16 +262,16 @@ async fn longest_times_are_accepted() {
         link_down_max: longest,
         tcp_user_timeout: longest,
         back_off: (Duration::from_millis(5), longest),
-        ..Limits::default()
+        ..NetLimits::default()
     };
-    let (a, b) = pair(&Config { limits, ..quick() }).await;
-    for class in Class::ALL {
+    let (a, b) = pair(&NetConfig { limits, ..quick() }).await;
+    for class in TrafficClass::ALL {
         a.send(b.id().incarnation, class, b"from a");
     }
     let mut count = 0;
     until("every lane is heard", async || {
         count += b.inbox.take().len();
-        count == Class::ALL.len()
+        count == TrafficClass::ALL.len()
     })
     .await;
     let stopped = tokio::time::timeout(PATIENCE, a.net.stop_within(longest)).await;
@@ -280,7 +281,7 @@ async fn longest_times_are_accepted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bulk_has_a_connection_of_its_own() {
     let (a, b) = pair(&quick()).await;
-    a.send(b.id().incarnation, Class::Bulk, &[7; 1_000_000]);
+    a.send(b.id().incarnation, TrafficClass::Bulk, &[7; 1_000_000]);
     until("the large message arrives", async || b.inbox.take().len() == 1).await;
     let peers = a.net.peers().await;
     assert_eq!(peers.iter().map(|peer| peer.connections).collect::<Vec<_>>(), [2]);
@@ -301,8 +302,8 @@ async fn crossing_dials() {
     a.up().await;
     b.up().await;
     for n in 0..200_u64 {
-        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
-        b.send(a.id().incarnation, Class::User, &n.to_be_bytes());
+        a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
+        b.send(a.id().incarnation, TrafficClass::User, &n.to_be_bytes());
         tokio::task::yield_now().await;
     }
     receives_in_order(&a, 200).await;
@@ -314,7 +315,7 @@ async fn crossing_dials() {
     .await;
     for host in [&mut a, &mut b] {
         while let Ok(event) = host.events.try_recv() {
-            assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
+            assert!(!matches!(event, NetEvent::LaneBroken { .. }), "{event:?}");
         }
     }
 }
@@ -329,7 +330,7 @@ async fn broken_connections_keep_order_without_loss() {
         for n in 0..MESSAGES {
             let mut body = n.to_be_bytes().to_vec();
             body.resize(8 + (n % 400) as usize, 0);
-            from.send_waiting(to.id().incarnation, Class::User, &body).await;
+            from.send_waiting(to.id().incarnation, TrafficClass::User, &body).await;
             if n % 64 == 0 {
                 tokio::task::yield_now().await;
             }
@@ -350,7 +351,7 @@ async fn broken_connections_keep_order_without_loss() {
     );
     for host in [&mut a, &mut b] {
         while let Ok(event) = host.events.try_recv() {
-            assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
+            assert!(!matches!(event, NetEvent::LaneBroken { .. }), "{event:?}");
         }
     }
 }
@@ -362,21 +363,23 @@ async fn link_cut_for_good_counts_unacknowledged_exactly() {
     a.up().await;
     b.up().await;
     let to = b.id().incarnation;
-    a.send(to, Class::User, &0_u64.to_be_bytes());
-    let lane = a.net.lane(to, Class::User).expect("known");
+    a.send(to, TrafficClass::User, &0_u64.to_be_bytes());
+    let lane = a.net.lane(to, TrafficClass::User).expect("known");
     until("the first is acknowledged", async || lane.stats().unacknowledged == 0).await;
     proxy.close();
     until("the connection is gone", async || !a.net.peers().await[0].linked).await;
     for n in 1..=17_u64 {
-        a.send(to, Class::User, &n.to_be_bytes());
+        a.send(to, TrafficClass::User, &n.to_be_bytes());
     }
     let lost = a.event("the lane is broken", |event| match event {
-        Event::LaneBroken { node, class: Class::User, messages } => Some((node, messages)),
+        NetEvent::LaneBroken { node, class: TrafficClass::User, messages } => {
+            Some((node, messages))
+        }
         _ => None,
     });
     assert_eq!(lost.await, (b.id(), 17));
     proxy.open();
-    a.send(to, Class::User, &18_u64.to_be_bytes());
+    a.send(to, TrafficClass::User, &18_u64.to_be_bytes());
     let mut heard = Vec::new();
     until("the lane goes on after the gap", async || {
         heard.extend(b.inbox.take().into_iter().map(|(_, _, body)| number(&body)));
@@ -389,32 +392,32 @@ async fn link_cut_for_good_counts_unacknowledged_exactly() {
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_peer_gets_no_messages_for_the_old_one() {
     let directory = tempfile::tempdir().expect("a directory");
-    let keeps = Config { data_dir: Some(directory.path().to_owned()), ..quick() };
+    let keeps = NetConfig { data_dir: Some(directory.path().to_owned()), ..quick() };
     let (mut a, b, proxy) = behind_a_proxy(&keeps).await;
     assert_eq!(a.up().await, b.id());
     let old = b.id();
     proxy.close();
     until("the connection is gone", async || !a.net.peers().await[0].linked).await;
-    a.send(old.incarnation, Class::Data, b"for the old one");
+    a.send(old.incarnation, TrafficClass::Data, b"for the old one");
     drop(b);
-    let b = TestNode::again(&Config { advertise: vec![proxy.address.clone()], ..keeps }).await;
+    let b = TestNode::again(&NetConfig { advertise: vec![proxy.address.clone()], ..keeps }).await;
     proxy.lead_to(b.port());
     proxy.open();
     let mut lost = 0;
     let reborn = a
         .event("the new incarnation is known", |event| match event {
-            Event::LaneBroken { node, messages, .. } => {
+            NetEvent::LaneBroken { node, messages, .. } => {
                 assert_eq!(node, old);
                 lost += messages;
                 None
             }
-            Event::NewIncarnation { old, node, is_proof } => Some((old, node, is_proof)),
+            NetEvent::NewIncarnation { old, node, is_proof } => Some((old, node, is_proof)),
             _ => None,
         })
         .await;
     assert_eq!(reborn, (old, b.id(), true), "the same lock on the same host is proof");
     assert_eq!(lost, 1);
-    a.send(b.id().incarnation, Class::Data, b"for the new one");
+    a.send(b.id().incarnation, TrafficClass::Data, b"for the new one");
     let mut heard = Vec::new();
     until("the new one hears", async || {
         heard.extend(b.inbox.take().into_iter().map(|(_, _, body)| body));
@@ -422,7 +425,7 @@ async fn restarted_peer_gets_no_messages_for_the_old_one() {
     })
     .await;
     assert_eq!(heard, [b"for the new one"]);
-    assert!(a.net.lane(old.incarnation, Class::Data).is_none(), "the old one has no lanes");
+    assert!(a.net.lane(old.incarnation, TrafficClass::Data).is_none(), "the old one has no lanes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -431,32 +434,32 @@ async fn a_removed_incarnation_is_refused_and_told_why() {
     b.keep(&a);
     a.net.forget(b.id());
     let forgotten = a.event("it is forgotten", |event| match event {
-        Event::Forgotten { node } => Some(node),
+        NetEvent::Forgotten { node } => Some(node),
         _ => None,
     });
     assert_eq!(forgotten.await, b.id());
     let refusal = b.event("it is refused", |event| match event {
-        Event::Refused { refusal, .. } => Some(refusal),
+        NetEvent::Refused { refusal, .. } => Some(refusal),
         _ => None,
     });
-    assert_eq!(refusal.await, Refusal::Quarantined);
-    assert!(a.net.lane(b.id().incarnation, Class::Data).is_none());
+    assert_eq!(refusal.await, LaneRefusal::Quarantined);
+    assert!(a.net.lane(b.id().incarnation, TrafficClass::Data).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn peer_with_other_secret_or_cluster_never_comes_up() {
     let secret = |byte| Secret::new(vec![byte; 32]).ok().map(Secrets::from);
-    let base = Config { secret: secret(1), ..quick() };
-    let other_secret = Config { secret: secret(2), ..quick() };
-    let other_name = Config { cluster_name: "other".to_owned(), ..base.clone() };
+    let base = NetConfig { secret: secret(1), ..quick() };
+    let other_secret = NetConfig { secret: secret(2), ..quick() };
+    let other_name = NetConfig { cluster_name: "other".to_owned(), ..base.clone() };
     let mut a = TestNode::start(&base).await;
     for config in [other_secret, other_name] {
         let mut stranger = TestNode::start(&config).await;
         stranger.keep(&a);
         stranger
             .event("it is refused", |event| match event {
-                Event::DialRefused { .. } | Event::Refused { .. } => Some(()),
-                Event::Up { .. } => panic!("a stranger was admitted"),
+                NetEvent::DialRefused { .. } | NetEvent::Refused { .. } => Some(()),
+                NetEvent::Up { .. } => panic!("a stranger was admitted"),
                 _ => None,
             })
             .await;
@@ -471,7 +474,7 @@ async fn peer_with_other_secret_or_cluster_never_comes_up() {
 async fn messages_queued_at_the_stop_still_arrive() {
     let (a, b) = pair(&patient(PATIENCE)).await;
     for n in 0..5_000_u64 {
-        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+        a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
     }
     a.net.stop().await;
     receives_in_order(&b, 5_000).await;
@@ -481,8 +484,8 @@ async fn messages_queued_at_the_stop_still_arrive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
     const MESSAGES: u64 = 20_000;
-    let limits = Limits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
-    let config = Config { limits, ..quick() };
+    let limits = NetLimits { lane_bytes_max: [64 * 1024; 4], ..quick().limits };
+    let config = NetConfig { limits, ..quick() };
     let (mut a, mut b) =
         (TestNode::with_room(&config, 100).await, TestNode::with_room(&config, 100).await);
     a.keep(&b);
@@ -490,7 +493,7 @@ async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
     b.up().await;
     let ask = async |from: &TestNode, to: ReplicaId| {
         for n in 0..MESSAGES {
-            from.send_waiting(to, Class::User, &[&n.to_be_bytes()[..], b"?"].concat()).await;
+            from.send_waiting(to, TrafficClass::User, &[&n.to_be_bytes()[..], b"?"].concat()).await;
         }
     };
     let answer = async |host: &TestNode, to: ReplicaId| {
@@ -499,7 +502,7 @@ async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
             for (_, _, body) in host.inbox.take() {
                 if body.len() == 9 {
                     asked += 1;
-                    let lane = host.net.lane(to, Class::User).expect("known");
+                    let lane = host.net.lane(to, TrafficClass::User).expect("known");
                     lane.answer(&[], &body[..8]).expect("answers have room of their own");
                 } else {
                     assert_eq!(number(&body), answered);
@@ -521,7 +524,7 @@ async fn known_failures_26_and_30_requests_share_few_substreams() {
     const REQUESTS: u64 = 20_000;
     let (a, b) = pair(&quick()).await;
     for n in 0..REQUESTS {
-        a.send_waiting(b.id().incarnation, Class::User, &n.to_be_bytes()).await;
+        a.send_waiting(b.id().incarnation, TrafficClass::User, &n.to_be_bytes()).await;
     }
     let mut answered = 0;
     until("every request is answered", async || {

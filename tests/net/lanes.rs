@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use ostraca::ddata::id::ReplicaId;
-use ostraca::net::config::Limits;
+use ostraca::net::config::NetLimits;
 use ostraca::net::lane::inbound::{InboundLane, Turn};
-use ostraca::net::lane::{Ended, Lane, reader, writer};
-use ostraca::net::{Busy, Class, Inbound, NodeId, Receiver};
+use ostraca::net::lane::{Lane, LaneEnd, reader, writer};
+use ostraca::net::{Busy, Inbound, NodeId, Receiver, TrafficClass};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -26,8 +26,8 @@ fn node(number: u64) -> NodeId {
     NodeId { peer, incarnation: ReplicaId::new(number) }
 }
 
-fn lane(limits: &Limits) -> Lane {
-    Lane::new(node(2), Class::User, limits)
+fn lane(limits: &NetLimits) -> Lane {
+    Lane::new(node(2), TrafficClass::User, limits)
 }
 
 /// Received messages as (names, body), rejected while it is paused.
@@ -88,7 +88,7 @@ impl Receiver for Inbox {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {
             loop {
                 let changed = self.changed.notified();
@@ -112,14 +112,21 @@ async fn until(mut met: impl FnMut() -> bool) {
     tokio::time::timeout(Duration::from_secs(10), waited).await.expect("it comes to that");
 }
 
-async fn ended(task: JoinHandle<Ended>) -> Ended {
+async fn ended(task: JoinHandle<LaneEnd>) -> LaneEnd {
     let waited = tokio::time::timeout(Duration::from_secs(10), task).await;
     waited.expect("it ends").expect("it does not panic")
 }
 
-fn read(end: PipeEnd, turn: Turn, limits: &Limits, to: Arc<dyn Receiver>) -> JoinHandle<Ended> {
+fn read(
+    end: PipeEnd,
+    turn: Turn,
+    limits: &NetLimits,
+    to: Arc<dyn Receiver>,
+) -> JoinHandle<LaneEnd> {
     let limits = limits.clone();
-    tokio::spawn(async move { reader::run(end, turn, node(1), Class::User, &limits, to).await })
+    tokio::spawn(
+        async move { reader::run(end, turn, node(1), TrafficClass::User, &limits, to).await },
+    )
 }
 
 async fn turn(lane: &Lane, inbound: &InboundLane) -> Turn {
@@ -131,10 +138,10 @@ async fn turn(lane: &Lane, inbound: &InboundLane) -> Turn {
 async fn connect(
     lane: &Lane,
     inbound: &InboundLane,
-    limits: &Limits,
+    limits: &NetLimits,
     to: Arc<dyn Receiver>,
     nature: Nature,
-) -> (JoinHandle<Ended>, JoinHandle<Ended>) {
+) -> (JoinHandle<LaneEnd>, JoinHandle<LaneEnd>) {
     let turn = turn(lane, inbound).await;
     let (there, here) = pipe(nature);
     let writer = tokio::spawn(writer::run(there, lane.clone(), turn.accepted()));

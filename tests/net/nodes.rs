@@ -10,14 +10,16 @@ use std::time::Duration;
 use futures::StreamExt;
 use libp2p::swarm::{ConnectionId, DialError, ListenError, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm};
-use ostraca::net::admission::Standing;
-use ostraca::net::config::{Config, Limits, Secret};
-use ostraca::net::handshake::{self, HandshakeError, Opened, Wanted};
+use ostraca::net::admission::AdmissionState;
+use ostraca::net::config::{NetConfig, NetLimits, Secret};
+use ostraca::net::handshake::{self, HandshakeError, LaneParameters, OpenedLane};
 use ostraca::net::identity::{Identity, incarnation};
 use ostraca::net::secrets::Secrets;
-use ostraca::net::swarm::{Event, Line, Lines, OpenFailed, Refusals, dial, swarm};
-use ostraca::net::wire::{Facts, IncarnationNonce};
-use ostraca::net::{Class, NodeId};
+use ostraca::net::swarm::{
+    BehaviourEvent, CountedSubstream, LaneBehaviour, OpenFailed, Refusals, dial, swarm,
+};
+use ostraca::net::wire::{IncarnationNonce, NodeInfo};
+use ostraca::net::{NodeId, TrafficClass};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -35,12 +37,12 @@ pub(crate) fn one_secret(byte: u8) -> Secret {
     Secret::new([byte; 32]).expect("32 bytes")
 }
 
-pub(crate) fn config() -> Config {
-    Config { secret: Some(secret(1)), transport: crate::transport(), ..Config::default() }
+pub(crate) fn config() -> NetConfig {
+    NetConfig { secret: Some(secret(1)), transport: crate::transport(), ..NetConfig::default() }
 }
 
 /// Sets the facts to another incarnation of the peer, a different one for each number. Returns it.
-pub(crate) fn live(facts: &mut Facts, peer: &PeerId, number: u8) -> NodeId {
+pub(crate) fn live(facts: &mut NodeInfo, peer: &PeerId, number: u8) -> NodeId {
     let nonce = IncarnationNonce([number; 16]);
     facts.incarnation_nonce = Some(nonce);
     facts.incarnation = incarnation(peer, &nonce);
@@ -65,21 +67,21 @@ pub(crate) enum Seen {
     /// A lane was requested: the opener, or the reason of the refusal.
     Asked(Result<NodeId, HandshakeError>),
     /// An open lane, which the test must hold.
-    Lane(Line),
+    Lane(CountedSubstream),
 }
 
 enum Do {
     Dial(Option<PeerId>, Multiaddr),
-    Open(ConnectionId, Class, oneshot::Sender<Result<Line, OpenFailed>>),
-    Call(ConnectionId, oneshot::Sender<Result<Line, OpenFailed>>),
+    Open(ConnectionId, TrafficClass, oneshot::Sender<Result<CountedSubstream, OpenFailed>>),
+    Call(ConnectionId, oneshot::Sender<Result<CountedSubstream, OpenFailed>>),
     Close(ConnectionId),
     Count(oneshot::Sender<(Refusals, usize)>),
 }
 
 /// A node that welcomes every peer that admission accepts.
 pub(crate) struct Node {
-    pub(crate) config: Config,
-    pub(crate) standing: Standing,
+    pub(crate) config: NetConfig,
+    pub(crate) standing: AdmissionState,
     pub(crate) address: Multiaddr,
     orders: mpsc::UnboundedSender<Do>,
     seen: mpsc::UnboundedReceiver<Seen>,
@@ -87,14 +89,17 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) async fn start(config: Config) -> Self {
+    pub(crate) async fn start(config: NetConfig) -> Self {
         Self::start_as(config, |_| {}).await
     }
 
     /// Starts a node with an admission state that differs from its settings.
-    pub(crate) async fn start_as(config: Config, change: impl FnOnce(&mut Standing)) -> Self {
+    pub(crate) async fn start_as(
+        config: NetConfig,
+        change: impl FnOnce(&mut AdmissionState),
+    ) -> Self {
         let identity = Identity::load(None).expect("an identity");
-        let mut standing = Standing::new(&config, &identity, &[]);
+        let mut standing = AdmissionState::new(&config, &identity, &[]);
         change(&mut standing);
         let mut swarm = swarm(&config, identity.keypair()).expect("a free port");
         let address = match config.listen.is_empty() {
@@ -170,14 +175,18 @@ impl Node {
         .await
     }
 
-    pub(crate) async fn line(&self, id: ConnectionId, class: Class) -> Result<Line, OpenFailed> {
+    pub(crate) async fn line(
+        &self,
+        id: ConnectionId,
+        class: TrafficClass,
+    ) -> Result<CountedSubstream, OpenFailed> {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Open(id, class, reply));
         soon("a substream", answer).await.unwrap_or(Err(OpenFailed::Closed))
     }
 
     /// Opens a substream like a client's.
-    pub(crate) async fn call(&self, id: ConnectionId) -> Result<Line, OpenFailed> {
+    pub(crate) async fn call(&self, id: ConnectionId) -> Result<CountedSubstream, OpenFailed> {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Call(id, reply));
         soon("a substream", answer).await.unwrap_or(Err(OpenFailed::Closed))
@@ -188,10 +197,15 @@ impl Node {
         &self,
         id: ConnectionId,
         peer: PeerId,
-        change: impl FnOnce(&mut Wanted),
-    ) -> Result<(Opened, Line), HandshakeError> {
-        let mut wanted =
-            Wanted { peer, to: None, class: Class::User, generation: 1, first_unacknowledged: 1 };
+        change: impl FnOnce(&mut LaneParameters),
+    ) -> Result<(OpenedLane, CountedSubstream), HandshakeError> {
+        let mut wanted = LaneParameters {
+            peer,
+            to: None,
+            class: TrafficClass::User,
+            generation: 1,
+            first_unacknowledged: 1,
+        };
         change(&mut wanted);
         let mut line = self.line(id, wanted.class).await.expect("a substream");
         let within = self.config.limits.handshake_within;
@@ -217,14 +231,14 @@ impl Node {
 
 /// Asserts that a node still serves: a new peer connects, opens a lane and is welcomed.
 pub(crate) async fn serves(node: &Node) {
-    let listen = Config::default().listen;
-    let mut friend = Node::start(Config { listen, ..node.config.clone() }).await;
+    let listen = NetConfig::default().listen;
+    let mut friend = Node::start(NetConfig { listen, ..node.config.clone() }).await;
     let id = friend.connect(node).await;
     let (opened, _line) = friend.open(id, node.peer(), |_| {}).await.expect("it serves friends");
     assert_eq!(opened.node.incarnation, node.standing.facts.incarnation);
 }
 
-async fn listening(swarm: &mut Swarm<Lines>) -> Multiaddr {
+async fn listening(swarm: &mut Swarm<LaneBehaviour>) -> Multiaddr {
     loop {
         if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
             return address;
@@ -233,9 +247,9 @@ async fn listening(swarm: &mut Swarm<Lines>) -> Multiaddr {
 }
 
 async fn drive(
-    mut swarm: Swarm<Lines>,
-    standing: Arc<Standing>,
-    limits: Limits,
+    mut swarm: Swarm<LaneBehaviour>,
+    standing: Arc<AdmissionState>,
+    limits: NetLimits,
     mut orders: mpsc::UnboundedReceiver<Do>,
     tell: mpsc::UnboundedSender<Seen>,
 ) {
@@ -246,7 +260,7 @@ async fn drive(
                 obey(&mut swarm, order)
             }
             event = swarm.select_next_some() => match event {
-                SwarmEvent::Behaviour(Event::Inbound { peer, class, stream, .. }) => {
+                SwarmEvent::Behaviour(BehaviourEvent::Inbound { peer, class, stream, .. }) => {
                     let asked = welcome(stream, Arc::clone(&standing), peer, class, limits.clone());
                     let tell = tell.clone();
                     tokio::spawn(async move {
@@ -256,7 +270,7 @@ async fn drive(
                     });
                     None
                 }
-                SwarmEvent::Behaviour(Event::Closing { connection, .. }) => {
+                SwarmEvent::Behaviour(BehaviourEvent::Closing { connection, .. }) => {
                     Some(Seen::Closing(connection))
                 }
                 SwarmEvent::ConnectionEstablished { peer_id, connection_id, .. } => {
@@ -278,7 +292,7 @@ async fn drive(
     }
 }
 
-fn obey(swarm: &mut Swarm<Lines>, order: Do) -> Option<Seen> {
+fn obey(swarm: &mut Swarm<LaneBehaviour>, order: Do) -> Option<Seen> {
     match order {
         Do::Dial(peer, address) => {
             return swarm.dial(dial(peer, address)).err().map(Seen::DialFailed);
@@ -295,11 +309,11 @@ fn obey(swarm: &mut Swarm<Lines>, order: Do) -> Option<Seen> {
 }
 
 async fn welcome(
-    mut line: Line,
-    standing: Arc<Standing>,
+    mut line: CountedSubstream,
+    standing: Arc<AdmissionState>,
     peer: PeerId,
-    class: Class,
-    limits: Limits,
+    class: TrafficClass,
+    limits: NetLimits,
 ) -> Vec<Seen> {
     let within = limits.handshake_within;
     let asked = match handshake::accept(&mut line, &standing, peer, class, within).await {

@@ -13,7 +13,7 @@ use libp2p::core::upgrade::{
 };
 use libp2p::identity::Keypair;
 use multistream_select::{dialer_select_proto, listener_select_proto};
-use ostraca::net::noise::{Channel, Error, Noise, PLAIN_MAX};
+use ostraca::net::noise::{Channel, Noise, NoiseError, PLAIN_MAX};
 use proptest::prelude::*;
 
 use crate::lanes::cuts::{block_on, seeds};
@@ -131,8 +131,8 @@ fn another_prologue_fails_at_both_ends() {
         let other = Noise::new(&identity).expect("it signs").with_prologue(b"something else");
         let far = ours(&identity).upgrade_inbound(far, "/noise".into());
         let (near, far) = join(other.upgrade_outbound(near, "/noise".into()), far).await;
-        assert!(matches!(near.expect_err("refused"), Error::Handshake(_)));
-        assert!(matches!(far.expect_err("it has hung up"), Error::Io(_)));
+        assert!(matches!(near.expect_err("refused"), NoiseError::Handshake(_)));
+        assert!(matches!(far.expect_err("it has hung up"), NoiseError::Io(_)));
     });
 }
 
@@ -143,8 +143,8 @@ fn ends_with_different_ciphers_fail() {
         let identity = Keypair::generate_ed25519();
         let near = ours(&identity).upgrade_outbound(near, here.into());
         let (near, far) = block_on(join(near, ours(&identity).upgrade_inbound(far, there.into())));
-        assert!(matches!(near.expect_err("refused"), Error::Handshake(_)));
-        assert!(matches!(far.expect_err("it has hung up"), Error::Io(_)));
+        assert!(matches!(near.expect_err("refused"), NoiseError::Handshake(_)));
+        assert!(matches!(far.expect_err("it has hung up"), NoiseError::Io(_)));
     }
 }
 
@@ -195,7 +195,7 @@ fn unknown_protocol_name_is_refused() {
     let (near, _far) = pipe(Nature::default());
     let refused =
         block_on(ours(&Keypair::generate_ed25519()).upgrade_outbound(near, "/plaintext".into()));
-    assert!(matches!(refused, Err(Error::Unknown(name)) if name == "/plaintext"));
+    assert!(matches!(refused, Err(NoiseError::Unknown(name)) if name == "/plaintext"));
 }
 
 // ── An attacker between two ends ──

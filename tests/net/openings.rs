@@ -7,15 +7,16 @@ use libp2p::PeerId;
 use libp2p::identity::Keypair;
 use ostraca::ddata::encoded::from_msgpack;
 use ostraca::ddata::id::ReplicaId;
-use ostraca::net::Class;
-use ostraca::net::admission::{Role, Standing};
+use ostraca::net::TrafficClass;
+use ostraca::net::admission::{AdmissionState, ProverRole};
 use ostraca::net::config::Secret;
 use ostraca::net::handshake::{
-    self, HandshakeError, Wanted, decode_answer, decode_client_answer, encode,
+    self, HandshakeError, LaneParameters, decode_answer, decode_client_answer, encode,
 };
 use ostraca::net::wire::{
-    ADDRESSES_MAX, Answer, ClientAnswer, ClientHello, ClientWelcome, Facts, Greeting, Hello,
-    IncarnationNonce, Nonce, OPENING_BYTES_MAX, PROTOCOL_VERSION, Proof, Refusal, Welcome,
+    ADDRESSES_MAX, ClientAnswer, ClientHello, ClientWelcome, Greeting, HandshakeAnswer, Hello,
+    IncarnationNonce, LaneRefusal, NodeInfo, Nonce, OPENING_BYTES_MAX, PROTOCOL_VERSION, Proof,
+    Welcome,
 };
 use proptest::prelude::*;
 use serde::Serialize;
@@ -23,8 +24,8 @@ use tokio_util::compat::TokioAsyncReadCompatExt;
 
 use crate::nodes::{DEADLINE, live, soon};
 
-fn facts() -> Facts {
-    Facts {
+fn facts() -> NodeInfo {
+    NodeInfo {
         version: 1,
         cluster: "shop".to_owned(),
         cluster_id: Some(7),
@@ -38,8 +39,8 @@ fn facts() -> Facts {
     }
 }
 
-fn young() -> Facts {
-    Facts {
+fn young() -> NodeInfo {
+    NodeInfo {
         incarnation_nonce: None,
         cluster_id: None,
         boot: None,
@@ -56,34 +57,34 @@ fn hello() -> Hello {
         nonce: Nonce([0xaa; 32]),
         proof: Some(Proof([0xbb; 32])),
         to: Some(ReplicaId::new(9)),
-        class: Class::Bulk,
+        class: TrafficClass::Bulk,
         generation: 3,
         first_unacknowledged: 1_000,
     }
 }
 
-fn welcome() -> Answer {
+fn welcome() -> HandshakeAnswer {
     let proof = Some(Proof([0xcc; 32]));
-    Answer::Welcome(Welcome { facts: facts(), proof, accepted: 999 })
+    HandshakeAnswer::Welcome(Welcome { facts: facts(), proof, accepted: 999 })
 }
 
-fn refusals() -> Vec<(&'static str, Refusal)> {
+fn refusals() -> Vec<(&'static str, LaneRefusal)> {
     let current = ReplicaId::new(5);
     vec![
-        ("refused-version", Refusal::Version { theirs: 2 }),
-        ("refused-cluster-name", Refusal::ClusterName { theirs: "shop".to_owned() }),
-        ("refused-secret", Refusal::Secret),
-        ("refused-not-allowed", Refusal::NotAllowed),
-        ("refused-wrong-incarnation", Refusal::WrongIncarnation { current }),
-        ("refused-quarantined", Refusal::Quarantined),
-        ("refused-superseded", Refusal::Superseded),
-        ("refused-gap", Refusal::Gap { accepted: 4, first: 9 }),
-        ("refused-limit", Refusal::Limit { what: "lanes".to_owned() }),
-        ("refused-stopping", Refusal::Stopping),
-        ("refused-unserved", Refusal::Unserved),
-        ("refused-twin", Refusal::Twin),
-        ("refused-claimed", Refusal::Claimed),
-        ("refused-false-incarnation", Refusal::FalseIncarnation),
+        ("refused-version", LaneRefusal::Version { theirs: 2 }),
+        ("refused-cluster-name", LaneRefusal::ClusterName { theirs: "shop".to_owned() }),
+        ("refused-secret", LaneRefusal::Secret),
+        ("refused-not-allowed", LaneRefusal::NotAllowed),
+        ("refused-wrong-incarnation", LaneRefusal::WrongIncarnation { current }),
+        ("refused-quarantined", LaneRefusal::Quarantined),
+        ("refused-superseded", LaneRefusal::Superseded),
+        ("refused-gap", LaneRefusal::Gap { accepted: 4, first: 9 }),
+        ("refused-limit", LaneRefusal::Limit { what: "lanes".to_owned() }),
+        ("refused-stopping", LaneRefusal::Stopping),
+        ("refused-unserved", LaneRefusal::Unserved),
+        ("refused-twin", LaneRefusal::Twin),
+        ("refused-claimed", LaneRefusal::Claimed),
+        ("refused-false-incarnation", LaneRefusal::FalseIncarnation),
     ]
 }
 
@@ -104,7 +105,9 @@ fn golden() -> String {
         line("hello-young", &Hello { facts: young(), proof: None, to: None, ..hello() }),
         line("welcome", &welcome()),
     ];
-    lines.extend(refusals().into_iter().map(|(name, why)| line(name, &Answer::Refused(why))));
+    lines.extend(
+        refusals().into_iter().map(|(name, why)| line(name, &HandshakeAnswer::Refused(why))),
+    );
     lines.push(line("client-hello", &client_hello()));
     lines.push(line("client-welcome", &client_welcome()));
     lines.concat()
@@ -140,7 +143,7 @@ fn every_opening_round_trips() {
     assert_eq!(from_msgpack::<Hello>(&body(&hello())).expect("a hello"), hello());
     assert_eq!(decode_answer(&body(&welcome())).expect("a welcome"), welcome());
     for (name, refusal) in refusals() {
-        let answer = Answer::Refused(refusal);
+        let answer = HandshakeAnswer::Refused(refusal);
         assert_eq!(decode_answer(&body(&answer)).expect(name), answer);
     }
     assert_eq!(from_msgpack::<ClientHello>(&body(&client_hello())).expect("one"), client_hello());
@@ -167,7 +170,7 @@ fn a_field_of_a_later_release_is_skipped() {
     let later = with_one_more(body(&hello()), 0);
     assert_eq!(from_msgpack::<Hello>(&later).expect("a hello"), hello());
     let later = with_one_more(body(&facts()), 0);
-    assert_eq!(from_msgpack::<Facts>(&later).expect("facts"), facts());
+    assert_eq!(from_msgpack::<NodeInfo>(&later).expect("facts"), facts());
     let later = with_one_more(body(&welcome()), 3); // inside {"w": {..}}
     assert_eq!(decode_answer(&later).expect("a welcome"), welcome());
     let later = with_one_more(body(&client_hello()), 0);
@@ -182,7 +185,7 @@ fn optional_fields_may_be_absent() {
     for absent in [b"\xa1i", b"\xa1j", b"\xa1b", b"\xa1l", b"\xa1a", b"\xa1x"] {
         assert!(!least.windows(2).any(|pair| pair == absent), "{absent:?}");
     }
-    assert_eq!(from_msgpack::<Facts>(&least).expect("facts"), young());
+    assert_eq!(from_msgpack::<NodeInfo>(&least).expect("facts"), young());
     let least = Hello { proof: None, to: None, ..hello() };
     assert_eq!(from_msgpack::<Hello>(&body(&least)).expect("a hello"), least);
 }
@@ -212,24 +215,28 @@ fn known_failure_28_opening_survives_an_added_field() {
         let bytes: Option<Vec<u8>> = (0..hex.len()).step_by(2).map(byte).collect();
         bytes.expect("hex").split_off(4)
     };
-    let facts_before = Facts { incarnation_nonce: None, frame_bytes_max: None, ..facts() };
+    let facts_before = NodeInfo { incarnation_nonce: None, frame_bytes_max: None, ..facts() };
     let heard = from_msgpack::<Hello>(&before("hello ")).expect("an older node's hello");
     assert_eq!(heard, Hello { facts: facts_before.clone(), ..hello() });
-    let Answer::Welcome(heard) = decode_answer(&before("welcome ")).expect("a welcome") else {
+    let HandshakeAnswer::Welcome(heard) = decode_answer(&before("welcome ")).expect("a welcome")
+    else {
         panic!("it was welcome");
     };
     assert_eq!(heard.facts, facts_before);
     let heard = from_msgpack::<FactsBefore>(&body(&facts())).expect("an older node hears us");
-    let Facts { version, cluster, incarnation, message_bytes_max, .. } = facts();
+    let NodeInfo { version, cluster, incarnation, message_bytes_max, .. } = facts();
     assert_eq!(heard, FactsBefore { version, cluster, incarnation, message_bytes_max });
 }
 
 #[test]
 fn a_refusal_for_a_reason_of_a_later_release_is_still_a_refusal() {
     for later in [&b"\x81\xa1r\xa5later"[..], b"\x81\xa1r\x81\xa1z\x81\xa1w\xc3"] {
-        assert_eq!(decode_answer(later).expect("a refusal"), Answer::Refused(Refusal::Unknown));
+        assert_eq!(
+            decode_answer(later).expect("a refusal"),
+            HandshakeAnswer::Refused(LaneRefusal::Unknown)
+        );
         let to_client = decode_client_answer(later).expect("a refusal");
-        assert_eq!(to_client, ClientAnswer::Refused(Refusal::Unknown));
+        assert_eq!(to_client, ClientAnswer::Refused(LaneRefusal::Unknown));
     }
     for neither in [&b""[..], b"\xc0", b"\x81\xa1x\xc0", b"\x81\xa1w\xc0"] {
         assert!(decode_answer(neither).is_err(), "{neither:?}");
@@ -240,7 +247,7 @@ fn a_refusal_for_a_reason_of_a_later_release_is_still_a_refusal() {
 #[test]
 fn announced_length_or_depth_is_not_trusted() {
     let endless = b"\x81\xa1a\xdd\xff\xff\xff\xff".to_vec(); // 4 billion addresses
-    assert!(from_msgpack::<Facts>(&endless).is_err());
+    assert!(from_msgpack::<NodeInfo>(&endless).is_err());
     let mut deep = b"\x81\xa5later".to_vec();
     deep.resize(OPENING_BYTES_MAX, 0x91); // arrays in arrays, in a field that would be skipped
     assert!(from_msgpack::<Hello>(&deep).is_err());
@@ -251,8 +258,8 @@ fn announced_length_or_depth_is_not_trusted() {
 #[test]
 fn of_too_many_addresses_the_first_are_kept() {
     let addresses = (0..100).map(|n| format!("/ip4/10.0.0.{n}/tcp/1")).collect::<Vec<_>>();
-    let many = Facts { addresses: addresses.clone(), ..facts() };
-    let kept = from_msgpack::<Facts>(&body(&many)).expect("facts");
+    let many = NodeInfo { addresses: addresses.clone(), ..facts() };
+    let kept = from_msgpack::<NodeInfo>(&body(&many)).expect("facts");
     assert_eq!(kept.addresses, addresses[..ADDRESSES_MAX]);
 }
 
@@ -290,7 +297,7 @@ proptest! {
             far.close().await.expect("closed");
             let us = standing(Some(1));
             let from = PeerId::random();
-            let accepted = handshake::accept(&mut near, &us, from, Class::User, DEADLINE).await;
+            let accepted = handshake::accept(&mut near, &us, from, TrafficClass::User, DEADLINE).await;
             assert!(accepted.is_err(), "{accepted:?}");
             let (near, far) = tokio::io::duplex(64 * 1024);
             let (mut near, mut far) = (near.compat(), far.compat());
@@ -311,10 +318,10 @@ fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn standing(secret: Option<u8>) -> Standing {
+fn standing(secret: Option<u8>) -> AdmissionState {
     let (peer, mut facts) = (Keypair::generate_ed25519().public().to_peer_id(), facts());
     live(&mut facts, &peer, 1);
-    Standing {
+    AdmissionState {
         peer,
         facts,
         secret: secret.map(|byte| Secret::new([byte; 32]).expect("long enough").into()),
@@ -324,8 +331,13 @@ fn standing(secret: Option<u8>) -> Standing {
     }
 }
 
-const WANTED: fn(PeerId) -> Wanted =
-    |peer| Wanted { peer, to: None, class: Class::Data, generation: 1, first_unacknowledged: 1 };
+const WANTED: fn(PeerId) -> LaneParameters = |peer| LaneParameters {
+    peer,
+    to: None,
+    class: TrafficClass::Data,
+    generation: 1,
+    first_unacknowledged: 1,
+};
 
 #[tokio::test]
 async fn opening_reads_no_byte_beyond_its_end() {
@@ -338,7 +350,7 @@ async fn opening_reads_no_byte_beyond_its_end() {
         opened
     };
     let accepting = async {
-        let asked = handshake::accept(&mut far, &them, us.peer, Class::Data, DEADLINE).await;
+        let asked = handshake::accept(&mut far, &them, us.peer, TrafficClass::Data, DEADLINE).await;
         let asked = asked.expect("a friend");
         assert_eq!(asked.node.peer, us.peer);
         asked.welcome(&mut far, &them, 41, DEADLINE).await.expect("sent");
@@ -359,14 +371,15 @@ async fn an_oversized_opening_is_cut_at_its_length() {
         let (mut near, mut far) = (near.compat(), far.compat());
         far.write_all(&len.to_be_bytes()).await.expect("room");
         let us = standing(None);
-        let accepted = handshake::accept(&mut near, &us, us.peer, Class::User, DEADLINE).await;
+        let accepted =
+            handshake::accept(&mut near, &us, us.peer, TrafficClass::User, DEADLINE).await;
         let said = len as usize;
         assert!(
             matches!(accepted, Err(HandshakeError::TooLong { len }) if len == said),
             "{accepted:?}"
         );
     }
-    let long = Facts { cluster: "x".repeat(OPENING_BYTES_MAX), ..facts() };
+    let long = NodeInfo { cluster: "x".repeat(OPENING_BYTES_MAX), ..facts() };
     assert!(matches!(encode(&long), Err(HandshakeError::TooLong { .. })));
 }
 
@@ -376,7 +389,7 @@ async fn dripped_opening_ends_at_its_timeout() {
     let (mut near, mut far) = (near.compat(), far.compat());
     let us = standing(None);
     let within = std::time::Duration::from_millis(300);
-    let accepting = handshake::accept(&mut near, &us, us.peer, Class::User, within);
+    let accepting = handshake::accept(&mut near, &us, us.peer, TrafficClass::User, within);
     let dripping = async {
         let mut pace = tokio::time::interval(within / 10);
         for byte in [0, 0, 1, 0].into_iter().chain(std::iter::repeat(0)) {
@@ -402,7 +415,8 @@ async fn silent_node_times_out_in_both_roles() {
     let opened = handshake::open(&mut near.compat(), &us, WANTED(us.peer), within).await;
     assert!(matches!(opened, Err(HandshakeError::TimedOut { .. })), "{opened:?}");
     let (near, _far) = tokio::io::duplex(64 * 1024);
-    let accepted = handshake::accept(&mut near.compat(), &us, us.peer, Class::User, within).await;
+    let accepted =
+        handshake::accept(&mut near.compat(), &us, us.peer, TrafficClass::User, within).await;
     assert!(matches!(accepted, Err(HandshakeError::TimedOut { .. })), "{accepted:?}");
 }
 
@@ -412,10 +426,11 @@ async fn a_lane_of_another_class_than_negotiated_is_a_violation() {
     let (mut near, mut far) = (near.compat(), far.compat());
     let (us, them) = (standing(None), standing(None));
     let opening = handshake::open(&mut near, &us, WANTED(them.peer), DEADLINE);
-    let accepting =
-        async move { handshake::accept(&mut far, &them, us.peer, Class::Control, DEADLINE).await };
+    let accepting = async move {
+        handshake::accept(&mut far, &them, us.peer, TrafficClass::Control, DEADLINE).await
+    };
     let (opened, accepted) = soon("an end", async { tokio::join!(opening, accepting) }).await;
-    let (said, negotiated) = (Class::Data, Class::Control);
+    let (said, negotiated) = (TrafficClass::Data, TrafficClass::Control);
     assert!(
         matches!(accepted, Err(HandshakeError::OtherClass { said: s, negotiated: n })
             if (s, n) == (said, negotiated)),
@@ -428,13 +443,13 @@ async fn a_lane_of_another_class_than_negotiated_is_a_violation() {
 fn proof_of_one_role_fails_for_the_other() {
     let us = standing(Some(1));
     let nonce = Nonce([0; 32]);
-    let opening = ostraca::net::admission::Opening {
+    let opening = ostraca::net::admission::LaneProofContext {
         opener: us.peer,
         acceptor: us.peer,
         opener_nonce: &nonce,
         acceptor_nonce: &nonce,
-        class: Class::User,
+        class: TrafficClass::User,
         generation: 1,
     };
-    assert_ne!(us.prove(Role::Opener, &opening), us.prove(Role::Acceptor, &opening));
+    assert_ne!(us.prove(ProverRole::Opener, &opening), us.prove(ProverRole::Acceptor, &opening));
 }

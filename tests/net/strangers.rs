@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::Multiaddr;
-use ostraca::net::Class;
+use ostraca::net::TrafficClass;
 use ostraca::net::address::socket_address;
-use ostraca::net::config::{Config, Limits};
+use ostraca::net::config::{NetConfig, NetLimits};
 use ostraca::net::handshake::HandshakeError;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -44,9 +44,9 @@ async fn cut(stream: &mut TcpStream) {
 }
 
 /// Short handshake timeout. Honest peers also need a part of it on a busy machine.
-fn hasty(within: Duration) -> Config {
-    let limits = Limits { handshake_within: within, ..Limits::default() };
-    Config { limits, ..config() }
+fn hasty(within: Duration) -> NetConfig {
+    let limits = NetLimits { handshake_within: within, ..NetLimits::default() };
+    NetConfig { limits, ..config() }
 }
 
 #[tokio::test]
@@ -102,11 +102,14 @@ async fn dripping_client_is_cut_at_the_handshake_timeout() {
 }
 
 /// Settings with which no handshake times out.
-fn patient(listen: Vec<Multiaddr>) -> Config {
+fn patient(listen: Vec<Multiaddr>) -> NetConfig {
     let within = Duration::from_secs(600);
-    let limits =
-        Limits { first_message_within: within, handshake_within: within, ..Limits::default() };
-    Config { listen, limits, ..config() }
+    let limits = NetLimits {
+        first_message_within: within,
+        handshake_within: within,
+        ..NetLimits::default()
+    };
+    NetConfig { listen, limits, ..config() }
 }
 
 /// Waits until this many handshakes were evicted since the start.
@@ -214,7 +217,7 @@ async fn full_node_logs_the_busiest_address_once() {
     const BEYOND: usize = 10;
     let log = Log::default();
     let _logging = log.begin();
-    let node = Node::start(patient(Config::default().listen)).await;
+    let node = Node::start(patient(NetConfig::default().listen)).await;
     let places = node.config.limits.handshakes * 3 / 4; // the others are for known addresses
     let mut crowd = Vec::new();
     for _ in 0..places + BEYOND {
@@ -230,12 +233,12 @@ async fn full_node_logs_the_busiest_address_once() {
 
 #[tokio::test]
 async fn silent_connection_is_cut_after_first_message_time() {
-    let limits = Limits {
+    let limits = NetLimits {
         first_message_within: Duration::from_millis(200),
         handshake_within: Duration::from_secs(600),
-        ..Limits::default()
+        ..NetLimits::default()
     };
-    let node = Node::start(Config { limits, ..config() }).await;
+    let node = Node::start(NetConfig { limits, ..config() }).await;
     for said in [&[][..], PREFACE] {
         let mut stream = knock(&node).await;
         stream.write_all(said).await.expect("sent");
@@ -296,7 +299,7 @@ fn crowd(wanted: usize) -> usize {
 
 async fn half_open_connections(count: usize) {
     const MEMORY: usize = 32 * 1024 * 1024;
-    let node = Node::start(patient(Config::default().listen)).await;
+    let node = Node::start(patient(NetConfig::default().listen)).await;
     serves(&node).await;
     let before = resident();
     let places = node.config.limits.handshakes * 3 / 4; // the others are for known addresses
@@ -347,7 +350,7 @@ async fn garbage_from_an_admitted_peer_costs_only_its_lane() {
     let mut peer = Node::start(config()).await;
     let id = peer.connect(&node).await;
     for said in [&[0xff; 64][..], &[0, 0, 0x10, 0x01], &[0, 0, 0, 3, 0xc1, 0xc1, 0xc1]] {
-        let mut line = peer.line(id, Class::Control).await.expect("a substream");
+        let mut line = peer.line(id, TrafficClass::Control).await.expect("a substream");
         line.write_all(said).await.expect("sent");
         line.flush().await.expect("sent");
         let asked = node.asked().await;
@@ -366,7 +369,7 @@ async fn admitted_peer_without_hello_times_out() {
     let mut node = Node::start(hasty(Duration::from_secs(5))).await;
     let mut peer = Node::start(config()).await;
     let id = peer.connect(&node).await;
-    let mut line = peer.line(id, Class::Data).await.expect("a substream");
+    let mut line = peer.line(id, TrafficClass::Data).await.expect("a substream");
     line.flush().await.expect("the protocol's name is sent");
     let asked = node.asked().await;
     assert!(matches!(asked, Err(HandshakeError::TimedOut { .. })), "{asked:?}");

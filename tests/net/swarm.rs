@@ -1,15 +1,15 @@
 //! Tests of connections and substreams: within the limits, and on the named connection.
 
 use libp2p::swarm::ConnectionId;
-use ostraca::net::Class;
-use ostraca::net::config::{Config, Limits};
+use ostraca::net::TrafficClass;
+use ostraca::net::config::{NetConfig, NetLimits};
 use ostraca::net::handshake::HandshakeError;
 use ostraca::net::identity::Identity;
-use ostraca::net::swarm::{OpenFailed, StartError, swarm};
+use ostraca::net::swarm::{NetStartError, OpenFailed, swarm};
 
 use crate::nodes::{Node, Seen, config, serves};
 
-fn within(change: impl FnOnce(&mut Limits)) -> Config {
+fn within(change: impl FnOnce(&mut NetLimits)) -> NetConfig {
     let mut config = config();
     change(&mut config.limits);
     config
@@ -18,11 +18,11 @@ fn within(change: impl FnOnce(&mut Limits)) -> Config {
 #[tokio::test]
 async fn second_node_on_a_port_fails_and_the_first_is_unharmed() {
     let first = Node::start(config()).await;
-    let taken = Config { listen: vec![first.address.clone()], ..config() };
+    let taken = NetConfig { listen: vec![first.address.clone()], ..config() };
     let identity = Identity::load(None).expect("an identity");
     for _ in 0..3 {
         let error = swarm(&taken, identity.keypair()).err().expect("the port is taken");
-        assert!(matches!(error, StartError::PortTaken { .. }), "{error}");
+        assert!(matches!(error, NetStartError::PortTaken { .. }), "{error}");
         assert!(error.to_string().contains(&first.address.to_string()), "{error}");
     }
     for _ in 0..10 {
@@ -34,7 +34,7 @@ async fn second_node_on_a_port_fails_and_the_first_is_unharmed() {
 async fn restarted_node_can_listen_on_the_same_port() {
     let first = Node::start(config()).await;
     serves(&first).await; // leaves connections behind
-    let again = Config { listen: vec![first.address.clone()], ..config() };
+    let again = NetConfig { listen: vec![first.address.clone()], ..config() };
     first.stop().await;
     let second = Node::start(again.clone()).await;
     assert_eq!(second.address, again.listen[0]);
@@ -44,12 +44,14 @@ async fn restarted_node_can_listen_on_the_same_port() {
 #[tokio::test]
 async fn unprotected_settings_do_not_start() {
     let identity = Identity::load(None).expect("an identity");
-    let open =
-        Config { listen: vec!["/ip4/0.0.0.0/tcp/0".parse().expect("valid")], ..Config::default() };
+    let open = NetConfig {
+        listen: vec!["/ip4/0.0.0.0/tcp/0".parse().expect("valid")],
+        ..NetConfig::default()
+    };
     let error = swarm(&open, identity.keypair()).err().expect("any peer could join");
-    assert!(matches!(error, StartError::Config(_)), "{error}");
+    assert!(matches!(error, NetStartError::Config(_)), "{error}");
     for not_tcp in ["/ip4/127.0.0.1/udp/0/quic-v1", "/memory/1"] {
-        let other = Config { listen: vec![not_tcp.parse().expect("valid")], ..config() };
+        let other = NetConfig { listen: vec![not_tcp.parse().expect("valid")], ..config() };
         assert!(swarm(&other, identity.keypair()).is_err(), "{not_tcp}");
     }
 }
@@ -79,7 +81,7 @@ async fn closing_connection_is_reported_and_opens_nothing() {
     let mut peer = Node::start(config()).await;
     let id = peer.connect(&node).await;
     peer.close(id);
-    let failed = peer.line(id, Class::User).await.expect_err("it closes");
+    let failed = peer.line(id, TrafficClass::User).await.expect_err("it closes");
     assert!(matches!(failed, OpenFailed::Closed), "{failed}");
     let told = peer.next("closing", |seen| match seen {
         Seen::Closing(closing) => Some(closing),
@@ -91,7 +93,7 @@ async fn closing_connection_is_reported_and_opens_nothing() {
         _ => None,
     });
     assert_eq!(gone.await, id);
-    let failed = peer.line(id, Class::User).await.expect_err("it is closed");
+    let failed = peer.line(id, TrafficClass::User).await.expect_err("it is closed");
     assert!(matches!(failed, OpenFailed::Closed), "{failed}");
 }
 
@@ -170,8 +172,8 @@ async fn opening_lanes_respects_the_own_limit() {
     let node = Node::start(config()).await;
     let mut peer = Node::start(within(|limits| limits.lanes_per_peer = 2)).await;
     let id = peer.connect(&node).await;
-    let held = [peer.line(id, Class::User).await, peer.line(id, Class::Data).await];
-    let failed = peer.line(id, Class::Bulk).await.expect_err("one too many");
+    let held = [peer.line(id, TrafficClass::User).await, peer.line(id, TrafficClass::Data).await];
+    let failed = peer.line(id, TrafficClass::Bulk).await.expect_err("one too many");
     assert!(matches!(failed, OpenFailed::TooMany(2)), "{failed}");
     drop(held);
     peer.open(id, node.peer(), |_| {}).await.expect("there is room again");

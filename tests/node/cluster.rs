@@ -4,18 +4,18 @@ use std::future::Future;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use ostraca::ddata::bug::Canary;
 use ostraca::ddata::data::Registry;
 use ostraca::ddata::durable::MemoryStore;
+use ostraca::ddata::fault_injection::FaultInjection;
 use ostraca::ddata::id::ReplicaId;
-use ostraca::ddata::replicator::Setup;
-use ostraca::ddata::replicator::config::Config;
+use ostraca::ddata::replicator::ReplicatorParameters;
+use ostraca::ddata::replicator::config::ReplicatorConfig;
 use ostraca::ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
 use ostraca::net::NodeId;
 use ostraca::node::InboxLimits;
 use ostraca::node::disk::Store;
 use ostraca::node::parts::{ReplicatorPart, ReplicatorSetup, start_replicator};
-use ostraca::node::wiring::Fact;
+use ostraca::node::routes::Fact;
 use ostraca::prelude::*;
 
 use crate::network::{Network, node_id};
@@ -25,14 +25,14 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 pub(crate) struct Plan {
     pub(crate) nodes: u8,
-    pub(crate) config: Config,
+    pub(crate) config: ReplicatorConfig,
     pub(crate) inbox: InboxLimits,
     pub(crate) founded: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        let (config, inbox) = (Config::default(), InboxLimits::default());
+        let (config, inbox) = (ReplicatorConfig::default(), InboxLimits::default());
         Self { nodes: 3, config, inbox, founded: true }
     }
 }
@@ -42,19 +42,19 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<ReplicatorPart>,
 }
 
-pub(crate) fn setup(number: u8, config: Config) -> ReplicatorSetup {
-    let (registry, canary) = (Registry::new(), Canary::none());
+pub(crate) fn setup(number: u8, config: ReplicatorConfig) -> ReplicatorSetup {
+    let (registry, fault_injection) = (Registry::new(), FaultInjection::none());
     let (me, seed) = (node_id(number).incarnation, u64::from(number));
-    ReplicatorSetup::new(Setup { me, config, registry, seed, canary })
+    ReplicatorSetup::new(ReplicatorParameters { me, config, registry, seed, fault_injection })
 }
 
 /// Starts a cluster of one node, in memory.
 pub(crate) async fn single() -> ReplicatorPart {
-    stored(0, Config::default(), Box::new(MemoryStore::new())).await
+    stored(0, ReplicatorConfig::default(), Box::new(MemoryStore::new())).await
 }
 
 /// Starts a cluster of one node with a given incarnation and store.
-pub(crate) async fn stored(number: u8, config: Config, store: Store) -> ReplicatorPart {
+pub(crate) async fn stored(number: u8, config: ReplicatorConfig, store: Store) -> ReplicatorPart {
     let mut setup = setup(number, config);
     setup.store = store;
     let node = start_replicator(setup, ()).await.expect("a readable store");

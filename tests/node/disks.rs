@@ -3,13 +3,13 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use ostraca::ddata::durable::{DurableStore, MemoryStore, Record, StoreError};
+use ostraca::ddata::durable::{DurableRecord, DurableStore, MemoryStore, StoreError};
 use ostraca::ddata::key::Pattern;
-use ostraca::ddata::replicator::config::Config;
-use ostraca::ddata::replicator::port::Alarm;
+use ostraca::ddata::replicator::config::ReplicatorConfig;
+use ostraca::ddata::replicator::port::ReplicatorAlarm;
 use ostraca::node::parts::start_replicator;
 use ostraca::node::replicator::FlushError;
-use ostraca::node::wiring::Event;
+use ostraca::node::routes::ReplicatorEvent;
 use ostraca::prelude::*;
 
 use crate::cluster::{setup, soon, stored};
@@ -25,12 +25,12 @@ impl Drive {
 }
 
 impl DurableStore for Drive {
-    fn write(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn write(&mut self, records: &[DurableRecord]) -> Result<(), StoreError> {
         let mut drive = self.0.lock().expect("no test panics under it");
         if drive.1 { Err(StoreError("no space left".into())) } else { drive.0.write(records) }
     }
 
-    fn load(&self) -> Result<Vec<Record>, StoreError> {
+    fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
         let drive = self.0.lock().expect("no test panics under it");
         if drive.1 { Err(StoreError("the file is torn".into())) } else { drive.0.load() }
     }
@@ -56,14 +56,14 @@ impl Drop for Hang {
 }
 
 impl DurableStore for Hanging {
-    fn write(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    fn write(&mut self, records: &[DurableRecord]) -> Result<(), StoreError> {
         let (hangs, goes_on) = &*self.0;
         let hangs = hangs.lock().expect("no test panics under it");
         drop(goes_on.wait_while(hangs, |hangs| *hangs).expect("no test panics under it"));
         self.1.write(records)
     }
 
-    fn load(&self) -> Result<Vec<Record>, StoreError> {
+    fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
         self.1.load()
     }
 }
@@ -71,8 +71,8 @@ impl DurableStore for Hanging {
 /// Number of unwritten orders from which the Replicator begins no new request.
 const BEHIND: usize = 256;
 
-fn durable() -> Config {
-    Config { durable_keys: vec![Pattern::new("d-*")], ..Config::default() }
+fn durable() -> ReplicatorConfig {
+    ReplicatorConfig { durable_keys: vec![Pattern::new("d-*")], ..ReplicatorConfig::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,11 +108,11 @@ async fn failed_disk_write_is_not_acknowledged_and_raises_an_alarm() {
     let update = soon(node.handle.update(&key, write, |flag| flag.switch_on())).await;
     assert!(matches!(update, Err(UpdateError::StoreFailure { failed: 1 })), "{update:?}");
     let told = loop {
-        if let Event::Alarm(alarm) = soon(node.events.recv()).await.expect("it runs") {
+        if let ReplicatorEvent::Alarm(alarm) = soon(node.events.recv()).await.expect("it runs") {
             break alarm;
         }
     };
-    assert_eq!(told, Alarm::Store(StoreError("no space left".into())));
+    assert_eq!(told, ReplicatorAlarm::Store(StoreError("no space left".into())));
     soon(node.running.stop()).await.expect("the Replicator did not panic");
 }
 

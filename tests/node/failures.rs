@@ -5,11 +5,11 @@ use std::error::Error;
 use std::sync::{Arc, Mutex};
 
 use ostraca::ddata::id::ReplicaId;
-use ostraca::ddata::replicator::wire::{Body, Message};
-use ostraca::net::Class;
-use ostraca::node::outgoing::{NotSent, Outgoing};
+use ostraca::ddata::replicator::wire::{Body, ReplicatorMessage};
+use ostraca::net::TrafficClass;
+use ostraca::node::message_sender::{MessageSender, NotSent};
 use ostraca::node::parts::start_replicator;
-use ostraca::node::wiring::Fact;
+use ostraca::node::routes::Fact;
 use ostraca::prelude::*;
 
 use crate::cluster::{Cluster, Plan, epoch, eventually, setup, single, soon};
@@ -158,9 +158,9 @@ type Offered = Arc<Mutex<BTreeMap<(ReplicaId, u64), usize>>>;
 /// A network whose bulk lanes accept only one part of each transfer.
 struct Narrow(Offered);
 
-impl Outgoing for Narrow {
-    fn send(&mut self, to: ReplicaId, _: Class, message: &[u8]) -> Result<(), NotSent> {
-        let message = Message::decode(message).expect("the Replicator's messages decode");
+impl MessageSender for Narrow {
+    fn send(&mut self, to: ReplicaId, _: TrafficClass, message: &[u8]) -> Result<(), NotSent> {
+        let message = ReplicatorMessage::decode(message).expect("the Replicator's messages decode");
         let Body::Part { transfer, .. } = message.body else { return Ok(()) };
         let mut offered = self.0.lock().expect("no test panics under it");
         let times = offered.entry((to, transfer)).or_default();

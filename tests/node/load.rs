@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ostraca::node::InboxLimits;
-use ostraca::node::wiring::Event;
+use ostraca::node::routes::ReplicatorEvent;
 use ostraca::prelude::*;
 
 use crate::cluster::{Cluster, Plan, eventually, hold, soon};
@@ -94,9 +94,9 @@ async fn node_gets_installed_and_synced_events() {
         heard.push(soon(events.recv()).await.expect("the Replicator runs"));
     }
     assert!(
-        matches!(&heard[0], Event::Installed(epoch) if epoch.members().len() == 3),
+        matches!(&heard[0], ReplicatorEvent::Installed(epoch) if epoch.members().len() == 3),
         "{heard:?}"
     );
-    assert!(matches!(&heard[1], Event::Synced(_)), "{heard:?}");
+    assert!(matches!(&heard[1], ReplicatorEvent::Synced(_)), "{heard:?}");
     cluster.stop().await;
 }

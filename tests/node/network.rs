@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use libp2p::PeerId;
 use ostraca::ddata::id::ReplicaId;
-use ostraca::net::{Class, Inbound, NodeId, Receiver};
-use ostraca::node::outgoing::{NotSent, Outgoing};
+use ostraca::net::{Inbound, NodeId, Receiver, TrafficClass};
+use ostraca::node::message_sender::{MessageSender, NotSent};
 use tokio::sync::mpsc;
 
-type Envelope = (NodeId, Class, Vec<u8>);
+type Envelope = (NodeId, TrafficClass, Vec<u8>);
 
 #[derive(Default)]
 struct State {
@@ -63,8 +63,8 @@ pub(crate) struct Port {
     network: Network,
 }
 
-impl Outgoing for Port {
-    fn send(&mut self, to: ReplicaId, class: Class, message: &[u8]) -> Result<(), NotSent> {
+impl MessageSender for Port {
+    fn send(&mut self, to: ReplicaId, class: TrafficClass, message: &[u8]) -> Result<(), NotSent> {
         let state = self.network.0.lock().expect("no test panics under it");
         if state.cut.contains(&to) || state.cut.contains(&self.me.incarnation) {
             return Err(NotSent::NoLink);

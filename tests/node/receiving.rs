@@ -5,19 +5,19 @@ use std::sync::Arc;
 use futures::FutureExt;
 use ostraca::cluster::lease::LeaseMessage;
 use ostraca::cluster::wire::ClusterMessage;
-use ostraca::ddata::replicator::wire::{Body, Message};
-use ostraca::net::{Busy, Class, Inbound};
+use ostraca::ddata::replicator::wire::{Body, ReplicatorMessage};
+use ostraca::net::{Busy, Inbound, TrafficClass};
 use ostraca::node::InboxLimits;
-use ostraca::node::wiring::{self, Part};
+use ostraca::node::routes::{self, Subsystem};
 
 use crate::cluster::{Plan, eventually, hold, soon};
 use crate::network::node_id;
 
 fn message() -> Vec<u8> {
-    Message { epoch: None, body: Body::Used(vec![]) }.encode()
+    ReplicatorMessage { epoch: None, body: Body::Used(vec![]) }.encode()
 }
 
-fn inbound(class: Class, body: &[u8]) -> Inbound<'_> {
+fn inbound(class: TrafficClass, body: &[u8]) -> Inbound<'_> {
     Inbound { from: node_id(1), class, fields: &[], body }
 }
 
@@ -32,17 +32,17 @@ async fn full_inbox_makes_lanes_wait_for_room() {
         let receiver = cluster.nodes[0].receiver.clone();
         let held = hold(&cluster.at(0)).await;
         for _ in 0..4 {
-            assert_eq!(receiver.receive(inbound(Class::Data, &body)), Ok(()));
+            assert_eq!(receiver.receive(inbound(TrafficClass::Data, &body)), Ok(()));
         }
-        assert_eq!(receiver.receive(inbound(Class::Data, &body)), Err(Busy));
-        let mut ready = receiver.ready(Class::Data);
+        assert_eq!(receiver.receive(inbound(TrafficClass::Data, &body)), Err(Busy));
+        let mut ready = receiver.ready(TrafficClass::Data);
         assert_eq!((&mut ready).now_or_never(), None);
         let load = cluster.at(0).load();
         assert_eq!((load.waiting.messages, load.received), (4, 4));
         assert_eq!(load.waiting.message_bytes, body.len() * 4);
         drop(held);
         soon(ready).await;
-        assert_eq!(receiver.receive(inbound(Class::Data, &body)), Ok(()));
+        assert_eq!(receiver.receive(inbound(TrafficClass::Data, &body)), Ok(()));
         cluster.stop().await;
     }
 }
@@ -53,13 +53,13 @@ async fn malformed_messages_are_counted_and_skipped() {
     let receiver = cluster.nodes[0].receiver.clone();
     let deep = vec![0x91; 5_000];
     for garbage in [&b""[..], b"\xc1", b"hello", &deep, &[0xff; 64]] {
-        assert_eq!(receiver.receive(inbound(Class::Data, garbage)), Ok(()));
+        assert_eq!(receiver.receive(inbound(TrafficClass::Data, garbage)), Ok(()));
     }
-    assert_eq!(receiver.receive(inbound(Class::User, &message())), Ok(()));
+    assert_eq!(receiver.receive(inbound(TrafficClass::User, &message())), Ok(()));
     let load = cluster.at(0).load();
     assert_eq!((load.undecodable, load.received, load.waiting.messages), (6, 0, 0));
     let inputs = load.turns.inputs;
-    for class in [Class::Control, Class::Data, Class::Bulk] {
+    for class in [TrafficClass::Control, TrafficClass::Data, TrafficClass::Bulk] {
         assert_eq!(receiver.receive(inbound(class, &message())), Ok(()));
         receiver.pause(class);
     }
@@ -76,18 +76,22 @@ async fn control_messages_reach_their_part_or_are_counted() {
     let receiver = cluster.nodes[0].receiver.clone();
     let say = |names: &[&str], body: &[u8]| {
         let fields: Vec<Arc<str>> = names.iter().map(|name| Arc::from(*name)).collect();
-        let inbound = Inbound { fields: &fields, ..inbound(Class::Control, body) };
+        let inbound = Inbound { fields: &fields, ..inbound(TrafficClass::Control, body) };
         assert_eq!(receiver.receive(inbound), Ok(()));
         let load = cluster.at(0).load();
         (load.received, load.undecodable)
     };
-    let release = wiring::say(&LeaseMessage::Release { number: 1 });
-    assert_eq!(say(Part::Lease.header(), &release), (1, 0));
+    let release = routes::say(&LeaseMessage::Release { number: 1 });
+    assert_eq!(say(Subsystem::Lease.header(), &release), (1, 0));
     assert_eq!(say(&["another"], &release), (1, 1), "a part that only a later release has");
-    assert_eq!(say(Part::Lease.header(), b"\xc1"), (1, 2));
-    let heartbeat = wiring::say(&ClusterMessage::Heartbeat(1));
-    assert_eq!(say(Part::Membership.header(), &heartbeat), (1, 3), "this node has no membership");
-    assert_eq!(say(Part::Replicator.header(), &message()), (2, 3));
+    assert_eq!(say(Subsystem::Lease.header(), b"\xc1"), (1, 2));
+    let heartbeat = routes::say(&ClusterMessage::Heartbeat(1));
+    assert_eq!(
+        say(Subsystem::Membership.header(), &heartbeat),
+        (1, 3),
+        "this node has no membership"
+    );
+    assert_eq!(say(Subsystem::Replicator.header(), &message()), (2, 3));
     cluster.stop().await;
 }
 
@@ -96,6 +100,6 @@ async fn stopped_node_makes_no_lane_wait() {
     let cluster = Plan { nodes: 1, ..Plan::default() }.start().await;
     let receiver = cluster.nodes[0].receiver.clone();
     cluster.stop().await;
-    assert_eq!(receiver.receive(inbound(Class::Data, &message())), Ok(()));
-    soon(receiver.ready(Class::Data)).await;
+    assert_eq!(receiver.receive(inbound(TrafficClass::Data, &message())), Ok(()));
+    soon(receiver.ready(TrafficClass::Data)).await;
 }

@@ -2,11 +2,11 @@
 
 use futures::FutureExt;
 use ostraca::ddata::id::ReplicaId;
-use ostraca::net::Class;
-use ostraca::node::outgoing::{NotSent, Outgoing};
+use ostraca::net::TrafficClass;
+use ostraca::node::message_sender::{MessageSender, NotSent};
 use ostraca::node::parts::start_replicator;
 use ostraca::node::replicator::{FlushError, QueryError};
-use ostraca::node::wiring::{Event, Fact};
+use ostraca::node::routes::{Fact, ReplicatorEvent};
 use ostraca::prelude::*;
 
 use crate::cluster::{Cluster, epoch, eventually, hold, setup, soon};
@@ -106,8 +106,8 @@ async fn dropping_the_running_handle_stops_the_replicator() {
 /// A network that panics, as a bug would.
 struct Broken;
 
-impl Outgoing for Broken {
-    fn send(&mut self, _: ReplicaId, _: Class, _: &[u8]) -> Result<(), NotSent> {
+impl MessageSender for Broken {
+    fn send(&mut self, _: ReplicaId, _: TrafficClass, _: &[u8]) -> Result<(), NotSent> {
         panic!("a bug of ours");
     }
 }
@@ -126,7 +126,7 @@ async fn panic_of_the_replicator_fails_all_requests() {
     while let Some(event) = soon(node.events.recv()).await {
         last = Some(event);
     }
-    assert_eq!(last, Some(Event::Failed("a bug of ours".to_owned())));
+    assert_eq!(last, Some(ReplicatorEvent::Failed("a bug of ours".to_owned())));
     let failed = soon(node.running.stop()).await.expect_err("it panicked");
     assert_eq!(failed.message, "a bug of ours");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use libp2p::Multiaddr;
-use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::config::DowningStrategyName;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -48,7 +48,7 @@ impl Hosts {
     }
 
     /// Starts a cluster of five members, three of which are seeds, and waits until all agree.
-    async fn five(test: &str, downing: StrategyName) -> Option<(Self, Vec<Running>)> {
+    async fn five(test: &str, downing: DowningStrategyName) -> Option<(Self, Vec<Running>)> {
         let seeds: Vec<_> = (0..SEEDS).map(|host| hosts::order(host).listen).collect();
         let mut hosts = Self::new(test, HOSTS, &seeds).await?;
         for order in &mut hosts.orders {
@@ -121,7 +121,7 @@ pub(crate) async fn serves_nothing(member: &mut Running) {
 
 /// Partitions two seeds from the three other members. The two stop; restarted during the partition,
 /// they must not found a second cluster, because they remember the existing one.
-async fn the_three_stay_and_the_two_go(test: &str, downing: StrategyName) {
+async fn the_three_stay_and_the_two_go(test: &str, downing: DowningStrategyName) {
     let Some((hosts, mut all)) = Hosts::five(test, downing).await else { return };
     assert!(all[0].writes().await);
     let cluster = all[0].view().await.cluster;
@@ -159,19 +159,21 @@ async fn the_three_stay_and_the_two_go(test: &str, downing: StrategyName) {
 #[tokio::test(flavor = "multi_thread")]
 async fn keep_majority_keeps_the_larger_side_of_a_partition() {
     let test = "keep_majority_keeps_the_larger_side_of_a_partition";
-    the_three_stay_and_the_two_go(test, StrategyName::KeepMajority).await;
+    the_three_stay_and_the_two_go(test, DowningStrategyName::KeepMajority).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn static_quorum_keeps_the_side_with_the_quorum() {
     let test = "static_quorum_keeps_the_side_with_the_quorum";
-    the_three_stay_and_the_two_go(test, StrategyName::StaticQuorum).await;
+    the_three_stay_and_the_two_go(test, DowningStrategyName::StaticQuorum).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn manual_keeps_both_sides_but_only_the_larger_serves() {
     let test = "manual_keeps_both_sides_but_only_the_larger_serves";
-    let Some((hosts, mut all)) = Hosts::five(test, StrategyName::Manual).await else { return };
+    let Some((hosts, mut all)) = Hosts::five(test, DowningStrategyName::Manual).await else {
+        return;
+    };
     let everybody = ids(&all);
     hosts.network.partition(&[0, 1], &[2, 3, 4]);
     let (two, three) = all.split_at_mut(2);
@@ -199,7 +201,7 @@ async fn manual_keeps_both_sides_but_only_the_larger_serves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn down_all_stops_both_sides() {
     let test = "down_all_stops_both_sides";
-    let Some((hosts, all)) = Hosts::five(test, StrategyName::DownAll).await else { return };
+    let Some((hosts, all)) = Hosts::five(test, DowningStrategyName::DownAll).await else { return };
     hosts.network.partition(&[0, 1], &[2, 3, 4]);
     for member in all {
         let end = member.ends().await;
@@ -214,7 +216,7 @@ async fn member_paused_for_two_seconds_stays_reachable() {
     /// Silence that the failure detector accepts by default; a longer pause is rightly suspected.
     const ACCEPTABLE: Duration = Duration::from_secs(3);
     let test = "member_paused_for_two_seconds_stays_reachable";
-    let strategy = StrategyName::default();
+    let strategy = DowningStrategyName::default();
     let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     let paused_at = Instant::now();
     all[3].peer.pause().await;
@@ -234,7 +236,7 @@ async fn member_paused_for_two_seconds_stays_reachable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_member_is_removed_and_rejoins_after_a_restart() {
     let test = "killed_member_is_removed_and_rejoins_after_a_restart";
-    let strategy = StrategyName::default();
+    let strategy = DowningStrategyName::default();
     let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     assert!(all[0].writes().await);
     let cluster = all[0].view().await.cluster;
@@ -261,7 +263,7 @@ async fn killed_member_is_removed_and_rejoins_after_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn known_failure_22_quickly_restarted_member_is_up_only_once() {
     let test = "known_failure_22_quickly_restarted_member_is_up_only_once";
-    let strategy = StrategyName::default();
+    let strategy = DowningStrategyName::default();
     let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     for host in [3, 1] {
         let killed = all.remove(host);
@@ -278,7 +280,7 @@ async fn known_failure_22_quickly_restarted_member_is_up_only_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_host_stops_serving_and_is_removed() {
     let test = "silent_host_stops_serving_and_is_removed";
-    let strategy = StrategyName::default();
+    let strategy = DowningStrategyName::default();
     let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     let mut silent = all.remove(3);
     hosts.network.cut(3);
@@ -300,7 +302,7 @@ async fn silent_host_stops_serving_and_is_removed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn terminated_member_leaves_without_suspicion() {
     let test = "terminated_member_leaves_without_suspicion";
-    let strategy = StrategyName::default();
+    let strategy = DowningStrategyName::default();
     let Some((_hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     for host in [4, 0] {
         let leaver = all.remove(host);
@@ -321,7 +323,7 @@ async fn terminated_member_leaves_without_suspicion() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rolling_restart_always_keeps_a_majority() {
     let test = "rolling_restart_always_keeps_a_majority";
-    let strategy = StrategyName::default();
+    let strategy = DowningStrategyName::default();
     let Some((hosts, mut all)) = Hosts::five(test, strategy).await else { return };
     let cluster = all[0].view().await.cluster;
     assert!(all[0].writes().await);

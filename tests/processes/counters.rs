@@ -75,11 +75,11 @@ impl Entity for Counter {
         }
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         rmp_serde::to_vec(&self.0).ok()
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.0 = rmp_serde::from_slice(state)?;
         Ok(())
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::config::DowningStrategyName;
 use tempfile::TempDir;
 
 use crate::cluster::{Hosts, agree, ids, lose, serves_nothing};
@@ -30,7 +30,7 @@ impl Four {
         let dir = tempfile::tempdir().expect("a directory");
         let journal = dir.path().join("lease");
         for order in &mut hosts.orders {
-            order.downing = StrategyName::LeaseMajority;
+            order.downing = DowningStrategyName::LeaseMajority;
             order.lease = Some(journal.clone());
         }
         let mut all = hosts.start_all().await;

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::config::DowningStrategyName;
 use ostraca::cluster::member::Address;
 use ostraca::config::Config;
-use ostraca::net::config::Limits;
-use ostraca::node::lease::Lease;
+use ostraca::net::config::NetLimits;
+use ostraca::node::lease::LeaseDeadline;
 use ostraca::prelude::*;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -45,7 +45,7 @@ fn hits() -> Key<PNCounter> {
 
 fn config(order: &Order) -> Config {
     let mut config = Config { net: order.config(), ..Config::default() };
-    config.net.limits = Limits::default();
+    config.net.limits = NetLimits::default();
     let address = |seed: &Multiaddr| Address::new(seed.to_string()).expect("short");
     config.cluster.seeds = order.seeds.iter().map(address).collect();
     if order.seeds.iter().any(|seed| seed.to_string().starts_with("/dns4/")) {
@@ -54,7 +54,7 @@ fn config(order: &Order) -> Config {
     config.cluster.downing.strategy = order.downing;
     config.cluster.downing.lease_majority.acquire_lease_delay_for_minority = MINORITY_WAITS;
     config.sharding.number_of_shards = SHARDS;
-    if order.downing == StrategyName::StaticQuorum {
+    if order.downing == DowningStrategyName::StaticQuorum {
         config.cluster.downing.static_quorum.quorum_size = QUORUM_SIZE;
     }
     config
@@ -85,7 +85,7 @@ impl Told {
 struct Handles {
     cluster: Cluster,
     replicator: Replicator,
-    lease: Lease,
+    lease: LeaseDeadline,
     told: Arc<Mutex<Told>>,
     writes: Arc<AtomicBool>,
     counters: Option<Counters>,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use ostraca::node::downing::{DowningLease, LeaseError, LeaseName};
+use ostraca::node::downing_lease::{DowningLease, LeaseError, LeaseName};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::peer::PATIENCE;

@@ -12,13 +12,13 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
-use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::config::DowningStrategyName;
 use ostraca::ddata::id::ReplicaId;
-use ostraca::net::config::{Config, Limits, Secret};
-use ostraca::net::handle::{Event, Net};
+use ostraca::net::config::{NetConfig, NetLimits, Secret};
+use ostraca::net::handle::{Net, NetEvent};
 use ostraca::net::identity::Identity;
 use ostraca::net::lane::SendError;
-use ostraca::net::{Busy, Class, Inbound, Receiver, address};
+use ostraca::net::{Busy, Inbound, Receiver, TrafficClass, address};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::sync::mpsc;
 
@@ -52,14 +52,14 @@ pub(crate) struct Order {
     /// Seeds of a member.
     pub(crate) seeds: Vec<Multiaddr>,
     /// Downing strategy of a member.
-    pub(crate) downing: StrategyName,
+    pub(crate) downing: DowningStrategyName,
     /// Journal file of the lease of `lease-majority`.
     pub(crate) lease: Option<PathBuf>,
 }
 
 impl Default for Order {
     fn default() -> Self {
-        let limits = Limits::default();
+        let limits = NetLimits::default();
         Self {
             kind: Kind::Transport,
             listen: "/ip4/127.0.0.1/tcp/0".parse().expect("a constant"),
@@ -67,7 +67,7 @@ impl Default for Order {
             link_down: limits.link_down_max,
             data_dir: None,
             seeds: Vec::new(),
-            downing: StrategyName::default(),
+            downing: DowningStrategyName::default(),
             lease: None,
         }
     }
@@ -94,7 +94,8 @@ impl Order {
         let [kind, listen, user, link, dir, seeds, downing, lease] = parts[..] else {
             panic!("no order: {text:?}")
         };
-        let strategy = StrategyName::ALL.into_iter().find(|name| name.to_string() == downing);
+        let strategy =
+            DowningStrategyName::ALL.into_iter().find(|name| name.to_string() == downing);
         let seeds = seeds.split_whitespace().map(|seed| seed.parse().expect("an address"));
         let path = |text: &str| Some(PathBuf::from(text)).filter(|_| !text.is_empty());
         let millis = |text: &str| Duration::from_millis(text.parse().expect("milliseconds"));
@@ -117,18 +118,18 @@ impl Order {
         })
     }
 
-    pub(crate) fn config(&self) -> Config {
-        Config {
+    pub(crate) fn config(&self) -> NetConfig {
+        NetConfig {
             listen: vec![self.listen.clone()],
             secret: Secret::new([7; 32]).ok().map(Into::into),
             data_dir: self.data_dir.clone(),
-            limits: Limits {
+            limits: NetLimits {
                 tcp_user_timeout: self.user_timeout,
                 link_down_max: self.link_down,
                 back_off: (Duration::from_millis(20), Duration::from_millis(500)),
-                ..Limits::default()
+                ..NetLimits::default()
             },
-            ..Config::default()
+            ..NetConfig::default()
         }
     }
 }
@@ -181,7 +182,7 @@ impl Receiver for Counts {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {}.boxed() // never called: the receiver always has room
     }
 }
@@ -225,21 +226,21 @@ async fn serve(order: &Order) {
 }
 
 impl Served {
-    fn hears(&mut self, event: Event) {
+    fn hears(&mut self, event: NetEvent) {
         match event {
-            Event::Up { node, .. } => {
+            NetEvent::Up { node, .. } => {
                 self.known.insert(node.peer, node.incarnation);
                 tell(&format!("up {}", node.peer));
             }
-            Event::NewIncarnation { node, is_proof, .. } => {
+            NetEvent::NewIncarnation { node, is_proof, .. } => {
                 tell(&format!("reborn {} {is_proof}", node.peer));
             }
-            Event::Closed { node } => tell(&format!("closed {}", node.peer)),
-            Event::LaneBroken { class, messages, .. } => {
+            NetEvent::Closed { node } => tell(&format!("closed {}", node.peer)),
+            NetEvent::LaneBroken { class, messages, .. } => {
                 tell(&format!("broken {class:?} {messages}"));
             }
-            Event::DialRefused { reason, .. } => tell(&format!("dial-refused {reason}")),
-            Event::Refused { refusal, .. } => tell(&format!("refused {refusal}")),
+            NetEvent::DialRefused { reason, .. } => tell(&format!("dial-refused {reason}")),
+            NetEvent::Refused { refusal, .. } => tell(&format!("refused {refusal}")),
             _ => {}
         }
     }
@@ -281,7 +282,7 @@ impl Served {
         // at all.
         let left = self.senders.values().map(|sender| sender.left.load(Ordering::SeqCst));
         let left: u64 = left.sum();
-        let lanes = self.senders.keys().filter_map(|to| self.net.lane(*to, Class::User));
+        let lanes = self.senders.keys().filter_map(|to| self.net.lane(*to, TrafficClass::User));
         let stats: Vec<_> = lanes.map(|lane| lane.stats()).collect();
         let unacknowledged = left + stats.iter().map(|stats| stats.unacknowledged).sum::<u64>();
         let resent: u64 = stats.iter().map(|stats| stats.resent).sum();
@@ -319,7 +320,7 @@ async fn send_one(net: &Net, to: ReplicaId, number: u64, len: usize, was_full: &
     let mut body = number.to_be_bytes().to_vec();
     body.resize(len.max(8), 0);
     loop {
-        let Some(lane) = net.lane(to, Class::User) else { return false };
+        let Some(lane) = net.lane(to, TrafficClass::User) else { return false };
         match lane.send(&[], &body) {
             Ok(()) => return true,
             Err(SendError::Full { .. }) => {

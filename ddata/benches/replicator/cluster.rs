@@ -3,17 +3,19 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::bug::Canary;
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::data::Registry;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
-use ostraca_ddata::replicator::port::{Input, Output};
-use ostraca_ddata::replicator::request::{Reply, Request, RequestError, RequestId};
-use ostraca_ddata::replicator::wire::Message;
-use ostraca_ddata::replicator::{Replicator, Setup};
+use ostraca_ddata::replicator::port::{ReplicatorInput, ReplicatorOutput};
+use ostraca_ddata::replicator::request::{
+    ReplicatorReply, ReplicatorRequest, RequestError, RequestId,
+};
+use ostraca_ddata::replicator::wire::ReplicatorMessage;
+use ostraca_ddata::replicator::{Replicator, ReplicatorParameters};
 
 use crate::ratio;
 
@@ -28,14 +30,14 @@ pub(crate) enum Wire {
 
 /// What waits for a node.
 enum Mail {
-    Input(Input),
+    Input(ReplicatorInput),
     Bytes(ReplicaId, Vec<u8>),
 }
 
 struct Node {
     machine: Replicator,
     inbox: Vec<Mail>,
-    out: Outbox<Output>,
+    out: Outbox<ReplicatorOutput>,
     busy: Duration,
 }
 
@@ -54,7 +56,7 @@ pub(crate) struct Cluster {
     /// Nothing reaches this node, nothing leaves it.
     pub(crate) cut_off: Option<usize>,
     pub(crate) traffic: Traffic,
-    pub(crate) replies: Vec<Result<Reply, RequestError>>,
+    pub(crate) replies: Vec<Result<ReplicatorReply, RequestError>>,
 }
 
 /// One way over a fast network.
@@ -72,9 +74,15 @@ impl Cluster {
         let epoch = Epoch::founding(id, members.clone(), EpochSettings::default());
         let epoch = std::sync::Arc::new(epoch.expect("members are distinct"));
         let node = |(seed, me)| {
-            let (config, registry) = (Config::default(), Registry::new());
-            let setup = Setup { me, config, registry, seed, canary: Canary::none() };
-            let inbox = vec![Mail::Input(Input::Found(epoch.clone()))];
+            let (config, registry) = (ReplicatorConfig::default(), Registry::new());
+            let setup = ReplicatorParameters {
+                me,
+                config,
+                registry,
+                seed,
+                fault_injection: FaultInjection::none(),
+            };
+            let inbox = vec![Mail::Input(ReplicatorInput::Found(epoch.clone()))];
             let (machine, out) = (Replicator::new(setup), Outbox::new());
             Node { machine, inbox, out, busy: Duration::ZERO }
         };
@@ -90,9 +98,9 @@ impl Cluster {
         &self.nodes[node].machine
     }
 
-    pub(crate) fn ask(&mut self, node: usize, request: Request) {
+    pub(crate) fn ask(&mut self, node: usize, request: ReplicatorRequest) {
         self.next += 1;
-        let input = Input::Request { id: RequestId(self.next), request };
+        let input = ReplicatorInput::Request { id: RequestId(self.next), request };
         self.nodes[node].inbox.push(Mail::Input(input));
     }
 
@@ -130,7 +138,7 @@ impl Cluster {
             }
             if self.is_due(index, mono) {
                 let node = &mut self.nodes[index];
-                node.machine.handle(now, Input::Tick, &mut node.out);
+                node.machine.handle(now, ReplicatorInput::Tick, &mut node.out);
             }
             self.perform(index)
         });
@@ -152,12 +160,12 @@ impl Cluster {
         let (from, mut sent) = (node.machine.id(), Vec::new());
         for output in node.out.drain() {
             match output {
-                Output::Send { to, message, .. } => {
+                ReplicatorOutput::Send { to, message, .. } => {
                     let to = (0..).find(|node| replica(*node) == to).expect("a member");
                     self.traffic.messages += 1;
                     sent.push((to, posted(self.wire, from, message, &mut self.traffic)));
                 }
-                Output::Reply { reply, .. } => self.replies.push(reply),
+                ReplicatorOutput::Reply { reply, .. } => self.replies.push(reply),
                 _ => {}
             }
         }
@@ -165,9 +173,9 @@ impl Cluster {
     }
 }
 
-fn posted(wire: Wire, from: ReplicaId, message: Message, traffic: &mut Traffic) -> Mail {
+fn posted(wire: Wire, from: ReplicaId, message: ReplicatorMessage, traffic: &mut Traffic) -> Mail {
     match wire {
-        Wire::Handed => Mail::Input(Input::Message { from, message }),
+        Wire::Handed => Mail::Input(ReplicatorInput::Message { from, message }),
         Wire::Encoded => {
             let bytes = message.encode();
             traffic.bytes += bytes.len() as u64;
@@ -176,12 +184,12 @@ fn posted(wire: Wire, from: ReplicaId, message: Message, traffic: &mut Traffic) 
     }
 }
 
-fn opened(mail: Mail) -> Input {
+fn opened(mail: Mail) -> ReplicatorInput {
     match mail {
         Mail::Input(input) => input,
         Mail::Bytes(from, bytes) => {
-            let message = Message::decode(&bytes).expect("our own bytes");
-            Input::Message { from, message }
+            let message = ReplicatorMessage::decode(&bytes).expect("our own bytes");
+            ReplicatorInput::Message { from, message }
         }
     }
 }

@@ -3,7 +3,7 @@
 //! rounds, messages and bytes.
 //!
 //! A [`Plan`] describes one cluster. A run founds it, fills the key, and then makes the changes one
-//! after the other, each on a node that the seed selects. The [`Outcome`] covers only these
+//! after the other, each on a node that the seed selects. The [`RunOutcome`] covers only these
 //! changes. The same plan gives the same outcome on every machine.
 //!
 //! ```
@@ -22,16 +22,17 @@ use std::time::Duration;
 
 use crate::causal::CausalContext;
 use crate::key::{Key, KeyName};
-use crate::replicator::config::Config;
+use crate::replicator::config::ReplicatorConfig;
 use crate::replicator::epoch::{Epoch, EpochId, EpochSettings, MEMBERS_MAX};
 use crate::replicator::port::Peer;
-use crate::replicator::request::{Request, Update, WriteConsistency};
+use crate::replicator::request::{ReplicatorRequest, Update, WriteConsistency};
 use crate::sim::{
-    Fault, Faults, LaneLoss, LaneRule, LinkQuality, NodeIndex, Setup, SimTime, Simulation, Stream,
+    Fault, Faults, LaneLoss, LaneRule, LinkQuality, NodeIndex, RandomStream, SimTime, Simulation,
+    SimulationSetup,
 };
 use crate::types::{LWWRegister, ORMap, ORSet};
 
-use replica::{Command, ConvergenceObserver, Replica, id_of};
+use replica::{ConvergenceObserver, Replica, ReplicaCommand, id_of};
 
 /// Maximum number of replicas of a simulated cluster, which is the maximum of a configuration.
 pub const NODES_MAX: usize = MEMBERS_MAX;
@@ -45,7 +46,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// The kind of data that is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DataKind {
     /// An `LWWRegister<u64>` that is set.
     LwwRegister,
     /// An `ORSet<u64>` that gets an element.
@@ -56,7 +57,7 @@ pub enum Kind {
 
 /// Durability that a change needs before its author is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum WriteDurability {
     /// The author's own replica (`WriteLocal`).
     Local,
     /// A majority of the replicas (`WriteMajority`).
@@ -76,9 +77,9 @@ pub struct Plan {
     /// links behave like connections, which report their failure.
     pub loss: f64,
     /// Type of the changed data.
-    pub kind: Kind,
+    pub kind: DataKind,
     /// Durability that the author waits for.
-    pub level: Level,
+    pub level: WriteDurability,
     /// Number of entries of the set or map before the changes.
     pub entries: u64,
     /// Number of changes, at least 1.
@@ -96,8 +97,8 @@ impl Default for Plan {
             seed: 1,
             one_way: Duration::from_millis(1),
             loss: 0.0,
-            kind: Kind::OrMap,
-            level: Level::Local,
+            kind: DataKind::OrMap,
+            level: WriteDurability::Local,
             entries: 100,
             changes: 10,
             partition: None,
@@ -108,7 +109,7 @@ impl Default for Plan {
 /// Why a run has no outcome.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failed {
+pub enum RunFailure {
     /// A value of the plan is out of range.
     #[error("{what} is {found}; it must be {allowed}")]
     Unfit {
@@ -137,7 +138,7 @@ pub enum Failed {
 
 /// Messages of some kind that all nodes sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct MessageTotals {
     /// Number of these messages.
     pub messages: u64,
     /// Bytes of the encoded messages.
@@ -146,23 +147,23 @@ pub struct Sent {
 
 /// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// For each change the times at which the replicas had it, the author's included, from the
     /// change or the heal; ascending.
     pub seen: Vec<Vec<Duration>>,
     /// For each change the time at which its author was answered; with a partition, the later one.
     pub answered: Vec<Duration>,
     /// Pushes, their acknowledgements and reads for all changes.
-    pub pushed: Sent,
+    pub pushed: MessageTotals,
     /// Anti-entropy for all changes: comparisons, their answers and the repairs in them.
-    pub compared: Sent,
+    pub compared: MessageTotals,
     /// Bytes of the shortest push: the lower bound for spreading a change, per replica.
     pub push_bytes: u64,
     /// Simulated time of the whole run.
     pub simulated: Duration,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Returns the mean time until the last replica had a change.
     #[must_use]
     pub fn converged(&self) -> Duration {
@@ -179,7 +180,7 @@ impl Outcome {
 
 /// Lower bounds for one change that hold for every protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound {
+pub struct LowerBounds {
     /// One-way trips: 1 without loss. With loss, the trips in which a sender that repeats every
     /// round trip reaches all replicas with probability ½.
     pub rounds: f64,
@@ -189,7 +190,7 @@ pub struct Bound {
     pub bytes: f64,
 }
 
-impl Bound {
+impl LowerBounds {
     /// Computes the bounds for a plan whose shortest push has `push_bytes` bytes.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of simulated nodes are small")]
@@ -213,9 +214,9 @@ impl Bound {
 /// Runs a plan. Calls `progress` after each change with the number of changes done.
 ///
 /// # Errors
-/// [`Failed::Unfit`] for an invalid plan, [`Failed::TooLong`] if a change does not reach all
+/// [`RunFailure::Unfit`] for an invalid plan, [`RunFailure::TooLong`] if a change does not reach all
 /// replicas.
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<Outcome, Failed> {
+pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<RunOutcome, RunFailure> {
     check_plan(plan)?;
     let mut run = Measurement::found(plan);
     run.fill()?;
@@ -226,9 +227,9 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<Outcome, Fail
     Ok(run.outcome())
 }
 
-fn check_plan(plan: &Plan) -> Result<(), Failed> {
+fn check_plan(plan: &Plan) -> Result<(), RunFailure> {
     let unfit = |what, found: &dyn ToString, allowed| {
-        Err(Failed::Unfit { what, found: found.to_string(), allowed })
+        Err(RunFailure::Unfit { what, found: found.to_string(), allowed })
     };
     if !(2..=NODES_MAX).contains(&plan.nodes) {
         return unfit("the number of nodes", &plan.nodes, "2 to 10000");
@@ -252,10 +253,10 @@ fn check_plan(plan: &Plan) -> Result<(), Failed> {
 struct Measurement<'a> {
     plan: &'a Plan,
     sim: Simulation<Replica, ConvergenceObserver>,
-    chance: Stream,
+    chance: RandomStream,
     key: KeyName,
     value: u64,
-    outcome: Outcome,
+    outcome: RunOutcome,
 }
 
 impl<'a> Measurement<'a> {
@@ -268,15 +269,15 @@ impl<'a> Measurement<'a> {
         };
         let lossy = LaneRule { loss: LaneLoss::Lossy, fifo: false, ..LaneRule::STREAM };
         let lane = if plan.loss > 0.0 { lossy } else { LaneRule::STREAM };
-        let setup = Setup {
+        let setup = SimulationSetup {
             lanes: vec![lane; 3],
             faults: Faults { links: vec![link], ..Faults::none() },
-            ..Setup::new(plan.seed, plan.nodes)
+            ..SimulationSetup::new(plan.seed, plan.nodes)
         };
         let key = KeyName::from("converges");
         let watch = ConvergenceObserver::new(key.clone(), plan.nodes);
         let mut sim = Simulation::new(setup, watch, |boot| {
-            Replica::new(boot.node, boot.seed, Config::default())
+            Replica::new(boot.node, boot.seed, ReplicatorConfig::default())
         });
         let members: Vec<_> = (0..plan.nodes).map(|node| id_of(NodeIndex::new(node))).collect();
         let id = EpochId { generation: 1, number: 1 };
@@ -285,26 +286,27 @@ impl<'a> Measurement<'a> {
         let peer = |id| Peer { id, stopping: false, reachable: true };
         let peers: Vec<Peer> = members.into_iter().map(peer).collect();
         for node in (0..plan.nodes).map(NodeIndex::new) {
-            sim.command(node, Command::Found(epoch.clone()));
-            sim.command(node, Command::Members(peers.clone()));
+            sim.command(node, ReplicaCommand::Found(epoch.clone()));
+            sim.command(node, ReplicaCommand::Members(peers.clone()));
         }
-        let (chance, outcome) = (Stream::split(plan.seed, "authors", 0), Outcome::default());
+        let (chance, outcome) =
+            (RandomStream::split(plan.seed, "authors", 0), RunOutcome::default());
         Self { plan, sim, chance, key, value: 0, outcome }
     }
 
     /// Fills the set or map on every replica.
-    fn fill(&mut self) -> Result<(), Failed> {
+    fn fill(&mut self) -> Result<(), RunFailure> {
         self.settle();
         self.sim.observer_mut().expect(1);
         let request = self.update(self.plan.entries.max(1));
-        self.sim.command(NodeIndex::new(0), Command::Request(request));
+        self.sim.command(NodeIndex::new(0), ReplicaCommand::Request(request));
         self.wait(0)?;
         self.settle();
         Ok(())
     }
 
     /// Makes one change, or one on each side of a partition, and waits until all replicas have it.
-    fn change(&mut self, number: usize) -> Result<(), Failed> {
+    fn change(&mut self, number: usize) -> Result<(), RunFailure> {
         let authors = self.authors();
         let mut heals = self.sim.now();
         if let Some(span) = self.plan.partition {
@@ -317,7 +319,7 @@ impl<'a> Measurement<'a> {
         let before = self.sent();
         for author in authors {
             let request = self.update(1);
-            self.sim.command(author, Command::Request(request));
+            self.sim.command(author, ReplicaCommand::Request(request));
         }
         let begun = heals.max(self.sim.now());
         self.wait(number)?;
@@ -355,18 +357,18 @@ impl<'a> Measurement<'a> {
         [(0..half), (half..nodes)].map(|side| side.map(NodeIndex::new).collect())
     }
 
-    fn wait(&mut self, change: usize) -> Result<(), Failed> {
+    fn wait(&mut self, change: usize) -> Result<(), RunFailure> {
         let done = self.sim.try_run_until(CHANGE_TIMEOUT, |sim| sim.observer().is_done());
         let reached = self.sim.observer().seen().count();
-        done.map_err(|_| Failed::TooLong { change, reached, nodes: self.plan.nodes })
+        done.map_err(|_| RunFailure::TooLong { change, reached, nodes: self.plan.nodes })
     }
 
     fn settle(&mut self) {
         self.sim.run_for(SETTLE_TIME);
     }
 
-    fn sent(&self) -> (Sent, Sent) {
-        let mut sums = (Sent::default(), Sent::default());
+    fn sent(&self) -> (MessageTotals, MessageTotals) {
+        let mut sums = (MessageTotals::default(), MessageTotals::default());
         for (_, replica) in self.sim.processes() {
             for (sum, sent) in [(&mut sums.0, replica.pushed), (&mut sums.1, replica.compared)] {
                 sum.messages += sent.messages;
@@ -377,29 +379,29 @@ impl<'a> Measurement<'a> {
     }
 
     /// Returns an update of `entries` entries: new elements, or the next registers with new values.
-    fn update(&mut self, entries: u64) -> Request {
+    fn update(&mut self, entries: u64) -> ReplicatorRequest {
         let first = self.value;
         self.value += entries;
         let within = CHANGE_TIMEOUT;
         let level = match self.plan.level {
-            Level::Local => WriteConsistency::Local,
-            Level::Majority => WriteConsistency::majority(within),
+            WriteDurability::Local => WriteConsistency::Local,
+            WriteDurability::Majority => WriteConsistency::majority(within),
         };
         let name = self.key.as_str();
         let range = first..self.value;
         let size = self.plan.entries.max(1);
-        Request::Update(match self.plan.kind {
-            Kind::LwwRegister => {
+        ReplicatorRequest::Update(match self.plan.kind {
+            DataKind::LwwRegister => {
                 let key = Key::<LWWRegister<u64>>::new(name);
                 Update::new(&key, level, move |edit| edit.set(&range.end))
             }
-            Kind::OrSet => {
+            DataKind::OrSet => {
                 let key = Key::<ORSet<u64>>::new(name);
                 Update::new(&key, level, move |edit| {
                     range.into_iter().try_for_each(|n| edit.insert(&n).map(drop))
                 })
             }
-            Kind::OrMap => {
+            DataKind::OrMap => {
                 let key = Key::<ORMap<u64, LWWRegister<u64>>>::new(name);
                 Update::new(&key, level, move |edit| {
                     let mut set = |n: u64| edit.update(&(n % size), |register| register.set(&n));
@@ -409,10 +411,10 @@ impl<'a> Measurement<'a> {
         })
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> RunOutcome {
         let shortest = self.sim.processes().filter_map(|(_, replica)| replica.shortest_push).min();
         let simulated = Duration::from_nanos(self.sim.now().as_nanos());
-        Outcome { push_bytes: shortest.unwrap_or(0), simulated, ..self.outcome }
+        RunOutcome { push_bytes: shortest.unwrap_or(0), simulated, ..self.outcome }
     }
 }
 

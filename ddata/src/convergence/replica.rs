@@ -5,22 +5,23 @@ use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Sent, holds};
-use crate::bug::Canary;
+use super::{MessageTotals, holds};
 use crate::causal::{CausalContext, Dot};
 use crate::clock::{Instant, Now};
 use crate::data::Registry;
+use crate::fault_injection::FaultInjection;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 use crate::machine::{Machine, Outbox};
-use crate::replicator::config::Config;
+use crate::replicator::config::ReplicatorConfig;
 use crate::replicator::epoch::Epoch;
-use crate::replicator::port::{Class, Input, Output, Peer};
-use crate::replicator::request::{Request, RequestId};
-use crate::replicator::wire::{Body, Message};
-use crate::replicator::{Replicator, Setup};
+use crate::replicator::port::{LaneClass, Peer, ReplicatorInput, ReplicatorOutput};
+use crate::replicator::request::{ReplicatorRequest, RequestId};
+use crate::replicator::wire::{Body, ReplicatorMessage};
+use crate::replicator::{Replicator, ReplicatorParameters};
 use crate::sim::{
-    Direction, Effects, NodeIndex, Observer, Orders, Process, SimTime, View, Violation,
+    Direction, Effects, InvariantViolation, NodeIndex, Observer, Orders, Process, SimTime,
+    SimulationView,
 };
 
 /// Returns the replica id of a node. Nodes never restart in these simulations.
@@ -35,15 +36,15 @@ fn node_of(id: ReplicaId) -> NodeIndex {
 
 /// An input of a run to a replica.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum ReplicaCommand {
     Found(Arc<Epoch>),
     Members(Vec<Peer>),
-    Request(Request),
+    Request(ReplicatorRequest),
 }
 
 /// An event that a replica reports to the run.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum ReplicaEvent {
     /// The replica has made a change.
     Made(Dot),
     /// The replica has handled a message.
@@ -55,28 +56,29 @@ pub(super) enum Event {
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) replicator: Replicator,
-    pub(super) pushed: Sent,
-    pub(super) compared: Sent,
+    pub(super) pushed: MessageTotals,
+    pub(super) compared: MessageTotals,
     pub(super) shortest_push: Option<u64>,
-    out: Outbox<Output>,
+    out: Outbox<ReplicatorOutput>,
     requests: u64,
 }
 
 impl Replica {
-    pub(super) fn new(node: NodeIndex, seed: u64, config: Config) -> Self {
-        let (registry, canary) = (Registry::new(), Canary::none());
-        let setup = Setup { me: id_of(node), config, registry, seed, canary };
+    pub(super) fn new(node: NodeIndex, seed: u64, config: ReplicatorConfig) -> Self {
+        let (registry, fault_injection) = (Registry::new(), FaultInjection::none());
+        let setup =
+            ReplicatorParameters { me: id_of(node), config, registry, seed, fault_injection };
         Self {
             replicator: Replicator::new(setup),
-            pushed: Sent::default(),
-            compared: Sent::default(),
+            pushed: MessageTotals::default(),
+            compared: MessageTotals::default(),
             shortest_push: None,
             out: Outbox::new(),
             requests: 0,
         }
     }
 
-    fn feed(&mut self, now: Now, input: Input, fx: &mut Effects<Self>) {
+    fn feed(&mut self, now: Now, input: ReplicatorInput, fx: &mut Effects<Self>) {
         self.replicator.handle(now, input, &mut self.out);
         while !self.out.is_empty() {
             for output in std::mem::take(&mut self.out).drain() {
@@ -85,28 +87,28 @@ impl Replica {
         }
     }
 
-    fn perform(&mut self, now: Now, output: Output, fx: &mut Effects<Self>) {
+    fn perform(&mut self, now: Now, output: ReplicatorOutput, fx: &mut Effects<Self>) {
         match output {
-            Output::Send { to, class, message } => {
+            ReplicatorOutput::Send { to, class, message } => {
                 self.count(&message);
                 let lane = match class {
-                    Class::Control => 0,
-                    Class::Data => 1,
-                    Class::Bulk => 2,
+                    LaneClass::Control => 0,
+                    LaneClass::Data => 1,
+                    LaneClass::Bulk => 2,
                 };
                 fx.send(node_of(to), lane, message);
             }
-            Output::Reply { .. } => fx.emit(Event::Answered),
-            Output::Persist { id, .. } => {
+            ReplicatorOutput::Reply { .. } => fx.emit(ReplicaEvent::Answered),
+            ReplicatorOutput::Persist { id, .. } => {
                 // There is no disk: the write completes immediately.
-                let written = Input::Persisted { id, result: Ok(()) };
+                let written = ReplicatorInput::Persisted { id, result: Ok(()) };
                 self.replicator.handle(now, written, &mut self.out);
             }
             _ => {}
         }
     }
 
-    fn count(&mut self, message: &Message) {
+    fn count(&mut self, message: &ReplicatorMessage) {
         let bytes = message.encode().len() as u64;
         let sent = match &message.body {
             Body::Compare { .. } | Body::Compared { .. } => &mut self.compared,
@@ -122,37 +124,43 @@ impl Replica {
 }
 
 impl Process for Replica {
-    type Message = Message;
-    type Command = Command;
-    type Event = Event;
+    type Message = ReplicatorMessage;
+    type Command = ReplicaCommand;
+    type Event = ReplicaEvent;
     type Disk = ();
 
-    fn message(&mut self, now: Now, from: NodeIndex, message: Message, fx: &mut Effects<Self>) {
-        self.feed(now, Input::Message { from: id_of(from), message }, fx);
-        fx.emit(Event::Heard);
+    fn message(
+        &mut self,
+        now: Now,
+        from: NodeIndex,
+        message: ReplicatorMessage,
+        fx: &mut Effects<Self>,
+    ) {
+        self.feed(now, ReplicatorInput::Message { from: id_of(from), message }, fx);
+        fx.emit(ReplicaEvent::Heard);
     }
 
-    fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
+    fn command(&mut self, now: Now, command: ReplicaCommand, fx: &mut Effects<Self>) {
         match command {
-            Command::Found(epoch) => self.feed(now, Input::Found(epoch), fx),
-            Command::Members(peers) => self.feed(now, Input::Members(peers), fx),
-            Command::Request(request) => {
-                let Request::Update(update) = &request else { return };
+            ReplicaCommand::Found(epoch) => self.feed(now, ReplicatorInput::Found(epoch), fx),
+            ReplicaCommand::Members(peers) => self.feed(now, ReplicatorInput::Members(peers), fx),
+            ReplicaCommand::Request(request) => {
+                let ReplicatorRequest::Update(update) = &request else { return };
                 let (key, me) = (update.key().clone(), self.replicator.id());
                 self.requests += 1;
                 let id = RequestId(self.requests);
-                self.feed(now, Input::Request { id, request }, fx);
+                self.feed(now, ReplicatorInput::Request { id, request }, fx);
                 let value = self.replicator.peek(&key);
                 let next = value.map(|value| value.state().context().next_dot(me));
                 if let Some(Dot { actor, counter }) = next {
-                    fx.emit(Event::Made(Dot { actor, counter: counter - 1 }));
+                    fx.emit(ReplicaEvent::Made(Dot { actor, counter: counter - 1 }));
                 }
             }
         }
     }
 
     fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
-        self.feed(now, Input::Tick, fx);
+        self.feed(now, ReplicatorInput::Tick, fx);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -160,10 +168,10 @@ impl Process for Replica {
     }
 
     fn link_up(&mut self, now: Now, peer: NodeIndex, _: Direction, fx: &mut Effects<Self>) {
-        self.feed(now, Input::LinkUp(id_of(peer)), fx);
+        self.feed(now, ReplicatorInput::LinkUp(id_of(peer)), fx);
     }
 
-    fn digest(message: &Message) -> Option<u64> {
+    fn digest(message: &ReplicatorMessage) -> Option<u64> {
         Some(xxh3_64(&message.encode()))
     }
 }
@@ -211,21 +219,21 @@ impl ConvergenceObserver {
 impl Observer<Replica> for ConvergenceObserver {
     fn event(
         &mut self,
-        view: &View<'_, Replica>,
+        view: &SimulationView<'_, Replica>,
         node: NodeIndex,
-        event: &Event,
+        event: &ReplicaEvent,
         _: &mut Orders<Replica>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         match event {
-            Event::Made(dot) => {
+            ReplicaEvent::Made(dot) => {
                 self.wanted.insert(*dot);
                 self.missing = self.missing.saturating_sub(1);
             }
-            Event::Answered => {
+            ReplicaEvent::Answered => {
                 self.unanswered = self.unanswered.saturating_sub(1);
                 self.answered = view.now();
             }
-            Event::Heard => {}
+            ReplicaEvent::Heard => {}
         }
         let open = self.missing == 0 && self.seen[node.get()].is_none();
         let has = |replica| holds(replica, &self.key, &self.wanted);

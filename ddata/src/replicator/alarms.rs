@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::port::{Alarm, Output};
-use super::{Out, Replicator};
+use super::port::{ReplicatorAlarm, ReplicatorOutput};
+use super::{Replicator, ReplicatorOutbox};
 use crate::clock::{Instant, Now};
 use crate::id::ReplicaId;
 
@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(60);
 /// about a node of this cluster.
 const NAMES_MAX: usize = 64;
 
-/// Kind of [`Alarm::LargeValue`].
+/// Kind of [`ReplicatorAlarm::LargeValue`].
 const LARGE_VALUE: u8 = 1;
 
 /// The node that caused an alarm.
@@ -69,34 +69,34 @@ impl AlarmThrottle {
     }
 }
 
-const fn kind(alarm: &Alarm) -> u8 {
+const fn kind(alarm: &ReplicatorAlarm) -> u8 {
     match alarm {
-        Alarm::ImpossibleClock { .. } => 0,
-        Alarm::LargeValue { .. } => LARGE_VALUE,
-        Alarm::Undecodable { .. } => 2,
-        Alarm::WrongType { .. } => 3,
-        Alarm::Store(_) => 4,
-        Alarm::ClockAhead { .. } => 5,
-        Alarm::TooLarge { .. } => 6,
-        Alarm::Declined { .. } => 7,
+        ReplicatorAlarm::ImpossibleClock { .. } => 0,
+        ReplicatorAlarm::LargeValue { .. } => LARGE_VALUE,
+        ReplicatorAlarm::Undecodable { .. } => 2,
+        ReplicatorAlarm::WrongType { .. } => 3,
+        ReplicatorAlarm::Store(_) => 4,
+        ReplicatorAlarm::ClockAhead { .. } => 5,
+        ReplicatorAlarm::TooLarge { .. } => 6,
+        ReplicatorAlarm::Declined { .. } => 7,
     }
 }
 
 /// The peer that an alarm is about; `None` if it is about this node.
-const fn peer(alarm: &Alarm) -> Option<ReplicaId> {
+const fn peer(alarm: &ReplicatorAlarm) -> Option<ReplicaId> {
     match alarm {
-        Alarm::ImpossibleClock { from, .. }
-        | Alarm::ClockAhead { from, .. }
-        | Alarm::Undecodable { from, .. }
-        | Alarm::WrongType { from, .. }
-        | Alarm::Declined { from, .. }
-        | Alarm::TooLarge { peer: from, .. } => Some(*from),
-        Alarm::LargeValue { .. } | Alarm::Store(_) => None,
+        ReplicatorAlarm::ImpossibleClock { from, .. }
+        | ReplicatorAlarm::ClockAhead { from, .. }
+        | ReplicatorAlarm::Undecodable { from, .. }
+        | ReplicatorAlarm::WrongType { from, .. }
+        | ReplicatorAlarm::Declined { from, .. }
+        | ReplicatorAlarm::TooLarge { peer: from, .. } => Some(*from),
+        ReplicatorAlarm::LargeValue { .. } | ReplicatorAlarm::Store(_) => None,
     }
 }
 
 impl Replicator {
-    pub(super) fn alarm(&mut self, now: Now, alarm: Alarm, out: &mut Out) {
+    pub(super) fn alarm(&mut self, now: Now, alarm: ReplicatorAlarm, out: &mut ReplicatorOutbox) {
         let source = match peer(&alarm) {
             None => AlarmSource::Local,
             Some(peer) if self.peers.contains(&peer) || self.former.contains(&peer) => {
@@ -105,11 +105,11 @@ impl Replicator {
             Some(peer) => AlarmSource::Stranger(peer),
         };
         if self.alarms.due(now.mono, kind(&alarm), source) {
-            out.push(Output::Alarm(alarm));
+            out.push(ReplicatorOutput::Alarm(alarm));
         }
     }
 
-    /// Whether an [`Alarm::LargeValue`] would be raised now.
+    /// Whether an [`ReplicatorAlarm::LargeValue`] would be raised now.
     pub(super) fn large_value_alarm_is_due(&self, now: Now) -> bool {
         !self.alarms.is_recent(now.mono, LARGE_VALUE, AlarmSource::Local)
     }

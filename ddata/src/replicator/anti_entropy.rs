@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::sums::{FANOUT, Sums, differing};
-use super::wire::{At, Held, Query};
+use super::wire::{At, KeyContext, Query};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
@@ -49,7 +49,7 @@ pub(super) struct Comparison {
 
 /// The next step after an answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
+pub(super) enum SyncStep {
     /// Sends this question next.
     Ask(Query),
     /// Ends the comparison. `found`: one of the two sides lacked something.
@@ -89,10 +89,10 @@ impl Comparison {
         &mut self,
         mine: &Sums,
         theirs: &[u64],
-        held: impl Fn(&KeyName) -> Held,
-    ) -> Step {
+        held: impl Fn(&KeyName) -> KeyContext,
+    ) -> SyncStep {
         if !matches!(self.asked, Query::Root { .. }) || theirs.len() != FANOUT {
-            return Step::Nonsense;
+            return SyncStep::Nonsense;
         }
         for (top, own, other) in differing(mine.tops(), theirs) {
             if own == 0 || other == 0 {
@@ -110,12 +110,12 @@ impl Comparison {
         &mut self,
         mine: &Sums,
         theirs: &[(u8, Vec<u64>)],
-        held: impl Fn(&KeyName) -> Held,
-    ) -> Step {
-        let Query::Leaves(asked) = &self.asked else { return Step::Nonsense };
+        held: impl Fn(&KeyName) -> KeyContext,
+    ) -> SyncStep {
+        let Query::Leaves(asked) = &self.asked else { return SyncStep::Nonsense };
         let named = theirs.iter().map(|(top, _)| top);
         if !asked.iter().eq(named) || theirs.iter().any(|(_, leaves)| leaves.len() != FANOUT) {
-            return Step::Nonsense;
+            return SyncStep::Nonsense;
         }
         for (top, leaves) in theirs {
             for (leaf, ..) in differing(mine.leaves(*top), leaves) {
@@ -187,10 +187,10 @@ impl Comparison {
     }
 
     /// Chooses the next question: wanted keys first, then tops, then ranges of buckets.
-    pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> Held) -> Step {
+    pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> KeyContext) -> SyncStep {
         self.questions += 1;
         if self.at == At::Live && self.questions > LIVE_QUESTIONS {
-            return Step::Done { found: self.found };
+            return SyncStep::Done { found: self.found };
         }
         let query = if !self.wants.is_empty() {
             Query::Want(
@@ -205,11 +205,11 @@ impl Comparison {
             let count = self.ranges.len().min(RANGES_PER_QUERY);
             Query::Keys(self.ranges.drain(..count).collect())
         } else {
-            return Step::Done { found: self.found };
+            return SyncStep::Done { found: self.found };
         };
         self.asked = query.clone();
         self.tries = 0;
-        Step::Ask(query)
+        SyncStep::Ask(query)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The changes of one batch, joined per key ([`Batch`]), and the requests that wait for each entry
-//! of a push ([`Awaited`]).
+//! The changes of one batch, joined per key ([`ChangeBatch`]), and the requests that wait for each entry
+//! of a push ([`PushWaiters`]).
 //!
 //! Every write uses both, so each costs a look-up in a tree and a slot in a list. A hash table
 //! would need a keyed hash, because peers and users choose the names of keys, and a sort at the
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
-use super::push::Awaits;
+use super::push::AckRequirement;
 use super::request::RequestId;
 use super::store::{StorePlace, place};
 use crate::key::KeyName;
@@ -17,29 +17,29 @@ use crate::types::Term;
 use crate::types::delta::Delta;
 
 /// Requests that wait for one entry; nearly always one.
-pub(super) type Waiting = SmallVec<[RequestId; 1]>;
+pub(super) type EntryWaiters = SmallVec<[RequestId; 1]>;
 
 /// The joined change of one key in a batch, and the requests that wait until other replicas hold
 /// it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fresh {
+pub(super) struct BatchedChange {
     /// `None` if the batch did not change the key.
     pub(super) delta: Option<Delta>,
     pub(super) term: Option<Term>,
     /// Requests that wait until others hold the delta. Empty without a delta.
-    pub(super) waiting: Waiting,
+    pub(super) waiting: EntryWaiters,
     /// Requests that wait until others hold everything that this replica holds of the key.
-    pub(super) asking: Waiting,
+    pub(super) asking: EntryWaiters,
 }
 
-impl Fresh {
+impl BatchedChange {
     /// Joins a further change of the key, and adds the request that waits for it. A request that
     /// waits for a delta, but has none, waits for everything held here.
     fn add(
         &mut self,
         delta: Option<&Delta>,
         term: Option<Term>,
-        waiting: Option<(RequestId, Awaits)>,
+        waiting: Option<(RequestId, AckRequirement)>,
     ) {
         match (&mut self.delta, delta) {
             (Some(joined), Some(delta)) => joined.join(delta),
@@ -48,7 +48,7 @@ impl Fresh {
         }
         self.term = self.term.max(term);
         match waiting {
-            Some((id, Awaits::Delta)) if delta.is_some() => self.waiting.push(id),
+            Some((id, AckRequirement::Delta)) if delta.is_some() => self.waiting.push(id),
             Some((id, _)) => self.asking.push(id),
             None => {}
         }
@@ -57,12 +57,12 @@ impl Fresh {
 
 /// The changes of one batch, joined per key.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct ChangeBatch {
     at: BTreeMap<StorePlace, usize>, // in `all`, which has as many
-    all: Vec<Fresh>,                 // ≤ keys changed in one batch, or before this is a member
+    all: Vec<BatchedChange>,         // ≤ keys changed in one batch, or before this is a member
 }
 
-impl Batch {
+impl ChangeBatch {
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -73,10 +73,10 @@ impl Batch {
         key: &KeyName,
         delta: Option<&Delta>,
         term: Option<Term>,
-        waiting: Option<(RequestId, Awaits)>,
+        waiting: Option<(RequestId, AckRequirement)>,
     ) {
         let at = *self.at.entry(place(key)).or_insert_with(|| {
-            self.all.push(Fresh::default());
+            self.all.push(BatchedChange::default());
             self.all.len() - 1
         });
         self.all[at].add(delta, term, waiting);
@@ -88,7 +88,7 @@ impl Batch {
     }
 
     /// Takes all changes, in the store's order of keys.
-    pub(super) fn take(&mut self) -> Vec<(KeyName, Fresh)> {
+    pub(super) fn take(&mut self) -> Vec<(KeyName, BatchedChange)> {
         let (order, mut all) = (std::mem::take(&mut self.at), std::mem::take(&mut self.all));
         order.into_iter().map(|((_, key), at)| (key, std::mem::take(&mut all[at]))).collect()
     }
@@ -96,13 +96,13 @@ impl Batch {
 
 /// The requests that wait for each entry of a push.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Awaited {
-    of: Vec<Waiting>, // by entry; empty if no request waits for any
-    entries: usize,   // entries of `of` that a request waits for
+pub(super) struct PushWaiters {
+    of: Vec<EntryWaiters>, // by entry; empty if no request waits for any
+    entries: usize,        // entries of `of` that a request waits for
 }
 
-impl From<Vec<Waiting>> for Awaited {
-    fn from(of: Vec<Waiting>) -> Self {
+impl From<Vec<EntryWaiters>> for PushWaiters {
+    fn from(of: Vec<EntryWaiters>) -> Self {
         match of.iter().filter(|waiting| !waiting.is_empty()).count() {
             0 => Self::default(), // as for most pushes of local writes
             entries => Self { of, entries },
@@ -110,7 +110,7 @@ impl From<Vec<Waiting>> for Awaited {
     }
 }
 
-impl Awaited {
+impl PushWaiters {
     /// Whether no request waits for any entry.
     pub(super) const fn is_empty(&self) -> bool {
         self.entries == 0

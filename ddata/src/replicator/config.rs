@@ -25,8 +25,8 @@ use crate::key::Pattern;
 /// assert_eq!(config.gossip_interval.as_secs(), 2);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
-#[serde(from = "text::Text", into = "text::Text")]
-pub struct Config {
+#[serde(from = "text::ConfigText", into = "text::ConfigText")]
+pub struct ReplicatorConfig {
     /// Interval of anti-entropy with one peer (jittered by a fifth). A shorter one repairs the loss
     /// of messages sooner and costs one small message each way.
     pub gossip_interval: Duration,
@@ -72,7 +72,7 @@ pub struct Config {
     pub epoch: EpochConfig,
 }
 
-impl Default for Config {
+impl Default for ReplicatorConfig {
     fn default() -> Self {
         Self {
             gossip_interval: Duration::from_secs(1),
@@ -96,7 +96,7 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl ReplicatorConfig {
     pub(super) fn is_durable(&self, key: &crate::key::KeyName) -> bool {
         self.durable_keys.iter().any(|pattern| pattern.matches(key))
     }
@@ -121,7 +121,10 @@ mod tests {
         let secs = Duration::from_secs;
         let patterns = [("s*", 1), ("session-*", 2), ("session-1", 3), ("*", 4)];
         let all = patterns.map(|(pattern, after)| (Pattern::new(pattern), secs(after)));
-        let config = Config { expire_keys_after_inactivity: all.to_vec(), ..Config::default() };
+        let config = ReplicatorConfig {
+            expire_keys_after_inactivity: all.to_vec(),
+            ..ReplicatorConfig::default()
+        };
         for (key, after) in [("session-1", 3), ("session-12", 2), ("sea", 1), ("x", 4)] {
             assert_eq!(config.expiry_of(&key.into()), Some(secs(after)), "{key}");
         }

@@ -5,20 +5,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::anti_entropy::{Comparison, Step};
-use super::durability::{After, Owed};
-use super::epoch::{Change, Epoch, EpochId, EpochInput, EpochOutput, Outcome};
+use super::anti_entropy::{Comparison, SyncStep};
+use super::durability::{PendingSync, WriteCompletion};
+use super::epoch::{Epoch, EpochId, EpochInput, EpochOutput, MembershipChange, ProposalOutcome};
 use super::fence::is_promise;
-use super::port::{Alarm, Class, Output, Peer};
+use super::port::{LaneClass, Peer, ReplicatorAlarm, ReplicatorOutput};
 use super::request::{RequestError, RequestId};
-use super::store::{self, Snapshot, Taken};
+use super::store::{self, EntryMergeResult, Snapshot};
 use super::sums::bucket_of;
-use super::wire::{Answer, At, Body, Entry, Held, Query};
-use super::{Frozen, Out, Replicator};
-use crate::bug::Bug;
+use super::wire::{At, Body, Entry, KeyContext, Query, QueryAnswer};
+use super::{Replicator, ReplicatorOutbox, SealedSnapshot};
 use crate::causal::CausalContext;
 use crate::clock::Now;
-use crate::durable::Record;
+use crate::durable::DurableRecord;
+use crate::fault_injection::ReplicatorFault;
 use crate::id::ReplicaId;
 use crate::key::{Group, KeyName};
 use crate::machine::{Machine, Outbox};
@@ -32,7 +32,7 @@ const RANGES_MAX: usize = 256;
 
 impl Replicator {
     /// Feeds the configuration machine and carries out its orders until it gives none.
-    pub(super) fn drive(&mut self, now: Now, input: EpochInput, out: &mut Out) {
+    pub(super) fn drive(&mut self, now: Now, input: EpochInput, out: &mut ReplicatorOutbox) {
         let mut inputs = VecDeque::from([input]);
         let mut orders = Outbox::new();
         while let Some(input) = inputs.pop_front() {
@@ -45,14 +45,27 @@ impl Replicator {
     }
 
     /// Proposes a change if `base` is still installed; otherwise reports `Superseded`.
-    pub(super) fn propose_after(&mut self, now: Now, base: EpochId, change: Change, out: &mut Out) {
+    pub(super) fn propose_after(
+        &mut self,
+        now: Now,
+        base: EpochId,
+        change: MembershipChange,
+        out: &mut ReplicatorOutbox,
+    ) {
         match self.epochs.id() {
-            Some(by) if by != base => out.push(Output::Outcome(Outcome::Superseded { by })),
+            Some(by) if by != base => {
+                out.push(ReplicatorOutput::Outcome(ProposalOutcome::Superseded { by }));
+            }
             _ => self.drive(now, EpochInput::Propose(change), out),
         }
     }
 
-    fn obey(&mut self, now: Now, order: EpochOutput, out: &mut Out) -> Option<EpochInput> {
+    fn obey(
+        &mut self,
+        now: Now,
+        order: EpochOutput,
+        out: &mut ReplicatorOutbox,
+    ) -> Option<EpochInput> {
         match order {
             EpochOutput::Send { to, message } => self.send(to, Body::Epoch(message), out),
             EpochOutput::Persist(state) => {
@@ -74,18 +87,18 @@ impl Replicator {
             EpochOutput::StopPulls => self.anti_entropy.end_all(|_, at| at != At::Live),
             EpochOutput::Installed(epoch) => self.installed(now, epoch, out),
             EpochOutput::Synced(epoch) => {
-                out.push(Output::Synced(epoch));
+                out.push(ReplicatorOutput::Synced(epoch));
                 self.count_here(now, out);
             }
             EpochOutput::AskConsent { query, removed, why } => {
-                out.push(Output::AskConsent { query, removed, why });
+                out.push(ReplicatorOutput::AskConsent { query, removed, why });
             }
-            EpochOutput::Outcome(outcome) => out.push(Output::Outcome(outcome)),
-            EpochOutput::Excluded(epoch) => out.push(Output::Excluded(epoch)),
-            EpochOutput::StopServing => out.push(Output::StopServing),
-            EpochOutput::Pending(epoch) => out.push(Output::Pending(epoch)),
+            EpochOutput::Outcome(outcome) => out.push(ReplicatorOutput::Outcome(outcome)),
+            EpochOutput::Excluded(epoch) => out.push(ReplicatorOutput::Excluded(epoch)),
+            EpochOutput::StopServing => out.push(ReplicatorOutput::StopServing),
+            EpochOutput::Pending(epoch) => out.push(ReplicatorOutput::Pending(epoch)),
             EpochOutput::Declined { from, epoch, why } => {
-                self.alarm(now, Alarm::Declined { from, epoch, why }, out);
+                self.alarm(now, ReplicatorAlarm::Declined { from, epoch, why }, out);
             }
         }
         None
@@ -94,16 +107,17 @@ impl Replicator {
     fn freeze(&mut self, epoch: EpochId) {
         self.store.settle_all();
         let mut snapshot = self.store.live().clone();
-        if self.canary.has(Bug::SnapshotBeforeLastAck)
+        if self.fault_injection.has(ReplicatorFault::SnapshotBeforeLastAck)
             && let Some(before) = self.before_last_ack.take()
         {
             snapshot = before;
         }
-        self.frozen = Some(Frozen { epoch, snapshot, promises: self.promises.all() });
+        self.sealed_snapshot =
+            Some(SealedSnapshot { epoch, snapshot, promises: self.promises.all() });
     }
 
-    fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
-        self.frozen = None;
+    fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut ReplicatorOutbox) {
+        self.sealed_snapshot = None;
         if !self.roster.is_empty() {
             self.former = std::mem::take(&mut self.roster);
         }
@@ -111,14 +125,14 @@ impl Replicator {
         self.anti_entropy.end_all(|_, at| at == At::Live);
         self.know_peers(out);
         let id = epoch.id();
-        out.push(Output::Installed(epoch));
+        out.push(ReplicatorOutput::Installed(epoch));
         if self.epochs.is_excluded() {
             return self.end_requests(id, out);
         }
         self.questions.clear();
         self.repairs.clear();
         let mut writes = std::mem::take(&mut self.writes);
-        writes.restart(id, |level| self.need(level).ok(), self.canary);
+        writes.restart(id, |level| self.need(level).ok(), self.fault_injection);
         self.writes = writes;
         if self.epochs.is_member() {
             self.pushes.take_up(now.mono);
@@ -138,7 +152,7 @@ impl Replicator {
     }
 
     /// Ends all requests with an error: this replica is excluded, so that no answer will count.
-    fn end_requests(&mut self, epoch: EpochId, out: &mut Out) {
+    fn end_requests(&mut self, epoch: EpochId, out: &mut ReplicatorOutbox) {
         let mut ended: Vec<RequestId> = std::mem::take(&mut self.flushes).into_keys().collect();
         for id in self.writes.ids() {
             for place in self.writes.remove(id).into_iter().flat_map(|write| write.pushes) {
@@ -157,7 +171,7 @@ impl Replicator {
     }
 
     /// Makes all requests under way count anew.
-    fn recount(&mut self, now: Now, out: &mut Out) {
+    fn recount(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.restart_reads(now, out);
         self.restart_fences(now, out);
         for id in self.writes.ids() {
@@ -167,7 +181,7 @@ impl Replicator {
 
     /// This replica has become eligible: adds its own answers. Questions that were sent are not
     /// repeated, because each answer is read against its question.
-    pub(super) fn count_here(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn count_here(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.read_here(now, out);
         self.promise_here(now, out);
         for id in self.writes.ids() {
@@ -175,7 +189,7 @@ impl Replicator {
         }
     }
 
-    pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut Out) {
+    pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut ReplicatorOutbox) {
         let before = std::mem::take(&mut self.membership);
         self.membership = peers.into_iter().map(|peer| (peer.id, peer)).collect();
         let known = self.membership.values().map(|peer| (peer.id, peer.reachable)).collect();
@@ -197,7 +211,7 @@ impl Replicator {
     }
 
     /// The members that count for `All` have changed: requests may need other numbers of answers.
-    fn reckon(&mut self, now: Now, out: &mut Out) {
+    fn reckon(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let mut writes = std::mem::take(&mut self.writes);
         writes.reckon(|level| self.need(level).ok());
         self.writes = writes;
@@ -213,7 +227,7 @@ impl Replicator {
     }
 
     /// Derives the peers that get changes, and the members that count for `All`.
-    fn know_peers(&mut self, out: &mut Out) {
+    fn know_peers(&mut self, out: &mut ReplicatorOutbox) {
         let (members, left) = match self.epochs.installed() {
             Some(epoch) => (epoch.members().to_vec(), epoch.left().iter().copied().collect()),
             None => (Vec::new(), BTreeSet::new()),
@@ -239,7 +253,13 @@ impl Replicator {
     // ── comparisons ──
 
     /// Begins to compare with a peer, unless a comparison is under way.
-    pub(super) fn compare_with(&mut self, now: Now, peer: ReplicaId, at: At, out: &mut Out) {
+    pub(super) fn compare_with(
+        &mut self,
+        now: Now,
+        peer: ReplicaId,
+        at: At,
+        out: &mut ReplicatorOutbox,
+    ) {
         if self.anti_entropy.is_open(peer, at) {
             return;
         }
@@ -264,7 +284,7 @@ impl Replicator {
         session: u64,
         at: At,
         query: &Query,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         self.heard_of(now, from);
         if let Query::Root { seed, .. } = query
@@ -275,54 +295,58 @@ impl Replicator {
         self.store.settle_due(now.mono);
         let answer = match at {
             At::Live => self.answer_from(self.store.live(), query, at),
-            At::Sealed(epoch) => match &self.frozen {
-                Some(frozen) if frozen.epoch == epoch => {
-                    self.answer_from(&frozen.snapshot, query, at)
+            At::Sealed(epoch) => match &self.sealed_snapshot {
+                Some(sealed_snapshot) if sealed_snapshot.epoch == epoch => {
+                    self.answer_from(&sealed_snapshot.snapshot, query, at)
                 }
-                _ => Some(Answer::Gone),
+                _ => Some(QueryAnswer::Gone),
             },
             At::Synced(epoch) if self.epochs.synced() && self.epochs.id() == Some(epoch) => {
                 self.store.settle_all();
                 self.answer_from(self.store.live(), query, at)
             }
-            At::Synced(_) => Some(Answer::Gone),
+            At::Synced(_) => Some(QueryAnswer::Gone),
         };
         let Some(answer) = answer else {
             return self.undecodable(now, from, "a context", out);
         };
         if let Query::Root { .. } = query {
             match answer {
-                Answer::Same => self.stats.gossip_equal += 1,
+                QueryAnswer::Same => self.stats.gossip_equal += 1,
                 _ => self.stats.gossip_differed += 1,
             }
         }
         let promises = self.promises_for(at, query);
         let answer = Box::new(answer);
-        self.send_as(from, Class::Data, Body::Compared { session, at, answer, promises }, out);
+        self.send_as(from, LaneClass::Data, Body::Compared { session, at, answer, promises }, out);
     }
 
     /// The promised terms, which the first answer about a sealed or synced state carries
     /// (docs/protocol/configurations.md#terms-travel-with-the-snapshot).
     fn promises_for(&self, at: At, query: &Query) -> Vec<(Group, Term)> {
-        match (at, query, &self.frozen) {
-            (At::Sealed(_), Query::Root { .. }, Some(frozen)) => frozen.promises.clone(),
+        match (at, query, &self.sealed_snapshot) {
+            (At::Sealed(_), Query::Root { .. }, Some(sealed_snapshot)) => {
+                sealed_snapshot.promises.clone()
+            }
             (At::Synced(_), Query::Root { .. }, _) => self.promises.all(),
             _ => Vec::new(),
         }
     }
 
     /// Answers a question from a snapshot. `None` if it does not decode or names buckets twice.
-    fn answer_from(&self, snapshot: &Snapshot, query: &Query, at: At) -> Option<Answer> {
+    fn answer_from(&self, snapshot: &Snapshot, query: &Query, at: At) -> Option<QueryAnswer> {
         Some(match query {
             Query::Root { sum, seed }
                 if (*sum, *seed) == (snapshot.sums().root(), self.store.seed()) =>
             {
-                Answer::Same
+                QueryAnswer::Same
             }
-            Query::Root { .. } => Answer::Tops(snapshot.sums().tops().to_vec()),
+            Query::Root { .. } => QueryAnswer::Tops(snapshot.sums().tops().to_vec()),
             Query::Leaves(tops) => {
                 let tops = tops.iter().take(64);
-                Answer::Leaves(tops.map(|t| (*t, snapshot.sums().leaves(*t).to_vec())).collect())
+                QueryAnswer::Leaves(
+                    tops.map(|t| (*t, snapshot.sums().leaves(*t).to_vec())).collect(),
+                )
             }
             Query::Keys(ranges) if ranges.is_sorted_by(|a, b| a.1 < b.0) => {
                 self.keys_in(snapshot, ranges)
@@ -333,8 +357,8 @@ impl Replicator {
                 for want in wants.iter().take(self.config.max_delta_elements) {
                     let theirs = want.context.decode().ok()?;
                     let held = snapshot.get(&want.key);
-                    let hidden =
-                        matches!(at, At::Sealed(_)) && self.canary.has(Bug::CellsNotSynced);
+                    let hidden = matches!(at, At::Sealed(_))
+                        && self.fault_injection.has(ReplicatorFault::CellsNotSynced);
                     let held = held.filter(|held| !(hidden && held.group.is_some()));
                     let entry = held.and_then(|held| held.repair(&theirs));
                     bytes += entry.as_ref().map_or(0, Entry::len);
@@ -344,14 +368,14 @@ impl Replicator {
                     entries.extend(entry);
                     done += 1;
                 }
-                Answer::Entries { done, entries }
+                QueryAnswer::Entries { done, entries }
             }
         })
     }
 
     /// Keys and contexts of the buckets that fit a frame; only whole buckets. Ranges beyond
     /// [`RANGES_MAX`] are left out like buckets that do not fit: the asker asks for them again.
-    fn keys_in(&self, snapshot: &Snapshot, ranges: &[(u16, u16)]) -> Answer {
+    fn keys_in(&self, snapshot: &Snapshot, ranges: &[(u16, u16)]) -> QueryAnswer {
         let ranges = &ranges[..ranges.len().min(RANGES_MAX)];
         let (mut held, mut bytes) = (Vec::new(), 0);
         let mut upto = ranges.last().map_or(0, |(_, last)| *last);
@@ -361,7 +385,7 @@ impl Replicator {
                 if bucket != bucket_start.1 {
                     bucket_start = (held.len(), bucket);
                 }
-                let item = Held::new(&mine.key, mine.state.context());
+                let item = KeyContext::new(&mine.key, mine.state.context());
                 bytes += item.len();
                 if bytes + 256 > self.config.frame_bytes_max && bucket_start.0 > 0 {
                     held.truncate(bucket_start.0);
@@ -371,7 +395,7 @@ impl Replicator {
                 held.push(item);
             }
         }
-        Answer::Keys { held, upto }
+        QueryAnswer::Keys { held, upto }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
@@ -381,9 +405,9 @@ impl Replicator {
         from: ReplicaId,
         session: u64,
         at: At,
-        answer: Answer,
+        answer: QueryAnswer,
         promises: &[(Group, Term)],
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else { return };
         let began = comparison.began;
@@ -393,33 +417,38 @@ impl Replicator {
             self.store.settle_all();
         }
         let step = match answer {
-            Answer::Same if at == At::Live => {
+            QueryAnswer::Same if at == At::Live => {
                 if !self.pushes.caught_up(from, began) {
                     self.contacted.remove(&from); // the next round goes to it again
                 }
                 self.check_flushes(out);
-                Step::Done { found: false }
+                SyncStep::Done { found: false }
             }
-            Answer::Same => Step::Done { found: false },
-            Answer::Gone => {
+            QueryAnswer::Same => SyncStep::Done { found: false },
+            QueryAnswer::Gone => {
                 self.anti_entropy.end(session);
                 if let At::Synced(epoch) = at {
                     self.drive(now, EpochInput::SourceFailed { epoch, from }, out);
                 }
                 return;
             }
-            Answer::Tops(tops) => {
+            QueryAnswer::Tops(tops) => {
                 self.with_comparison(session, from, at, |mine, c, held| c.tops(mine, &tops, held))
             }
-            Answer::Leaves(leaves) => self
-                .with_comparison(session, from, at, |mine, c, held| c.leaves(mine, &leaves, held)),
-            Answer::Keys { held, upto } => self.compare_keys(session, from, at, held, upto, out),
-            Answer::Entries { done, entries } => {
+            QueryAnswer::Leaves(leaves) => {
+                self.with_comparison(session, from, at, |mine, c, held| {
+                    c.leaves(mine, &leaves, held)
+                })
+            }
+            QueryAnswer::Keys { held, upto } => {
+                self.compare_keys(session, from, at, held, upto, out)
+            }
+            QueryAnswer::Entries { done, entries } => {
                 if !self.take_repairs(now, from, at, &entries, out) {
                     return; // the question is asked again
                 }
                 self.with_comparison(session, from, at, |_, c, held| {
-                    if c.wanted(done) { c.next(held) } else { Step::Nonsense }
+                    if c.wanted(done) { c.next(held) } else { SyncStep::Nonsense }
                 })
             }
         };
@@ -431,25 +460,33 @@ impl Replicator {
         session: u64,
         from: ReplicaId,
         at: At,
-        f: impl FnOnce(&super::sums::Sums, &mut Comparison, &dyn Fn(&KeyName) -> Held) -> Step,
-    ) -> Step {
+        f: impl FnOnce(&super::sums::Sums, &mut Comparison, &dyn Fn(&KeyName) -> KeyContext) -> SyncStep,
+    ) -> SyncStep {
         let live = self.store.live();
-        let held = |key: &KeyName| Held::new(key, &live.context(key));
+        let held = |key: &KeyName| KeyContext::new(key, &live.context(key));
         match self.anti_entropy.get_mut(session, from, at) {
             Some(comparison) => f(live.sums(), comparison, &held),
-            None => Step::Nonsense,
+            None => SyncStep::Nonsense,
         }
     }
 
-    fn step(&mut self, now: Now, from: ReplicaId, session: u64, at: At, step: Step, out: &mut Out) {
+    fn step(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        session: u64,
+        at: At,
+        step: SyncStep,
+        out: &mut ReplicatorOutbox,
+    ) {
         match step {
-            Step::Ask(query) => {
+            SyncStep::Ask(query) => {
                 let resend = now.mono + self.trips.patience(1);
                 if let Some(session) = self.anti_entropy.next_question(session, resend) {
                     self.send(from, Body::Compare { session, at, query }, out);
                 }
             }
-            Step::Done { .. } => {
+            SyncStep::Done { .. } => {
                 self.anti_entropy.end(session);
                 match at {
                     At::Live => {}
@@ -461,7 +498,7 @@ impl Replicator {
                     }
                 }
             }
-            Step::Nonsense => self.stats.false_digests += 1, // late or false: asked again
+            SyncStep::Nonsense => self.stats.false_digests += 1, // late or false: asked again
         }
     }
 
@@ -473,7 +510,7 @@ impl Replicator {
         from: ReplicaId,
         at: At,
         entries: &[Entry],
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) -> bool {
         let (mut all, mut unsafe_keys) = (true, Vec::new());
         for entry in entries {
@@ -488,29 +525,29 @@ impl Replicator {
 
     /// The whole state or snapshot of another replica is merged. The machine is told once it is on
     /// disk, too: what this replica then vouches for must survive its restart.
-    fn merged(&mut self, now: Now, said: EpochInput, out: &mut Out) {
+    fn merged(&mut self, now: Now, said: EpochInput, out: &mut ReplicatorOutbox) {
         if !self.is_durable() || self.config.write_behind_interval.is_some() {
             return self.drive(now, said, out);
         }
-        let owed = |held: &&Arc<store::Held>| {
+        let owed = |held: &&Arc<store::StoredKey>| {
             self.config.is_durable(&held.key) && !held.synced.includes(held.state.context())
         };
         let owed = self.store.iter().filter(owed);
         let owed = owed.map(|held| (held.key.clone(), held.state.context().clone())).collect();
-        self.owe(Owed { said, owed }, &[], out);
+        self.owe(PendingSync { said, owed }, &[], out);
     }
 
     /// Orders the writes that a sync still needs. Records that were ordered before are written
     /// before, so only the failed ones in `again` are repeated.
-    pub(super) fn owe(&mut self, owed: Owed, again: &[KeyName], out: &mut Out) {
-        let promise = |(group, term)| Record::Promise { group, term };
+    pub(super) fn owe(&mut self, owed: PendingSync, again: &[KeyName], out: &mut ReplicatorOutbox) {
+        let promise = |(group, term)| DurableRecord::Promise { group, term };
         let promises = self.promises.all().into_iter().map(promise).collect();
         self.persist(vec![], again, out);
-        self.persist_records(promises, vec![After::Merged(owed)], out);
+        self.persist_records(promises, vec![WriteCompletion::Merged(owed)], out);
     }
 
     /// The store has written everything that was ordered before the end of a sync.
-    pub(super) fn owed(&mut self, now: Now, mut owed: Owed, out: &mut Out) {
+    pub(super) fn owed(&mut self, now: Now, mut owed: PendingSync, out: &mut ReplicatorOutbox) {
         let store = &self.store;
         owed.owed.retain(|(key, context)| {
             !store.get(key).is_some_and(|held| held.synced.includes(context))
@@ -529,17 +566,17 @@ impl Replicator {
         session: u64,
         from: ReplicaId,
         at: At,
-        held: Vec<Held>,
+        held: Vec<KeyContext>,
         upto: u16,
-        out: &mut Out,
-    ) -> Step {
+        out: &mut ReplicatorOutbox,
+    ) -> SyncStep {
         let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
-            return Step::Nonsense;
+            return SyncStep::Nonsense;
         };
-        let Some(covered) = comparison.covered(upto) else { return Step::Nonsense };
+        let Some(covered) = comparison.covered(upto) else { return SyncStep::Nonsense };
         let mut theirs = BTreeMap::new();
         for held in held {
-            let Ok(context) = held.context.decode() else { return Step::Nonsense };
+            let Ok(context) = held.context.decode() else { return SyncStep::Nonsense };
             let bucket = bucket_of(&held.key);
             if covered.iter().any(|(first, last)| (*first..=*last).contains(&bucket)) {
                 theirs.insert(held.key, context);
@@ -576,10 +613,17 @@ impl Replicator {
     /// it was refused (another data type, or a type of a later release): a sync that leaves out an
     /// entry must never be reported as done
     /// (docs/protocol/replication.md#a-sync-leaves-nothing-out).
-    fn takes(&mut self, now: Now, from: ReplicaId, at: At, entry: &Entry, out: &mut Out) -> bool {
+    fn takes(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        at: At,
+        entry: &Entry,
+        out: &mut ReplicatorOutbox,
+    ) -> bool {
         match self.merge(now, from, entry, out) {
-            Ok(Taken::Merged { .. }) => true,
-            Ok(Taken::Lack(_)) => false,
+            Ok(EntryMergeResult::Merged { .. }) => true,
+            Ok(EntryMergeResult::Lack(_)) => false,
             Err(_) => at == At::Live,
         }
     }
@@ -612,8 +656,8 @@ impl Replicator {
         (gives, None)
     }
 
-    fn take_promises(&mut self, promises: &[(Group, Term)], out: &mut Out) {
-        if self.canary.has(Bug::PromisesNotSynced) || promises.is_empty() {
+    fn take_promises(&mut self, promises: &[(Group, Term)], out: &mut ReplicatorOutbox) {
+        if self.fault_injection.has(ReplicatorFault::PromisesNotSynced) || promises.is_empty() {
             return;
         }
         let (possible, false_ones): (Vec<_>, Vec<_>) =
@@ -624,7 +668,7 @@ impl Replicator {
             self.store.know_group(group);
         }
         if self.is_durable() && !raised.is_empty() {
-            let record = |(group, term)| Record::Promise { group, term };
+            let record = |(group, term)| DurableRecord::Promise { group, term };
             self.persist_records(raised.into_iter().map(record).collect(), vec![], out);
         }
     }
@@ -641,11 +685,11 @@ impl Replicator {
 
     pub(super) fn persist_records(
         &mut self,
-        records: Vec<Record>,
-        after: Vec<After>,
-        out: &mut Out,
+        records: Vec<DurableRecord>,
+        after: Vec<WriteCompletion>,
+        out: &mut ReplicatorOutbox,
     ) {
         let id = self.durability.order(after);
-        out.push(Output::Persist { id, records });
+        out.push(ReplicatorOutput::Persist { id, records });
     }
 }

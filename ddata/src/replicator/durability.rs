@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::epoch::{EpochId, EpochInput, EpochMessage};
-use super::port::Output;
+use super::port::ReplicatorOutput;
 use super::request::RequestId;
-use super::wire::{Body, Scope};
+use super::wire::{AckScope, Body};
 use crate::causal::CausalContext;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
@@ -19,14 +19,14 @@ use crate::key::KeyName;
 
 /// An action that follows when the records of an order are on disk, or when writing them failed.
 #[derive(Clone, Debug)]
-pub(super) enum After {
+pub(super) enum WriteCompletion {
     /// Records that these keys are on disk up to these contexts.
     Synced(Vec<(KeyName, CausalContext)>),
     /// Acknowledges a push. On a failure the entries in `stored` are refused.
     Ack {
         to: ReplicaId,
         push: u64,
-        scope: Scope,
+        scope: AckScope,
         nacks: Vec<(u32, super::wire::Nack)>,
         stored: Vec<u32>,
         /// The epoch in which the entries were merged. In a later one the acknowledgement does not
@@ -38,18 +38,18 @@ pub(super) enum After {
     /// Counts this replica's own promise for a fencing read that was made in this epoch.
     Promised(RequestId, EpochId),
     /// Replies to a request that waits for nothing else.
-    Reply(RequestId, Box<super::request::Reply>),
+    Reply(RequestId, Box<super::request::ReplicatorReply>),
     /// Sends these messages. On a failure nothing is sent, because the promise was not given.
-    Send(Vec<Output>),
+    Send(Vec<ReplicatorOutput>),
     /// Ends a sync: the state of another replica is merged and on disk.
-    Merged(Owed),
+    Merged(PendingSync),
     /// Releases messages that were held back behind a vote; each passes the gate again.
-    Held(Vec<Output>), // ≤ HELD_MAX
+    Held(Vec<ReplicatorOutput>), // ≤ HELD_MAX
 }
 
 /// A sync that has merged everything and ends when all of it is on disk.
 #[derive(Clone, Debug)]
-pub(super) struct Owed {
+pub(super) struct PendingSync {
     /// The input that reports the end of the sync to the configuration machine.
     pub(super) said: EpochInput,
     /// Keys with the contexts that must be on disk before the sync ends; ≤ durable keys.
@@ -78,8 +78,8 @@ enum OutputGate {
 }
 
 /// Whether a message may be sent only by a replica whose votes and promises are on disk.
-fn depends_on_promise(output: &Output) -> bool {
-    let Output::Send { message, .. } = output else { return false };
+fn depends_on_promise(output: &ReplicatorOutput) -> bool {
+    let ReplicatorOutput::Send { message, .. } = output else { return false };
     match &message.body {
         Body::Epoch(said) => !matches!(
             said,
@@ -100,17 +100,17 @@ fn depends_on_promise(output: &Output) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Durability {
     next: u64,
-    pending: BTreeMap<u64, Vec<After>>, // ≤ batches the store has not written
+    pending: BTreeMap<u64, Vec<WriteCompletion>>, // ≤ batches the store has not written
     gate: OutputGate,
     /// Syncs whose last write failed, and when it is tried again.
-    owed: VecDeque<(Instant, Owed)>, // ≤ open syncs
+    owed: VecDeque<(Instant, PendingSync)>, // ≤ open syncs
     behind: BTreeSet<KeyName>, // changed durable keys that are not ordered yet; ≤ keys
     behind_due: Option<Instant>,
 }
 
 impl Durability {
     /// Registers an order and returns its number, which the store's result will name.
-    pub(super) fn order(&mut self, after: Vec<After>) -> u64 {
+    pub(super) fn order(&mut self, after: Vec<WriteCompletion>) -> u64 {
         self.next += 1;
         self.pending.insert(self.next, after);
         self.next
@@ -135,7 +135,7 @@ impl Durability {
 
     /// Returns the message if it may leave now; otherwise holds it back behind the latest vote, or
     /// drops it.
-    pub(super) fn gate(&mut self, output: Output) -> Option<Output> {
+    pub(super) fn gate(&mut self, output: ReplicatorOutput) -> Option<ReplicatorOutput> {
         let id = match self.gate {
             OutputGate::Open => return Some(output),
             OutputGate::Shut(_) => {
@@ -145,15 +145,15 @@ impl Durability {
         };
         let Some(after) = self.pending.get_mut(&id) else { return Some(output) };
         match after.last_mut() {
-            Some(After::Held(held)) if held.len() >= HELD_MAX => {}
-            Some(After::Held(held)) => held.push(output),
-            _ => after.push(After::Held(vec![output])),
+            Some(WriteCompletion::Held(held)) if held.len() >= HELD_MAX => {}
+            Some(WriteCompletion::Held(held)) => held.push(output),
+            _ => after.push(WriteCompletion::Held(vec![output])),
         }
         None
     }
 
     /// Ends an order, which succeeded if `stored`, and returns the actions that follow.
-    pub(super) fn done(&mut self, now: Instant, id: u64, stored: bool) -> Vec<After> {
+    pub(super) fn done(&mut self, now: Instant, id: u64, stored: bool) -> Vec<WriteCompletion> {
         if [OutputGate::Behind(id), OutputGate::Again(id)].contains(&self.gate) {
             self.gate = if stored { OutputGate::Open } else { OutputGate::Shut(now + RETRY_AFTER) };
         }
@@ -179,13 +179,13 @@ impl Durability {
     }
 
     /// Schedules another try for the end of a sync whose write failed.
-    pub(super) fn owe_later(&mut self, now: Instant, owed: Owed) {
+    pub(super) fn owe_later(&mut self, now: Instant, owed: PendingSync) {
         self.owed.retain(|(_, other)| other.said != owed.said);
         self.owed.push_back((now + RETRY_AFTER, owed));
     }
 
     /// Takes a sync whose end must be tried again now.
-    pub(super) fn take_owed(&mut self, now: Instant) -> Option<Owed> {
+    pub(super) fn take_owed(&mut self, now: Instant) -> Option<PendingSync> {
         let due = self.owed.front().is_some_and(|(at, _)| *at <= now);
         if due { self.owed.pop_front().map(|(_, owed)| owed) } else { None }
     }

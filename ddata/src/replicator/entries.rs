@@ -82,16 +82,16 @@ impl<'de> Deserialize<'de> for Entries {
 #[cfg(test)]
 mod tests {
     use super::super::epoch::EpochId;
-    use super::super::wire::{Body, Content, Message};
+    use super::super::wire::{Body, EntryContent, ReplicatorMessage};
     use super::*;
 
-    fn message(count: u32, epoch: Option<EpochId>) -> Message {
+    fn message(count: u32, epoch: Option<EpochId>) -> ReplicatorMessage {
         let entry = |index| {
-            let content = Content::Delta(vec![7; 40].into());
+            let content = EntryContent::Delta(vec![7; 40].into());
             Entry { index, key: "k".into(), shape: "or-set".into(), guard: None, content }
         };
         let entries = (0..count).map(entry).collect();
-        Message {
+        ReplicatorMessage {
             epoch,
             body: Body::Write { push: 1 << 40, whole: count.is_multiple_of(2), entries },
         }

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::epoch::EpochId;
 use super::request::RequestId;
-use crate::bug::{Bug, Canary};
 use crate::causal::CausalContext;
 use crate::clock::Instant;
+use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::Term;
-use crate::types::delta::State;
+use crate::types::delta::KeyState;
 
 /// Most groups that this replica accepts fencing reads for.
 pub(super) const GROUPS_MAX: usize = 10_000;
@@ -48,8 +48,8 @@ pub(super) fn is_promise(group: &Group, term: Term) -> bool {
 }
 
 /// Whether a term is below a promise.
-fn below(term: Term, promised: Term, canary: Canary) -> bool {
-    if canary.has(Bug::TermWithoutCoordinator) {
+fn below(term: Term, promised: Term, fault_injection: FaultInjection) -> bool {
+    if fault_injection.has(ReplicatorFault::TermWithoutCoordinator) {
         return term.number < promised.number;
     }
     term < promised
@@ -61,9 +61,16 @@ impl Promises {
     }
 
     /// The promise that refuses a write under `term`, if any.
-    pub(super) fn refuses(&self, group: &Group, term: Term, canary: Canary) -> Option<Term> {
+    pub(super) fn refuses(
+        &self,
+        group: &Group,
+        term: Term,
+        fault_injection: FaultInjection,
+    ) -> Option<Term> {
         let promised = self.get(group);
-        (below(term, promised, canary) && !canary.has(Bug::NoTermCheck)).then_some(promised)
+        (below(term, promised, fault_injection)
+            && !fault_injection.has(ReplicatorFault::NoTermCheck))
+        .then_some(promised)
     }
 
     /// Whether the key belongs to a group for which a term was promised.
@@ -92,10 +99,10 @@ impl Promises {
         &mut self,
         group: &Group,
         term: Term,
-        canary: Canary,
+        fault_injection: FaultInjection,
     ) -> Result<bool, Term> {
         let promised = self.get(group);
-        if below(term, promised, canary) {
+        if below(term, promised, fault_injection) {
             return Err(promised);
         }
         if !self.has_room(group) {
@@ -133,7 +140,7 @@ pub(super) struct Fencing {
     pub(super) resend: Instant,
     pub(super) tries: u32,
     /// All answers so far, merged.
-    pub(super) merged: BTreeMap<KeyName, State>, // ≤ keys of the group
+    pub(super) merged: BTreeMap<KeyName, KeyState>, // ≤ keys of the group
     /// Contexts of the group's keys at each replica that promised.
     pub(super) answers: BTreeMap<ReplicaId, BTreeMap<KeyName, CausalContext>>, // ≤ voters
     /// Contexts of the group's keys at this replica, as the question stated them.
@@ -148,7 +155,7 @@ impl Fencing {
     /// Keys of which some replica that answered holds less than all answers together.
     pub(super) fn differing(&self) -> Vec<KeyName> {
         let nothing = CausalContext::new();
-        let lacks = |key: &KeyName, state: &State| {
+        let lacks = |key: &KeyName, state: &KeyState| {
             self.answers.values().any(|answer| {
                 let held = answer.get(key).or_else(|| self.asked.get(key)).unwrap_or(&nothing);
                 !held.includes(state.context())
@@ -206,7 +213,7 @@ impl Fencings {
 mod tests {
     use super::*;
 
-    const NONE: Canary = Canary::none();
+    const NONE: FaultInjection = FaultInjection::none();
 
     const fn term(number: u64, owner: u64) -> Term {
         Term { number, owner: ReplicaId::new(owner) }

@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use super::batch::{Awaited, Fresh, Waiting};
+use super::batch::{BatchedChange, EntryWaiters, PushWaiters};
 use super::push::{guard_of, name};
 use super::request::RequestId;
-use super::store::Held;
-use super::wire::{Body, Content, Entries, Entry};
-use super::{Out, Replicator};
+use super::store::StoredKey;
+use super::wire::{Body, Entries, Entry, EntryContent};
+use super::{Replicator, ReplicatorOutbox};
 use crate::clock::Now;
 use crate::id::ReplicaId;
 
 impl Replicator {
     /// Pushes the changes of this batch. A replica that is not a member yet keeps them until it is;
     /// an excluded one drops them.
-    pub(super) fn flush(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn flush(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if self.pushes.fresh_since().is_none() {
             return;
         }
@@ -50,8 +50,8 @@ impl Replicator {
             for (index, entry) in (0_u32..).zip(&mut entries) {
                 entry.index = index;
             }
-            let waits: Vec<Waiting> = waiting.by_ref().take(entries.len()).collect();
-            let waits = Awaited::from(waits);
+            let waits: Vec<EntryWaiters> = waiting.by_ref().take(entries.len()).collect();
+            let waits = PushWaiters::from(waits);
             let all = waits.iter().any(|(_, id)| self.writes.wait_for_all(id));
             let peers = if all { &self.peers.clone() } else { &everybody };
             self.open_push(now, &entries.into(), waits, peers, out);
@@ -60,15 +60,19 @@ impl Replicator {
 
     /// The contents to push for a changed key, each with the requests that wait for it: the change
     /// first, then a probe for everything held here, so that the probe finds the change applied.
-    fn told(held: &Held, fresh: Fresh, deltas: bool) -> SmallVec<[(Content, Waiting); 2]> {
-        let Fresh { delta, mut waiting, mut asking, .. } = fresh;
+    fn told(
+        held: &StoredKey,
+        fresh: BatchedChange,
+        deltas: bool,
+    ) -> SmallVec<[(EntryContent, EntryWaiters); 2]> {
+        let BatchedChange { delta, mut waiting, mut asking, .. } = fresh;
         let mut told = SmallVec::new();
         if let Some(delta) = delta {
             let content = if deltas {
-                Content::Delta(delta.encode().into())
+                EntryContent::Delta(delta.encode().into())
             } else {
                 waiting.append(&mut asking);
-                Content::Full(held.state.encode().into())
+                EntryContent::Full(held.state.encode().into())
             };
             told.push((content, waiting));
         }
@@ -84,9 +88,9 @@ impl Replicator {
         &mut self,
         now: Now,
         entries: &Entries,
-        waiting: Awaited,
+        waiting: PushWaiters,
         peers: &BTreeSet<ReplicaId>,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         let places: Vec<(u32, RequestId)> = waiting.iter().collect();
         if !peers.is_empty() {

@@ -16,23 +16,23 @@ mod entries;
 pub mod epoch;
 mod expiry;
 mod fence;
-mod fencing;
+mod fencing_reads;
 mod flush;
-mod line;
-mod lines;
+mod open_probes;
 mod pace;
-mod parts;
 mod peers;
 pub mod port;
 mod push;
-mod questions;
 mod quick;
 pub mod quorum;
 mod read;
-mod reading;
+mod read_protocol;
+mod reassembly;
 mod repairs;
 pub mod request;
 mod requests;
+mod retransmitter;
+mod retransmitters;
 mod rounds;
 pub mod stats;
 mod store;
@@ -48,45 +48,45 @@ use rand::rngs::SmallRng;
 
 use self::alarms::AlarmThrottle;
 use self::anti_entropy::AntiEntropy;
-use self::config::Config;
+use self::config::ReplicatorConfig;
 use self::durability::Durability;
 use self::epoch::{EpochId, EpochInput, Epochs};
 use self::fence::{Fencings, Promises};
+use self::open_probes::Questions;
 use self::pace::RoundTrips;
-use self::parts::Parts;
-use self::port::{Class, Input, Output, Peer};
+use self::port::{LaneClass, Peer, ReplicatorInput, ReplicatorOutput};
 use self::push::Pushes;
-use self::questions::Questions;
 use self::read::Reads;
+use self::reassembly::Reassembly;
 use self::repairs::Repairs;
-use self::request::{Reply, Request, RequestError, RequestId};
-use self::stats::Stats;
-use self::store::{Change, Snapshot, Store};
+use self::request::{ReplicatorReply, ReplicatorRequest, RequestError, RequestId};
+use self::stats::ReplicatorStats;
+use self::store::{ReplicaStore, Snapshot, StateChange};
 use self::subscription::Subscriptions;
-use self::wire::{Body, Message};
+use self::wire::{Body, ReplicatorMessage};
 use self::write::{Electors, Writes};
-use crate::bug::Canary;
 use crate::clock::{HybridClock, Instant, Now};
 use crate::data::{Registry, Value};
+use crate::fault_injection::FaultInjection;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 use crate::machine::{Machine, Outbox};
 
-type Out = Outbox<Output>;
+type ReplicatorOutbox = Outbox<ReplicatorOutput>;
 
 /// One replica of all keys.
 #[derive(Debug)]
 pub struct Replicator {
     me: ReplicaId,
-    config: Config,
-    canary: Canary,
+    config: ReplicatorConfig,
+    fault_injection: FaultInjection,
     registry: Registry,
     rng: SmallRng,
     clock: HybridClock,
-    store: Store,
+    store: ReplicaStore,
     promises: Promises,
     epochs: Epochs,
-    frozen: Option<Frozen>,
+    sealed_snapshot: Option<SealedSnapshot>,
     /// For the fault `SnapshotBeforeLastAck`: the data before the last acknowledgement.
     before_last_ack: Option<Snapshot>,
     pushes: Pushes,
@@ -99,7 +99,7 @@ pub struct Replicator {
     subscriptions: Subscriptions,
     anti_entropy: AntiEntropy,
     durability: Durability,
-    parts: Parts,
+    parts: Reassembly,
     trips: RoundTrips,
     membership: BTreeMap<ReplicaId, Peer>, // ≤ members that membership knows
     /// Members of the configuration before the installed one: their data is still merged.
@@ -113,7 +113,7 @@ pub struct Replicator {
     electorate: BTreeSet<ReplicaId>,
     contacted: BTreeMap<ReplicaId, Instant>, // ≤ peers
     /// Requests that wait for durable data to load; `None` once it has.
-    loading: Option<VecDeque<(RequestId, Request)>>, // ≤ max_pending_requests
+    loading: Option<VecDeque<(RequestId, ReplicatorRequest)>>, // ≤ max_pending_requests
     /// Durable records could not be read: nothing is served.
     unreadable: bool,
     /// Receiver and length of a message that was too long to send, for an alarm at the next tick.
@@ -126,12 +126,12 @@ pub struct Replicator {
     own_from: Instant,
     report_all: bool,
     alarms: AlarmThrottle,
-    stats: Stats,
+    stats: ReplicatorStats,
 }
 
 /// The state that a sealed replica serves, as it was at the seal.
 #[derive(Clone, Debug)]
-struct Frozen {
+struct SealedSnapshot {
     epoch: EpochId,
     snapshot: Snapshot,
     promises: Vec<(crate::key::Group, crate::types::Term)>,
@@ -149,37 +149,37 @@ struct Flush {
 
 /// The arguments of [`Replicator::new`].
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct ReplicatorParameters {
     /// This incarnation: random, never used before.
     pub me: ReplicaId,
     /// The settings of the Replicator.
-    pub config: Config,
+    pub config: ReplicatorConfig,
     /// The user-defined data types of this node.
     pub registry: Registry,
     /// Seeds the generator that spreads timers and picks peers.
     pub seed: u64,
     /// The planted fault; none outside of tests.
-    pub canary: Canary,
+    pub fault_injection: FaultInjection,
 }
 
 impl Replicator {
     /// Creates a replica without a configuration. It serves `Local` requests and waits until it
-    /// founds or installs one. With durable keys in the settings it waits for [`Input::Loaded`]
+    /// founds or installs one. With durable keys in the settings it waits for [`ReplicatorInput::Loaded`]
     /// first.
     #[must_use]
-    pub fn new(setup: Setup) -> Self {
-        let Setup { me, config, registry, seed, canary } = setup;
+    pub fn new(setup: ReplicatorParameters) -> Self {
+        let ReplicatorParameters { me, config, registry, seed, fault_injection } = setup;
         let loading = (!config.durable_keys.is_empty()).then(VecDeque::new);
         Self {
             me,
-            canary,
+            fault_injection,
             registry,
             rng: SmallRng::seed_from_u64(seed),
             clock: HybridClock::new(config.max_clock_skew),
-            store: Store::default(),
+            store: ReplicaStore::default(),
             promises: Promises::default(),
-            epochs: Epochs::new(me, config.epoch.clone(), seed ^ 1, canary),
-            frozen: None,
+            epochs: Epochs::new(me, config.epoch.clone(), seed ^ 1, fault_injection),
+            sealed_snapshot: None,
             before_last_ack: None,
             pushes: Pushes::default(),
             questions: Questions::default(),
@@ -191,7 +191,7 @@ impl Replicator {
             subscriptions: Subscriptions::default(),
             anti_entropy: AntiEntropy::default(),
             durability: Durability::default(),
-            parts: Parts::default(),
+            parts: Reassembly::default(),
             trips: RoundTrips::default(),
             membership: BTreeMap::new(),
             former: Vec::new(),
@@ -208,7 +208,7 @@ impl Replicator {
             own_from: Instant::default(),
             report_all: false,
             alarms: AlarmThrottle::default(),
-            stats: Stats::default(),
+            stats: ReplicatorStats::default(),
             config,
         }
     }
@@ -227,8 +227,8 @@ impl Replicator {
 
     /// Counters since the replica was created, and current sizes.
     #[must_use]
-    pub fn stats(&self) -> Stats {
-        Stats {
+    pub fn stats(&self) -> ReplicatorStats {
+        ReplicatorStats {
             keys: self.store.len() as u64,
             keys_deleted: self.store.deleted() as u64,
             requests_pending: self.pending() as u64,
@@ -276,8 +276,8 @@ impl Replicator {
         }
     }
 
-    const fn change(now: Now) -> Change {
-        Change { now: now.mono, bytes: 0, used: true }
+    const fn change(now: Now) -> StateChange {
+        StateChange { now: now.mono, bytes: 0, used: true }
     }
 
     /// Notes that keys changed, which makes gossip faster.
@@ -288,38 +288,38 @@ impl Replicator {
         }
     }
 
-    fn send(&mut self, to: ReplicaId, body: Body, out: &mut Out) {
+    fn send(&mut self, to: ReplicaId, body: Body, out: &mut ReplicatorOutbox) {
         let class = match &body {
-            Body::Epoch(_) => Class::Control,
-            Body::Part { .. } => Class::Bulk,
-            _ => Class::Data,
+            Body::Epoch(_) => LaneClass::Control,
+            Body::Part { .. } => LaneClass::Bulk,
+            _ => LaneClass::Data,
         };
         self.send_as(to, class, body, out);
     }
 
-    fn send_as(&mut self, to: ReplicaId, class: Class, body: Body, out: &mut Out) {
+    fn send_as(&mut self, to: ReplicaId, class: LaneClass, body: Body, out: &mut ReplicatorOutbox) {
         let frame = self.config.frame_bytes_max;
         let long = body.len() + 64 > frame;
-        let message = Message { epoch: self.epochs.id(), body };
+        let message = ReplicatorMessage { epoch: self.epochs.id(), body };
         if !long {
-            return self.emit(Output::Send { to, class, message }, out);
+            return self.emit(ReplicatorOutput::Send { to, class, message }, out);
         }
         let encoded = message.encode();
         if encoded.len() <= frame {
-            return self.emit(Output::Send { to, class, message }, out);
+            return self.emit(ReplicatorOutput::Send { to, class, message }, out);
         }
         if encoded.len() > self.config.assembly_bytes_max {
             self.unsent = Some((to, encoded.len()));
             return;
         }
         for body in self.parts.cut(&encoded, frame.saturating_sub(128).max(1)) {
-            let message = Message { epoch: self.epochs.id(), body };
-            self.emit(Output::Send { to, class: Class::Bulk, message }, out);
+            let message = ReplicatorMessage { epoch: self.epochs.id(), body };
+            self.emit(ReplicatorOutput::Send { to, class: LaneClass::Bulk, message }, out);
         }
     }
 
     /// Sends a message, or holds it back until a voter's promise is durable.
-    fn emit(&mut self, output: Output, out: &mut Out) {
+    fn emit(&mut self, output: ReplicatorOutput, out: &mut ReplicatorOutbox) {
         if self.durability.is_open() {
             out.push(output); // the common case: the message is not moved in and out again
         } else if let Some(output) = self.durability.gate(output) {
@@ -334,14 +334,23 @@ impl Replicator {
         self.flushes.values().map(|flush| flush.deadline).min()
     }
 
-    fn reply(id: RequestId, reply: Result<Reply, RequestError>, out: &mut Out) {
-        out.push(Output::Reply { id, reply });
+    fn reply(
+        id: RequestId,
+        reply: Result<ReplicatorReply, RequestError>,
+        out: &mut ReplicatorOutbox,
+    ) {
+        out.push(ReplicatorOutput::Reply { id, reply });
     }
 
-    fn load(&mut self, now: Now, records: Vec<crate::durable::Record>, out: &mut Out) {
+    fn load(
+        &mut self,
+        now: Now,
+        records: Vec<crate::durable::DurableRecord>,
+        out: &mut ReplicatorOutbox,
+    ) {
         let failed = self.restore(now, records, out).err();
         self.unreadable = failed.is_some();
-        out.extend(failed.map(Output::LoadFailed));
+        out.extend(failed.map(ReplicatorOutput::LoadFailed));
         for (id, request) in self.loading.take().unwrap_or_default() {
             self.request(now, id, request, out);
         }
@@ -349,36 +358,38 @@ impl Replicator {
 }
 
 impl Machine for Replicator {
-    type Input = Input;
-    type Output = Output;
+    type Input = ReplicatorInput;
+    type Output = ReplicatorOutput;
 
-    fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
+    fn handle(&mut self, now: Now, input: ReplicatorInput, out: &mut ReplicatorOutbox) {
         match input {
-            Input::Request { id, request } => self.request(now, id, request, out),
+            ReplicatorInput::Request { id, request } => self.request(now, id, request, out),
             _ if self.unreadable => {} // it ignores all other inputs and writes nothing
-            Input::Tick => self.tick(now, out),
-            Input::Message { from, message } => self.message(now, from, message, out),
-            Input::LinkUp(peer) => self.link_up(now, peer, out),
-            Input::PeerEpoch { from, id } => {
+            ReplicatorInput::Tick => self.tick(now, out),
+            ReplicatorInput::Message { from, message } => self.message(now, from, message, out),
+            ReplicatorInput::LinkUp(peer) => self.link_up(now, peer, out),
+            ReplicatorInput::PeerEpoch { from, id } => {
                 if id != self.epochs.id() {
                     self.drive(now, EpochInput::PeerEpoch { from, id }, out);
                 }
             }
-            Input::Members(peers) => self.members(now, peers, out),
-            Input::Propose(change) => self.drive(now, EpochInput::Propose(change), out),
-            Input::ProposeAfter { base, change } => self.propose_after(now, base, change, out),
-            Input::Force { replaced, kept } => {
+            ReplicatorInput::Members(peers) => self.members(now, peers, out),
+            ReplicatorInput::Propose(change) => self.drive(now, EpochInput::Propose(change), out),
+            ReplicatorInput::ProposeAfter { base, change } => {
+                self.propose_after(now, base, change, out);
+            }
+            ReplicatorInput::Force { replaced, kept } => {
                 self.drive(now, EpochInput::Force { replaced, kept }, out);
             }
-            Input::Consent { query, remaining } => {
+            ReplicatorInput::Consent { query, remaining } => {
                 self.drive(now, EpochInput::Consent { query, remaining }, out);
             }
-            Input::Released(id) => self.drive(now, EpochInput::Released(id), out),
+            ReplicatorInput::Released(id) => self.drive(now, EpochInput::Released(id), out),
             // A peer may have sent a decided configuration before, which takes precedence.
-            Input::Found(epoch) if !self.epochs.may_found(&epoch) => {}
-            Input::Found(epoch) => self.drive(now, EpochInput::Found(epoch), out),
-            Input::Loaded(records) => self.load(now, records, out),
-            Input::Persisted { id, result } => self.persisted(now, id, result, out),
+            ReplicatorInput::Found(epoch) if !self.epochs.may_found(&epoch) => {}
+            ReplicatorInput::Found(epoch) => self.drive(now, EpochInput::Found(epoch), out),
+            ReplicatorInput::Loaded(records) => self.load(now, records, out),
+            ReplicatorInput::Persisted { id, result } => self.persisted(now, id, result, out),
         }
     }
 
@@ -386,7 +397,7 @@ impl Machine for Replicator {
         if self.unreadable {
             return None;
         }
-        Soonest(self.pushes.fresh_since())
+        EarliestTime(self.pushes.fresh_since())
             .or(self.subscriptions.due())
             .or(self.pushes.due())
             .or(self.writes.due())
@@ -404,9 +415,9 @@ impl Machine for Replicator {
 
 /// The earliest of several times.
 #[derive(Clone, Copy)]
-struct Soonest(Option<Instant>);
+struct EarliestTime(Option<Instant>);
 
-impl Soonest {
+impl EarliestTime {
     fn or(self, other: Option<Instant>) -> Self {
         match (self.0, other) {
             (Some(one), Some(other)) => Self(Some(one.min(other))),

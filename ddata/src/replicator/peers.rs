@@ -6,36 +6,44 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::batch::Waiting;
-use super::durability::After;
+use super::batch::EntryWaiters;
+use super::durability::WriteCompletion;
 use super::epoch::{EpochId, EpochInput};
 use super::fence::is_group;
-use super::parts::Piece;
-use super::port::Alarm;
-use super::push::{Resend, Told, is_first, later_than_measured, name, push_of};
-use super::questions::Question;
+use super::open_probes::OpenProbe;
+use super::port::ReplicatorAlarm;
+use super::push::{AckContent, Resend, is_first, later_than_measured, name, push_of};
+use super::reassembly::Piece;
 use super::request::RequestId;
-use super::store::{Taken, Unfit};
-use super::wire::{At, Body, Content, Entries, Entry, Message, Nack, Scope, WireGuard};
-use super::write::{Fenced, Purpose, Write};
-use super::{Out, Replicator};
-use crate::bug::Bug;
+use super::store::{EntryMergeResult, EntryRefusal};
+use super::wire::{
+    AckScope, At, Body, Entries, Entry, EntryContent, Nack, ReplicatorMessage, WireGuard,
+};
+use super::write::{Fenced, Write, WritePurpose};
+use super::{Replicator, ReplicatorOutbox};
 use crate::causal::CausalContext;
 use crate::clock::{HybridTimestamp, Now};
 use crate::encoded::DecodeError;
+use crate::fault_injection::ReplicatorFault;
 use crate::id::ReplicaId;
 use crate::key::{Group, KeyName};
-use crate::types::delta::{Delta, Merged};
+use crate::types::delta::{Delta, MergeResult};
 
 /// Stamps further ahead of this node's wall clock than this cause an alarm.
 const CLOCK_AHEAD: Duration = Duration::from_millis(500);
 
 impl Replicator {
-    pub(super) fn message(&mut self, now: Now, from: ReplicaId, message: Message, out: &mut Out) {
+    pub(super) fn message(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        message: ReplicatorMessage,
+        out: &mut ReplicatorOutbox,
+    ) {
         if from == self.me || self.loading.is_some() {
             return;
         }
-        let Message { epoch, body } = message;
+        let ReplicatorMessage { epoch, body } = message;
         if epoch != self.epochs.id() {
             self.drive(now, EpochInput::PeerEpoch { from, id: epoch }, out);
         }
@@ -92,7 +100,7 @@ impl Replicator {
     }
 
     /// Answers questions of peers about changes that have arrived since.
-    fn answer_questions(&mut self, now: Now, out: &mut Out) {
+    fn answer_questions(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let store = &self.store;
         for question in self.questions.take(|key| store.context(key)) {
             let same_epoch = question.epoch.is_some() && question.epoch == self.epochs.id();
@@ -103,10 +111,16 @@ impl Replicator {
     }
 
     /// A message to or from a peer exceeds `assembly_bytes_max`: counts it and raises an alarm.
-    pub(super) fn too_large(&mut self, now: Now, peer: ReplicaId, bytes: usize, out: &mut Out) {
+    pub(super) fn too_large(
+        &mut self,
+        now: Now,
+        peer: ReplicaId,
+        bytes: usize,
+        out: &mut ReplicatorOutbox,
+    ) {
         self.stats.too_large += 1;
         let limit = self.config.assembly_bytes_max;
-        self.alarm(now, Alarm::TooLarge { peer, bytes, limit }, out);
+        self.alarm(now, ReplicatorAlarm::TooLarge { peer, bytes, limit }, out);
     }
 
     /// Notes that a peer has answered. Unknown senders leave no state behind.
@@ -142,15 +156,27 @@ impl Replicator {
     }
 
     /// A part of a peer's message does not decode: counts it and raises an alarm.
-    pub(super) fn undecodable(&mut self, now: Now, from: ReplicaId, what: &str, out: &mut Out) {
+    pub(super) fn undecodable(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        what: &str,
+        out: &mut ReplicatorOutbox,
+    ) {
         self.refused(now, from, format!("{what} that does not decode"), out);
     }
 
     /// A peer sent something that no correct peer sends: counts it as undecodable and raises an
     /// alarm with the reason.
-    pub(super) fn refused(&mut self, now: Now, from: ReplicaId, why: String, out: &mut Out) {
+    pub(super) fn refused(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        why: String,
+        out: &mut ReplicatorOutbox,
+    ) {
         self.stats.undecodable += 1;
-        self.alarm(now, Alarm::Undecodable { from, why }, out);
+        self.alarm(now, ReplicatorAlarm::Undecodable { from, why }, out);
     }
 
     /// Merges an entry that no request waits for. Returns whether it was taken.
@@ -159,9 +185,10 @@ impl Replicator {
         now: Now,
         from: ReplicaId,
         entry: &Entry,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) -> bool {
-        let taken = !matches!(self.merge(now, from, entry, out), Err(_) | Ok(Taken::Lack(_)));
+        let taken =
+            !matches!(self.merge(now, from, entry, out), Err(_) | Ok(EntryMergeResult::Lack(_)));
         if taken && self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
             self.persist(vec![], [&entry.key], out);
         }
@@ -174,18 +201,18 @@ impl Replicator {
         now: Now,
         from: ReplicaId,
         entry: &Entry,
-        out: &mut Out,
-    ) -> Result<Taken, Nack> {
+        out: &mut ReplicatorOutbox,
+    ) -> Result<EntryMergeResult, Nack> {
         let before = self.before(&entry.key);
-        let taken = match self.store.take(entry, Self::change(now), self.me, self.canary) {
+        let taken = match self.store.take(entry, Self::change(now), self.me, self.fault_injection) {
             Ok(taken) => taken,
             Err(unfit) => return Err(self.unfit(now, from, entry, unfit, out)),
         };
-        if let Taken::Merged { merged, latest, full } = &taken {
+        if let EntryMergeResult::Merged { merged, latest, full } = &taken {
             if let Some(latest) = latest {
                 self.observe(now, from, *latest, out);
             }
-            if *merged == Merged::Changed {
+            if *merged == MergeResult::Changed {
                 if *full {
                     self.stats.states_merged += 1;
                 } else {
@@ -205,16 +232,20 @@ impl Replicator {
         now: Now,
         from: ReplicaId,
         stamp: HybridTimestamp,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         match self.clock.observe(now.wall, stamp) {
             Ok(ahead) if ahead > CLOCK_AHEAD => {
-                self.alarm(now, Alarm::ClockAhead { from, ahead }, out);
+                self.alarm(now, ReplicatorAlarm::ClockAhead { from, ahead }, out);
             }
             Ok(_) => {}
             Err(impossible) => {
                 self.stats.impossible_clocks += 1;
-                self.alarm(now, Alarm::ImpossibleClock { from, ahead: impossible.ahead }, out);
+                self.alarm(
+                    now,
+                    ReplicatorAlarm::ImpossibleClock { from, ahead: impossible.ahead },
+                    out,
+                );
             }
         }
     }
@@ -224,21 +255,21 @@ impl Replicator {
         now: Now,
         from: ReplicaId,
         entry: &Entry,
-        unfit: Unfit,
-        out: &mut Out,
+        unfit: EntryRefusal,
+        out: &mut ReplicatorOutbox,
     ) -> Nack {
         match unfit {
-            Unfit::WrongType => {
+            EntryRefusal::WrongType => {
                 self.stats.wrong_types += 1;
-                self.alarm(now, Alarm::WrongType { from, key: entry.key.clone() }, out);
+                self.alarm(now, ReplicatorAlarm::WrongType { from, key: entry.key.clone() }, out);
                 Nack::WrongType
             }
-            Unfit::Decode(error) => {
+            EntryRefusal::Decode(error) => {
                 match &error {
                     DecodeError::UnknownType(_) => self.stats.unknown_types += 1,
                     _ => self.stats.undecodable += 1,
                 }
-                self.alarm(now, Alarm::Undecodable { from, why: error.to_string() }, out);
+                self.alarm(now, ReplicatorAlarm::Undecodable { from, why: error.to_string() }, out);
                 Nack::Undecodable
             }
         }
@@ -253,9 +284,9 @@ impl Replicator {
         push: u64,
         whole: bool,
         entries: &[Entry],
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
-        if self.canary.has(Bug::SnapshotBeforeLastAck) {
+        if self.fault_injection.has(ReplicatorFault::SnapshotBeforeLastAck) {
             self.before_last_ack = Some(self.store.live().clone());
         }
         let (mut nacks, mut stored, mut news) = (Vec::new(), Vec::new(), Vec::new());
@@ -276,7 +307,7 @@ impl Replicator {
                     if self.config.is_durable(&entry.key) && self.persist_key(now, &entry.key) {
                         stored.push((entry.index, entry.key.clone()));
                     }
-                    if merged == Merged::Changed && forwards {
+                    if merged == MergeResult::Changed && forwards {
                         news.push(entry.clone());
                     }
                 }
@@ -290,8 +321,11 @@ impl Replicator {
             return;
         }
         let answered = entries.iter().map(|entry| entry.index).filter(|i| !waiting.contains(i));
-        let scope =
-            if whole && waiting.is_empty() { Scope::All } else { Scope::Only(answered.collect()) };
+        let scope = if whole && waiting.is_empty() {
+            AckScope::All
+        } else {
+            AckScope::Only(answered.collect())
+        };
         if waiting.len() == entries.len() && !entries.is_empty() {
             return; // no entry can be answered yet
         }
@@ -303,7 +337,7 @@ impl Replicator {
         keys.dedup(); // a change and the question after it have the same key
         let stored = stored.into_iter().map(|(index, _)| index).collect();
         let epoch = self.epochs.id().filter(|_| same_epoch);
-        let after = After::Ack { to: from, push, scope, nacks, stored, epoch };
+        let after = WriteCompletion::Ack { to: from, push, scope, nacks, stored, epoch };
         self.persist(vec![after], &keys, out);
     }
 
@@ -311,9 +345,9 @@ impl Replicator {
     /// (docs/protocol/replication.md#questions-wait-for-changes-on-their-way). A repeated question
     /// does not wait, because the changes may be lost.
     fn waits(&mut self, from: ReplicaId, same_epoch: bool, sending: u64, entry: &Entry) -> bool {
-        let Content::Probe(asked) = &entry.content else { return false };
+        let EntryContent::Probe(asked) = &entry.content else { return false };
         if sending == 0 || !is_first(sending) {
-            let again = |question: &Question| push_of(question.sending) == push_of(sending);
+            let again = |question: &OpenProbe| push_of(question.sending) == push_of(sending);
             self.questions.asked_again(&entry.key, from, again);
             return false;
         }
@@ -331,7 +365,7 @@ impl Replicator {
             return false;
         }
         let epoch = self.epochs.id().filter(|_| same_epoch);
-        self.questions.wait(Question { from, epoch, sending, entry: entry.clone(), asked })
+        self.questions.wait(OpenProbe { from, epoch, sending, entry: entry.clone(), asked })
     }
 
     /// The group of a key that an entry would write to without that group's guard. An entry that
@@ -355,19 +389,19 @@ impl Replicator {
         now: Now,
         from: ReplicaId,
         entry: &Entry,
-        out: &mut Out,
-    ) -> Result<Merged, Nack> {
+        out: &mut ReplicatorOutbox,
+    ) -> Result<MergeResult, Nack> {
         if let Some(guard) = &entry.guard
             && let Some(term) = guard.term
-            && let Some(promised) = self.promises.refuses(&guard.group, term, self.canary)
+            && let Some(promised) = self.promises.refuses(&guard.group, term, self.fault_injection)
         {
             self.stats.fenced += 1;
             let held = self.store.holds(entry);
             return Err(if held { Nack::FencedYetHeld(promised) } else { Nack::Fenced(promised) });
         }
         match self.merge(now, from, entry, out)? {
-            Taken::Merged { merged, .. } => Ok(merged),
-            Taken::Lack(context) => {
+            EntryMergeResult::Merged { merged, .. } => Ok(merged),
+            EntryMergeResult::Lack(context) => {
                 self.stats.lacks += 1;
                 Err(Nack::Lack(super::wire::ContextBytes::new(&context)))
             }
@@ -381,21 +415,22 @@ impl Replicator {
         from: ReplicaId,
         epoch: Option<EpochId>,
         sending: u64,
-        scope: &Scope,
+        scope: &AckScope,
         counts: bool,
         nacks: Vec<(u32, Nack)>,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         let id = push_of(sending);
         let Some(push) = self.pushes.get(id) else { return };
         let entries = push.entries.clone();
         let waiting = |(index, _): &(u32, Nack)| (*index, push.waiting.of(*index).into());
-        let waiting: BTreeMap<u32, Waiting> = nacks.iter().map(waiting).collect();
+        let waiting: BTreeMap<u32, EntryWaiters> = nacks.iter().map(waiting).collect();
         let refused: BTreeSet<u32> = nacks.iter().map(|(index, _)| *index).collect();
         let lacking = nacks.iter().filter(|(_, nack)| matches!(nack, Nack::Lack(_)));
         let lacking: BTreeSet<u32> = lacking.map(|(index, _)| *index).collect();
         let same = epoch.is_some() && epoch == self.epochs.id();
-        let told = Told { scope, refused: &refused, lacking: &lacking, counts: counts && same };
+        let told =
+            AckContent { scope, refused: &refused, lacking: &lacking, counts: counts && same };
         let acked = self.pushes.acked(now.mono, sending, from, told);
         if let Some(took) = acked.took {
             self.trips.note(took);
@@ -404,7 +439,7 @@ impl Replicator {
         let mut touched = Vec::with_capacity(acked.held.len());
         for (index, request) in acked.held {
             if counts {
-                self.writes.held(request, from, (id, index), epoch, self.canary);
+                self.writes.held(request, from, (id, index), epoch, self.fault_injection);
             }
             touched.push(request);
         }
@@ -423,7 +458,9 @@ impl Replicator {
             self.on_nack(from, index, nack, entry, &requests, &mut repairs);
             touched.extend(requests);
         }
-        for repair in repairs.iter().filter(|repair| !matches!(repair.content, Content::Probe(_))) {
+        for repair in
+            repairs.iter().filter(|repair| !matches!(repair.content, EntryContent::Probe(_)))
+        {
             let what = (&repair.key, repair.len());
             self.repairs.sent(now.mono, (from, id), what, &self.trips);
         }
@@ -473,7 +510,7 @@ impl Replicator {
             }
             Nack::Fenced(by) | Nack::FencedYetHeld(by) => {
                 // A question may be refused though its change is held.
-                let asks = matches!(entry.content, Content::Probe(_));
+                let asks = matches!(entry.content, EntryContent::Probe(_));
                 let held = asks || matches!(nack, Nack::FencedYetHeld(_));
                 for request in requests {
                     self.writes.fenced(*request, from, Fenced { by, held });
@@ -512,7 +549,7 @@ impl Replicator {
         }
         let guard = Some(WireGuard { group: group.clone(), term: None });
         let held = self.store.get(&entry.key).filter(|_| written_back)?;
-        let full = Content::Full(held.state.encode().into());
+        let full = EntryContent::Full(held.state.encode().into());
         Some(Entry { index, guard, ..held.entry(full) })
     }
 
@@ -528,9 +565,9 @@ impl Replicator {
         let repair = context.and_then(|context| held.repair(context));
         let repair = repair.unwrap_or_else(|| held.probe());
         match repair.content {
-            Content::Full(_) => self.stats.repairs_full += 1,
-            Content::Delta(_) => self.stats.repairs += 1,
-            Content::Probe(_) => {}
+            EntryContent::Full(_) => self.stats.repairs_full += 1,
+            EntryContent::Delta(_) => self.stats.repairs += 1,
+            EntryContent::Probe(_) => {}
         }
         Some(Entry { index, guard: entry.guard.clone(), ..repair })
     }
@@ -541,7 +578,7 @@ impl Replicator {
         to: ReplicaId,
         push: u64,
         repairs: Vec<Entry>,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         for entries in self.in_frames(repairs) {
             self.send(to, Body::Write { push, whole: false, entries: entries.into() }, out);
@@ -575,7 +612,11 @@ impl Replicator {
     }
 
     /// Ends those of these requests whose result is known, oldest first.
-    pub(super) fn check_writes(&mut self, mut requests: Vec<RequestId>, out: &mut Out) {
+    pub(super) fn check_writes(
+        &mut self,
+        mut requests: Vec<RequestId>,
+        out: &mut ReplicatorOutbox,
+    ) {
         requests.sort_unstable();
         requests.dedup();
         for request in requests {
@@ -584,12 +625,13 @@ impl Replicator {
     }
 
     /// Ends a request if its result is known.
-    pub(super) fn check_write(&mut self, id: RequestId, out: &mut Out) {
+    pub(super) fn check_write(&mut self, id: RequestId, out: &mut ReplicatorOutbox) {
         let electors = self.electors();
         let Some(write) = self.writes.get(id) else { return };
         let guard = write.guard.as_ref();
-        let superseded =
-            guard.and_then(|guard| self.promises.refuses(&guard.group, guard.term, self.canary));
+        let superseded = guard.and_then(|guard| {
+            self.promises.refuses(&guard.group, guard.term, self.fault_injection)
+        });
         let fate = if let Some(group) = self.guarded_meanwhile(write) {
             Err(super::request::RequestError::GuardedMeanwhile { group })
         } else if let Some(current) = superseded {
@@ -608,15 +650,16 @@ impl Replicator {
         for place in &write.pushes {
             self.pushes.done_waiting(*place, id);
         }
-        let (Purpose::Change(reply) | Purpose::ReadRepair(reply) | Purpose::Recovery(reply)) =
-            write.purpose;
+        let (WritePurpose::Change(reply)
+        | WritePurpose::ReadRepair(reply)
+        | WritePurpose::Recovery(reply)) = write.purpose;
         Self::reply(id, fate.map(|()| reply), out);
     }
 
     /// The group that guards the key of an unguarded change, if this replica learned of it after
     /// the request began.
     fn guarded_meanwhile(&self, write: &Write) -> Option<Group> {
-        let unguarded = write.guard.is_none() && matches!(write.purpose, Purpose::Change(_));
+        let unguarded = write.guard.is_none() && matches!(write.purpose, WritePurpose::Change(_));
         if !unguarded || !self.store.has_groups() {
             return None;
         }
@@ -637,7 +680,7 @@ impl Replicator {
         id: RequestId,
         peers: &BTreeSet<ReplicaId>,
         known: impl Fn(&ReplicaId) -> Option<CausalContext>,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         if peers.is_empty() || probes.is_empty() {
             return;
@@ -691,7 +734,7 @@ impl Replicator {
     }
 
     /// In large clusters, passes new changes on.
-    fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut Out) {
+    fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut ReplicatorOutbox) {
         if news.is_empty() || !self.epochs.is_member() {
             return;
         }
@@ -706,7 +749,7 @@ impl Replicator {
         }
     }
 
-    pub(super) fn check_flushes(&mut self, out: &mut Out) {
+    pub(super) fn check_flushes(&mut self, out: &mut ReplicatorOutbox) {
         if self.flushes.is_empty() {
             return;
         }
@@ -722,11 +765,11 @@ impl Replicator {
             !over
         });
         for id in done {
-            Self::reply(id, Ok(super::request::Reply::Flushed), out);
+            Self::reply(id, Ok(super::request::ReplicatorReply::Flushed), out);
         }
     }
 
-    pub(super) fn link_up(&mut self, now: Now, peer: ReplicaId, out: &mut Out) {
+    pub(super) fn link_up(&mut self, now: Now, peer: ReplicaId, out: &mut ReplicatorOutbox) {
         for resend in self.pushes.renew(now.mono, peer) {
             self.resend(resend, out);
         }
@@ -740,7 +783,7 @@ impl Replicator {
     }
 
     /// Sends the unacknowledged part of a push again.
-    pub(super) fn resend(&mut self, resend: Resend, out: &mut Out) {
+    pub(super) fn resend(&mut self, resend: Resend, out: &mut ReplicatorOutbox) {
         let Resend { push, to, indices, name } = resend;
         let Some(push) = self.pushes.get(push) else { return };
         let all = push.entries.clone();
@@ -752,7 +795,7 @@ impl Replicator {
         self.send_repairs(to, name, some, out);
     }
 
-    pub(super) fn here(&mut self, id: RequestId, out: &mut Out) {
+    pub(super) fn here(&mut self, id: RequestId, out: &mut ReplicatorOutbox) {
         if let Some(write) = self.writes.get_mut(id) {
             write.here = true;
         }
@@ -762,7 +805,7 @@ impl Replicator {
 
 /// The replica that made a change, if it is only one: it needs no copy of it.
 fn origin(entry: &Entry) -> Option<ReplicaId> {
-    let Content::Delta(bytes) = &entry.content else { return None };
+    let EntryContent::Delta(bytes) = &entry.content else { return None };
     let delta = Delta::decode(bytes.as_slice(), &entry.shape.parse().ok()?).ok()?;
     match delta.dots().runs() {
         [run] => Some(run.replica),

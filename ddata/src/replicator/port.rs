@@ -4,10 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::epoch::{Change, Consenting, Declined, Epoch, EpochId, Outcome, Remaining};
-use super::request::{Notice, Reply, Request, RequestError, RequestId, SubscriptionId};
-use super::wire::Message;
-use crate::durable::{Record, StoreError};
+use super::epoch::{
+    ConfigurationRefusal, Consenting, Epoch, EpochId, MembershipChange, ProposalOutcome, Remaining,
+};
+use super::request::{
+    ReplicatorReply, ReplicatorRequest, RequestError, RequestId, SubscriptionId, SubscriptionNotice,
+};
+use super::wire::ReplicatorMessage;
+use crate::durable::{DurableRecord, StoreError};
 use crate::id::ReplicaId;
 
 /// A node that membership knows, with the state that matters to the Replicator.
@@ -23,7 +27,7 @@ pub struct Peer {
 
 /// An input of the Replicator.
 #[derive(Debug)]
-pub enum Input {
+pub enum ReplicatorInput {
     /// A deadline may have passed.
     Tick,
     /// A request of a user of this node.
@@ -31,14 +35,14 @@ pub enum Input {
         /// The id of the request, which its answer names.
         id: RequestId,
         /// The request, with its consistency level.
-        request: Request,
+        request: ReplicatorRequest,
     },
     /// A message of a peer.
     Message {
         /// The sending incarnation, authenticated by the transport.
         from: ReplicaId,
         /// The message, already decoded.
-        message: Message,
+        message: ReplicatorMessage,
     },
     /// The connection to a peer is new. Messages under way may be lost.
     LinkUp(ReplicaId),
@@ -52,14 +56,14 @@ pub enum Input {
     /// The nodes that membership knows now, joining ones included. This node may be among them.
     Members(Vec<Peer>),
     /// Membership or an operator wants this change of the configuration.
-    Propose(Change),
+    Propose(MembershipChange),
     /// The same, but only while `base` is the installed configuration. If another one was installed
     /// meanwhile, the answer is `Superseded`.
     ProposeAfter {
         /// The installed configuration that the change was made for.
         base: EpochId,
         /// The change to propose.
-        change: Change,
+        change: MembershipChange,
     },
     /// An operator's order: these members and this one go on without the consent of a quorum.
     Force {
@@ -81,8 +85,8 @@ pub enum Input {
     /// The first configuration of the cluster.
     Found(Arc<Epoch>),
     /// The durable records of an earlier run, or none. Expected only with durable keys.
-    Loaded(Vec<Record>),
-    /// The store has written the records of an [`Output::Persist`], or has failed to.
+    Loaded(Vec<DurableRecord>),
+    /// The store has written the records of an [`ReplicatorOutput::Persist`], or has failed to.
     Persisted {
         /// The id of the order.
         id: u64,
@@ -93,7 +97,7 @@ pub enum Input {
 
 /// The lane of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
+pub enum LaneClass {
     /// Configuration messages: few and urgent.
     Control,
     /// Changes, acknowledgements and reads.
@@ -106,7 +110,7 @@ pub enum Class {
 /// than 64 nodes with alarms of one kind the further ones share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Alarm {
+pub enum ReplicatorAlarm {
     /// A peer sent a stamp so far ahead of this node's clock that the clock did not follow it.
     ImpossibleClock {
         /// The sender, which may not be the replica that made the stamp.
@@ -159,7 +163,7 @@ pub enum Alarm {
         /// The id of the refused configuration.
         epoch: EpochId,
         /// The reason of the refusal.
-        why: Declined,
+        why: ConfigurationRefusal,
     },
     /// The durable store failed. Data that was not written is not acknowledged.
     Store(StoreError),
@@ -172,7 +176,7 @@ pub enum Alarm {
      and nothing was overwritten. Bring the data directory back from a copy, register the missing \
      types, or start with an empty one: the other members give back what they hold"
 )]
-pub struct LoadError {
+pub struct StateLoadError {
     /// Records that cannot be read.
     pub failed: usize,
     /// The first of them.
@@ -184,39 +188,39 @@ pub struct LoadError {
 /// An order of the Replicator.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Output {
+pub enum ReplicatorOutput {
     /// Send a message to a peer, in order within a class.
     Send {
         /// The incarnation that receives it.
         to: ReplicaId,
         /// The lane that it takes.
-        class: Class,
+        class: LaneClass,
         /// The message to send.
-        message: Message,
+        message: ReplicatorMessage,
     },
     /// The answer to a request.
     Reply {
         /// The id of the request.
         id: RequestId,
         /// The result of the request.
-        reply: Result<Reply, RequestError>,
+        reply: Result<ReplicatorReply, RequestError>,
     },
     /// A notice to a subscriber.
     Notify {
         /// The subscription that the notice is for.
         subscription: SubscriptionId,
         /// The notice to deliver.
-        notice: Notice,
+        notice: SubscriptionNotice,
     },
     /// Write these to the durable store, after everything ordered before, and answer with
-    /// [`Input::Persisted`].
+    /// [`ReplicatorInput::Persisted`].
     Persist {
         /// The id of the order.
         id: u64,
         /// The records to write.
-        records: Vec<Record>,
+        records: Vec<DurableRecord>,
     },
-    /// A question to the lease machine, answered by [`Input::Consent`].
+    /// A question to the lease machine, answered by [`ReplicatorInput::Consent`].
     AskConsent {
         /// The id of the question.
         query: u64,
@@ -230,7 +234,7 @@ pub enum Output {
     /// This replica is synced for the installed configuration, and counts from now on.
     Synced(EpochId),
     /// The result of a proposed change.
-    Outcome(Outcome),
+    Outcome(ProposalOutcome),
     /// This incarnation was removed: it acknowledges nothing any longer. Stop the node.
     Excluded(EpochId),
     /// Begin no further message until a configuration that lists this node is installed.
@@ -240,7 +244,7 @@ pub enum Output {
     Pending(Arc<Epoch>),
     /// Durable records of an earlier run cannot be read: this replica serves nothing. Stop the
     /// node.
-    LoadFailed(LoadError),
+    LoadFailed(StateLoadError),
     /// An event that an operator should see.
-    Alarm(Alarm),
+    Alarm(ReplicatorAlarm),
 }

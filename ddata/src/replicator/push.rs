@@ -1,5 +1,5 @@
 //! Pushes: every change is sent to the peers at the end of its batch and resent until they
-//! acknowledge it, or until no request waits for it and it is left to anti-entropy. [`super::line`]
+//! acknowledge it, or until no request waits for it and it is left to anti-entropy. [`super::retransmitter`]
 //! decides when to resend.
 //!
 //! The updates of one batch are joined per key and cut into messages once, for all peers. An
@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::batch::{Awaited, Batch, Fresh};
-use super::line::SENDINGS;
-use super::lines::Lines;
+use super::batch::{BatchedChange, ChangeBatch, PushWaiters};
 use super::pace::RoundTrips;
 use super::request::RequestId;
+use super::retransmitter::SENDINGS;
+use super::retransmitters::Retransmitters;
 use super::store::SETTLES_AFTER;
-use super::wire::{Entries, Entry, Scope, WireGuard};
+use super::wire::{AckScope, Entries, Entry, WireGuard};
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
@@ -44,7 +44,7 @@ const ASK_FIRST: Duration = Duration::from_millis(100);
 
 /// The content that other replicas must hold before a waiting request counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Awaits {
+pub(super) enum AckRequirement {
     /// The delta of the change.
     Delta,
     /// Everything that this replica holds of the key. Removals need this, because they may rest on
@@ -64,7 +64,7 @@ enum MissingEntries {
 #[derive(Clone, Debug)]
 pub(super) struct Push {
     pub(super) entries: Entries,
-    pub(super) waiting: Awaited,
+    pub(super) waiting: PushWaiters,
     missing: SmallVec<[(ReplicaId, MissingEntries); 4]>, // ≤ peers, each once
     /// Entries that a peer holds but acknowledged without counting (it was sealed, or in another
     /// configuration). The peer is asked again while a request waits for them.
@@ -109,8 +109,8 @@ pub(super) const fn later_than_measured(name: u64) -> u64 {
 
 /// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told<'a> {
-    pub(super) scope: &'a Scope,
+pub(super) struct AckContent<'a> {
+    pub(super) scope: &'a AckScope,
     /// Entries that were refused.
     pub(super) refused: &'a BTreeSet<u32>,
     /// The refused entries for which a repair is in flight. They stay missing at the peer.
@@ -121,7 +121,7 @@ pub(super) struct Told<'a> {
 
 /// The result of processing an acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Acked {
+pub(super) struct AckResult {
     /// Entries that the peer holds now, with the requests that wait for them.
     pub(super) held: Vec<(u32, RequestId)>,
     /// The round-trip time, if the answer identifies its sending.
@@ -132,11 +132,11 @@ pub(super) struct Acked {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pushes {
     next: u64,
-    fresh: Batch,
+    fresh: ChangeBatch,
     fresh_since: Option<Instant>,
     open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + those that requests wait for
     idle: BTreeSet<u64>,       // pushes without a waiting request or flush; ≤ IDLE_MAX
-    lines: Lines,
+    retransmitters: Retransmitters,
     asks: BTreeSet<(Instant, u64)>, // when pushes with uncounted entries are asked again
     /// Peers that may lack something that was left to anti-entropy, and since when.
     left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
@@ -152,7 +152,7 @@ impl Pushes {
         key: &KeyName,
         delta: Option<&Delta>,
         guard: Option<Term>,
-        waiting: Option<(RequestId, Awaits)>,
+        waiting: Option<(RequestId, AckRequirement)>,
     ) {
         self.fresh_since.get_or_insert(now);
         self.fresh.add(key, delta, guard, waiting);
@@ -181,7 +181,7 @@ impl Pushes {
         }
     }
 
-    pub(super) fn take_fresh(&mut self) -> Vec<(KeyName, Fresh)> {
+    pub(super) fn take_fresh(&mut self) -> Vec<(KeyName, BatchedChange)> {
         self.fresh_since = None;
         self.fresh.take()
     }
@@ -195,12 +195,12 @@ impl Pushes {
         &mut self,
         now: Instant,
         entries: Entries,
-        waiting: Awaited,
+        waiting: PushWaiters,
         peers: &BTreeSet<ReplicaId>,
     ) -> u64 {
         self.next += 1;
         for peer in peers {
-            self.lines.to(*peer).sent(self.next, now);
+            self.retransmitters.to(*peer).sent(self.next, now);
         }
         let missing = peers.iter().map(|&peer| (peer, MissingEntries::All)).collect();
         let bytes = entries.iter().map(Entry::len).sum();
@@ -229,8 +229,8 @@ impl Pushes {
         if let Some(push) = self.open.remove(&id) {
             self.bytes -= push.bytes;
             for (peer, _) in &push.missing {
-                if let Some(line) = self.lines.get_mut(*peer) {
-                    line.done(id);
+                if let Some(retransmitter) = self.retransmitters.get_mut(*peer) {
+                    retransmitter.done(id);
                 }
             }
             if let Some(ask) = push.ask {
@@ -251,16 +251,18 @@ impl Pushes {
         now: Instant,
         sending: u64,
         from: ReplicaId,
-        told: Told<'_>,
-    ) -> Acked {
-        let Told { scope, refused, lacking, counts } = told;
-        let (id, mut line) = (push_of(sending), self.lines.get_mut(from));
-        let took = line.as_mut().and_then(|line| line.answered(id, sending % SENDINGS, now));
-        let Some(push) = self.open.get_mut(&id) else { return Acked::default() };
+        told: AckContent<'_>,
+    ) -> AckResult {
+        let AckContent { scope, refused, lacking, counts } = told;
+        let (id, mut retransmitter) = (push_of(sending), self.retransmitters.get_mut(from));
+        let took = retransmitter
+            .as_mut()
+            .and_then(|retransmitter| retransmitter.answered(id, sending % SENDINGS, now));
+        let Some(push) = self.open.get_mut(&id) else { return AckResult::default() };
         let all = 0..u32::try_from(push.entries.len()).unwrap_or(u32::MAX);
         let some: Option<BTreeSet<u32>> = match scope {
-            Scope::All => None,
-            Scope::Only(some) => Some(some.iter().copied().collect()),
+            AckScope::All => None,
+            AckScope::Only(some) => Some(some.iter().copied().collect()),
         };
         let looked = |i: &u32| some.as_ref().is_none_or(|some| some.contains(i));
         let mut held = Vec::with_capacity(push.waiting.len());
@@ -278,7 +280,10 @@ impl Pushes {
         } else {
             let waited: BTreeSet<u32> = held.iter().map(|(index, _)| *index).collect();
             if push.ask.is_none() && !waited.is_empty() {
-                let at = now + line.as_ref().map_or(ASK_FIRST, |line| line.patience(push.asked));
+                let at = now
+                    + retransmitter
+                        .as_ref()
+                        .map_or(ASK_FIRST, |retransmitter| retransmitter.patience(push.asked));
                 push.ask = Some(at);
                 self.asks.insert((at, id));
             }
@@ -296,7 +301,7 @@ impl Pushes {
             };
             if left.is_empty() {
                 push.missing.swap_remove(at);
-                line.into_iter().for_each(|line| line.done(id));
+                retransmitter.into_iter().for_each(|retransmitter| retransmitter.done(id));
             } else {
                 *missing = MissingEntries::Some(left);
             }
@@ -304,7 +309,7 @@ impl Pushes {
                 self.drop_if_done(id);
             }
         }
-        Acked { held, took }
+        AckResult { held, took }
     }
 
     /// Records that a request no longer waits for an entry.
@@ -327,7 +332,7 @@ impl Pushes {
     /// When something must be resent.
     pub(super) fn due(&self) -> Option<Instant> {
         let asks = self.asks.first().map(|(at, _)| *at);
-        self.lines.due().into_iter().chain(asks).min()
+        self.retransmitters.due().into_iter().chain(asks).min()
     }
 
     /// Returns the entries that must be resent now. Unawaited pushes that a silent peer lacks are
@@ -337,12 +342,12 @@ impl Pushes {
         if self.due().is_none_or(|at| at > now) {
             return resends;
         }
-        for to in self.lines.late(now) {
-            let Some(line) = self.lines.get_mut(to) else { continue };
-            let due = line.take_due(now);
+        for to in self.retransmitters.late(now) {
+            let Some(retransmitter) = self.retransmitters.get_mut(to) else { continue };
+            let due = retransmitter.take_due(now);
             let mut again = due.pushes;
             if due.unanswered > IDLE_TRIES {
-                let owed = line.owed();
+                let owed = retransmitter.owed();
                 owed.iter().for_each(|id| self.give_up_if_idle(now, *id, to));
                 // The question that is due uses the oldest push that remains, if any.
                 let lacks = |id: &u64| self.open.get(id).is_some_and(|push| push.is_owed(to));
@@ -350,15 +355,18 @@ impl Pushes {
                 again = first.filter(|_| !again.is_empty()).into_iter().collect();
             }
             for id in again {
-                let sent = self.lines.get_mut(to).map(|line| line.sent_again(id, now));
+                let sent = self
+                    .retransmitters
+                    .get_mut(to)
+                    .map(|retransmitter| retransmitter.sent_again(id, now));
                 if sent.is_some_and(|number| number > u64::from(IDLE_TRIES)) {
                     self.give_up_if_idle(now, id, to);
                 }
                 let lacks = |push: &Push| push.unacked(to);
                 if let (Some(number), Some(indices)) = (sent, self.open.get(&id).and_then(lacks)) {
                     resends.push(Resend { push: id, to, indices, name: name(id, number) });
-                } else if let Some(line) = self.lines.get_mut(to) {
-                    line.done(id);
+                } else if let Some(retransmitter) = self.retransmitters.get_mut(to) {
+                    retransmitter.done(id);
                 }
             }
         }
@@ -394,12 +402,13 @@ impl Pushes {
     /// Resends everything that a peer has not acknowledged, because a new link came up and messages
     /// may have been lost.
     pub(super) fn renew(&mut self, now: Instant, peer: ReplicaId) -> Vec<Resend> {
-        let Some(line) = self.lines.get_mut(peer) else { return Vec::new() };
-        line.renewed();
+        let Some(retransmitter) = self.retransmitters.get_mut(peer) else { return Vec::new() };
+        retransmitter.renewed();
         let mut resends = Vec::new();
         for (id, push) in &self.open {
             let Some(indices) = push.unacked(peer) else { continue };
-            let number = if push.is_owed(peer) { line.sent_again(*id, now) } else { SENDINGS - 1 };
+            let number =
+                if push.is_owed(peer) { retransmitter.sent_again(*id, now) } else { SENDINGS - 1 };
             resends.push(Resend { push: *id, to: peer, indices, name: name(*id, number) });
         }
         resends
@@ -409,8 +418,11 @@ impl Pushes {
     /// sending.
     pub(super) fn sent_again(&mut self, now: Instant, id: u64, to: ReplicaId) -> u64 {
         let owed = self.open.get(&id).is_some_and(|push| push.is_owed(to));
-        let line = self.lines.get_mut(to).filter(|_| owed);
-        name(id, line.map_or(SENDINGS - 1, |line| line.sent_again(id, now)))
+        let retransmitter = self.retransmitters.get_mut(to).filter(|_| owed);
+        name(
+            id,
+            retransmitter.map_or(SENDINGS - 1, |retransmitter| retransmitter.sent_again(id, now)),
+        )
     }
 
     /// Resends every awaited push to `peers`, or to `everyone` if one of its requests waits for
@@ -427,13 +439,13 @@ impl Pushes {
             let all = push.waiting.iter().any(|(_, id)| waits_for_all(id));
             let peers = if all { everyone } else { peers };
             for (peer, _) in push.missing.drain(..).filter(|(peer, _)| !peers.contains(peer)) {
-                self.lines.to(peer).done(*id);
+                self.retransmitters.to(peer).done(*id);
                 self.left_behind.insert(peer, now);
             }
             push.uncounted.clear();
             for &to in peers {
                 push.missing.push((to, MissingEntries::All));
-                let number = self.lines.to(to).sent_again(*id, now);
+                let number = self.retransmitters.to(to).sent_again(*id, now);
                 let indices = push.all();
                 resends.push(Resend { push: *id, to, indices, name: name(*id, number) });
             }
@@ -444,7 +456,7 @@ impl Pushes {
     /// Drops the state of a removed peer.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.left_behind.remove(&peer);
-        self.lines.remove(peer);
+        self.retransmitters.remove(peer);
         let ids: Vec<u64> = self.open.keys().copied().collect();
         for id in ids {
             let Some(push) = self.open.get_mut(&id) else { continue };
@@ -512,8 +524,8 @@ impl Pushes {
         let Some(push) = self.open.get_mut(&id).filter(idle) else { return };
         push.missing.retain(|(other, _)| *other != peer);
         self.left_behind.insert(peer, now);
-        if let Some(line) = self.lines.get_mut(peer) {
-            line.done(id);
+        if let Some(retransmitter) = self.retransmitters.get_mut(peer) {
+            retransmitter.done(id);
         }
         self.drop_if_done(id);
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::epoch::EpochId;
-use super::wire::{Body, Content, Entries, Entry, MESSAGE_FACTOR, Message};
+use super::wire::{Body, Entries, Entry, EntryContent, MESSAGE_FACTOR, ReplicatorMessage};
 use crate::encoded::BUDGET_BYTES;
 use crate::key::KeyName;
 
@@ -18,7 +18,7 @@ const ENTRY_BYTES_MIN: usize = 17;
 const ALLOCATION: usize = 16;
 
 /// Decodes a write of the expected form; `None` for all other bytes.
-pub(super) fn write(bytes: &[u8]) -> Option<Message> {
+pub(super) fn write(bytes: &[u8]) -> Option<ReplicatorMessage> {
     let mut rest = ByteCursor(bytes);
     let epoch = match rest.byte()? {
         0x81 => None,
@@ -38,7 +38,9 @@ pub(super) fn write(bytes: &[u8]) -> Option<Message> {
     };
     rest.skip(b"\xa1e")?;
     let entries = rest.entries()?;
-    rest.0.is_empty().then_some(Message { epoch, body: Body::Write { push, whole, entries } })
+    rest.0
+        .is_empty()
+        .then_some(ReplicatorMessage { epoch, body: Body::Write { push, whole, entries } })
 }
 
 /// The rest of the input. Every method returns `None` if the input is not as expected.
@@ -145,7 +147,7 @@ impl<'a> ByteCursor<'a> {
             None => str::from_utf8(shape).ok()?.into(),
         };
         self.skip(b"\xa1c\x81\xa1d")?;
-        let content = Content::Delta(self.bytes()?.into());
+        let content = EntryContent::Delta(self.bytes()?.into());
         Some(Entry { index, key, shape, guard: None, content })
     }
 }
@@ -160,11 +162,11 @@ mod tests {
     use crate::encoded::from_msgpack;
     use crate::key::Group;
 
-    fn generally(bytes: &[u8]) -> Option<Message> {
+    fn generally(bytes: &[u8]) -> Option<ReplicatorMessage> {
         from_msgpack(bytes).ok()
     }
 
-    fn message() -> impl Strategy<Value = Message> {
+    fn message() -> impl Strategy<Value = ReplicatorMessage> {
         let number = prop_oneof![0..200_u64, 0..100_000_u64, any::<u64>()];
         let epoch = proptest::option::of((number.clone(), number.clone()));
         let epoch =
@@ -179,16 +181,15 @@ mod tests {
                 key,
                 shape: shape.into(),
                 guard: None,
-                content: Content::Delta(delta.into()),
+                content: EntryContent::Delta(delta.into()),
             }
         });
         let entries = prop_oneof![
             9 => proptest::collection::vec(entry.clone(), 0..40),
             1 => entry.prop_map(|entry| vec![entry; 3]),
         ];
-        (epoch, number, any::<bool>(), entries).prop_map(|(epoch, push, whole, entries)| Message {
-            epoch,
-            body: Body::Write { push, whole, entries: entries.into() },
+        (epoch, number, any::<bool>(), entries).prop_map(|(epoch, push, whole, entries)| {
+            ReplicatorMessage { epoch, body: Body::Write { push, whole, entries: entries.into() } }
         })
     }
 
@@ -229,21 +230,23 @@ mod tests {
             key: "k".into(),
             shape: "flag".into(),
             guard: None,
-            content: Content::Delta(vec![7].into()),
+            content: EntryContent::Delta(vec![7].into()),
         };
         let guard = Some(WireGuard { group: Group::new("k"), term: None });
-        let full = Content::Full(vec![7].into());
-        let probe = Content::Probe(ContextBytes::new(&CausalContext::new()));
+        let full = EntryContent::Full(vec![7].into());
+        let probe = EntryContent::Probe(ContextBytes::new(&CausalContext::new()));
         let guarded = Entry { guard, ..plain.clone() };
         let others = [full, probe].map(|content| Entry { content, ..plain.clone() });
         for entry in others.into_iter().chain([guarded]) {
             let entries = [plain.clone(), entry].into_iter().collect();
-            let message =
-                Message { epoch: None, body: Body::Write { push: 1, whole: true, entries } };
+            let message = ReplicatorMessage {
+                epoch: None,
+                body: Body::Write { push: 1, whole: true, entries },
+            };
             let bytes = encode(&message);
             assert_eq!((write(&bytes), generally(&bytes)), (None, Some(message)));
         }
-        let known = Message { epoch: None, body: Body::Known(vec![]) };
+        let known = ReplicatorMessage { epoch: None, body: Body::Known(vec![]) };
         assert_eq!(write(&encode(&known)), None);
     }
 

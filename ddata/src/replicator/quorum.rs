@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::bug::{Bug, Canary};
+use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 
 /// There are no voters to count, because this node has no configuration yet. Nothing was sent.
@@ -137,7 +137,7 @@ impl Need {
 
 /// Whether `answered` holds a quorum of `voters`: more than half, or half with the tiebreaker.
 ///
-/// Ids of other replicas are not counted. Never true without voters. `canary` is [`Canary::none`]
+/// Ids of other replicas are not counted. Never true without voters. `fault_injection` is [`FaultInjection::none`]
 /// except in tests.
 ///
 /// # Example
@@ -152,10 +152,11 @@ pub fn is_quorum(
     voters: &[ReplicaId],
     tiebreaker: ReplicaId,
     answered: &BTreeSet<ReplicaId>,
-    canary: Canary,
+    fault_injection: FaultInjection,
 ) -> bool {
     let count = voters.iter().filter(|voter| answered.contains(voter)).count();
-    let tie = answered.contains(&tiebreaker) || canary.has(Bug::HalfWithoutTiebreaker);
+    let tie = answered.contains(&tiebreaker)
+        || fault_injection.has(ReplicatorFault::HalfWithoutTiebreaker);
     !voters.is_empty() && (2 * count > voters.len() || (2 * count == voters.len() && tie))
 }
 
@@ -266,7 +267,7 @@ mod tests {
     fn any_two_quorums_meet_and_every_majority_is_one() {
         for voters in 1..=8_u16 {
             let all: Vec<_> = (0..u64::from(voters)).map(ReplicaId::new).collect();
-            let is = |bits| is_quorum(&all, all[0], &ids(bits), Canary::none());
+            let is = |bits| is_quorum(&all, all[0], &ids(bits), FaultInjection::none());
             let majority = needed(all.len(), 0, 0).unwrap();
             let quorums: Vec<u16> = (0..1 << voters).filter(|&bits| is(bits)).collect();
             for &left in &quorums {
@@ -289,16 +290,16 @@ mod tests {
             &voters,
             voters[0],
             &[1, 7, 8, 9].map(ReplicaId::new).into(),
-            Canary::none()
+            FaultInjection::none()
         ));
-        assert!(!is_quorum(&[], voters[0], &voters.into(), Canary::none()));
+        assert!(!is_quorum(&[], voters[0], &voters.into(), FaultInjection::none()));
     }
 
     #[cfg(feature = "canaries")]
     #[test]
     fn fault_without_tiebreaker_takes_any_half() {
         let voters = [1, 2].map(ReplicaId::new);
-        let canary = Canary::with(Bug::HalfWithoutTiebreaker);
-        assert!(is_quorum(&voters, voters[0], &[voters[1]].into(), canary));
+        let fault_injection = FaultInjection::with(ReplicatorFault::HalfWithoutTiebreaker);
+        assert!(is_quorum(&voters, voters[0], &[voters[1]].into(), fault_injection));
     }
 }

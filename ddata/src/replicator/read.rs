@@ -15,12 +15,12 @@ use crate::causal::CausalContext;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
-use crate::types::delta::State;
+use crate::types::delta::KeyState;
 use crate::types::shape::Shape;
 
 /// An open read and its answers so far.
 #[derive(Clone, Debug)]
-pub(super) struct Read {
+pub(super) struct OpenRead {
     pub(super) key: KeyName,
     pub(super) shape: Option<Shape>,
     pub(super) need: Need,
@@ -31,20 +31,20 @@ pub(super) struct Read {
     pub(super) tries: u32,
     pub(super) sent: Instant,
     /// The join of all answers so far; `None` while no replica holds anything.
-    pub(super) merged: Option<State>,
+    pub(super) merged: Option<KeyState>,
     /// The context that this replica held when the read started.
     pub(super) own: CausalContext,
     /// The context that each counted replica vouches for.
     pub(super) answers: BTreeMap<ReplicaId, CausalContext>, // ≤ members
 }
 
-impl Read {
+impl OpenRead {
     pub(super) fn answered(&self) -> BTreeSet<ReplicaId> {
         self.answers.keys().copied().collect()
     }
 
     /// Merges the state of a replica into the answers. A state of another type is ignored.
-    pub(super) fn include(&mut self, held: Option<State>) {
+    pub(super) fn include(&mut self, held: Option<KeyState>) {
         match (&mut self.merged, held) {
             (Some(merged), Some(held)) if merged.shape() == held.shape() => {
                 merged.merge(&held);
@@ -79,7 +79,7 @@ impl Read {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reads {
     /// Boxed, because reads are large and a map moves its neighbours when one is removed.
-    open: BTreeMap<RequestId, Box<Read>>, // ≤ max_pending_requests, with writes and fences
+    open: BTreeMap<RequestId, Box<OpenRead>>, // ≤ max_pending_requests, with writes and fences
     timers: BTreeSet<(Instant, RequestId)>,
 }
 
@@ -88,11 +88,11 @@ impl Reads {
         self.open.len()
     }
 
-    fn timer(read: &Read) -> Instant {
+    fn timer(read: &OpenRead) -> Instant {
         read.deadline.min(read.resend)
     }
 
-    pub(super) fn insert(&mut self, id: RequestId, read: Read) {
+    pub(super) fn insert(&mut self, id: RequestId, read: OpenRead) {
         self.timers.insert((Self::timer(&read), id));
         self.open.insert(id, Box::new(read));
     }
@@ -101,15 +101,15 @@ impl Reads {
         self.open.keys().copied().collect()
     }
 
-    pub(super) fn get(&self, id: RequestId) -> Option<&Read> {
+    pub(super) fn get(&self, id: RequestId) -> Option<&OpenRead> {
         self.open.get(&id).map(|read| &**read)
     }
 
-    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut Read> {
+    pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut OpenRead> {
         self.open.get_mut(&id).map(|read| &mut **read)
     }
 
-    pub(super) fn remove(&mut self, id: RequestId) -> Option<Read> {
+    pub(super) fn remove(&mut self, id: RequestId) -> Option<OpenRead> {
         let read = *self.open.remove(&id)?;
         self.timers.remove(&(Self::timer(&read), id));
         Some(read)
@@ -120,7 +120,7 @@ impl Reads {
     }
 
     /// Takes out every read whose timer has expired. The caller replies, or inserts it again.
-    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Read)> {
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, OpenRead)> {
         let mut due = Vec::new();
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
@@ -140,7 +140,7 @@ impl Reads {
     }
 
     /// Takes out every read, so that it can be restarted in another epoch.
-    pub(super) fn take_all(&mut self) -> Vec<(RequestId, Read)> {
+    pub(super) fn take_all(&mut self) -> Vec<(RequestId, OpenRead)> {
         self.timers.clear();
         std::mem::take(&mut self.open).into_iter().map(|(id, read)| (id, *read)).collect()
     }

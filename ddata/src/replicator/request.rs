@@ -12,7 +12,7 @@ use crate::causal::{CausalContext, DotSet};
 use crate::data::{NotRegistered, Value};
 use crate::id::ReplicaId;
 use crate::key::{Group, Key, KeyName, Pattern};
-use crate::types::delta::State;
+use crate::types::delta::KeyState;
 use crate::types::edit::{Author, Edit, EditError, Prepared};
 use crate::types::shape::Shape;
 use crate::types::{DataType, Term};
@@ -111,11 +111,11 @@ impl WriteConsistency {
 pub struct Guard {
     /// The group that contains the key.
     pub group: Group,
-    /// The term that the caller has taken by [`Request::Fence`].
+    /// The term that the caller has taken by [`ReplicatorRequest::Fence`].
     pub term: Term,
 }
 
-type Modify = Box<dyn FnOnce(&State, Author) -> Result<Prepared, EditError> + Send>;
+type Modify = Box<dyn FnOnce(&KeyState, Author) -> Result<Prepared, EditError> + Send>;
 
 /// A change of one key, as a function on its value.
 pub struct Update(pub(super) Box<UpdateParts>); // boxed, because it is moved between queues
@@ -174,7 +174,7 @@ impl fmt::Debug for Update {
 
 /// A request to the Replicator. All but `Subscribe` and `Unsubscribe` get exactly one reply.
 #[derive(Debug)]
-pub enum Request {
+pub enum ReplicatorRequest {
     /// Reads the value of a key.
     Get {
         /// The name of the key.
@@ -237,7 +237,7 @@ pub enum Request {
 /// The reply to a request that succeeded.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Reply {
+pub enum ReplicatorReply {
     /// The reply to `Get`.
     Got {
         /// The value; `None` if the key was never written, or was deleted or expired.
@@ -430,7 +430,7 @@ pub enum RequestError {
 
 /// A notice to a subscriber.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Notice {
+pub enum SubscriptionNotice {
     /// The key has a new value.
     Changed {
         /// The name of the key.

@@ -5,30 +5,30 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::durability::After;
+use super::durability::WriteCompletion;
 use super::epoch::EpochId;
-use super::port::{Alarm, Output};
-use super::push::Awaits;
+use super::port::{ReplicatorAlarm, ReplicatorOutput};
+use super::push::AckRequirement;
 use super::quorum::{Level, Need, NeedError};
 use super::request::{
-    Guard, ModifyError, Notice, Reply, Request, RequestError, RequestId, SubscriptionId, Update,
-    UpdateParts, WriteConsistency,
+    Guard, ModifyError, ReplicatorReply, ReplicatorRequest, RequestError, RequestId,
+    SubscriptionId, SubscriptionNotice, Update, UpdateParts, WriteConsistency,
 };
-use super::store::Held;
-use super::write::{Purpose, Write};
-use super::{Flush, Out, Replicator};
-use crate::bug::Bug;
+use super::store::StoredKey;
+use super::write::{Write, WritePurpose};
+use super::{Flush, Replicator, ReplicatorOutbox};
 use crate::causal::DotSet;
 use crate::clock::Now;
 use crate::data::Value;
+use crate::fault_injection::ReplicatorFault;
 use crate::key::{KEY_BYTES_MAX, KeyName, Pattern};
 use crate::types::Term;
-use crate::types::delta::{Delta, State};
+use crate::types::delta::{Delta, KeyState};
 use crate::types::edit::{Author, EditError, Prepared};
 use crate::types::shape::Shape;
 
 /// A consistency level above `Local`, resolved in the installed configuration.
-pub(super) struct Wanted {
+pub(super) struct ResolvedLevel {
     pub(super) level: Level,
     pub(super) need: Need,
     pub(super) epoch: EpochId,
@@ -38,15 +38,21 @@ pub(super) struct Wanted {
 impl Replicator {
     /// Handles a request, or queues it while durable data is loading. Each request except for
     /// `Subscribe` and `Unsubscribe` gets exactly one reply, now or later.
-    pub(super) fn request(&mut self, now: Now, id: RequestId, request: Request, out: &mut Out) {
+    pub(super) fn request(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        request: ReplicatorRequest,
+        out: &mut ReplicatorOutbox,
+    ) {
         if self.unreadable {
             return match request {
-                Request::Subscribe { .. } | Request::Unsubscribe(_) => {}
+                ReplicatorRequest::Subscribe { .. } | ReplicatorRequest::Unsubscribe(_) => {}
                 _ => Self::reply(id, Err(RequestError::NotLoaded), out),
             };
         }
-        if let (Some(_), Request::ReplicaCount) = (&self.loading, &request) {
-            return Self::reply(id, Ok(Reply::ReplicaCount(0)), out);
+        if let (Some(_), ReplicatorRequest::ReplicaCount) = (&self.loading, &request) {
+            return Self::reply(id, Ok(ReplicatorReply::ReplicaCount(0)), out);
         }
         if let Some(waiting) = &mut self.loading {
             if waiting.len() < self.config.max_pending_requests {
@@ -58,32 +64,36 @@ impl Replicator {
             return;
         }
         let refused = match request {
-            Request::Get { key, shape, consistency } => {
+            ReplicatorRequest::Get { key, shape, consistency } => {
                 self.get(now, id, key, shape, consistency, out)
             }
-            Request::Update(update) => self.update(now, id, update, out),
-            Request::Delete { key, consistency } => self.delete(now, id, &key, consistency, out),
-            Request::Subscribe { subscription, pattern } => {
+            ReplicatorRequest::Update(update) => self.update(now, id, update, out),
+            ReplicatorRequest::Delete { key, consistency } => {
+                self.delete(now, id, &key, consistency, out)
+            }
+            ReplicatorRequest::Subscribe { subscription, pattern } => {
                 self.subscribe(subscription, pattern, out);
                 Ok(())
             }
-            Request::Unsubscribe(subscription) => {
+            ReplicatorRequest::Unsubscribe(subscription) => {
                 self.subscriptions.remove(subscription);
                 Ok(())
             }
-            Request::Keys { prefix, after, limit } => {
+            ReplicatorRequest::Keys { prefix, after, limit } => {
                 let keys = self.keys(&prefix, after.as_ref(), limit);
-                Self::reply(id, Ok(Reply::Keys(keys)), out);
+                Self::reply(id, Ok(ReplicatorReply::Keys(keys)), out);
                 Ok(())
             }
-            Request::ReplicaCount => {
+            ReplicatorRequest::ReplicaCount => {
                 let members = self.epochs.installed().filter(|_| self.epochs.is_member());
                 let count = members.map_or(0, |epoch| epoch.members().len());
-                Self::reply(id, Ok(Reply::ReplicaCount(count)), out);
+                Self::reply(id, Ok(ReplicatorReply::ReplicaCount(count)), out);
                 Ok(())
             }
-            Request::FlushChanges { within } => self.flush_changes(now, id, within, out),
-            Request::Fence { group, term, within } => self.fence(now, id, group, term, within, out),
+            ReplicatorRequest::FlushChanges { within } => self.flush_changes(now, id, within, out),
+            ReplicatorRequest::Fence { group, term, within } => {
+                self.fence(now, id, group, term, within, out)
+            }
         };
         if let Err(refused) = refused {
             Self::reply(id, Err(refused), out);
@@ -100,12 +110,16 @@ impl Replicator {
     ///
     /// # Errors
     /// `Overloaded`, `NotJoined` and `NotEnoughReplicas`; nothing was changed.
-    pub(super) fn wanted(&self, level: Level, within: Duration) -> Result<Wanted, RequestError> {
+    pub(super) fn wanted(
+        &self,
+        level: Level,
+        within: Duration,
+    ) -> Result<ResolvedLevel, RequestError> {
         self.has_room()?;
         let member = self.epochs.installed().filter(|_| self.epochs.is_member());
         let epoch = member.ok_or(RequestError::NotJoined)?;
         let need = self.need(level)?;
-        Ok(Wanted { level, need, epoch: epoch.id(), within })
+        Ok(ResolvedLevel { level, need, epoch: epoch.id(), within })
     }
 
     /// Raises a majority to the configured floor `majority_min_cap`.
@@ -154,7 +168,10 @@ impl Replicator {
     }
 
     /// Refuses a request for another type than the key holds.
-    pub(super) fn check_shape(held: Option<&Held>, expected: &Shape) -> Result<(), RequestError> {
+    pub(super) fn check_shape(
+        held: Option<&StoredKey>,
+        expected: &Shape,
+    ) -> Result<(), RequestError> {
         match held.map(|held| held.state.shape()) {
             Some(found) if found != expected => {
                 Err(RequestError::WrongType { expected: expected.clone(), found: found.clone() })
@@ -169,7 +186,7 @@ impl Replicator {
     fn check_guard(
         &self,
         key: &KeyName,
-        held: Option<&Held>,
+        held: Option<&StoredKey>,
         guard: Option<&Guard>,
     ) -> Result<(), RequestError> {
         let group_of = self.store.group_of(key, held);
@@ -191,7 +208,7 @@ impl Replicator {
         if let Some(other) = group_of.filter(|group| **group != guard.group) {
             return Err(RequestError::Guarded { group: other.clone() });
         }
-        match self.promises.refuses(&guard.group, guard.term, self.canary) {
+        match self.promises.refuses(&guard.group, guard.term, self.fault_injection) {
             Some(current) => Err(RequestError::Fenced { current, nowhere: true }),
             None => Ok(()),
         }
@@ -205,7 +222,7 @@ impl Replicator {
         now: Now,
         id: RequestId,
         update: Update,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) -> Result<(), RequestError> {
         let UpdateParts { key, shape, consistency, guard, told, modify } = *update.0;
         Self::check_key(&key)?;
@@ -224,18 +241,18 @@ impl Replicator {
             consistency.level().map(|(l, w)| self.wanted(self.floored(l), w)).transpose()?;
         let time = self.clock.tick(now.wall);
         let term = guard.as_ref().map(|guard| guard.term);
-        let author = Author { replica: self.me, time, term, canary: self.canary };
+        let author = Author { replica: self.me, time, term, fault_injection: self.fault_injection };
         let fresh;
         let state = if let Some(held) = &held {
             &held.state
         } else {
-            fresh = State::new(shape.clone());
+            fresh = KeyState::new(shape.clone());
             &fresh
         };
         let prepared = modify(state, author).map_err(|error| refusal(error, term))?;
         if prepared.delta().is_empty() && held.is_none() {
-            let (value, dots) = (told.then(|| Value::new(State::new(shape))), DotSet::new());
-            Self::reply(id, Ok(Reply::Updated { value, dots }), out);
+            let (value, dots) = (told.then(|| Value::new(KeyState::new(shape))), DotSet::new());
+            Self::reply(id, Ok(ReplicatorReply::Updated { value, dots }), out);
             return Ok(()); // nothing changed and no key was created, so there is nothing to push
         }
         let size = held.as_ref().map_or(0, |held| held.size);
@@ -243,7 +260,7 @@ impl Replicator {
         let before = self.before(&key);
         drop(held); // a second reference would make the change copy the state
         let at = Self::change(now).sized(bytes);
-        let awaits = if prepared.leans() { Awaits::All } else { Awaits::Delta };
+        let awaits = if prepared.leans() { AckRequirement::All } else { AckRequirement::Delta };
         let (delta, value) = if prepared.delta().is_empty() {
             (prepared.delta().clone(), if told { self.value(&key) } else { None })
         } else {
@@ -256,8 +273,8 @@ impl Replicator {
             self.store.know_group(&guard.group);
             self.store.set_group(&key, &guard.group); // every entry of the key carries its group
         }
-        let value = told.then(|| value.unwrap_or_else(|| Value::new(State::new(shape))));
-        let reply = Reply::Updated { value, dots: delta.dots().clone() };
+        let value = told.then(|| value.unwrap_or_else(|| Value::new(KeyState::new(shape))));
+        let reply = ReplicatorReply::Updated { value, dots: delta.dots().clone() };
         let change = (&delta, awaits);
         self.changed(now, id, &key, change, guard, before, wanted.as_ref(), reply, out);
         Ok(())
@@ -270,7 +287,7 @@ impl Replicator {
         id: RequestId,
         key: &KeyName,
         consistency: WriteConsistency,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) -> Result<(), RequestError> {
         Self::check_key(key)?;
         let held = self.store.get(key);
@@ -278,13 +295,13 @@ impl Replicator {
         let wanted =
             consistency.level().map(|(l, w)| self.wanted(self.floored(l), w)).transpose()?;
         let Some(shape) = held.map(|held| held.state.shape().clone()) else {
-            Self::reply(id, Ok(Reply::Deleted { dots: DotSet::new() }), out);
+            Self::reply(id, Ok(ReplicatorReply::Deleted { dots: DotSet::new() }), out);
             return Ok(());
         };
         let before = self.before(key);
         let delta = self.delete_seen(now, key, &shape);
-        let reply = Reply::Deleted { dots: delta.dots().clone() };
-        let change = (&delta, Awaits::All); // the delta does not contain earlier removals
+        let reply = ReplicatorReply::Deleted { dots: delta.dots().clone() };
+        let change = (&delta, AckRequirement::All); // the delta does not contain earlier removals
         self.changed(now, id, key, change, None, before, wanted.as_ref(), reply, out);
         Ok(())
     }
@@ -293,7 +310,8 @@ impl Replicator {
     /// (docs/protocol/replication.md#delete-removes-only-what-was-seen).
     pub(super) fn delete_seen(&mut self, now: Now, key: &KeyName, shape: &Shape) -> Delta {
         let author = Author::new(self.me, self.clock.tick(now.wall));
-        let (change, unseen) = (Self::change(now), self.canary.has(Bug::DeleteErasesUnseen));
+        let (change, unseen) =
+            (Self::change(now), self.fault_injection.has(ReplicatorFault::DeleteErasesUnseen));
         self.store.change(key, shape, change, |state| {
             if unseen { state.delete_unseen(author) } else { state.delete(author) }
         })
@@ -319,12 +337,12 @@ impl Replicator {
         now: Now,
         id: RequestId,
         key: &KeyName,
-        (delta, awaits): (&Delta, Awaits),
+        (delta, awaits): (&Delta, AckRequirement),
         guard: Option<Guard>,
         before: Option<Value>,
-        wanted: Option<&Wanted>,
-        reply: Reply,
-        out: &mut Out,
+        wanted: Option<&ResolvedLevel>,
+        reply: ReplicatorReply,
+        out: &mut ReplicatorOutbox,
     ) {
         let made = (!delta.is_empty()).then_some(delta);
         if made.is_some() {
@@ -334,8 +352,8 @@ impl Replicator {
         }
         let durable = self.config.is_durable(key);
         let waits = durable && self.persist_key(now, key);
-        let stands_for_all = self.canary.has(Bug::DeltaStandsForAll);
-        let awaits = if stands_for_all { Awaits::Delta } else { awaits };
+        let stands_for_all = self.fault_injection.has(ReplicatorFault::DeltaStandsForAll);
+        let awaits = if stands_for_all { AckRequirement::Delta } else { awaits };
         let waiting = wanted.is_some().then_some((id, awaits));
         if made.is_some() || waiting.is_some() {
             let term = guard.as_ref().map(|guard| guard.term);
@@ -344,21 +362,21 @@ impl Replicator {
             }
             self.pushes.add(now.mono, key, made, term, waiting);
         }
-        let Some(&Wanted { level, need, epoch, within }) = wanted else {
+        let Some(&ResolvedLevel { level, need, epoch, within }) = wanted else {
             if waits {
-                self.persist(vec![After::Reply(id, Box::new(reply))], [key], out);
+                self.persist(vec![WriteCompletion::Reply(id, Box::new(reply))], [key], out);
             } else {
                 Self::reply(id, Ok(reply), out);
             }
             return;
         };
         let mut write =
-            Write::new(Purpose::Change(reply), level, need, epoch, now.mono + within, 1);
+            Write::new(WritePurpose::Change(reply), level, need, epoch, now.mono + within, 1);
         write.here = !waits;
         write.guard = guard;
         self.writes.insert(id, write);
         if waits {
-            self.persist(vec![After::Here(id)], [key], out);
+            self.persist(vec![WriteCompletion::Here(id)], [key], out);
         }
     }
 
@@ -376,7 +394,7 @@ impl Replicator {
         key: &KeyName,
         size: usize,
         prepared: &Prepared,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) -> Result<usize, RequestError> {
         let (warn, limit) = (self.config.log_data_size_exceeding, self.config.max_value_size);
         let grows = prepared.delta().size();
@@ -396,13 +414,18 @@ impl Replicator {
         }
         self.store.note(key, |held| held.size = bytes.saturating_sub(grows));
         if bytes > warn && alarms {
-            self.alarm(now, Alarm::LargeValue { key: key.clone(), bytes }, out);
+            self.alarm(now, ReplicatorAlarm::LargeValue { key: key.clone(), bytes }, out);
         }
         Ok(grows)
     }
 
     /// Opens a subscription and notifies it of all present values.
-    fn subscribe(&mut self, subscription: SubscriptionId, pattern: Pattern, out: &mut Out) {
+    fn subscribe(
+        &mut self,
+        subscription: SubscriptionId,
+        pattern: Pattern,
+        out: &mut ReplicatorOutbox,
+    ) {
         self.tell_now(out); // gathered changes go out first: the newcomer must not see them twice
         let current: Vec<(KeyName, Value)> = match &pattern {
             Pattern::Exact(key) => {
@@ -416,8 +439,8 @@ impl Replicator {
         };
         self.subscriptions.add(subscription, pattern);
         for (key, value) in current {
-            let notice = Notice::Changed { key, value, before: None };
-            out.push(Output::Notify { subscription, notice });
+            let notice = SubscriptionNotice::Changed { key, value, before: None };
+            out.push(ReplicatorOutput::Notify { subscription, notice });
         }
     }
 
@@ -435,7 +458,7 @@ impl Replicator {
         now: Now,
         id: RequestId,
         within: Duration,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) -> Result<(), RequestError> {
         self.has_room()?;
         if !self.epochs.is_member() {

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use super::durability::After;
+use super::durability::WriteCompletion;
 use super::epoch::{AcceptorState, EpochInput, EpochMessage};
 use super::expiry::owner;
 use super::fence::is_promise;
-use super::port::{Alarm, LoadError, Output};
-use super::request::{MISSING_MAX, Notice, RequestError, RequestId, Tally};
-use super::store::{Held, Taken, Unfit};
-use super::wire::{At, Body, Content, Entry, Nack, WireGuard};
-use super::{Out, Replicator};
+use super::port::{ReplicatorAlarm, ReplicatorOutput, StateLoadError};
+use super::request::{MISSING_MAX, RequestError, RequestId, SubscriptionNotice, Tally};
+use super::store::{EntryMergeResult, EntryRefusal, StoredKey};
+use super::wire::{At, Body, Entry, EntryContent, Nack, WireGuard};
+use super::{Replicator, ReplicatorOutbox};
 use crate::clock::{Instant, Now};
-use crate::durable::{Record, StoreError};
+use crate::durable::{DurableRecord, StoreError};
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 use crate::machine::Machine;
@@ -27,7 +27,7 @@ const BUSY_FOR: Duration = Duration::from_secs(1);
 
 impl Replicator {
     /// Handles the end of a batch or an expired deadline: does everything that is due now.
-    pub(super) fn tick(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn tick(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.flush(now, out);
         if let Some((peer, bytes)) = self.unsent.take() {
             self.too_large(now, peer, bytes, out);
@@ -61,7 +61,7 @@ impl Replicator {
     }
 
     /// Notifies subscribers of the gathered changes, if the interval has passed.
-    fn tell(&mut self, now: Now, out: &mut Out) {
+    fn tell(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if self.subscriptions.due().is_none_or(|at| at > now.mono) {
             return;
         }
@@ -69,26 +69,26 @@ impl Replicator {
     }
 
     /// Notifies subscribers of the gathered changes now. A key that reads as before is left out.
-    pub(super) fn tell_now(&mut self, out: &mut Out) {
+    pub(super) fn tell_now(&mut self, out: &mut ReplicatorOutbox) {
         for (key, before) in self.subscriptions.take() {
             let value = self.value(&key);
             let notice = match (&value, &before) {
                 (None, None) => continue,
-                (None, Some(_)) => Notice::Deleted { key: key.clone() },
+                (None, Some(_)) => SubscriptionNotice::Deleted { key: key.clone() },
                 (Some(value), Some(before)) if value.reads_like(before) => continue,
                 (Some(value), _) => {
                     let (key, value) = (key.clone(), value.clone());
-                    Notice::Changed { key, value, before: before.clone() }
+                    SubscriptionNotice::Changed { key, value, before: before.clone() }
                 }
             };
             for subscription in self.subscriptions.of(&key) {
-                out.push(Output::Notify { subscription, notice: notice.clone() });
+                out.push(ReplicatorOutput::Notify { subscription, notice: notice.clone() });
             }
         }
     }
 
     /// Fails writes and flushes whose deadline has passed.
-    fn tick_writes(&mut self, now: Now, out: &mut Out) {
+    fn tick_writes(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if !is_due(self.writes.due()) && !is_due(self.flushes_due()) {
             return;
@@ -125,7 +125,7 @@ impl Replicator {
         id: RequestId,
         answered: &BTreeSet<ReplicaId>,
         needed: usize,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         self.stats.timeouts += 1;
         let missing = self.electors().missing(answered);
@@ -134,7 +134,7 @@ impl Replicator {
     }
 
     /// Resends pushes that count as lost, and ends flushes whose pushes are delivered.
-    fn tick_pushes(&mut self, now: Now, out: &mut Out) {
+    fn tick_pushes(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for resend in self.pushes.take_due(now.mono, &self.trips) {
             self.resend(resend, out);
         }
@@ -142,7 +142,7 @@ impl Replicator {
     }
 
     /// Repeats the unanswered questions of comparisons.
-    fn tick_comparisons(&mut self, now: Now, out: &mut Out) {
+    fn tick_comparisons(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let trips = &self.trips;
         for (session, peer, at, query) in
             self.anti_entropy.take_due(now.mono, |tries| trips.patience(tries + 1))
@@ -153,7 +153,7 @@ impl Replicator {
 
     /// Starts one round of anti-entropy with the peer that was contacted least recently; reachable
     /// peers come first, and ties are broken at random.
-    fn gossip(&mut self, now: Now, out: &mut Out) {
+    fn gossip(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let busy = self.changed_at.is_some_and(|at| now.mono - at < BUSY_FOR);
         let interval =
             if busy { self.config.busy_gossip_interval } else { self.config.gossip_interval };
@@ -182,7 +182,7 @@ impl Replicator {
 
     /// One round of expiry: deletes the unused keys that this member owns, and reports to the
     /// owners of other keys the uses that they do not know. Guarded keys never expire.
-    fn expire(&mut self, now: Now, out: &mut Out) {
+    fn expire(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.expire_at = self.expiry_interval().map(|interval| now.mono + interval);
         let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else {
             return;
@@ -192,8 +192,8 @@ impl Replicator {
             self.store.forget_reports();
         }
         let (mut gone, mut used) = (Vec::new(), BTreeMap::<ReplicaId, Vec<(KeyName, u64)>>::new());
-        let guarded = |held: &Held| self.store.group_of(&held.key, Some(held)).is_some();
-        let live = |held: &&Arc<Held>| !held.state.is_bottom();
+        let guarded = |held: &StoredKey| self.store.group_of(&held.key, Some(held)).is_some();
+        let live = |held: &&Arc<StoredKey>| !held.state.is_bottom();
         for held in self.store.iter().filter(live) {
             let Some(after) = self.config.expiry_of(&held.key) else { continue };
             if guarded(held) {
@@ -235,7 +235,7 @@ impl Replicator {
         now: Now,
         from: ReplicaId,
         keys: &[(KeyName, u64)],
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         for (key, age) in keys {
             self.store.touch(key, ago(now, *age));
@@ -282,14 +282,14 @@ impl Replicator {
     /// Orders keys to be written, and the actions that follow once they are.
     pub(super) fn persist<'k>(
         &mut self,
-        mut after: Vec<After>,
+        mut after: Vec<WriteCompletion>,
         keys: impl IntoIterator<Item = &'k KeyName>,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         let (mut records, mut synced) = (Vec::new(), Vec::new());
         for key in keys {
             let Some(held) = self.store.get(key) else { continue };
-            records.push(Record::Data {
+            records.push(DurableRecord::Data {
                 key: key.clone(),
                 shape: held.shape.to_string(),
                 group: held.group.clone(),
@@ -300,14 +300,14 @@ impl Replicator {
         if records.is_empty() && after.is_empty() {
             return;
         }
-        after.insert(0, After::Synced(synced));
+        after.insert(0, WriteCompletion::Synced(synced));
         self.persist_records(records, after, out);
     }
 
     /// Writes this replica's votes. Messages are held back until the write has succeeded, because a
     /// vote must be on disk before a message that depends on it leaves.
-    pub(super) fn persist_votes(&mut self, state: AcceptorState, out: &mut Out) {
-        self.persist_records(vec![Record::Acceptor(state)], vec![], out);
+    pub(super) fn persist_votes(&mut self, state: AcceptorState, out: &mut ReplicatorOutbox) {
+        self.persist_records(vec![DurableRecord::Acceptor(state)], vec![], out);
         self.durability.order_gate();
     }
 
@@ -318,14 +318,14 @@ impl Replicator {
         now: Now,
         id: u64,
         result: Result<(), StoreError>,
-        out: &mut Out,
+        out: &mut ReplicatorOutbox,
     ) {
         let stored = result.is_ok();
         let counted = !self.durability.is_shut();
         let after = self.durability.done(now.mono, id, stored);
         if let Err(error) = result {
             self.stats.store_failures += 1;
-            self.alarm(now, Alarm::Store(error), out);
+            self.alarm(now, ReplicatorAlarm::Store(error), out);
         }
         for after in after {
             if stored {
@@ -340,26 +340,28 @@ impl Replicator {
     }
 
     /// Carries out an action whose records are on disk.
-    fn stored(&mut self, now: Now, after: After, out: &mut Out) {
+    fn stored(&mut self, now: Now, after: WriteCompletion, out: &mut ReplicatorOutbox) {
         match after {
-            After::Synced(keys) => {
+            WriteCompletion::Synced(keys) => {
                 for (key, context) in keys {
                     self.store.note(&key, |held| held.synced.merge(&context));
                 }
             }
-            After::Ack { to, push, scope, nacks, epoch, .. } => {
+            WriteCompletion::Ack { to, push, scope, nacks, epoch, .. } => {
                 let counts = self.eligible() && epoch == self.epochs.id();
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
-            After::Here(id) => self.here(id, out),
-            After::Merged(owed) => self.owed(now, owed, out),
-            After::Promised(id, epoch) => self.promised_here(now, id, epoch, out),
-            After::Reply(id, reply) => Self::reply(id, Ok(*reply), out),
-            After::Send(outputs) | After::Held(outputs) => self.send_orders(outputs, out),
+            WriteCompletion::Here(id) => self.here(id, out),
+            WriteCompletion::Merged(owed) => self.owed(now, owed, out),
+            WriteCompletion::Promised(id, epoch) => self.promised_here(now, id, epoch, out),
+            WriteCompletion::Reply(id, reply) => Self::reply(id, Ok(*reply), out),
+            WriteCompletion::Send(outputs) | WriteCompletion::Held(outputs) => {
+                self.send_orders(outputs, out);
+            }
         }
     }
 
-    fn send_orders(&mut self, outputs: Vec<Output>, out: &mut Out) {
+    fn send_orders(&mut self, outputs: Vec<ReplicatorOutput>, out: &mut ReplicatorOutbox) {
         for output in outputs {
             self.emit(output, out);
         }
@@ -367,22 +369,24 @@ impl Replicator {
 
     /// Carries out an action whose records could not be written: refusals, failed requests,
     /// retries.
-    fn not_stored(&mut self, now: Now, after: After, out: &mut Out) {
+    fn not_stored(&mut self, now: Now, after: WriteCompletion, out: &mut ReplicatorOutbox) {
         match after {
-            After::Synced(_) | After::Send(_) | After::Promised(..) => {}
-            After::Held(outputs) => self.send_orders(outputs, out),
-            After::Merged(owed) => self.durability.owe_later(now.mono, owed),
-            After::Ack { to, push, scope, mut nacks, stored, epoch } => {
+            WriteCompletion::Synced(_)
+            | WriteCompletion::Send(_)
+            | WriteCompletion::Promised(..) => {}
+            WriteCompletion::Held(outputs) => self.send_orders(outputs, out),
+            WriteCompletion::Merged(owed) => self.durability.owe_later(now.mono, owed),
+            WriteCompletion::Ack { to, push, scope, mut nacks, stored, epoch } => {
                 let failed = stored.into_iter().map(|index| (index, Nack::StoreFailed));
                 nacks.extend(failed);
                 let counts = self.eligible() && epoch == self.epochs.id();
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
-            After::Here(id) => {
+            WriteCompletion::Here(id) => {
                 self.writes.store_failed(id, self.me);
                 self.check_write(id, out);
             }
-            After::Reply(id, _) => {
+            WriteCompletion::Reply(id, _) => {
                 Self::reply(id, Err(RequestError::StoreFailure { failed: 1 }), out);
             }
         }
@@ -394,33 +398,33 @@ impl Replicator {
     pub(super) fn restore(
         &mut self,
         now: Now,
-        records: Vec<Record>,
-        out: &mut Out,
-    ) -> Result<(), LoadError> {
+        records: Vec<DurableRecord>,
+        out: &mut ReplicatorOutbox,
+    ) -> Result<(), StateLoadError> {
         let (mut promises, mut failed) = (Vec::new(), Vec::new());
         for record in records {
             match record {
-                Record::Data { key, shape, group, state } => {
+                DurableRecord::Data { key, shape, group, state } => {
                     let guard = group.map(|group| WireGuard { group, term: None });
-                    let content = Content::Full(state.into());
+                    let content = EntryContent::Full(state.into());
                     let shape = shape.into();
                     let entry = Entry { index: 0, key: key.clone(), shape, guard, content };
                     if let Err(why) = self.restore_key(now, &entry, out) {
                         failed.push((format!("key `{key}`"), why));
                     }
                 }
-                Record::Promise { group, term } if is_promise(&group, term) => {
+                DurableRecord::Promise { group, term } if is_promise(&group, term) => {
                     promises.push((group, term));
                 }
-                Record::Promise { group, .. } => {
+                DurableRecord::Promise { group, .. } => {
                     let why = "its group name or its term is invalid".to_owned();
                     failed.push((format!("the promise for group `{group}`"), why));
                 }
-                Record::Acceptor(_) => {} // of an earlier incarnation, which never votes again
+                DurableRecord::Acceptor(_) => {} // of an earlier incarnation, which never votes again
             }
         }
         if let Some((what, why)) = failed.first().cloned() {
-            return Err(LoadError { failed: failed.len(), what, why });
+            return Err(StateLoadError { failed: failed.len(), what, why });
         }
         for (group, _) in &promises {
             self.store.know_group(group);
@@ -430,16 +434,25 @@ impl Replicator {
     }
 
     /// Merges one loaded record. The error states why it cannot be used.
-    fn restore_key(&mut self, now: Now, entry: &Entry, out: &mut Out) -> Result<(), String> {
-        match self.store.take(entry, Self::change(now), self.me, self.canary) {
-            Ok(Taken::Merged { latest, .. }) => {
+    fn restore_key(
+        &mut self,
+        now: Now,
+        entry: &Entry,
+        out: &mut ReplicatorOutbox,
+    ) -> Result<(), String> {
+        match self.store.take(entry, Self::change(now), self.me, self.fault_injection) {
+            Ok(EntryMergeResult::Merged { latest, .. }) => {
                 if let Some(latest) = latest {
                     self.observe(now, self.me, latest, out);
                 }
             }
-            Ok(Taken::Lack(_)) => return Err("it builds on changes that are missing".to_owned()),
-            Err(Unfit::WrongType) => return Err("the key has records of two types".to_owned()),
-            Err(Unfit::Decode(why)) => return Err(why.to_string()),
+            Ok(EntryMergeResult::Lack(_)) => {
+                return Err("it builds on changes that are missing".to_owned());
+            }
+            Err(EntryRefusal::WrongType) => {
+                return Err("the key has records of two types".to_owned());
+            }
+            Err(EntryRefusal::Decode(why)) => return Err(why.to_string()),
         }
         let context = self.store.context(&entry.key);
         self.store.note(&entry.key, |held| held.synced = context);

@@ -5,7 +5,7 @@ use super::epoch::EpochStats;
 
 /// Counters since the start, and gauges: keys, pending requests, open pushes, removal records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct ReplicatorStats {
     /// Keys held, deleted ones included.
     pub keys: u64,
     /// Deleted keys: they hold nothing but their causal context.

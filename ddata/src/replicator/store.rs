@@ -13,14 +13,14 @@ use imbl::OrdMap;
 
 use super::fence::{GROUPS_MAX, is_group};
 use super::sums::{self, Sums};
-use super::wire::{Content, ContextBytes, Entry, WireGuard};
-use crate::bug::{Bug, Canary};
+use super::wire::{ContextBytes, Entry, EntryContent, WireGuard};
 use crate::causal::CausalContext;
 use crate::clock::{HybridTimestamp, Instant};
 use crate::encoded::{DecodeError, hash_of};
+use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 use crate::key::{Group, KEY_BYTES_MAX, KeyName};
-use crate::types::delta::{Delta, Lack, Merged, Repair, State};
+use crate::types::delta::{Delta, KeyState, Lack, MergeResult, Repair};
 use crate::types::shape::Shape;
 
 /// Maximum number of removal records over all keys. Beyond, the oldest is dropped, and peers that
@@ -34,9 +34,9 @@ pub(super) const SETTLES_AFTER: Duration = Duration::from_millis(100);
 
 /// A key with its state and bookkeeping.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct StoredKey {
     pub(super) key: KeyName,
-    pub(super) state: State,
+    pub(super) state: KeyState,
     pub(super) shape: Arc<str>,
     pub(super) group: Option<Group>,
     /// The latest use that this replica knows of, for expiry.
@@ -58,13 +58,13 @@ pub(super) type StorePlace = (u64, KeyName);
 /// Keys and the sums over them: the live ones, or those of the moment of a seal.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    keys: OrdMap<StorePlace, Arc<Held>>,
+    keys: OrdMap<StorePlace, Arc<StoredKey>>,
     sums: Sums,
 }
 
 /// All keys of a replica, with the indexes and bounds over them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Store {
+pub(super) struct ReplicaStore {
     live: Snapshot,
     seed: u64,
     names: BTreeSet<KeyName>,       // of all keys, in lexical order
@@ -77,8 +77,8 @@ pub(super) struct Store {
 
 /// The result of merging an entry.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Taken {
-    Merged { merged: Merged, latest: Option<HybridTimestamp>, full: bool },
+pub(super) enum EntryMergeResult {
+    Merged { merged: MergeResult, latest: Option<HybridTimestamp>, full: bool },
     Lack(CausalContext),
 }
 
@@ -94,7 +94,7 @@ enum DeltaNovelty {
 }
 
 impl DeltaNovelty {
-    fn of(held: Option<&Arc<Held>>, delta: &Delta) -> Self {
+    fn of(held: Option<&Arc<StoredKey>>, delta: &Delta) -> Self {
         match held {
             None => Self::Absent,
             Some(held) if held.state.context().includes_all(delta.dots()) => Self::Known,
@@ -105,12 +105,12 @@ impl DeltaNovelty {
 
 /// Why an entry was refused.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Unfit {
+pub(super) enum EntryRefusal {
     Decode(DecodeError),
     WrongType,
 }
 
-impl From<DecodeError> for Unfit {
+impl From<DecodeError> for EntryRefusal {
     fn from(error: DecodeError) -> Self {
         Self::Decode(error)
     }
@@ -135,9 +135,13 @@ fn check_names(entry: &Entry) -> Result<(), DecodeError> {
 /// Refuses an entry with dots of this replica above the last one that it made
 /// (docs/protocol/replication.md#nobody-teaches-a-replica-its-own-dots). Other replicas would
 /// otherwise take its next changes for known.
-fn check_own(made: u64, last: Option<u64>, canary: Canary) -> Result<(), DecodeError> {
+fn check_own(
+    made: u64,
+    last: Option<u64>,
+    fault_injection: FaultInjection,
+) -> Result<(), DecodeError> {
     let false_claim = last.is_some_and(|last| last > made);
-    if false_claim && !canary.has(Bug::DeleteErasesUnseen) {
+    if false_claim && !fault_injection.has(ReplicatorFault::DeleteErasesUnseen) {
         return Err(DecodeError::ImpossibleDot);
     }
     Ok(())
@@ -154,7 +158,7 @@ impl Snapshot {
         &self.sums
     }
 
-    pub(super) fn get(&self, key: &KeyName) -> Option<&Arc<Held>> {
+    pub(super) fn get(&self, key: &KeyName) -> Option<&Arc<StoredKey>> {
         self.keys.get(&place(key))
     }
 
@@ -166,7 +170,7 @@ impl Snapshot {
     pub(super) fn in_buckets(
         &self,
         range: RangeInclusive<u16>,
-    ) -> impl Iterator<Item = (u16, &Arc<Held>)> {
+    ) -> impl Iterator<Item = (u16, &Arc<StoredKey>)> {
         let first = (u64::from(*range.start()) << 48, KeyName::new(""));
         let last = *range.end();
         self.keys
@@ -176,7 +180,7 @@ impl Snapshot {
     }
 }
 
-impl Store {
+impl ReplicaStore {
     pub(super) fn len(&self) -> usize {
         self.live.keys.len()
     }
@@ -194,7 +198,7 @@ impl Store {
         &self.live
     }
 
-    pub(super) fn get(&self, key: &KeyName) -> Option<&Arc<Held>> {
+    pub(super) fn get(&self, key: &KeyName) -> Option<&Arc<StoredKey>> {
         self.live.get(key)
     }
 
@@ -202,7 +206,7 @@ impl Store {
         self.live.context(key)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Held>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<StoredKey>> {
         self.live.keys.values()
     }
 
@@ -211,7 +215,7 @@ impl Store {
         &'a self,
         prefix: &'a str,
         from: Bound<&KeyName>,
-    ) -> impl Iterator<Item = &'a Arc<Held>> {
+    ) -> impl Iterator<Item = &'a Arc<StoredKey>> {
         let first = KeyName::new(prefix);
         let from = match from {
             Bound::Included(key) | Bound::Excluded(key) if *key < first => Bound::Included(&first),
@@ -226,8 +230,11 @@ impl Store {
     /// Keys that a group guards: those recorded with it, and those under its prefix that belong to
     /// no other group. The latter may have been written before the group was known; an owner that
     /// takes a term must see what was acknowledged of them.
-    pub(super) fn of_group<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = &'a Arc<Held>> {
-        let of = move |held: &&Arc<Held>| {
+    pub(super) fn of_group<'a>(
+        &'a self,
+        group: &'a Group,
+    ) -> impl Iterator<Item = &'a Arc<StoredKey>> {
+        let of = move |held: &&Arc<StoredKey>| {
             self.group_of(&held.key, Some(held)).is_none_or(|of| of == group)
         };
         self.by_name(group.as_str(), Bound::Unbounded).filter(of)
@@ -237,7 +244,7 @@ impl Store {
     pub(super) fn group_of<'a>(
         &'a self,
         key: &KeyName,
-        held: Option<&'a Held>,
+        held: Option<&'a StoredKey>,
     ) -> Option<&'a Group> {
         match held.and_then(|held| held.group.as_ref()) {
             Some(group) => Some(group),
@@ -267,14 +274,14 @@ impl Store {
         &mut self,
         key: &KeyName,
         shape: &Shape,
-        at: Change,
-        f: impl FnOnce(&mut State) -> R,
+        at: StateChange,
+        f: impl FnOnce(&mut KeyState) -> R,
     ) -> R {
         let place = place(key);
         let held = match self.live.keys.get_mut(&place) {
             Some(held) => held,
             None => {
-                self.live.keys.insert(place.clone(), Arc::new(Held::new(key, shape, at.now)));
+                self.live.keys.insert(place.clone(), Arc::new(StoredKey::new(key, shape, at.now)));
                 self.deleted += 1;
                 self.names.insert(key.clone());
                 self.live.keys.get_mut(&place).expect("the key was just inserted")
@@ -344,7 +351,7 @@ impl Store {
     }
 
     /// Changes the bookkeeping of a key, if it exists.
-    pub(super) fn note(&mut self, key: &KeyName, f: impl FnOnce(&mut Held)) {
+    pub(super) fn note(&mut self, key: &KeyName, f: impl FnOnce(&mut StoredKey)) {
         if let Some(held) = self.live.keys.get_mut(&place(key)) {
             f(Arc::make_mut(held));
         }
@@ -355,10 +362,12 @@ impl Store {
         let Some(held) = self.get(&entry.key) else { return false };
         let (context, shape) = (held.state.context(), held.state.shape());
         match &entry.content {
-            Content::Probe(asked) => asked.decode().is_ok_and(|asked| context.includes(&asked)),
-            Content::Delta(bytes) => Delta::decode(bytes.as_slice(), shape)
+            EntryContent::Probe(asked) => {
+                asked.decode().is_ok_and(|asked| context.includes(&asked))
+            }
+            EntryContent::Delta(bytes) => Delta::decode(bytes.as_slice(), shape)
                 .is_ok_and(|delta| context.includes_all(delta.dots())),
-            Content::Full(bytes) => State::decode(bytes.as_slice(), shape)
+            EntryContent::Full(bytes) => KeyState::decode(bytes.as_slice(), shape)
                 .is_ok_and(|state| context.includes(state.context())),
         }
     }
@@ -366,50 +375,54 @@ impl Store {
     /// Merges an entry that a peer sent or that was loaded from disk.
     ///
     /// # Errors
-    /// [`Unfit`] if the entry does not decode or has another type than the key.
+    /// [`EntryRefusal`] if the entry does not decode or has another type than the key.
     pub(super) fn take(
         &mut self,
         entry: &Entry,
-        at: Change,
+        at: StateChange,
         me: ReplicaId,
-        canary: Canary,
-    ) -> Result<Taken, Unfit> {
+        fault_injection: FaultInjection,
+    ) -> Result<EntryMergeResult, EntryRefusal> {
         check_names(entry)?;
         let held = self.get(&entry.key);
         let shape: Shape = match held {
             Some(held) if *held.shape == *entry.shape => held.state.shape().clone(),
-            Some(_) => return Err(Unfit::WrongType),
+            Some(_) => return Err(EntryRefusal::WrongType),
             None => entry.shape.parse()?,
         };
         let made = held.map_or(0, |held| held.state.context().next_dot(me).counter - 1);
         let taken = match &entry.content {
-            Content::Probe(context) => {
+            EntryContent::Probe(context) => {
                 let asked = context.decode()?;
                 let mine = held.map(|held| held.state.context().clone()).unwrap_or_default();
                 if mine.includes(&asked) {
-                    Taken::Merged { merged: Merged::Unchanged, latest: None, full: false }
+                    EntryMergeResult::Merged {
+                        merged: MergeResult::Unchanged,
+                        latest: None,
+                        full: false,
+                    }
                 } else {
-                    Taken::Lack(mine)
+                    EntryMergeResult::Lack(mine)
                 }
             }
-            Content::Delta(bytes) => {
+            EntryContent::Delta(bytes) => {
                 let delta = Delta::decode(bytes.as_slice(), &shape)?;
                 let mine = delta.dots().runs().iter().filter(|run| run.replica == me);
                 let mine = mine.map(|run| run.last).max();
                 let novelty = DeltaNovelty::of(held, &delta);
                 let at = at.sized(bytes.len());
-                check_own(made, mine, canary)?;
-                self.take_delta(&entry.key, &shape, novelty, &delta, at, canary)
+                check_own(made, mine, fault_injection)?;
+                self.take_delta(&entry.key, &shape, novelty, &delta, at, fault_injection)
             }
-            Content::Full(bytes) => {
-                let state = State::decode(bytes.as_slice(), &shape)?;
+            EntryContent::Full(bytes) => {
+                let state = KeyState::decode(bytes.as_slice(), &shape)?;
                 let mine = state.context().next_dot(me).counter - 1;
-                check_own(made, Some(mine), canary)?;
-                self.take_state(&entry.key, &shape, &state, at.sized(bytes.len()), canary)
+                check_own(made, Some(mine), fault_injection)?;
+                self.take_state(&entry.key, &shape, &state, at.sized(bytes.len()), fault_injection)
             }
         };
         if let Some(guard) = &entry.guard
-            && !matches!(taken, Taken::Lack(_))
+            && !matches!(taken, EntryMergeResult::Lack(_))
         {
             self.set_group(&entry.key, &guard.group);
         }
@@ -425,35 +438,39 @@ impl Store {
         shape: &Shape,
         novelty: DeltaNovelty,
         delta: &Delta,
-        at: Change,
-        canary: Canary,
-    ) -> Taken {
+        at: StateChange,
+        fault_injection: FaultInjection,
+    ) -> EntryMergeResult {
         let latest = delta.latest_time();
         match novelty {
             DeltaNovelty::Known => {
-                return Taken::Merged { merged: Merged::Unchanged, latest, full: false };
+                return EntryMergeResult::Merged {
+                    merged: MergeResult::Unchanged,
+                    latest,
+                    full: false,
+                };
             }
-            DeltaNovelty::Absent if !canary.has(Bug::NoRuleR) => {
-                if let Err(Lack { context }) = State::new(shape.clone()).apply(delta) {
-                    return Taken::Lack(context);
+            DeltaNovelty::Absent if !fault_injection.has(ReplicatorFault::NoRuleR) => {
+                if let Err(Lack { context }) = KeyState::new(shape.clone()).apply(delta) {
+                    return EntryMergeResult::Lack(context);
                 }
             }
             DeltaNovelty::Absent | DeltaNovelty::New => {}
         }
         let result = self.change(key, shape, at, |state| {
-            let result = if canary.has(Bug::NoRuleR) {
+            let result = if fault_injection.has(ReplicatorFault::NoRuleR) {
                 Ok(state.apply_unchecked(delta))
             } else {
                 state.apply(delta)
             };
-            if canary.has(Bug::MergeByArrival) {
+            if fault_injection.has(ReplicatorFault::MergeByArrival) {
                 state.keep_arrived(delta.dots());
             }
             result
         });
         match result {
-            Ok(merged) => Taken::Merged { merged, latest, full: false },
-            Err(Lack { context }) => Taken::Lack(context),
+            Ok(merged) => EntryMergeResult::Merged { merged, latest, full: false },
+            Err(Lack { context }) => EntryMergeResult::Lack(context),
         }
     }
 
@@ -462,24 +479,24 @@ impl Store {
         &mut self,
         key: &KeyName,
         shape: &Shape,
-        state: &State,
-        at: Change,
-        canary: Canary,
-    ) -> Taken {
+        state: &KeyState,
+        at: StateChange,
+        fault_injection: FaultInjection,
+    ) -> EntryMergeResult {
         let latest = state.latest_time();
         let known =
             self.get(key).is_some_and(|held| held.state.context().includes(state.context()));
         if known || state.context().is_empty() {
-            return Taken::Merged { merged: Merged::Unchanged, latest, full: true };
+            return EntryMergeResult::Merged { merged: MergeResult::Unchanged, latest, full: true };
         }
         let merged = self.change(key, shape, at, |mine| {
             let merged = mine.merge(state);
-            if canary.has(Bug::MergeByArrival) {
+            if fault_injection.has(ReplicatorFault::MergeByArrival) {
                 mine.keep_arrived(&state.context().minus(&CausalContext::new()));
             }
             merged
         });
-        Taken::Merged { merged, latest, full: true }
+        EntryMergeResult::Merged { merged, latest, full: true }
     }
 
     // ── sums ──
@@ -537,7 +554,7 @@ impl Store {
 
 /// The time of a change, and its effect on size and expiry.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Change {
+pub(super) struct StateChange {
     pub(super) now: Instant,
     /// Upper estimate of the growth of the value, in bytes.
     pub(super) bytes: usize,
@@ -545,17 +562,17 @@ pub(super) struct Change {
     pub(super) used: bool,
 }
 
-impl Change {
+impl StateChange {
     pub(super) const fn sized(self, bytes: usize) -> Self {
         Self { bytes, ..self }
     }
 }
 
-impl Held {
+impl StoredKey {
     fn new(key: &KeyName, shape: &Shape, now: Instant) -> Self {
         Self {
             key: key.clone(),
-            state: State::new(shape.clone()),
+            state: KeyState::new(shape.clone()),
             shape: shape.to_string().into(),
             group: None,
             used: now,
@@ -579,7 +596,7 @@ impl Held {
         self.group.as_ref().map(|group| WireGuard { group: group.clone(), term: None })
     }
 
-    pub(super) fn entry(&self, content: Content) -> Entry {
+    pub(super) fn entry(&self, content: EntryContent) -> Entry {
         let (key, shape) = (self.key.clone(), self.shape.clone());
         Entry { index: 0, key, shape, guard: self.guard(), content }
     }
@@ -588,13 +605,13 @@ impl Held {
     pub(super) fn repair(&self, context: &CausalContext) -> Option<Entry> {
         match self.state.repair(context) {
             Repair::Nothing => None,
-            Repair::Delta(delta) => Some(self.entry(Content::Delta(delta.encode().into()))),
-            Repair::Full => Some(self.entry(Content::Full(self.state.encode().into()))),
+            Repair::Delta(delta) => Some(self.entry(EntryContent::Delta(delta.encode().into()))),
+            Repair::Full => Some(self.entry(EntryContent::Full(self.state.encode().into()))),
         }
     }
 
     /// An entry that asks whether the receiver holds everything that this replica holds of the key.
     pub(super) fn probe(&self) -> Entry {
-        self.entry(Content::Probe(ContextBytes::new(self.state.context())))
+        self.entry(EntryContent::Probe(ContextBytes::new(self.state.context())))
     }
 }

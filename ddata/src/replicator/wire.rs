@@ -14,15 +14,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use super::entries::Entries;
 use super::epoch::{EpochId, EpochMessage};
 use crate::causal::CausalContext;
-use crate::encoded::{DecodeError, Reader, Writer, from_peer_within, list};
+use crate::encoded::{DecodeError, LayoutReader, LayoutWriter, from_peer_within, list};
 use crate::key::{Group, KeyName};
 use crate::types::Term;
 
 /// Immutable bytes that many messages share. Cloning copies a pointer.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Bytes(Arc<[u8]>);
+pub struct SharedBytes(Arc<[u8]>);
 
-impl Bytes {
+impl SharedBytes {
     /// Returns the bytes as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
@@ -42,49 +42,49 @@ impl Bytes {
     }
 }
 
-impl From<Vec<u8>> for Bytes {
+impl From<Vec<u8>> for SharedBytes {
     fn from(bytes: Vec<u8>) -> Self {
         Self(bytes.into())
     }
 }
 
-impl From<&[u8]> for Bytes {
+impl From<&[u8]> for SharedBytes {
     fn from(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }
 }
 
-impl fmt::Debug for Bytes {
+impl fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}B#{:016x}", self.0.len(), crate::encoded::hash_of(&self.0))
     }
 }
 
-impl Serialize for Bytes {
+impl Serialize for SharedBytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for SharedBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Slice;
         impl<'de> Visitor<'de> for Slice {
-            type Value = Bytes;
+            type Value = SharedBytes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("bytes")
             }
 
-            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<SharedBytes, E> {
                 Ok(bytes.into())
             }
 
-            fn visit_byte_buf<E: serde::de::Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+            fn visit_byte_buf<E: serde::de::Error>(self, bytes: Vec<u8>) -> Result<SharedBytes, E> {
                 Ok(bytes.into())
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, _seq: A) -> Result<Bytes, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, _seq: A) -> Result<SharedBytes, A::Error> {
                 Err(A::Error::custom("a list where bytes are expected"))
             }
         }
@@ -95,13 +95,13 @@ impl<'de> Deserialize<'de> for Bytes {
 /// A causal context in its binary form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct ContextBytes(Bytes);
+pub struct ContextBytes(SharedBytes);
 
 impl ContextBytes {
     /// Encodes a causal context.
     #[must_use]
     pub fn new(context: &CausalContext) -> Self {
-        let mut writer = Writer::new();
+        let mut writer = LayoutWriter::new();
         context.encode(&mut writer);
         Self(writer.finish().into())
     }
@@ -111,7 +111,7 @@ impl ContextBytes {
     /// # Errors
     /// [`DecodeError`] if the bytes are not the canonical form of a context.
     pub fn decode(&self) -> Result<CausalContext, DecodeError> {
-        let mut reader = Reader::new(self.0.as_slice())?;
+        let mut reader = LayoutReader::new(self.0.as_slice())?;
         let context = CausalContext::decode(&mut reader)?;
         reader.end()?;
         Ok(context)
@@ -136,19 +136,19 @@ pub struct WireGuard {
 
 /// The content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Content {
+pub enum EntryContent {
     /// A delta of a change, or a repair in the form of a delta.
     #[serde(rename = "d")]
-    Delta(Bytes),
+    Delta(SharedBytes),
     /// The full state of the key.
     #[serde(rename = "f")]
-    Full(Bytes),
+    Full(SharedBytes),
     /// A context without data. It asks whether the receiver holds all of it.
     #[serde(rename = "p")]
     Probe(ContextBytes),
 }
 
-impl Content {
+impl EntryContent {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Delta(bytes) | Self::Full(bytes) => bytes.len(),
@@ -174,7 +174,7 @@ pub struct Entry {
     pub guard: Option<WireGuard>,
     /// The delta, state or probe.
     #[serde(rename = "c")]
-    pub content: Content,
+    pub content: EntryContent,
 }
 
 impl Entry {
@@ -187,7 +187,7 @@ impl Entry {
 
 /// A key with the context that a replica has of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Held {
+pub struct KeyContext {
     /// The name of the key.
     #[serde(rename = "k")]
     pub key: KeyName,
@@ -196,7 +196,7 @@ pub struct Held {
     pub context: ContextBytes,
 }
 
-impl Held {
+impl KeyContext {
     pub(super) fn new(key: &KeyName, context: &CausalContext) -> Self {
         Self { key: key.clone(), context: ContextBytes::new(context) }
     }
@@ -238,7 +238,7 @@ pub enum Nack {
 
 /// The entries of a push that an acknowledgement covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Scope {
+pub enum AckScope {
     /// All entries of the push, which was sent whole.
     #[serde(rename = "a")]
     All,
@@ -247,7 +247,7 @@ pub enum Scope {
     Only(Vec<u32>),
 }
 
-impl Scope {
+impl AckScope {
     pub(super) fn contains(&self, index: u32) -> bool {
         match self {
             Self::All => true,
@@ -291,12 +291,12 @@ pub enum Query {
     Keys(Vec<(u16, u16)>),
     /// Asks for repairs of these keys; each has the context that the asker holds.
     #[serde(rename = "w", deserialize_with = "list")]
-    Want(Vec<Held>),
+    Want(Vec<KeyContext>),
 }
 
 /// The answer to a [`Query`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Answer {
+pub enum QueryAnswer {
     /// The sums are equal.
     #[serde(rename = "e")]
     Same,
@@ -311,7 +311,7 @@ pub enum Answer {
     Keys {
         /// The keys that the answerer holds, with their contexts.
         #[serde(rename = "h", deserialize_with = "list")]
-        held: Vec<Held>,
+        held: Vec<KeyContext>,
         /// The last bucket whose keys are complete in `held`.
         #[serde(rename = "u")]
         upto: u16,
@@ -357,7 +357,7 @@ pub enum Body {
         push: u64,
         /// The entries that were processed.
         #[serde(rename = "o")]
-        scope: Scope,
+        scope: AckScope,
         /// Whether it counts: the answering replica is eligible in the message's epoch.
         #[serde(rename = "c")]
         counts: bool,
@@ -378,7 +378,7 @@ pub enum Body {
         request: u64,
         /// The key and the context that the reader holds of it.
         #[serde(rename = "k")]
-        held: Held,
+        held: KeyContext,
     },
     /// The answer to a read.
     #[serde(rename = "v")]
@@ -410,7 +410,7 @@ pub enum Body {
         term: Term,
         /// The keys of the group that the asker holds, with their contexts.
         #[serde(rename = "h", deserialize_with = "list")]
-        held: Vec<Held>,
+        held: Vec<KeyContext>,
     },
     /// The promise, with what the asker lacks of the group.
     #[serde(rename = "p")]
@@ -423,7 +423,7 @@ pub enum Body {
         counts: bool,
         /// Keys of the group whose contexts differ from the asker's, with the contexts held here.
         #[serde(rename = "h", deserialize_with = "list")]
-        differing: Vec<Held>,
+        differing: Vec<KeyContext>,
         /// Repairs of what the asker lacks.
         #[serde(rename = "e", deserialize_with = "list")]
         entries: Vec<Entry>,
@@ -462,7 +462,7 @@ pub enum Body {
         at: At,
         /// The part of the state that was asked for.
         #[serde(rename = "r")]
-        answer: Box<Answer>,
+        answer: Box<QueryAnswer>,
         /// The answerer's promised terms. The asker of a sealed or synced state promises them, too.
         #[serde(
             rename = "p",
@@ -496,13 +496,13 @@ pub enum Body {
         offset: u32,
         /// The bytes of the piece.
         #[serde(rename = "b")]
-        bytes: Bytes,
+        bytes: SharedBytes,
     },
 }
 
 /// A message between two Replicators.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Message {
+pub struct ReplicatorMessage {
     /// The sender's installed configuration.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochId>,
@@ -535,11 +535,11 @@ impl Body {
     /// Estimates the encoded size in bytes; the estimate is never far below the real size.
     pub(super) fn len(&self) -> usize {
         let entries = |entries: &[Entry]| entries.iter().map(Entry::len).sum::<usize>();
-        let held = |held: &[Held]| held.iter().map(Held::len).sum::<usize>();
+        let held = |held: &[KeyContext]| held.iter().map(KeyContext::len).sum::<usize>();
         64 + match self {
             Self::Write { entries: all, .. } => entries(all),
             Self::Ack { nacks, scope, .. } => {
-                let indices = if let Scope::Only(indices) = scope { indices.len() } else { 0 };
+                let indices = if let AckScope::Only(indices) = scope { indices.len() } else { 0 };
                 indices * 5 + nacks.iter().map(|(_, nack)| nack.len()).sum::<usize>()
             }
             Self::Read { held, .. } => held.len(),
@@ -555,11 +555,11 @@ impl Body {
             Self::Compared { answer, promises, .. } => {
                 promises.len() * 64
                     + match &**answer {
-                        Answer::Same | Answer::Gone => 0,
-                        Answer::Tops(_) => 256 * 9,
-                        Answer::Leaves(tops) => tops.len() * 256 * 9,
-                        Answer::Keys { held: all, .. } => held(all),
-                        Answer::Entries { entries: all, .. } => entries(all),
+                        QueryAnswer::Same | QueryAnswer::Gone => 0,
+                        QueryAnswer::Tops(_) => 256 * 9,
+                        QueryAnswer::Leaves(tops) => tops.len() * 256 * 9,
+                        QueryAnswer::Keys { held: all, .. } => held(all),
+                        QueryAnswer::Entries { entries: all, .. } => entries(all),
                     }
             }
             Self::Epoch(_) => MEASURED, // rare, and as long as its list of members
@@ -571,7 +571,7 @@ impl Body {
     }
 }
 
-impl Message {
+impl ReplicatorMessage {
     /// Encodes the message as MessagePack.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

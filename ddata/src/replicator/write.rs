@@ -13,22 +13,22 @@ use smallvec::{SmallVec, smallvec};
 
 use super::epoch::EpochId;
 use super::quorum::{Answers, Level, Need};
-use super::request::{Guard, MISSING_MAX, Reply, RequestId, Tally};
-use crate::bug::{Bug, Canary};
+use super::request::{Guard, MISSING_MAX, ReplicatorReply, RequestId, Tally};
 use crate::clock::Instant;
+use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 use crate::key::Group;
 use crate::types::Term;
 
 /// The purpose of a request, and its reply once enough replicas hold its entries.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Purpose {
+pub(super) enum WritePurpose {
     /// An update or delete requested by the program.
-    Change(Reply),
+    Change(ReplicatorReply),
     /// The write-back of a read whose answers differed.
-    ReadRepair(Reply),
+    ReadRepair(ReplicatorReply),
     /// The recovery write of a fence.
-    Recovery(Reply),
+    Recovery(ReplicatorReply),
 }
 
 /// A refusal because a higher term was promised.
@@ -43,7 +43,7 @@ pub(super) struct Fenced {
 /// An open request and its acknowledgements so far.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
-    pub(super) purpose: Purpose,
+    pub(super) purpose: WritePurpose,
     /// The group and term of a guarded write; a higher promise of this replica ends it.
     pub(super) guard: Option<Guard>,
     pub(super) level: Level,
@@ -101,7 +101,7 @@ impl Electors<'_> {
 
 impl Write {
     pub(super) fn new(
-        purpose: Purpose,
+        purpose: WritePurpose,
         level: Level,
         need: Need,
         epoch: EpochId,
@@ -281,10 +281,10 @@ impl Writes {
         from: ReplicaId,
         entry: (u64, u32),
         epoch: Option<EpochId>,
-        canary: Canary,
+        fault_injection: FaultInjection,
     ) {
         let Some(write) = self.open.get_mut(&id) else { return };
-        if epoch != Some(write.epoch) && !canary.has(Bug::MixedEpochs) {
+        if epoch != Some(write.epoch) && !fault_injection.has(ReplicatorFault::MixedEpochs) {
             return;
         }
         if write.entries == 1 {
@@ -317,7 +317,7 @@ impl Writes {
     /// guard.
     pub(super) fn guarded(&mut self, id: RequestId, group: &Group) -> bool {
         let Some(write) = self.open.get_mut(&id) else { return true };
-        let change = matches!(write.purpose, Purpose::Change(_));
+        let change = matches!(write.purpose, WritePurpose::Change(_));
         if change {
             write.guarded = Some(group.clone());
         }
@@ -349,10 +349,10 @@ impl Writes {
         &mut self,
         epoch: EpochId,
         need: impl Fn(Level) -> Option<Need>,
-        canary: Canary,
+        fault_injection: FaultInjection,
     ) {
         for write in self.open.values_mut() {
-            if canary.has(Bug::MixedEpochs) {
+            if fault_injection.has(ReplicatorFault::MixedEpochs) {
                 continue;
             }
             write.need = need(write.level).unwrap_or(write.need);

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::clock::SimTime;
-use super::fault::{DiskFate, Fault, Links};
-use super::network::Link;
+use super::fault::{DiskFate, Fault, LinkSet};
+use super::network::SimLink;
 use super::queue::{Owner, QueueEvent};
 use super::schedule::Trigger;
 use super::simulation::{Action, FaultSource, Rule, Simulation};
-use super::stream::Stream;
+use super::stream::RandomStream;
 use super::trace::EventKind;
-use super::world::{Input, Observer};
+use super::world::{Observer, SimInput};
 use super::{NodeIndex, Process};
 
 /// Maximum time until an end learns of a link that a fault broke.
@@ -24,7 +24,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Gives a command to a node after this time. It is dropped if the node is down then.
     pub fn schedule_command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
-        let input = Input::Command(command);
+        let input = SimInput::Command(command);
         let action = Action::Tell { incarnation: None, input };
         self.schedule_action(self.now + after, Owner::Node(node), action);
     }
@@ -223,7 +223,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             let action = Action::Restart { node: index, incarnation };
             self.schedule_action(self.now + down, Owner::Run, action);
         }
-        if Stream::decision(self.family, self.now.as_nanos(), told)
+        if RandomStream::decision(self.family, self.now.as_nanos(), told)
             .chance(self.faults.crash_is_told)
         {
             self.break_links_of(index);
@@ -233,7 +233,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Breaks every link of a node on which a message was ever sent.
     pub(super) fn break_links_of(&mut self, index: NodeIndex) {
         for peer in (0..self.nodes.len()).map(NodeIndex::new).filter(|peer| *peer != index) {
-            for link in [Link { from: index, to: peer }, Link { from: peer, to: index }] {
+            for link in [SimLink { from: index, to: peer }, SimLink { from: peer, to: index }] {
                 if self.network.is_used(link) {
                     self.break_link(link, BREAK_TOLD_MAX);
                 }
@@ -276,13 +276,13 @@ impl Fault {
 
     /// Returns the directed links that the fault affects.
     #[must_use]
-    pub fn links(&self) -> Vec<Link> {
+    pub fn links(&self) -> Vec<SimLink> {
         match self {
             Self::Partition { groups, .. } => between(groups),
             Self::Cut { links, .. }
             | Self::Clog { links, .. }
             | Self::Delay { links, .. }
-            | Self::Break { links } => links.iter().flat_map(Links::each).collect(),
+            | Self::Break { links } => links.iter().flat_map(LinkSet::each).collect(),
             _ => Vec::new(),
         }
     }
@@ -323,22 +323,22 @@ impl Fault {
     }
 }
 
-impl Links {
+impl LinkSet {
     /// Iterates over the single links. A node has no link to itself.
-    pub fn each(&self) -> impl Iterator<Item = Link> + '_ {
+    pub fn each(&self) -> impl Iterator<Item = SimLink> + '_ {
         let all = |from: &NodeIndex| {
             let from = *from;
-            self.to.iter().map(move |to| Link { from, to: *to })
+            self.to.iter().map(move |to| SimLink { from, to: *to })
         };
         self.from.iter().flat_map(all).filter(|link| link.from != link.to)
     }
 }
 
-fn between(groups: &[Vec<NodeIndex>]) -> Vec<Link> {
+fn between(groups: &[Vec<NodeIndex>]) -> Vec<SimLink> {
     let mut links = Vec::new();
     for (one, from) in groups.iter().enumerate() {
         for (_, to) in groups.iter().enumerate().filter(|(other, _)| *other != one) {
-            links.extend(Links { from: from.clone(), to: to.clone() }.each());
+            links.extend(LinkSet { from: from.clone(), to: to.clone() }.each());
         }
     }
     links

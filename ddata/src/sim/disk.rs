@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::stream::Stream;
+use super::stream::RandomStream;
 
 /// The content of a disk, built from records.
 pub trait Image: Clone + Default {
@@ -52,19 +52,19 @@ pub struct SyncFailed;
 
 /// The disk of one node.
 #[derive(Clone, Debug)]
-pub(super) struct Disk<I: Image> {
+pub(super) struct SimDisk<I: Image> {
     synced: I,
     written: VecDeque<I::Record>, // not yet synced; ≤ what the process writes between two syncs
     taken: u64,                   // number of records ever removed from `written`
 }
 
-impl<I: Image> Default for Disk<I> {
+impl<I: Image> Default for SimDisk<I> {
     fn default() -> Self {
         Self { synced: I::default(), written: VecDeque::new(), taken: 0 }
     }
 }
 
-impl<I: Image> Disk<I> {
+impl<I: Image> SimDisk<I> {
     /// The content that a crash would certainly leave.
     pub(super) fn synced(&self) -> &I {
         &self.synced
@@ -90,7 +90,7 @@ impl<I: Image> Disk<I> {
 
     /// Fails a sync: of the records before `end`, a random prefix is kept and the rest is lost, as
     /// a kernel drops dirty pages that it could not write.
-    pub(super) fn fail(&mut self, end: u64, chance: &mut Stream) {
+    pub(super) fn fail(&mut self, end: u64, chance: &mut RandomStream) {
         let affected = end.saturating_sub(self.taken);
         let kept = chance.below(affected + 1);
         self.sync(self.taken + kept);
@@ -100,7 +100,7 @@ impl<I: Image> Disk<I> {
     }
 
     /// Crashes the machine: unsynced records are lost, except for a random prefix if `torn`.
-    pub(super) fn crash(&mut self, torn: bool, chance: &mut Stream) {
+    pub(super) fn crash(&mut self, torn: bool, chance: &mut RandomStream) {
         if torn {
             let kept = chance.below(self.written.len() as u64 + 1);
             self.sync(self.taken + kept);
@@ -119,8 +119,8 @@ impl<I: Image> Disk<I> {
 mod tests {
     use super::*;
 
-    fn written(records: &[u8]) -> Disk<Vec<u8>> {
-        let mut disk = Disk::default();
+    fn written(records: &[u8]) -> SimDisk<Vec<u8>> {
+        let mut disk = SimDisk::default();
         for record in records {
             disk.write(*record);
         }
@@ -132,7 +132,7 @@ mod tests {
         let mut disk = written(&[1, 2]);
         disk.sync(disk.end());
         disk.write(3);
-        disk.crash(false, &mut Stream::split(0, "disk", 0));
+        disk.crash(false, &mut RandomStream::split(0, "disk", 0));
         assert_eq!(disk.synced(), &[1, 2]);
         disk.write(4);
         disk.sync(disk.end());
@@ -153,7 +153,7 @@ mod tests {
         let mut lengths = std::collections::BTreeSet::new();
         for seed in 0..100 {
             let mut disk = written(&[1, 2, 3]);
-            disk.crash(true, &mut Stream::split(seed, "disk", 0));
+            disk.crash(true, &mut RandomStream::split(seed, "disk", 0));
             assert!([1, 2, 3].starts_with(disk.synced()), "seed {seed}: {:?}", disk.synced());
             lengths.insert(disk.synced().len());
         }
@@ -166,7 +166,7 @@ mod tests {
             let mut disk = written(&[1, 2, 3]);
             let end = disk.end();
             disk.write(4);
-            disk.fail(end, &mut Stream::split(seed, "disk", 0));
+            disk.fail(end, &mut RandomStream::split(seed, "disk", 0));
             let kept = disk.synced().len();
             assert!([1, 2, 3].starts_with(disk.synced()), "seed {seed}");
             disk.sync(disk.end());

@@ -9,13 +9,13 @@ use std::time::Duration;
 use super::clock::SimTime;
 use super::disk::SyncFailed;
 use super::fault::{Fault, RunState};
-use super::network::{Fate, LaneLoss, Link, LossReason};
+use super::network::{Fate, LaneLoss, LossReason, SimLink};
 use super::queue::{Owner, QueueEvent};
-use super::schedule::{Line, Trigger};
+use super::schedule::{ScheduledFault, Trigger};
 use super::simulation::{Action, FaultSource, InFlight, Simulation, mono_start};
-use super::stream::{Stream, nanos};
+use super::stream::{RandomStream, nanos};
 use super::trace::EventKind;
-use super::world::{INBOX_MAX, Input, Observer, Orders, View};
+use super::world::{INBOX_MAX, Observer, Orders, SimInput, SimulationView};
 use super::{Boot, Direction, Effect, NodeIndex, Process};
 use crate::clock::Instant;
 
@@ -38,7 +38,7 @@ enum OpenedEntry<P: Process> {
     /// The node may run: its deadline has passed, or its pause has ended.
     Due,
     /// The node gets an input.
-    Input(Input<P>),
+    Input(SimInput<P>),
 }
 
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
@@ -116,7 +116,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let in_flight = self.messages.take(slot);
         self.in_flight[usize::from(in_flight.lane)] -= 1;
         let InFlight { from, to, lane, breaks, incarnation, message } = in_flight;
-        let link = Link { from, to };
+        let link = SimLink { from, to };
         let node = &self.nodes[to.get()];
         let rule = self.network.lane(usize::from(lane));
         let same = node.incarnation == incarnation;
@@ -124,7 +124,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let breaks = if rule.crosses_restart { self.network.breaks(link) } else { breaks };
         let passes = if from == to { Ok(()) } else { self.network.passes(link, breaks) };
         match passes {
-            Ok(()) if there => OpenedEntry::Input(Input::Message { from, lane, message }),
+            Ok(()) if there => OpenedEntry::Input(SimInput::Message { from, lane, message }),
             Ok(()) => self.lost(link, usize::from(lane), LossReason::Cut),
             Err(why) => self.lost(link, usize::from(lane), why),
         }
@@ -153,7 +153,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                     node.disk.sync(end);
                     Ok(())
                 };
-                OpenedEntry::Input(Input::Synced { token, outcome })
+                OpenedEntry::Input(SimInput::Synced { token, outcome })
             }
             _ => unreachable!("the other actions belong to the run"),
         }
@@ -161,7 +161,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Counts a lost message. If a cut lost it on a reliable lane, the link breaks, because such a
     /// lane must not lose messages silently.
-    fn lost(&mut self, link: Link, lane: usize, why: LossReason) -> OpenedEntry<P> {
+    fn lost(&mut self, link: SimLink, lane: usize, why: LossReason) -> OpenedEntry<P> {
         self.totals.lost += 1;
         let gap = why == LossReason::Cut && self.network.lane(lane).loss == LaneLoss::Reliable;
         if gap && link.from != link.to {
@@ -171,7 +171,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Handles an input of a node that is up, or queues it while the node is not ready.
-    fn arrived(&mut self, index: NodeIndex, input: Input<P>) {
+    fn arrived(&mut self, index: NodeIndex, input: SimInput<P>) {
         let node = &mut self.nodes[index.get()];
         if node.ready_at <= self.now && node.inbox.is_empty() {
             self.turn(index, Some(input));
@@ -183,7 +183,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Runs one batch of a node: its inputs, then its orders, then its ticks.
-    fn turn(&mut self, index: NodeIndex, first: Option<Input<P>>) {
+    fn turn(&mut self, index: NodeIndex, first: Option<SimInput<P>>) {
         if self.nodes[index.get()].process.is_none() {
             return;
         }
@@ -198,7 +198,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Feeds a node at most [`BATCH_MAX`] inputs: the first one, its inbox, then everything due at
     /// the same instant. Returns their number.
-    fn batch(&mut self, index: NodeIndex, first: Option<Input<P>>) -> usize {
+    fn batch(&mut self, index: NodeIndex, first: Option<SimInput<P>>) -> usize {
         let mut inputs = 0;
         if let Some(first) = first {
             self.feed(index, first);
@@ -220,7 +220,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Records an input and calls the process with it.
-    fn feed(&mut self, index: NodeIndex, input: Input<P>) {
+    fn feed(&mut self, index: NodeIndex, input: SimInput<P>) {
         self.note_input(index, &input);
         let node = &mut self.nodes[index.get()];
         let now = node.clock.read(self.now);
@@ -228,39 +228,41 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let fx = &mut self.effects;
         fx.node = index;
         match input {
-            Input::Start => process.started(now, fx),
-            Input::Message { from, message, .. } => process.message(now, from, message, fx),
-            Input::Command(command) => process.command(now, command, fx),
-            Input::Synced { token, outcome } => process.synced(now, token, outcome, fx),
-            Input::LinkBroken { peer, direction } => process.link_broken(now, peer, direction, fx),
-            Input::LinkUp { peer, direction } => process.link_up(now, peer, direction, fx),
+            SimInput::Start => process.started(now, fx),
+            SimInput::Message { from, message, .. } => process.message(now, from, message, fx),
+            SimInput::Command(command) => process.command(now, command, fx),
+            SimInput::Synced { token, outcome } => process.synced(now, token, outcome, fx),
+            SimInput::LinkBroken { peer, direction } => {
+                process.link_broken(now, peer, direction, fx);
+            }
+            SimInput::LinkUp { peer, direction } => process.link_up(now, peer, direction, fx),
         }
     }
 
-    fn note_input(&mut self, index: NodeIndex, input: &Input<P>) {
+    fn note_input(&mut self, index: NodeIndex, input: &SimInput<P>) {
         self.totals.events += 1;
         let trace = &mut self.trace;
         match input {
-            Input::Message { from, lane, message } => {
+            SimInput::Message { from, lane, message } => {
                 self.totals.delivered += 1;
                 let digest = P::digest(message).unwrap_or_else(|| trace.digest(message));
                 let kind = EventKind::Message { from: *from, lane: *lane };
                 trace.record(self.now, index, kind, digest, message);
             }
-            Input::Command(command) => {
+            SimInput::Command(command) => {
                 let digest = P::digest_command(command).unwrap_or_else(|| trace.digest(command));
                 trace.record(self.now, index, EventKind::Command, digest, command);
             }
-            Input::Start => trace.record(self.now, index, EventKind::Start, 0, &()),
-            Input::Synced { token, outcome } => {
+            SimInput::Start => trace.record(self.now, index, EventKind::Start, 0, &()),
+            SimInput::Synced { token, outcome } => {
                 let digest = token * 2 + u64::from(outcome.is_err());
                 trace.record(self.now, index, EventKind::Synced, digest, &(token, outcome));
             }
-            Input::LinkBroken { peer, direction } => {
+            SimInput::LinkBroken { peer, direction } => {
                 let kind = EventKind::LinkBroken { peer: *peer };
                 trace.record(self.now, index, kind, *direction as u64, direction);
             }
-            Input::LinkUp { peer, direction } => {
+            SimInput::LinkUp { peer, direction } => {
                 let kind = EventKind::LinkUp { peer: *peer };
                 trace.record(self.now, index, kind, *direction as u64, direction);
             }
@@ -293,7 +295,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         if self.totals.sent.is_multiple_of(RECODE_EVERY) {
             message = P::recode(message);
         }
-        let link = Link { from, to };
+        let link = SimLink { from, to };
         let in_flight = InFlight {
             from,
             to,
@@ -337,7 +339,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Schedules the arrival of a message that a clogged link held.
     pub(super) fn release(&mut self, slot: u32) {
         let Some(in_flight) = self.messages.get(slot) else { return };
-        let link = Link { from: in_flight.from, to: in_flight.to };
+        let link = SimLink { from: in_flight.from, to: in_flight.to };
         let (to, lane) = (in_flight.to, usize::from(in_flight.lane));
         let at = self.network.released(self.now, link, lane);
         self.queue.push(at, Owner::Node(to), QueueEvent::Deliver(slot));
@@ -347,7 +349,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     fn sync(&mut self, index: NodeIndex, token: u64) {
         let node = &mut self.nodes[index.get()];
         let what = ((index.get() as u64) << 48) ^ token;
-        let mut chance = Stream::decision(self.family, self.now.as_nanos(), what);
+        let mut chance = RandomStream::decision(self.family, self.now.as_nanos(), what);
         let delay = chance.exponential(nanos(self.faults.sync)).max(1);
         let at = self.now + Duration::from_nanos(delay) + node.sync_slower;
         node.synced_at = node.synced_at.max(at);
@@ -364,7 +366,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     fn emitted(&mut self, index: NodeIndex, event: &P::Event) {
         self.trace.record(self.now, index, EventKind::Event, 0, event);
         let mut orders = Orders::default();
-        let view = View {
+        let view = SimulationView {
             now: self.now,
             touched: Some(index),
             nodes: &self.nodes,
@@ -464,7 +466,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Lets the observer check its invariants. The first violation ends the run.
     pub(super) fn check(&mut self, touched: Option<NodeIndex>) {
-        let view = View { now: self.now, touched, nodes: &self.nodes, network: &self.network };
+        let view =
+            SimulationView { now: self.now, touched, nodes: &self.nodes, network: &self.network };
         if let Err(violation) = self.observer.check(&view) {
             self.violation.get_or_insert(violation.what);
         }
@@ -493,30 +496,30 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         };
         node.process = Some((self.factory)(boot));
         self.reconnect_all();
-        self.turn(index, Some(Input::Start));
+        self.turn(index, Some(SimInput::Start));
     }
 
     /// Breaks a directed link and tells both ends within `told_max`.
-    pub(super) fn break_link(&mut self, link: Link, told_max: Duration) {
+    pub(super) fn break_link(&mut self, link: SimLink, told_max: Duration) {
         let mut chance = self.decision_about(link);
         let mut told = || self.now + chance.span(Duration::from_micros(1), told_max);
         let (sender, receiver) = (told(), told());
         if !self.network.break_link(link, sender.max(receiver)) {
             return;
         }
-        let broken = |peer, direction| Input::LinkBroken { peer, direction };
+        let broken = |peer, direction| SimInput::LinkBroken { peer, direction };
         self.tell(sender, link.from, broken(link.to, Direction::Outgoing));
         self.tell(receiver, link.to, broken(link.from, Direction::Incoming));
         self.reconnect(link);
     }
 
-    fn decision_about(&self, link: Link) -> Stream {
+    fn decision_about(&self, link: SimLink) -> RandomStream {
         let what = ((link.from.get() as u64) << 16) ^ link.to.get() as u64;
-        Stream::decision(self.family, self.now.as_nanos(), what)
+        RandomStream::decision(self.family, self.now.as_nanos(), what)
     }
 
     /// Schedules an input for a node, provided that its incarnation is still the same then.
-    fn tell(&mut self, at: SimTime, index: NodeIndex, input: Input<P>) {
+    fn tell(&mut self, at: SimTime, index: NodeIndex, input: SimInput<P>) {
         let node = &self.nodes[index.get()];
         if node.process.is_some() {
             let incarnation = Some(node.incarnation);
@@ -525,7 +528,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Schedules an attempt to bring a broken link up.
-    fn reconnect(&mut self, link: Link) {
+    fn reconnect(&mut self, link: SimLink) {
         let from = self.now.max(self.network.told_by(link));
         let wait = self.decision_about(link).span(Duration::from_millis(1), Duration::from_secs(1));
         let breaks = self.network.breaks(link);
@@ -541,21 +544,21 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Brings a broken link up and tells both ends, if both are up, the link is not cut, and it has
     /// not broken again since this attempt was scheduled.
-    fn link_up(&mut self, link: Link, breaks: u32) {
+    fn link_up(&mut self, link: SimLink, breaks: u32) {
         let up = |node: NodeIndex| self.nodes[node.get()].process.is_some();
         let possible = up(link.from) && up(link.to) && !self.network.is_cut(link);
         if !possible || self.network.breaks(link) != breaks || !self.network.mend(link) {
             return; // the recovery of the node or link schedules another attempt
         }
-        let input = |peer, direction| Input::LinkUp { peer, direction };
+        let input = |peer, direction| SimInput::LinkUp { peer, direction };
         self.tell(self.now, link.from, input(link.to, Direction::Outgoing));
         self.tell(self.now, link.to, input(link.from, Direction::Incoming));
     }
 }
 
 /// Removes and returns the targeted fault that this match of a rule triggers, if any.
-fn planned_fault(lines: &mut Vec<Line>, now: SimTime, trigger: Trigger) -> Option<Fault> {
-    let meant = |line: &Line| {
+fn planned_fault(lines: &mut Vec<ScheduledFault>, now: SimTime, trigger: Trigger) -> Option<Fault> {
+    let meant = |line: &ScheduledFault| {
         let Some(Trigger { rule, node, nth }) = line.trigger else { return false };
         let due = line.at < now || (line.at == now && nth == trigger.nth);
         rule == trigger.rule && node == trigger.node && due

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::NodeIndex;
 use super::network::LinkQuality;
-use super::stream::Stream;
+use super::stream::RandomStream;
 
 /// One fault, as recorded in a [`Schedule`](super::Schedule).
 ///
@@ -25,21 +25,21 @@ pub enum Fault {
     /// Directed links lose every message.
     Cut {
         /// The links, each from every `from` to every `to`.
-        links: Vec<Links>,
+        links: Vec<LinkSet>,
         /// The duration of the fault.
         span: Option<Duration>,
     },
     /// Directed links hold all messages and deliver them when the fault ends.
     Clog {
         /// The links, each from every `from` to every `to`.
-        links: Vec<Links>,
+        links: Vec<LinkSet>,
         /// The duration of the fault.
         span: Option<Duration>,
     },
     /// Directed links delay every message longer.
     Delay {
         /// The links, each from every `from` to every `to`.
-        links: Vec<Links>,
+        links: Vec<LinkSet>,
         /// The additional delay per message.
         by: Duration,
         /// The duration of the fault.
@@ -49,7 +49,7 @@ pub enum Fault {
     /// link is up.
     Break {
         /// The links, each from every `from` to every `to`.
-        links: Vec<Links>,
+        links: Vec<LinkSet>,
     },
     /// The process stops and loses its memory.
     Crash {
@@ -113,7 +113,7 @@ pub enum Fault {
 
 /// Directed links from every node of one set to every other node of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Links {
+pub struct LinkSet {
     /// The nodes that send on the links.
     pub from: Vec<NodeIndex>,
     /// The nodes that receive on the links.
@@ -289,7 +289,7 @@ impl Faults {
     /// A random selection of kinds and strengths, drawn from the seed.
     #[must_use]
     pub fn swarm(seed: impl Into<super::Seed>) -> Self {
-        let mut draw = Stream::split(seed.into().value, "swarm", 0);
+        let mut draw = RandomStream::split(seed.into().value, "swarm", 0);
         let kept = *draw.pick(&[0.2, 0.4, 0.8]);
         let kinds = FaultKind::ALL
             .iter()
@@ -318,7 +318,7 @@ impl Faults {
 impl LinkQuality {
     /// A random quality, in which loss, duplication, reordering and the tail are often absent.
     #[must_use]
-    pub fn swarm(draw: &mut Stream) -> Self {
+    pub fn swarm(draw: &mut RandomStream) -> Self {
         Self {
             base: draw.span(Duration::from_micros(20), 50 * MS),
             spread: draw.span(Duration::from_micros(10), 100 * MS),
@@ -341,13 +341,13 @@ pub(super) struct RunState {
 /// Draws faults from a run's [`Faults`].
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
-    chance: Stream,
+    chance: RandomStream,
     disks_lost: usize,
 }
 
 impl Draw {
     pub(super) fn new(seed: u64) -> Self {
-        Self { chance: Stream::split(seed, "faults", 0), disks_lost: 0 }
+        Self { chance: RandomStream::split(seed, "faults", 0), disks_lost: 0 }
     }
 
     /// Draws the time until the next draw.
@@ -472,22 +472,22 @@ impl Draw {
         sorted(vec![one, other])
     }
 
-    fn one_way(&mut self, nodes: usize) -> Links {
+    fn one_way(&mut self, nodes: usize) -> LinkSet {
         let mut groups = self.by_size(nodes);
         if self.chance.chance(0.5) {
             groups.reverse();
         }
         let to = groups.pop().unwrap_or_default();
-        Links { from: groups.pop().unwrap_or_default(), to }
+        LinkSet { from: groups.pop().unwrap_or_default(), to }
     }
 
     /// Arranges the nodes on a circle in random order; each reaches only a majority around itself.
-    fn ring(&mut self, nodes: usize) -> Vec<Links> {
+    fn ring(&mut self, nodes: usize) -> Vec<LinkSet> {
         let circle = self.shuffled(nodes);
         let reach = nodes / 4 + usize::from(nodes % 4 >= 2);
         let far = |at: usize| (reach + 1..nodes.saturating_sub(reach)).map(move |step| at + step);
         (0..nodes)
-            .map(|at| Links {
+            .map(|at| LinkSet {
                 from: vec![circle[at]],
                 to: far(at).map(|other| circle[other % nodes]).collect(),
             })
@@ -495,14 +495,14 @@ impl Draw {
             .collect()
     }
 
-    fn some_links(&mut self, run: RunState) -> Links {
+    fn some_links(&mut self, run: RunState) -> LinkSet {
         let mut from = self.shuffled(run.nodes);
         let mut to = self.shuffled(run.nodes);
         from.truncate(1 + self.chance.index(run.nodes));
         to.truncate(1 + self.chance.index(run.nodes));
         from.sort_unstable();
         to.sort_unstable();
-        Links { from, to }
+        LinkSet { from, to }
     }
 
     /// One partition that starts 2 to 9 times within `span`, each time for half of the interval.

@@ -64,14 +64,14 @@ use std::fmt;
 
 pub use clock::{NoTime, SimTime};
 pub use disk::{Image, SyncFailed};
-pub use fault::{DiskFate, Fault, FaultKind, Faults, Links};
-pub use network::{LaneLoss, LaneRule, Link, LinkQuality};
-pub use schedule::{Line, NoFault, Schedule, Trigger, shrink};
+pub use fault::{DiskFate, Fault, FaultKind, Faults, LinkSet};
+pub use network::{LaneLoss, LaneRule, LinkQuality, SimLink};
+pub use schedule::{NoFault, Schedule, ScheduledFault, Trigger, shrink};
 pub use seeds::{Seed, Seeds, Totals, on_all_cores, seeds};
-pub use simulation::{Failure, Setup, Simulation};
-pub use stream::Stream;
+pub use simulation::{Failure, Simulation, SimulationSetup};
+pub use stream::RandomStream;
 pub use trace::{Marks, TraceLevel};
-pub use world::{Observer, Orders, View, Violation};
+pub use world::{InvariantViolation, Observer, Orders, SimulationView};
 
 use crate::clock::{Instant, Now};
 
@@ -254,7 +254,7 @@ impl<P: Process> Effects<P> {
         self.node
     }
 
-    /// Sends a message on a lane, an index into [`Setup::lanes`]. A message to the node itself
+    /// Sends a message on a lane, an index into [`SimulationSetup::lanes`]. A message to the node itself
     /// arrives after a short delay and is never lost.
     pub fn send(&mut self, to: NodeIndex, lane: usize, message: P::Message) {
         self.orders.push(Effect::Send { to, lane, message });

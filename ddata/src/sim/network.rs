@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::NodeIndex;
 use super::clock::SimTime;
-use super::stream::{Stream, nanos};
+use super::stream::{RandomStream, nanos};
 
 /// The guarantees of one lane on every link. Lanes are numbered by their place in
-/// [`Setup::lanes`](super::Setup::lanes).
+/// [`SimulationSetup::lanes`](super::SimulationSetup::lanes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneRule {
     /// Whether messages arrive in the order of sending.
@@ -83,7 +83,7 @@ impl LinkQuality {
 
 /// A directed link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Link {
+pub struct SimLink {
     /// The node that sends on the link.
     pub from: NodeIndex,
     /// The node that receives on the link.
@@ -149,9 +149,9 @@ struct LinkTimes {
 pub(super) struct Network {
     nodes: usize,
     lanes: Vec<LaneRule>,
-    links: Vec<LinkState>,  // nodes²
-    broken: BTreeSet<Link>, // ≤ nodes²
-    last: Vec<u64>,         // latest arrival per link and lane, for order; nodes² × lanes
+    links: Vec<LinkState>,     // nodes²
+    broken: BTreeSet<SimLink>, // ≤ nodes²
+    last: Vec<u64>,            // latest arrival per link and lane, for order; nodes² × lanes
     qualities: Vec<LinkTimes>,
     grain: u64,  // ns; arrivals are rounded up to multiples of it
     family: u64, // of the random decisions about messages
@@ -168,7 +168,7 @@ impl Network {
     ) -> Self {
         assert!(!qualities.is_empty(), "a network needs at least one link quality");
         assert!(!lanes.is_empty(), "a network needs at least one lane");
-        let mut assign = Stream::split(seed, "links", 0);
+        let mut assign = RandomStream::split(seed, "links", 0);
         let quality = |_| LinkState {
             quality: u16::try_from(assign.index(qualities.len())).unwrap_or(0),
             ..LinkState::default()
@@ -181,7 +181,7 @@ impl Network {
             lanes,
             qualities: qualities.iter().map(LinkTimes::of).collect(),
             grain: nanos(grain).max(1),
-            family: Stream::split(seed, "network", 0).bits(),
+            family: RandomStream::split(seed, "network", 0).bits(),
         }
     }
 
@@ -191,7 +191,7 @@ impl Network {
     }
 
     /// Decides the fate of a message that is sent now.
-    pub(super) fn send(&mut self, now: SimTime, link: Link, lane: usize) -> Fate {
+    pub(super) fn send(&mut self, now: SimTime, link: SimLink, lane: usize) -> Fate {
         let at = self.at(link);
         let rule = self.lanes[lane];
         let state = &mut self.links[at];
@@ -224,20 +224,20 @@ impl Network {
     /// The arrival time of a message from a node to itself: no fault applies, and the delay is at
     /// most one grain or 10 µs, whichever is longer.
     pub(super) fn loop_back(&mut self, now: SimTime, node: NodeIndex, lane: usize) -> SimTime {
-        let at = self.at(Link { from: node, to: node });
+        let at = self.at(SimLink { from: node, to: node });
         let delay = 1 + self.decision(now, at).below(self.grain.max(10_000));
         self.in_order(now.as_nanos().saturating_add(delay), at, lane)
     }
 
     /// Holds a message on a clogged link until [`Network::unclog`] or [`Network::heal`].
-    pub(super) fn hold(&mut self, link: Link, slot: MessageSlot) {
+    pub(super) fn hold(&mut self, link: SimLink, slot: MessageSlot) {
         let at = self.at(link);
         assert!(self.links[at].held.len() < HELD_MAX, "`send` has checked that the link has room");
         self.links[at].held.push_back(slot);
     }
 
     /// The arrival time of a message that a clog held until now.
-    pub(super) fn released(&mut self, now: SimTime, link: Link, lane: usize) -> SimTime {
+    pub(super) fn released(&mut self, now: SimTime, link: SimLink, lane: usize) -> SimTime {
         let at = self.at(link);
         let mut chance = self.decision(now, at);
         self.arrival(now, at, lane, &mut chance)
@@ -245,15 +245,21 @@ impl Network {
 
     /// The random stream for the next message on a link. It depends on the link and the time only,
     /// not on other links or earlier events, so that removing a fault does not change later ones.
-    fn decision(&mut self, now: SimTime, at: usize) -> Stream {
+    fn decision(&mut self, now: SimTime, at: usize) -> RandomStream {
         let (last, count) = &mut self.links[at].decided;
         *count = if *last == now { *count + 1 } else { 0 };
         *last = now;
-        Stream::decision(self.family, now.as_nanos(), ((at as u64) << 24) ^ *count)
+        RandomStream::decision(self.family, now.as_nanos(), ((at as u64) << 24) ^ *count)
     }
 
     /// Draws the arrival time of a message that is sent now.
-    fn arrival(&mut self, now: SimTime, at: usize, lane: usize, chance: &mut Stream) -> SimTime {
+    fn arrival(
+        &mut self,
+        now: SimTime,
+        at: usize,
+        lane: usize,
+        chance: &mut RandomStream,
+    ) -> SimTime {
         let state = &self.links[at];
         let times = self.qualities[usize::from(state.quality)];
         let mut delay = times.base + state.slowed;
@@ -283,7 +289,7 @@ impl Network {
 
     /// Whether a message may arrive now that was sent when the link had broken `breaks` times.
     #[inline]
-    pub(super) fn passes(&self, link: Link, breaks: u32) -> Result<(), LossReason> {
+    pub(super) fn passes(&self, link: SimLink, breaks: u32) -> Result<(), LossReason> {
         let state = &self.links[self.at(link)];
         if state.breaks != breaks {
             return Err(LossReason::Broken);
@@ -293,64 +299,64 @@ impl Network {
 
     /// The number of times that the link has broken.
     #[inline]
-    pub(super) fn breaks(&self, link: Link) -> u32 {
+    pub(super) fn breaks(&self, link: SimLink) -> u32 {
         self.links[self.at(link)].breaks
     }
 
-    pub(super) fn is_cut(&self, link: Link) -> bool {
+    pub(super) fn is_cut(&self, link: SimLink) -> bool {
         self.links[self.at(link)].cuts > 0
     }
 
-    pub(super) fn is_broken(&self, link: Link) -> bool {
+    pub(super) fn is_broken(&self, link: SimLink) -> bool {
         self.links[self.at(link)].broken
     }
 
     /// All broken links, in order.
-    pub(super) fn broken(&self) -> Vec<Link> {
+    pub(super) fn broken(&self) -> Vec<SimLink> {
         self.broken.iter().copied().collect()
     }
 
     /// Whether anything was ever sent on the link.
-    pub(super) fn is_used(&self, link: Link) -> bool {
+    pub(super) fn is_used(&self, link: SimLink) -> bool {
         self.links[self.at(link)].used
     }
 
-    pub(super) fn cut(&mut self, link: Link) {
+    pub(super) fn cut(&mut self, link: SimLink) {
         let at = self.at(link);
         self.links[at].cuts = self.links[at].cuts.saturating_add(1);
     }
 
-    pub(super) fn uncut(&mut self, link: Link) {
+    pub(super) fn uncut(&mut self, link: SimLink) {
         let at = self.at(link);
         self.links[at].cuts = self.links[at].cuts.saturating_sub(1);
     }
 
-    pub(super) fn clog(&mut self, link: Link) {
+    pub(super) fn clog(&mut self, link: SimLink) {
         let at = self.at(link);
         self.links[at].clogs = self.links[at].clogs.saturating_add(1);
     }
 
     /// Removes one clog. If it was the last one, returns the held messages.
-    pub(super) fn unclog(&mut self, link: Link) -> VecDeque<MessageSlot> {
+    pub(super) fn unclog(&mut self, link: SimLink) -> VecDeque<MessageSlot> {
         let at = self.at(link);
         let state = &mut self.links[at];
         state.clogs = state.clogs.saturating_sub(1);
         if state.clogs == 0 { std::mem::take(&mut state.held) } else { VecDeque::new() }
     }
 
-    pub(super) fn slow(&mut self, link: Link, by: Duration) {
+    pub(super) fn slow(&mut self, link: SimLink, by: Duration) {
         let at = self.at(link);
         self.links[at].slowed = self.links[at].slowed.saturating_add(nanos(by)).min(1 << 50);
     }
 
-    pub(super) fn unslow(&mut self, link: Link, by: Duration) {
+    pub(super) fn unslow(&mut self, link: SimLink, by: Duration) {
         let at = self.at(link);
         self.links[at].slowed = self.links[at].slowed.saturating_sub(nanos(by));
     }
 
     /// Breaks the link, so that messages in flight are lost. Both ends will know by `told_by`.
     /// Returns `false` if the link was broken already.
-    pub(super) fn break_link(&mut self, link: Link, told_by: SimTime) -> bool {
+    pub(super) fn break_link(&mut self, link: SimLink, told_by: SimTime) -> bool {
         let at = self.at(link);
         let state = &mut self.links[at];
         if state.broken {
@@ -364,12 +370,12 @@ impl Network {
     }
 
     /// The earliest time at which a broken link may be up again: when both ends know that it broke.
-    pub(super) fn told_by(&self, link: Link) -> SimTime {
+    pub(super) fn told_by(&self, link: SimLink) -> SimTime {
         self.links[self.at(link)].told_by
     }
 
     /// Repairs the link. Returns `false` if it was not broken.
-    pub(super) fn mend(&mut self, link: Link) -> bool {
+    pub(super) fn mend(&mut self, link: SimLink) -> bool {
         let at = self.at(link);
         self.broken.remove(&link);
         std::mem::take(&mut self.links[at].broken)
@@ -390,7 +396,7 @@ impl Network {
     }
 
     #[inline]
-    fn at(&self, link: Link) -> usize {
+    fn at(&self, link: SimLink) -> usize {
         link.from.get() * self.nodes + link.to.get()
     }
 }
@@ -415,8 +421,8 @@ impl LinkTimes {
 mod tests {
     use super::*;
 
-    const LINK: Link = Link { from: NodeIndex::new(0), to: NodeIndex::new(1) };
-    const BACK: Link = Link { from: NodeIndex::new(1), to: NodeIndex::new(0) };
+    const LINK: SimLink = SimLink { from: NodeIndex::new(0), to: NodeIndex::new(1) };
+    const BACK: SimLink = SimLink { from: NodeIndex::new(1), to: NodeIndex::new(0) };
 
     fn network(rule: LaneRule, quality: LinkQuality) -> Network {
         Network::new(2, vec![rule], &[quality], Duration::ZERO, 1)

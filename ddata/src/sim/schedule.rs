@@ -14,19 +14,19 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::clock::SimTime;
-use super::fault::{DiskFate, Fault, Links};
+use super::fault::{DiskFate, Fault, LinkSet};
 use super::{NODES_MAX, NodeIndex};
 
 /// A list of faults, in the order in which they happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// The faults, one per line of the text form.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ScheduledFault>,
 }
 
 /// One fault of a [`Schedule`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ScheduledFault {
     /// The time of the fault; for a targeted one, the time at which it occurred when it was
     /// recorded.
     pub at: SimTime,
@@ -119,7 +119,7 @@ impl fmt::Display for Schedule {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for ScheduledFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "t={} ", self.at)?;
         if let Some(Trigger { rule, node, nth }) = self.trigger {
@@ -174,7 +174,7 @@ fn set(nodes: &[NodeIndex]) -> String {
     format!("{{{}}}", nodes.join(","))
 }
 
-fn list(links: &[Links]) -> String {
+fn list(links: &[LinkSet]) -> String {
     let links: Vec<String> =
         links.iter().map(|link| format!("{}>{}", set(&link.from), set(&link.to))).collect();
     links.join(" ")
@@ -190,7 +190,7 @@ impl<'a> Words<'a> {
         Self { rest: line.split_whitespace().peekable() }
     }
 
-    fn line(mut self) -> Option<Line> {
+    fn line(mut self) -> Option<ScheduledFault> {
         let at = self.rest.next()?.strip_prefix("t=")?.parse().ok()?;
         let trigger = if self.rest.next_if_eq(&"on").is_some() {
             let (rule, rest) = self.rest.next()?.split_once('@')?;
@@ -200,7 +200,7 @@ impl<'a> Words<'a> {
             None
         };
         let fault = self.fault()?;
-        self.rest.next().is_none().then_some(Line { at, trigger, fault })
+        self.rest.next().is_none().then_some(ScheduledFault { at, trigger, fault })
     }
 
     fn fault(&mut self) -> Option<Fault> {
@@ -265,11 +265,11 @@ impl<'a> Words<'a> {
         self.rest.next_if(|word| word.starts_with('{'))?.split('|').map(parse_set).collect()
     }
 
-    fn links(&mut self) -> Option<Vec<Links>> {
+    fn links(&mut self) -> Option<Vec<LinkSet>> {
         let mut links = Vec::new();
         while let Some(word) = self.rest.next_if(|word| word.starts_with('{')) {
             let (from, to) = word.split_once('>')?;
-            links.push(Links { from: parse_set(from)?, to: parse_set(to)? });
+            links.push(LinkSet { from: parse_set(from)?, to: parse_set(to)? });
         }
         Some(links)
     }
@@ -303,7 +303,11 @@ mod tests {
                     node: NodeIndex::new(1),
                     nth,
                 });
-                lines.push(Line { at: SimTime::from_nanos(nth * 777) + after, trigger, fault });
+                lines.push(ScheduledFault {
+                    at: SimTime::from_nanos(nth * 777) + after,
+                    trigger,
+                    fault,
+                });
             }
         }
         Schedule { lines }

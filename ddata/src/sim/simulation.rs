@@ -9,17 +9,17 @@ use super::clock::{NodeClock, SimTime};
 use super::fault::{Draw, Fault, Faults};
 use super::network::{LaneRule, Network};
 use super::queue::{EventQueue, Owner, QueueEvent, Slab};
-use super::schedule::{Line, Schedule, Trigger};
+use super::schedule::{Schedule, ScheduledFault, Trigger};
 use super::seeds::{Seed, Totals};
-use super::stream::{Stream, nanos};
+use super::stream::{RandomStream, nanos};
 use super::trace::{Marks, Trace};
-use super::world::{Input, Node, Observer, View};
+use super::world::{Observer, SimInput, SimNode, SimulationView};
 use super::{Boot, Effects, NodeIndex, Process};
 use crate::clock::Instant;
 
-/// The parameters of a run. `Setup { lanes: .., ..Setup::new(seed, 5) }`.
+/// The parameters of a run. `SimulationSetup { lanes: .., ..SimulationSetup::new(seed, 5) }`.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct SimulationSetup {
     /// The seed of all random decisions.
     pub seed: Seed,
     /// Number of nodes, 1 to [`NODES_MAX`](super::NODES_MAX).
@@ -38,7 +38,7 @@ pub struct Setup {
     pub epoch_millis: u64,
 }
 
-impl Setup {
+impl SimulationSetup {
     /// A run of `nodes` nodes, all started, with one [wild](LaneRule::WILD) lane and the faults
     /// that the seed draws.
     #[must_use]
@@ -67,7 +67,7 @@ pub struct Failure {
     pub at: SimTime,
     /// The hash of the run at that time.
     pub hash: u64,
-    /// The faults that occurred. Repeat them with [`Setup::schedule`], reduce them with
+    /// The faults that occurred. Repeat them with [`SimulationSetup::schedule`], reduce them with
     /// [`shrink`](super::shrink).
     pub schedule: Schedule,
     by_hand: Schedule,
@@ -109,11 +109,11 @@ pub(super) struct InFlight<P: Process> {
 /// A scheduled action that is neither the arrival of a message nor a deadline.
 pub(super) enum Action<P: Process> {
     /// Gives an input to a node, if its incarnation is still this one (any, with `None`).
-    Tell { incarnation: Option<u32>, input: Input<P> },
+    Tell { incarnation: Option<u32>, input: SimInput<P> },
     /// Ends a sync of a disk.
     Synced { incarnation: u32, token: u64, end: u64, fails: bool },
     /// Tries to bring a broken link up.
-    LinkUp { link: super::Link, breaks: u32 },
+    LinkUp { link: super::SimLink, breaks: u32 },
     /// A fault of this source begins.
     Strike { fault: Fault, source: FaultSource },
     /// Ends a lasting fault, unless the run was healed since.
@@ -146,7 +146,7 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) seed: Seed,
     pub(super) now: SimTime,
     pub(super) faults: Faults,
-    pub(super) nodes: Vec<Node<P>>,
+    pub(super) nodes: Vec<SimNode<P>>,
     pub(super) network: Network,
     pub(super) queue: EventQueue,
     pub(super) messages: Slab<InFlight<P>>,
@@ -155,11 +155,11 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) effects: Effects<P>,
     pub(super) factory: Factory<P>,
     pub(super) observer: O,
-    pub(super) rules: Vec<Rule<P>>,        // registered by the harness
-    pub(super) planned: Option<Vec<Line>>, // targeted faults of the schedule that is followed
+    pub(super) rules: Vec<Rule<P>>, // registered by the harness
+    pub(super) planned: Option<Vec<ScheduledFault>>, // targeted faults of the schedule that is followed
     pub(super) draw: Draw,
     pub(super) family: u64, // of random decisions about breaking links and about disks
-    pub(super) rules_chance: Stream,
+    pub(super) rules_chance: RandomStream,
     pub(super) heals: u32,
     pub(super) healed: bool,
     pub(super) recorded: Schedule, // ≤ LINES_MAX
@@ -176,11 +176,11 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// If the setup has no node, no lane or no link quality, or if its schedule names a node that
     /// it does not have.
     pub fn new(
-        setup: Setup,
+        setup: SimulationSetup,
         observer: O,
         factory: impl FnMut(Boot<'_, P::Disk>) -> P + 'static,
     ) -> Self {
-        let Setup { seed, nodes, started, lanes, faults, schedule, epoch_millis } = setup;
+        let SimulationSetup { seed, nodes, started, lanes, faults, schedule, epoch_millis } = setup;
         assert!(nodes > 0, "a run needs a node");
         assert!(lanes.len() <= 256, "a run has at most 256 lanes");
         let lane_count = lanes.len();
@@ -204,8 +204,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             rules: Vec::new(),
             planned: None,
             draw: Draw::new(seed.value),
-            family: Stream::split(seed.value, "decisions", 0).bits(),
-            rules_chance: Stream::split(seed.value, "rules", 0),
+            family: RandomStream::split(seed.value, "decisions", 0).bits(),
+            rules_chance: RandomStream::split(seed.value, "rules", 0),
             faults,
             heals: 0,
             healed: false,
@@ -237,7 +237,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
         let (targeted, timed) = schedule.lines.into_iter().partition(|l| l.trigger.is_some());
         self.planned = Some(targeted);
-        let timed: Vec<Line> = timed;
+        let timed: Vec<ScheduledFault> = timed;
         for line in timed {
             let source = FaultSource::Drawn { heals: 0 };
             self.schedule_action(line.at, Owner::Run, Action::Strike { fault: line.fault, source });
@@ -391,8 +391,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Returns a read-only view of the run.
     #[must_use]
-    pub fn view(&self) -> View<'_, P> {
-        View { now: self.now, touched: None, nodes: &self.nodes, network: &self.network }
+    pub fn view(&self) -> SimulationView<'_, P> {
+        SimulationView { now: self.now, touched: None, nodes: &self.nodes, network: &self.network }
     }
 
     /// Returns the process of a node; `None` while it is down.
@@ -442,14 +442,14 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             FaultSource::Hand => (&mut self.by_hand, None),
         };
         if list.lines.len() < LINES_MAX {
-            list.lines.push(Line { at: self.now, trigger, fault: fault.clone() });
+            list.lines.push(ScheduledFault { at: self.now, trigger, fault: fault.clone() });
         }
     }
 }
 
 /// Creates the nodes, with clocks drawn within the bounds of the faults.
-fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> Vec<Node<P>> {
-    let mut chance = Stream::split(seed, "clocks", 0);
+fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> Vec<SimNode<P>> {
+    let mut chance = RandomStream::split(seed, "clocks", 0);
     let skew_max = nanos(faults.wall_skew) / 1_000_000;
     let place = |node| {
         let epoch = i64::try_from(epoch).unwrap_or(i64::MAX);
@@ -461,12 +461,12 @@ fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> V
         let above = chance.between(0, 2 * rate.unsigned_abs());
         let ppm = i64::try_from(above).unwrap_or(rate) - rate;
         clock.drift(SimTime::default(), i32::try_from(ppm).unwrap_or(0));
-        Node::new(clock, Stream::split(seed, "node", node as u64))
+        SimNode::new(clock, RandomStream::split(seed, "node", node as u64))
     };
     (0..nodes).map(place).collect()
 }
 
 /// The reading at which a monotonic clock starts: anywhere within about 13 days.
-pub(super) fn mono_start(chance: &mut Stream) -> Instant {
+pub(super) fn mono_start(chance: &mut RandomStream) -> Instant {
     Instant::from_nanos(chance.below(1 << 50))
 }

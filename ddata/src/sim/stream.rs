@@ -12,11 +12,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A deterministic stream of numbers for one concern of one run.
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct RandomStream {
     state: [u64; 4],
 }
 
-impl Stream {
+impl RandomStream {
     /// Returns the stream of `concern` in the run with this seed. `index` distinguishes several
     /// streams of one concern, for example one per node.
     #[must_use]
@@ -158,21 +158,21 @@ mod tests {
     #[test]
     fn algorithm_matches_the_reference_outputs() {
         // First outputs of xoshiro256++ for the state 1, 2, 3, 4 (the authors' reference code).
-        let mut stream = Stream { state: [1, 2, 3, 4] };
+        let mut stream = RandomStream { state: [1, 2, 3, 4] };
         let drawn: Vec<u64> = (0..4).map(|_| stream.bits()).collect();
         assert_eq!(drawn, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
     }
 
     #[test]
     fn seed_draws_the_recorded_numbers() {
-        let mut stream = Stream::split(7, "network", 0);
+        let mut stream = RandomStream::split(7, "network", 0);
         let drawn = (stream.bits(), stream.below(1_000), stream.exponential(1_000_000));
         assert_eq!(drawn, (7_058_228_463_435_693_160, 384, 927_201));
     }
 
     #[test]
     fn concerns_and_indices_draw_apart() {
-        let first = |concern, index| Stream::split(7, concern, index).bits();
+        let first = |concern, index| RandomStream::split(7, concern, index).bits();
         assert_ne!(first("network", 0), first("faults", 0));
         assert_ne!(first("node", 0), first("node", 1));
     }
@@ -181,16 +181,16 @@ mod tests {
     fn decisions_differ_by_family_time_and_subject() {
         let mut drawn = std::collections::BTreeSet::new();
         for (family, nanos, what) in (0..1_000).map(|n| (n % 10, n / 10 % 10, n / 100)) {
-            drawn.insert(Stream::decision(family, nanos, what).bits());
+            drawn.insert(RandomStream::decision(family, nanos, what).bits());
         }
         assert_eq!(drawn.len(), 1_000);
-        let hits = (0..100_000).filter(|n| Stream::decision(1, *n, 1).chance(0.2)).count();
+        let hits = (0..100_000).filter(|n| RandomStream::decision(1, *n, 1).chance(0.2)).count();
         assert!((19_000..21_000).contains(&hits), "{hits}");
     }
 
     #[test]
     fn chances_and_means_are_as_requested() {
-        let mut stream = Stream::split(1, "test", 0);
+        let mut stream = RandomStream::split(1, "test", 0);
         let hits = (0..100_000).filter(|_| stream.chance(0.2)).count();
         assert!((19_000..21_000).contains(&hits), "{hits}");
         let sum: u64 = (0..100_000).map(|_| stream.exponential(1_000)).sum();
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn spans_stay_in_their_range_and_reach_both_ends() {
-        let mut stream = Stream::split(1, "test", 0);
+        let mut stream = RandomStream::split(1, "test", 0);
         let (low, high) = (Duration::from_millis(1), Duration::from_secs(120));
         let drawn: Vec<Duration> = (0..10_000).map(|_| stream.span(low, high)).collect();
         assert!(drawn.iter().all(|span| (low..=high).contains(span)));

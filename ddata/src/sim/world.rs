@@ -5,28 +5,28 @@ use std::fmt;
 use std::time::Duration;
 
 use super::clock::{NodeClock, SimTime};
-use super::disk::{Disk, SyncFailed};
+use super::disk::{SimDisk, SyncFailed};
 use super::fault::Fault;
-use super::network::{Link, Network};
-use super::stream::Stream;
+use super::network::{Network, SimLink};
+use super::stream::RandomStream;
 use super::{Direction, NodeIndex, Process};
 use crate::clock::Now;
 
 /// A violated invariant. It ends the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct InvariantViolation {
     /// A sentence that describes the violation.
     pub what: String,
 }
 
-impl Violation {
+impl InvariantViolation {
     /// Creates a violation with this description.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into() }
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for InvariantViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)
     }
@@ -42,19 +42,19 @@ pub trait Observer<P: Process> {
     /// The violation that ends the run.
     fn event(
         &mut self,
-        _view: &View<'_, P>,
+        _view: &SimulationView<'_, P>,
         _node: NodeIndex,
         _event: &P::Event,
         _orders: &mut Orders<P>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         Ok(())
     }
 
-    /// Called after every batch of a node ([`View::touched`]) and after every fault.
+    /// Called after every batch of a node ([`SimulationView::touched`]) and after every fault.
     ///
     /// # Errors
     /// The violation that ends the run.
-    fn check(&mut self, _view: &View<'_, P>) -> Result<(), Violation> {
+    fn check(&mut self, _view: &SimulationView<'_, P>) -> Result<(), InvariantViolation> {
         Ok(())
     }
 }
@@ -86,14 +86,14 @@ impl<P: Process> Orders<P> {
 }
 
 /// A read-only view of a run.
-pub struct View<'a, P: Process> {
+pub struct SimulationView<'a, P: Process> {
     pub(super) now: SimTime,
     pub(super) touched: Option<NodeIndex>,
-    pub(super) nodes: &'a [Node<P>],
+    pub(super) nodes: &'a [SimNode<P>],
     pub(super) network: &'a Network,
 }
 
-impl<'a, P: Process> View<'a, P> {
+impl<'a, P: Process> SimulationView<'a, P> {
     /// Returns the simulated time.
     #[must_use]
     pub fn now(&self) -> SimTime {
@@ -143,14 +143,14 @@ impl<'a, P: Process> View<'a, P> {
 
     /// Whether a directed link loses every message now, because it is cut or broken.
     #[must_use]
-    pub fn is_cut(&self, link: Link) -> bool {
+    pub fn is_cut(&self, link: SimLink) -> bool {
         self.network.is_cut(link) || self.network.is_broken(link)
     }
 }
 
-pub(super) fn processes<P: Process>(nodes: &[Node<P>]) -> impl Iterator<Item = (NodeIndex, &P)> {
+pub(super) fn processes<P: Process>(nodes: &[SimNode<P>]) -> impl Iterator<Item = (NodeIndex, &P)> {
     let up = |(n, node)| -> Option<(NodeIndex, &P)> {
-        let node: &Node<P> = node;
+        let node: &SimNode<P> = node;
         Some((NodeIndex::new(n), node.process.as_ref()?))
     };
     nodes.iter().enumerate().filter_map(up)
@@ -158,7 +158,7 @@ pub(super) fn processes<P: Process>(nodes: &[Node<P>]) -> impl Iterator<Item = (
 
 /// An input of a node.
 #[derive(Debug)]
-pub(super) enum Input<P: Process> {
+pub(super) enum SimInput<P: Process> {
     Start,
     Message { from: NodeIndex, lane: u8, message: P::Message },
     Command(P::Command),
@@ -172,23 +172,23 @@ pub(super) enum Input<P: Process> {
 pub(super) const INBOX_MAX: usize = 100_000;
 
 /// A node, which runs one incarnation of its process after the other.
-pub(super) struct Node<P: Process> {
+pub(super) struct SimNode<P: Process> {
     pub(super) process: Option<P>,
     pub(super) incarnation: u32,
     pub(super) clock: NodeClock,
     pub(super) armed: SimTime,
     pub(super) ready_at: SimTime,
     pub(super) per_input: Duration,
-    pub(super) inbox: VecDeque<Input<P>>, // ≤ INBOX_MAX messages, plus other inputs
-    pub(super) disk: Disk<P::Disk>,
+    pub(super) inbox: VecDeque<SimInput<P>>, // ≤ INBOX_MAX messages, plus other inputs
+    pub(super) disk: SimDisk<P::Disk>,
     pub(super) synced_at: SimTime,
     pub(super) sync_slower: Duration,
     pub(super) sync_fails: bool,
-    pub(super) chance: Stream,
+    pub(super) chance: RandomStream,
 }
 
-impl<P: Process> Node<P> {
-    pub(super) fn new(clock: NodeClock, chance: Stream) -> Self {
+impl<P: Process> SimNode<P> {
+    pub(super) fn new(clock: NodeClock, chance: RandomStream) -> Self {
         Self {
             process: None,
             incarnation: 0,
@@ -197,7 +197,7 @@ impl<P: Process> Node<P> {
             ready_at: SimTime::default(),
             per_input: Duration::ZERO,
             inbox: VecDeque::new(),
-            disk: Disk::default(),
+            disk: SimDisk::default(),
             synced_at: SimTime::default(),
             sync_slower: Duration::ZERO,
             sync_fails: false,
@@ -210,7 +210,7 @@ impl<P: Process> Node<P> {
     }
 }
 
-impl<P: Process> Input<P> {
+impl<P: Process> SimInput<P> {
     pub(super) fn is_message(&self) -> bool {
         matches!(self, Self::Message { .. })
     }

@@ -2,7 +2,7 @@
 //!
 //! It implements the traits of the `crdts` crate: `CvRDT` (full states), `CmRDT` (deltas as
 //! operations, validated by the causal delta rule) and, for interoperability, `ResetRemove`. The
-//! Replicator works with the type-erased [`State`] instead.
+//! Replicator works with the type-erased [`KeyState`] instead.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use crdts::{CmRDT, CvRDT, ResetRemove, VClock};
 use crate::causal::CausalContext;
 use crate::encoded::DecodeError;
 use crate::id::ReplicaId;
-use crate::types::delta::{Delta, Lack, Merged, Repair, State};
+use crate::types::delta::{Delta, KeyState, Lack, MergeResult, Repair};
 use crate::types::edit::{Author, Edit, EditError};
 use crate::types::{DataType, Open};
 
@@ -41,7 +41,7 @@ use crate::types::{DataType, Open};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Causal<T> {
-    state: State,
+    state: KeyState,
     kind: PhantomData<fn() -> T>,
 }
 
@@ -61,7 +61,7 @@ impl<T: DataType> Causal<T> {
     /// Creates a value that was never written.
     #[must_use]
     pub fn new() -> Self {
-        Self { state: State::new(T::shape()), kind: PhantomData }
+        Self { state: KeyState::new(T::shape()), kind: PhantomData }
     }
 
     /// Returns a snapshot for reading.
@@ -78,7 +78,7 @@ impl<T: DataType> Causal<T> {
 
     /// Returns the type-erased state.
     #[must_use]
-    pub const fn state(&self) -> &State {
+    pub const fn state(&self) -> &KeyState {
         &self.state
     }
 
@@ -103,18 +103,18 @@ impl<T: DataType> Causal<T> {
     ///
     /// # Errors
     /// [`Lack`] if the causal delta rule refuses the delta; nothing was changed.
-    pub fn apply(&mut self, delta: &Delta) -> Result<Merged, Lack> {
+    pub fn apply(&mut self, delta: &Delta) -> Result<MergeResult, Lack> {
         self.state.apply(delta)
     }
 
     /// Merges a delta without the causal delta rule: a planted fault that test suites must catch.
     #[cfg(feature = "canaries")]
-    pub fn apply_without_rule_r(&mut self, delta: &Delta) -> Merged {
+    pub fn apply_without_rule_r(&mut self, delta: &Delta) -> MergeResult {
         self.state.apply_without_rule_r(delta)
     }
 
     /// Merges a full state.
-    pub fn merge(&mut self, other: &Self) -> Merged {
+    pub fn merge(&mut self, other: &Self) -> MergeResult {
         self.state.merge(&other.state)
     }
 
@@ -140,7 +140,7 @@ impl<T: DataType> Causal<T> {
     /// # Errors
     /// [`DecodeError`] if the bytes are not a state of this type.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        Ok(Self { state: State::decode(bytes, &T::shape())?, kind: PhantomData })
+        Ok(Self { state: KeyState::decode(bytes, &T::shape())?, kind: PhantomData })
     }
 }
 
@@ -181,7 +181,7 @@ impl<T: DataType> ResetRemove<ReplicaId> for Causal<T> {
     }
 }
 
-impl State {
+impl KeyState {
     /// Returns a typed snapshot; `None` if this is not a `T`.
     #[must_use]
     pub fn view<T: DataType>(&self) -> Option<T> {

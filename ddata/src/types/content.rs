@@ -8,7 +8,7 @@ use crate::types::dot_store::{DotFun, DotStore, Stamped};
 use crate::types::hash_ordered::HashedKey;
 use crate::types::lww_register::winner;
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{GCounter, Open, PNCounter};
 
 /// The content of a value as readers see it. The order of elements and entries is the same on every
@@ -40,22 +40,25 @@ pub enum Content {
 }
 
 impl Content {
-    pub(crate) fn of(shape: &Shape, store: &Store) -> Self {
+    pub(crate) fn of(shape: &Shape, store: &AnyDotStore) -> Self {
         match store {
-            Store::Unit(fun) => Self::Flag(!fun.is_bottom()),
-            Store::Total(_) => Self::Total(GCounter::open(store.clone()).value()),
-            Store::Net(_) => Self::Net(PNCounter::open(store.clone()).value()),
-            Store::Register(fun) => register(fun),
-            Store::Plain(fun) => plain(shape, fun),
-            Store::Set(map) => Self::Elements(map.iter().map(|(e, _)| e.key().clone()).collect()),
-            Store::Registers(map) => {
+            AnyDotStore::Unit(fun) => Self::Flag(!fun.is_bottom()),
+            AnyDotStore::Total(_) => Self::Total(GCounter::open(store.clone()).value()),
+            AnyDotStore::Net(_) => Self::Net(PNCounter::open(store.clone()).value()),
+            AnyDotStore::Register(fun) => register(fun),
+            AnyDotStore::Plain(fun) => plain(shape, fun),
+            AnyDotStore::Set(map) => {
+                Self::Elements(map.iter().map(|(e, _)| e.key().clone()).collect())
+            }
+            AnyDotStore::Registers(map) => {
                 let entry = |(key, fun): (&HashedKey, _)| (key.key().clone(), register(fun));
                 Self::Map(map.iter().map(entry).collect())
             }
-            Store::Map(map) => {
+            AnyDotStore::Map(map) => {
                 let inner = shape.inner().expect("a store of a map stands under a map's shape");
-                let entry =
-                    |(key, of): (&HashedKey, &Store)| (key.key().clone(), Self::of(inner, of));
+                let entry = |(key, of): (&HashedKey, &AnyDotStore)| {
+                    (key.key().clone(), Self::of(inner, of))
+                };
                 Self::Map(map.iter().map(entry).collect())
             }
         }

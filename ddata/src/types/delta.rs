@@ -1,4 +1,4 @@
-//! [`State`] and [`Delta`]: the content of one key with its causal context, and a change of it.
+//! [`KeyState`] and [`Delta`]: the content of one key with its causal context, and a change of it.
 //!
 //! **Causal delta rule** (docs/protocol/replication.md#causal-delta-rule): a delta is merged only
 //! if every dot that it overwrites is in the receiver's context or among the delta's own dots.
@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 use crate::causal::{CLOUD_RUNS_MAX, CausalContext, Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
-use crate::encoded::{DecodeError, Reader, Writer};
+use crate::encoded::{DecodeError, LayoutReader, LayoutWriter};
 use crate::types::dot_store::{DotStore, Empty};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 
 /// Maximum number of removal records of one state. The Replicator also bounds their sum over all
 /// keys.
@@ -41,7 +41,7 @@ pub struct FoldLevel(pub u64);
 pub struct Delta {
     pub(crate) dots: DotSet,
     pub(crate) gone: DotSet,
-    pub(crate) store: Store,
+    pub(crate) store: AnyDotStore,
     pub(crate) after: Option<Box<CausalContext>>, // of a repair: the required context
 }
 
@@ -56,7 +56,7 @@ pub struct Lack {
 
 /// Result of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Merged {
+pub enum MergeResult {
     /// All changes were known already.
     Unchanged,
     /// Some changes were new.
@@ -68,14 +68,14 @@ pub enum Merged {
 struct RemovalRecord {
     dots: DotSet,
     gone: DotSet,
-    places: Store,
+    places: AnyDotStore,
 }
 
 /// The content of one key with the context of all mutations that made it.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct KeyState {
     shape: Shape,
-    pub(crate) store: Store,
+    pub(crate) store: AnyDotStore,
     context: CausalContext,
     fold: FoldLevel,
     records: imbl::Vector<Arc<RemovalRecord>>, // ≤ RECORDS_MAX, oldest first; empty for a leaf
@@ -83,7 +83,7 @@ pub struct State {
 }
 
 /// Compares content and context. Records for repairs are ignored.
-impl PartialEq for State {
+impl PartialEq for KeyState {
     fn eq(&self, other: &Self) -> bool {
         self.shape == other.shape && self.context == other.context && self.store == other.store
     }
@@ -164,7 +164,7 @@ impl Delta {
     /// touched places.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = LayoutWriter::new();
         self.dots.encode(&mut writer);
         self.gone.encode(&mut writer);
         writer.byte(u8::from(self.after.is_some()));
@@ -181,14 +181,14 @@ impl Delta {
     /// [`DecodeError`] if the bytes are not a delta of this shape. Never panics, and allocates at
     /// most a small multiple of the input's size.
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes)?;
+        let mut reader = LayoutReader::new(bytes)?;
         let (dots, gone) = (DotSet::decode(&mut reader)?, DotSet::decode(&mut reader)?);
         let after = match reader.byte()? {
             0 => None,
             1 => Some(Box::new(CausalContext::decode(&mut reader)?)),
             found => return Err(DecodeError::Tag { what: "a delta", found }),
         };
-        let store = Store::decode(&mut reader, shape)?;
+        let store = AnyDotStore::decode(&mut reader, shape)?;
         reader.end()?;
         let delta = Self { dots, gone, store, after };
         if delta.dots.is_empty() {
@@ -202,12 +202,12 @@ impl Delta {
     }
 }
 
-impl State {
+impl KeyState {
     /// Creates an empty value that was never written.
     #[must_use]
     pub fn new(shape: Shape) -> Self {
         Self {
-            store: Store::empty(&shape),
+            store: AnyDotStore::empty(&shape),
             shape,
             context: CausalContext::new(),
             fold: FoldLevel::default(),
@@ -241,7 +241,7 @@ impl State {
     /// [`Lack`] if the delta overwrites dots that this state has not seen (causal delta rule), is a
     /// repair for a replica that has seen more, or would make the set of non-contiguous dots too
     /// large. Nothing was changed.
-    pub fn apply(&mut self, delta: &Delta) -> Result<Merged, Lack> {
+    pub fn apply(&mut self, delta: &Delta) -> Result<MergeResult, Lack> {
         let unseen = self.context.unseen(&delta.gone);
         let is_misdirected =
             delta.after.as_ref().is_some_and(|after| !self.context.includes(after));
@@ -251,29 +251,29 @@ impl State {
         Ok(self.apply_unchecked(delta))
     }
 
-    /// Merges a delta with the fault [`Bug::NoRuleR`](crate::bug::Bug::NoRuleR), for suites that
+    /// Merges a delta with the fault [`ReplicatorFault::NoRuleR`](crate::fault_injection::ReplicatorFault::NoRuleR), for suites that
     /// must catch it.
     #[cfg(feature = "canaries")]
-    pub fn apply_without_rule_r(&mut self, delta: &Delta) -> Merged {
+    pub fn apply_without_rule_r(&mut self, delta: &Delta) -> MergeResult {
         self.apply_unchecked(delta)
     }
 
     /// Merges a delta without the causal delta rule. Callers have checked the rule or plant a
     /// fault.
-    pub(crate) fn apply_unchecked(&mut self, delta: &Delta) -> Merged {
+    pub(crate) fn apply_unchecked(&mut self, delta: &Delta) -> MergeResult {
         if self.context.includes_all(&delta.dots) {
-            return Merged::Unchanged;
+            return MergeResult::Unchanged;
         }
         if let Some(places) = self.overwritten_by(delta) {
             self.record_removal(delta, places);
         }
         self.store.join_delta(&self.context, &delta.store, &delta.gone, Empty::Drop);
         self.context.extend(&delta.dots);
-        Merged::Changed
+        MergeResult::Changed
     }
 
     /// Commits a local mutation whose content is already in `store`.
-    pub(crate) fn commit(&mut self, store: Store, delta: &Delta) {
+    pub(crate) fn commit(&mut self, store: AnyDotStore, delta: &Delta) {
         if !delta.gone.is_empty()
             && !self.store.is_leaf()
             && let Some(places) = self.store.places(&delta.store, &delta.gone)
@@ -285,10 +285,10 @@ impl State {
     }
 
     /// Merges the full state of another replica. Both must have the same shape.
-    pub fn merge(&mut self, other: &Self) -> Merged {
+    pub fn merge(&mut self, other: &Self) -> MergeResult {
         assert_eq!(self.shape, other.shape, "shapes are compared before states are merged");
         if self.context.includes(&other.context) {
-            return Merged::Unchanged;
+            return MergeResult::Unchanged;
         }
         let learned = other.context.minus(&self.context);
         self.store.join(&self.context, &other.store, &other.context);
@@ -297,7 +297,7 @@ impl State {
         if !self.store.is_leaf() {
             self.floor.extend(&learned); // their overwritten dots are not known one by one
         }
-        Merged::Changed
+        MergeResult::Changed
     }
 
     /// Returns the repair for a replica with the context `peer`. Scans the live entries and, for a
@@ -370,7 +370,7 @@ impl State {
     /// seen and is not live here was overwritten by another mutation, which has its own record or
     /// is below the floor. A dot that arrives together with its overwriter was never live here, but
     /// may be live at a peer, so that peer must look at all places.
-    fn overwritten_by(&self, delta: &Delta) -> Option<Store> {
+    fn overwritten_by(&self, delta: &Delta) -> Option<AnyDotStore> {
         if delta.gone.is_empty() || self.store.is_leaf() {
             return None;
         }
@@ -383,7 +383,7 @@ impl State {
     }
 
     /// Records what a delta is about to overwrite, for repairs of peers.
-    fn record_removal(&mut self, delta: &Delta, places: Store) {
+    fn record_removal(&mut self, delta: &Delta, places: AnyDotStore) {
         let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
         self.records.push_back(Arc::new(RemovalRecord { dots, gone, places }));
         if self.records.len() > RECORDS_MAX {
@@ -407,7 +407,7 @@ impl State {
     /// Encodes the state: version, replicas, context, fold level, content.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut writer = Writer::new();
+        let mut writer = LayoutWriter::new();
         self.context.encode(&mut writer);
         writer.varint(self.fold.0);
         self.store.encode(&mut writer);
@@ -420,10 +420,10 @@ impl State {
     /// [`DecodeError`] if the bytes are not a state of this shape. Never panics, and allocates at
     /// most a small multiple of the input's size.
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes)?;
+        let mut reader = LayoutReader::new(bytes)?;
         let context = CausalContext::decode(&mut reader)?;
         let fold = FoldLevel(reader.varint()?);
-        let store = Store::decode(&mut reader, shape)?;
+        let store = AnyDotStore::decode(&mut reader, shape)?;
         reader.end()?;
         let mut is_covered = true;
         store.each_dot(&mut |dot| is_covered &= context.seen(dot));
@@ -450,11 +450,13 @@ impl State {
 }
 
 /// Whether a decoded state contains places without content, which only deltas may have.
-fn has_empty_places(store: &Store) -> bool {
+fn has_empty_places(store: &AnyDotStore) -> bool {
     match store {
-        Store::Set(map) => map.sweeps() || map.iter().any(|(_, inner)| inner.is_bottom()),
-        Store::Registers(map) => map.sweeps() || map.iter().any(|(_, inner)| inner.is_bottom()),
-        Store::Map(map) => {
+        AnyDotStore::Set(map) => map.sweeps() || map.iter().any(|(_, inner)| inner.is_bottom()),
+        AnyDotStore::Registers(map) => {
+            map.sweeps() || map.iter().any(|(_, inner)| inner.is_bottom())
+        }
+        AnyDotStore::Map(map) => {
             map.sweeps()
                 || map.iter().any(|(_, inner)| inner.is_bottom() || has_empty_places(inner))
         }

@@ -5,11 +5,11 @@
 //! refers to every key of the receiver's map, because a `clear` does not list keys.
 
 use crate::causal::{Dot, DotSet, Seen};
-use crate::encoded::{DecodeError, Encoded, Reader, Writer};
+use crate::encoded::{DecodeError, Encoded, LayoutReader, LayoutWriter};
 use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
 use crate::types::hash_ordered::{HashOrdered, HashedKey};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 
 /// A dot store that maps encoded keys to inner stores.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,13 +74,13 @@ impl<S: DotStore> DotMap<S> {
     /// Returns the keys whose inner stores read differently from `before`.
     pub(crate) fn keys_changed(&self, before: &Self) -> Vec<Encoded>
     where
-        Store: From<S>,
+        AnyDotStore: From<S>,
     {
         let mut keys = Vec::new();
         self.entries.diff(&before.entries, |key, now, then| {
             let alike = match (now, then) {
                 (Some(now), Some(then)) => {
-                    Store::from(now.clone()).reads_like(&Store::from(then.clone()))
+                    AnyDotStore::from(now.clone()).reads_like(&AnyDotStore::from(then.clone()))
                 }
                 _ => false,
             };
@@ -141,7 +141,7 @@ fn diff_maps<'a, S: DotStore>(
 
 impl<S: DotStore> DotStore for DotMap<S>
 where
-    Store: From<DotMap<S>>,
+    AnyDotStore: From<DotMap<S>>,
     Self: FromStore,
 {
     fn empty(shape: &Shape) -> Self {
@@ -152,7 +152,7 @@ where
         Self::with_inner(self.inner.clone())
     }
 
-    fn from_store(store: Store) -> Self {
+    fn from_store(store: AnyDotStore) -> Self {
         Self::open(store).expect("a store is only ever opened as the kind its shape names")
     }
 
@@ -228,7 +228,7 @@ where
         (!part.is_bottom()).then_some(part)
     }
 
-    fn encode(&self, writer: &mut Writer) {
+    fn encode(&self, writer: &mut LayoutWriter) {
         writer.byte(u8::from(self.sweep));
         writer.length(self.entries.len());
         for (key, inner) in self.entries.iter() {
@@ -237,7 +237,7 @@ where
         }
     }
 
-    fn decode(reader: &mut Reader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
+    fn decode(reader: &mut LayoutReader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
         let mut map = Self::empty(shape);
         map.sweep = match reader.byte()? {
             0 => false,
@@ -260,23 +260,23 @@ where
 
 /// Extracts one kind of map from the type-erased store.
 pub(crate) trait FromStore: Sized {
-    fn open(store: Store) -> Option<Self>;
+    fn open(store: AnyDotStore) -> Option<Self>;
 }
 
 impl FromStore for DotMap<DotFun<()>> {
-    fn open(store: Store) -> Option<Self> {
-        if let Store::Set(map) = store { Some(map) } else { None }
+    fn open(store: AnyDotStore) -> Option<Self> {
+        if let AnyDotStore::Set(map) = store { Some(map) } else { None }
     }
 }
 
 impl FromStore for DotMap<DotFun<Stamped>> {
-    fn open(store: Store) -> Option<Self> {
-        if let Store::Registers(map) = store { Some(map) } else { None }
+    fn open(store: AnyDotStore) -> Option<Self> {
+        if let AnyDotStore::Registers(map) = store { Some(map) } else { None }
     }
 }
 
-impl FromStore for DotMap<Store> {
-    fn open(store: Store) -> Option<Self> {
-        if let Store::Map(map) = store { Some(*map) } else { None }
+impl FromStore for DotMap<AnyDotStore> {
+    fn open(store: AnyDotStore) -> Option<Self> {
+        if let AnyDotStore::Map(map) = store { Some(*map) } else { None }
     }
 }

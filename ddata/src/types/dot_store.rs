@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 
 use crate::causal::{COUNTER_MAX, Dot, DotSet, Seen, dot_key};
 use crate::clock::HybridTimestamp;
-use crate::encoded::{DecodeError, Encoded, Reader, Writer};
+use crate::encoded::{DecodeError, Encoded, LayoutReader, LayoutWriter};
 use crate::id::ReplicaId;
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 
 /// Treatment of keys that become empty in a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +27,13 @@ pub(crate) enum Empty {
 }
 
 /// A set of live entries under dots.
-pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<Store> + Sized {
+pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<AnyDotStore> + Sized {
     /// Creates an empty store of this shape.
     fn empty(shape: &Shape) -> Self;
     /// Creates an empty store of the same shape.
     fn empty_like(&self) -> Self;
     /// Extracts the store from its type-erased form. Another kind is a bug of this crate.
-    fn from_store(store: Store) -> Self;
+    fn from_store(store: AnyDotStore) -> Self;
     /// Whether nothing is live and, in a delta, no place is listed.
     fn is_bottom(&self) -> bool;
     /// Joins a full state: an entry remains if both sides have it or the other side has not seen
@@ -53,17 +53,17 @@ pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<Store> + Sized {
     /// Returns the places of `delta` at which a live entry's dot is in `gone`, without content;
     /// `None` if there is no such place.
     fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self>;
-    fn encode(&self, writer: &mut Writer);
-    fn decode(reader: &mut Reader<'_>, shape: &Shape) -> Result<Self, DecodeError>;
+    fn encode(&self, writer: &mut LayoutWriter);
+    fn decode(reader: &mut LayoutReader<'_>, shape: &Shape) -> Result<Self, DecodeError>;
 }
 
 /// The payload that a leaf stores under each dot.
-pub(crate) trait Payload: Clone + PartialEq + Debug {
-    fn encode(&self, writer: &mut Writer);
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
-    fn wrap(fun: DotFun<Self>) -> Store;
-    fn unwrap(store: Store) -> Option<DotFun<Self>>;
-    fn peek(store: &Store) -> Option<&DotFun<Self>>;
+pub(crate) trait DotPayload: Clone + PartialEq + Debug {
+    fn encode(&self, writer: &mut LayoutWriter);
+    fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError>;
+    fn wrap(fun: DotFun<Self>) -> AnyDotStore;
+    fn unwrap(store: AnyDotStore) -> Option<DotFun<Self>>;
+    fn peek(store: &AnyDotStore) -> Option<&DotFun<Self>>;
 }
 
 /// Map from dots to payloads that no known mutation has overwritten (siblings). Sorted by dot.
@@ -89,7 +89,7 @@ impl<P> Default for DotFun<P> {
     }
 }
 
-impl<P: Payload> DotFun<P> {
+impl<P: DotPayload> DotFun<P> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Dot, &P)> {
         self.entries.iter().map(|(dot, payload)| (*dot, payload))
     }
@@ -127,13 +127,13 @@ impl<P: Payload> DotFun<P> {
     }
 }
 
-impl<P: Payload> From<DotFun<P>> for Store {
+impl<P: DotPayload> From<DotFun<P>> for AnyDotStore {
     fn from(fun: DotFun<P>) -> Self {
         P::wrap(fun)
     }
 }
 
-impl<P: Payload> DotStore for DotFun<P> {
+impl<P: DotPayload> DotStore for DotFun<P> {
     fn empty(_shape: &Shape) -> Self {
         Self::default()
     }
@@ -142,7 +142,7 @@ impl<P: Payload> DotStore for DotFun<P> {
         Self::default()
     }
 
-    fn from_store(store: Store) -> Self {
+    fn from_store(store: AnyDotStore) -> Self {
         P::unwrap(store).expect("a store is only ever opened as the kind its shape names")
     }
 
@@ -182,7 +182,7 @@ impl<P: Payload> DotStore for DotFun<P> {
         self.meets(gone).then(Self::default)
     }
 
-    fn encode(&self, writer: &mut Writer) {
+    fn encode(&self, writer: &mut LayoutWriter) {
         writer.length(self.entries.len());
         for (dot, payload) in &self.entries {
             writer.replica(dot.actor);
@@ -191,7 +191,7 @@ impl<P: Payload> DotStore for DotFun<P> {
         }
     }
 
-    fn decode(reader: &mut Reader<'_>, _shape: &Shape) -> Result<Self, DecodeError> {
+    fn decode(reader: &mut LayoutReader<'_>, _shape: &Shape) -> Result<Self, DecodeError> {
         let mut fun = Self::default();
         for _ in 0..reader.length(2)? {
             let dot = Dot::new(reader.replica()?, reader.varint()?);
@@ -207,91 +207,91 @@ impl<P: Payload> DotStore for DotFun<P> {
     }
 }
 
-impl Payload for () {
-    fn encode(&self, _writer: &mut Writer) {}
+impl DotPayload for () {
+    fn encode(&self, _writer: &mut LayoutWriter) {}
 
-    fn decode(_reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn decode(_reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         Ok(())
     }
 
-    fn wrap(fun: DotFun<Self>) -> Store {
-        Store::Unit(fun)
+    fn wrap(fun: DotFun<Self>) -> AnyDotStore {
+        AnyDotStore::Unit(fun)
     }
 
-    fn unwrap(store: Store) -> Option<DotFun<Self>> {
-        if let Store::Unit(fun) = store { Some(fun) } else { None }
+    fn unwrap(store: AnyDotStore) -> Option<DotFun<Self>> {
+        if let AnyDotStore::Unit(fun) = store { Some(fun) } else { None }
     }
 
-    fn peek(store: &Store) -> Option<&DotFun<Self>> {
-        if let Store::Unit(fun) = store { Some(fun) } else { None }
+    fn peek(store: &AnyDotStore) -> Option<&DotFun<Self>> {
+        if let AnyDotStore::Unit(fun) = store { Some(fun) } else { None }
     }
 }
 
-impl Payload for u128 {
-    fn encode(&self, writer: &mut Writer) {
+impl DotPayload for u128 {
+    fn encode(&self, writer: &mut LayoutWriter) {
         writer.wide(*self);
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         reader.wide()
     }
 
-    fn wrap(fun: DotFun<Self>) -> Store {
-        Store::Total(fun)
+    fn wrap(fun: DotFun<Self>) -> AnyDotStore {
+        AnyDotStore::Total(fun)
     }
 
-    fn unwrap(store: Store) -> Option<DotFun<Self>> {
-        if let Store::Total(fun) = store { Some(fun) } else { None }
+    fn unwrap(store: AnyDotStore) -> Option<DotFun<Self>> {
+        if let AnyDotStore::Total(fun) = store { Some(fun) } else { None }
     }
 
-    fn peek(store: &Store) -> Option<&DotFun<Self>> {
-        if let Store::Total(fun) = store { Some(fun) } else { None }
+    fn peek(store: &AnyDotStore) -> Option<&DotFun<Self>> {
+        if let AnyDotStore::Total(fun) = store { Some(fun) } else { None }
     }
 }
 
-impl Payload for i128 {
-    fn encode(&self, writer: &mut Writer) {
+impl DotPayload for i128 {
+    fn encode(&self, writer: &mut LayoutWriter) {
         // ZigZag, so that small negative totals stay short.
         writer.wide(((*self << 1) ^ (*self >> 127)).cast_unsigned());
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         let wide = reader.wide()?;
         Ok((wide >> 1).cast_signed() ^ -((wide & 1).cast_signed()))
     }
 
-    fn wrap(fun: DotFun<Self>) -> Store {
-        Store::Net(fun)
+    fn wrap(fun: DotFun<Self>) -> AnyDotStore {
+        AnyDotStore::Net(fun)
     }
 
-    fn unwrap(store: Store) -> Option<DotFun<Self>> {
-        if let Store::Net(fun) = store { Some(fun) } else { None }
+    fn unwrap(store: AnyDotStore) -> Option<DotFun<Self>> {
+        if let AnyDotStore::Net(fun) = store { Some(fun) } else { None }
     }
 
-    fn peek(store: &Store) -> Option<&DotFun<Self>> {
-        if let Store::Net(fun) = store { Some(fun) } else { None }
+    fn peek(store: &AnyDotStore) -> Option<&DotFun<Self>> {
+        if let AnyDotStore::Net(fun) = store { Some(fun) } else { None }
     }
 }
 
-impl Payload for Encoded {
-    fn encode(&self, writer: &mut Writer) {
+impl DotPayload for Encoded {
+    fn encode(&self, writer: &mut LayoutWriter) {
         writer.bytes(self.as_bytes());
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         reader.bytes().map(Self::from_bytes)
     }
 
-    fn wrap(fun: DotFun<Self>) -> Store {
-        Store::Plain(fun)
+    fn wrap(fun: DotFun<Self>) -> AnyDotStore {
+        AnyDotStore::Plain(fun)
     }
 
-    fn unwrap(store: Store) -> Option<DotFun<Self>> {
-        if let Store::Plain(fun) = store { Some(fun) } else { None }
+    fn unwrap(store: AnyDotStore) -> Option<DotFun<Self>> {
+        if let AnyDotStore::Plain(fun) = store { Some(fun) } else { None }
     }
 
-    fn peek(store: &Store) -> Option<&DotFun<Self>> {
-        if let Store::Plain(fun) = store { Some(fun) } else { None }
+    fn peek(store: &AnyDotStore) -> Option<&DotFun<Self>> {
+        if let AnyDotStore::Plain(fun) = store { Some(fun) } else { None }
     }
 }
 
@@ -351,8 +351,8 @@ pub(crate) struct Stamped {
     pub(crate) value: Encoded,
 }
 
-impl Payload for Stamped {
-    fn encode(&self, writer: &mut Writer) {
+impl DotPayload for Stamped {
+    fn encode(&self, writer: &mut LayoutWriter) {
         if self.stamp.term == Term::default() {
             writer.byte(if self.clocked { 0 } else { 2 });
             writer.fixed(self.stamp.time.raw());
@@ -365,7 +365,7 @@ impl Payload for Stamped {
         writer.bytes(self.value.as_bytes());
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         let kind = reader.byte()?;
         let (term, time) = match kind {
             0 | 2 => (Term::default(), reader.fixed()?),
@@ -382,15 +382,15 @@ impl Payload for Stamped {
         Ok(Self { stamp, clocked: kind == 0, value: Encoded::from_bytes(reader.bytes()?) })
     }
 
-    fn wrap(fun: DotFun<Self>) -> Store {
-        Store::Register(fun)
+    fn wrap(fun: DotFun<Self>) -> AnyDotStore {
+        AnyDotStore::Register(fun)
     }
 
-    fn unwrap(store: Store) -> Option<DotFun<Self>> {
-        if let Store::Register(fun) = store { Some(fun) } else { None }
+    fn unwrap(store: AnyDotStore) -> Option<DotFun<Self>> {
+        if let AnyDotStore::Register(fun) = store { Some(fun) } else { None }
     }
 
-    fn peek(store: &Store) -> Option<&DotFun<Self>> {
-        if let Store::Register(fun) = store { Some(fun) } else { None }
+    fn peek(store: &AnyDotStore) -> Option<&DotFun<Self>> {
+        if let AnyDotStore::Register(fun) = store { Some(fun) } else { None }
     }
 }

@@ -6,17 +6,17 @@
 
 use std::marker::PhantomData;
 
-use crate::bug::{Bug, Canary};
 use crate::causal::{COUNTER_MAX, CausalContext, Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
-use crate::encoded::{EncodeError, Encoded, Writer};
+use crate::encoded::{EncodeError, Encoded, LayoutWriter};
+use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 use crate::types::DataType;
-use crate::types::delta::{Delta, State};
+use crate::types::delta::{Delta, KeyState};
 use crate::types::dot_map::{DotMap, FromStore};
-use crate::types::dot_store::{DotFun, DotStore, Payload, Stamp, Term};
+use crate::types::dot_store::{DotFun, DotPayload, DotStore, Stamp, Term};
 use crate::types::hash_ordered::HashedKey;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 
 /// Why a mutation was refused. It has changed nothing.
 #[derive(Debug, thiserror::Error)]
@@ -79,20 +79,20 @@ pub struct Author {
     /// The term of a guarded change; `None` for an ordinary one.
     pub term: Option<Term>,
     /// The planted fault of this run, if any.
-    pub canary: Canary,
+    pub fault_injection: FaultInjection,
 }
 
 impl Author {
     /// Creates the author of an ordinary change.
     #[must_use]
     pub const fn new(replica: ReplicaId, time: HybridTimestamp) -> Self {
-        Self { replica, time, term: None, canary: Canary::none() }
+        Self { replica, time, term: None, fault_injection: FaultInjection::none() }
     }
 }
 
 /// A change that is being built.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct ChangeBuilder {
     author: Author,
     next: u64,
     dots: DotSet,
@@ -103,7 +103,7 @@ pub(crate) struct Change {
     leans: bool,
 }
 
-impl Change {
+impl ChangeBuilder {
     fn dot(&mut self) -> Dot {
         let dot = Dot::new(self.author.replica, self.next);
         self.next += 1;
@@ -137,7 +137,9 @@ impl Change {
 
     /// Refuses the removal of a key of a guarded map.
     pub(crate) fn may_remove(&self) -> Result<(), EditError> {
-        if self.author.term.is_some() && !self.author.canary.has(Bug::GuardedKeyRemoved) {
+        if self.author.term.is_some()
+            && !self.author.fault_injection.has(ReplicatorFault::GuardedKeyRemoved)
+        {
             return Err(EditError::GuardedRemove);
         }
         Ok(())
@@ -165,7 +167,7 @@ impl Change {
             Some(live)
                 if attempted <= live
                     && !(saturated && attempted == live)
-                    && !self.author.canary.has(Bug::NoStaleCheck) =>
+                    && !self.author.fault_injection.has(ReplicatorFault::NoStaleCheck) =>
             {
                 Err(EditError::Stale { attempted, live })
             }
@@ -178,9 +180,9 @@ impl Change {
 /// [`view`](Edit::view) reads the value.
 #[derive(Debug)]
 pub struct Edit<'a, T> {
-    store: &'a mut Store,
-    touched: &'a mut Store,
-    change: &'a mut Change,
+    store: &'a mut AnyDotStore,
+    touched: &'a mut AnyDotStore,
+    change: &'a mut ChangeBuilder,
     kind: PhantomData<fn() -> T>,
 }
 
@@ -195,7 +197,7 @@ impl<'a, T: DataType> Edit<'a, T> {
         T::open(self.store.clone())
     }
 
-    pub(crate) const fn change(&self) -> &Change {
+    pub(crate) const fn change(&self) -> &ChangeBuilder {
         self.change
     }
 
@@ -216,7 +218,7 @@ impl<'a, T: DataType> Edit<'a, T> {
     }
 
     /// Returns the leaf of a type whose state is a leaf.
-    pub(crate) fn leaf<P: Payload>(&self) -> &DotFun<P> {
+    pub(crate) fn leaf<P: DotPayload>(&self) -> &DotFun<P> {
         P::peek(self.store).expect("a type opens only stores of its own shape")
     }
 
@@ -224,15 +226,15 @@ impl<'a, T: DataType> Edit<'a, T> {
     pub(crate) fn has_key(&self, key: &Encoded) -> bool {
         let key = HashedKey::new(key.clone());
         match &*self.store {
-            Store::Set(map) => map.get(&key).is_some(),
-            Store::Registers(map) => map.get(&key).is_some(),
-            Store::Map(map) => map.get(&key).is_some(),
+            AnyDotStore::Set(map) => map.get(&key).is_some(),
+            AnyDotStore::Registers(map) => map.get(&key).is_some(),
+            AnyDotStore::Map(map) => map.get(&key).is_some(),
             _ => false,
         }
     }
 
     /// Writes a payload and overwrites the siblings selected by `replaces`.
-    pub(crate) fn write<P: Payload>(&mut self, payload: P, replaces: impl Fn(Dot) -> bool) {
+    pub(crate) fn write<P: DotPayload>(&mut self, payload: P, replaces: impl Fn(Dot) -> bool) {
         let (store, touched) = (take(self.store), take(self.touched));
         let (mut fun, mut told) =
             (DotFun::<P>::from_store(store), DotFun::<P>::from_store(touched));
@@ -263,9 +265,13 @@ impl<'a, T: DataType> Edit<'a, T> {
     ) -> Result<R, EditError> {
         let key = HashedKey::new(key);
         match (&mut *self.store, &mut *self.touched) {
-            (Store::Set(s), Store::Set(t)) => descend(s, t, self.change, &key, f),
-            (Store::Registers(s), Store::Registers(t)) => descend(s, t, self.change, &key, f),
-            (Store::Map(s), Store::Map(t)) => descend(&mut **s, &mut **t, self.change, &key, f),
+            (AnyDotStore::Set(s), AnyDotStore::Set(t)) => descend(s, t, self.change, &key, f),
+            (AnyDotStore::Registers(s), AnyDotStore::Registers(t)) => {
+                descend(s, t, self.change, &key, f)
+            }
+            (AnyDotStore::Map(s), AnyDotStore::Map(t)) => {
+                descend(&mut **s, &mut **t, self.change, &key, f)
+            }
             _ => unreachable!("only maps are descended into"),
         }
     }
@@ -274,23 +280,27 @@ impl<'a, T: DataType> Edit<'a, T> {
     pub(crate) fn remove_key(&mut self, key: Encoded) -> Result<bool, EditError> {
         let key = HashedKey::new(key);
         match (&mut *self.store, &mut *self.touched) {
-            (Store::Set(s), Store::Set(t)) => remove_from(s, t, self.change, &key),
-            (Store::Registers(s), Store::Registers(t)) => remove_from(s, t, self.change, &key),
-            (Store::Map(s), Store::Map(t)) => remove_from(&mut **s, &mut **t, self.change, &key),
+            (AnyDotStore::Set(s), AnyDotStore::Set(t)) => remove_from(s, t, self.change, &key),
+            (AnyDotStore::Registers(s), AnyDotStore::Registers(t)) => {
+                remove_from(s, t, self.change, &key)
+            }
+            (AnyDotStore::Map(s), AnyDotStore::Map(t)) => {
+                remove_from(&mut **s, &mut **t, self.change, &key)
+            }
             _ => unreachable!("only maps have keys"),
         }
     }
 }
 
-fn take(store: &mut Store) -> Store {
+fn take(store: &mut AnyDotStore) -> AnyDotStore {
     let empty = store.empty_like();
     std::mem::replace(store, empty)
 }
 
-fn write_into<P: Payload>(
+fn write_into<P: DotPayload>(
     fun: &mut DotFun<P>,
     told: &mut DotFun<P>,
-    change: &mut Change,
+    change: &mut ChangeBuilder,
     dot: Dot,
     payload: P,
     replaces: impl Fn(Dot) -> bool,
@@ -305,17 +315,17 @@ fn write_into<P: Payload>(
 fn descend<S: DotStore, V: DataType, R>(
     map: &mut DotMap<S>,
     touched: &mut DotMap<S>,
-    change: &mut Change,
+    change: &mut ChangeBuilder,
     key: &HashedKey,
     f: impl FnOnce(&mut Edit<'_, V>) -> Result<R, EditError>,
 ) -> Result<R, EditError>
 where
-    Store: From<DotMap<S>>,
+    AnyDotStore: From<DotMap<S>>,
     DotMap<S>: FromStore,
 {
     let made = change.made();
-    let mut store: Store = map.get(key).cloned().unwrap_or_else(|| map.fresh()).into();
-    let mut told: Store = touched.get(key).cloned().unwrap_or_else(|| map.fresh()).into();
+    let mut store: AnyDotStore = map.get(key).cloned().unwrap_or_else(|| map.fresh()).into();
+    let mut told: AnyDotStore = touched.get(key).cloned().unwrap_or_else(|| map.fresh()).into();
     let mut inner =
         Edit { store: &mut store, touched: &mut told, change, kind: PhantomData::<fn() -> V> };
     let result = f(&mut inner);
@@ -337,11 +347,11 @@ where
 fn remove_from<S: DotStore>(
     map: &mut DotMap<S>,
     touched: &mut DotMap<S>,
-    change: &mut Change,
+    change: &mut ChangeBuilder,
     key: &HashedKey,
 ) -> Result<bool, EditError>
 where
-    Store: From<DotMap<S>>,
+    AnyDotStore: From<DotMap<S>>,
     DotMap<S>: FromStore,
 {
     change.leans = true; // an earlier removal and the content that it removed are not in this delta
@@ -358,7 +368,7 @@ where
 
 /// A touched place that refers to everything below it.
 fn swept<S: DotStore>(empty: S) -> S {
-    let mut store: Store = empty.into();
+    let mut store: AnyDotStore = empty.into();
     store.sweep();
     S::from_store(store)
 }
@@ -366,7 +376,7 @@ fn swept<S: DotStore>(empty: S) -> S {
 /// A change that is complete but not yet made.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    store: Store,
+    store: AnyDotStore,
     delta: Delta,
     leans: bool,
 }
@@ -390,13 +400,13 @@ impl Prepared {
     /// Returns the encoded size of the value after the change, without its context, in bytes.
     /// Encodes the value.
     pub(crate) fn size(&self) -> usize {
-        let mut writer = Writer::new();
+        let mut writer = LayoutWriter::new();
         self.store.encode(&mut writer);
         writer.finish().len()
     }
 }
 
-impl State {
+impl KeyState {
     /// Runs `f` on the value as `author`. Either all changes are made or, if it returns an error,
     /// none.
     ///
@@ -428,7 +438,7 @@ impl State {
             return Err(EditError::NotGuardable);
         }
         let next = self.next_dot(author.replica).counter;
-        let mut change = Change {
+        let mut change = ChangeBuilder {
             author,
             next,
             dots: DotSet::new(),
@@ -453,7 +463,7 @@ impl State {
             store: touched,
             after: None,
         };
-        if author.canary.has(Bug::DeltaWithWholeContext) && !delta.is_empty() {
+        if author.fault_injection.has(ReplicatorFault::DeltaWithWholeContext) && !delta.is_empty() {
             delta = self.with_whole_context(delta);
         }
         Ok((result, Prepared { store, delta, leans: change.leans }))
@@ -490,7 +500,7 @@ impl State {
         let mut delta = self.delete(author);
         for (replica, last) in self.context().vector().dots.clone() {
             if replica != author.replica {
-                let run = crate::causal::Run { replica, first: last + 1, last: last + 3 };
+                let run = crate::causal::DotRange { replica, first: last + 1, last: last + 3 };
                 delta.dots.insert_run(run);
                 delta.gone.insert_run(run);
             }

@@ -3,7 +3,7 @@
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
 /// A switch that stays on once it is on (until its key is deleted).
@@ -31,7 +31,7 @@ impl DataType for Flag {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl Open for Flag {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { on: !DotFun::<()>::from_store(store).is_bottom() }
     }
 }

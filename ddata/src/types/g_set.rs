@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::encoded::{Encoded, ValueError};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Flag, ORSet, Open};
 
 /// A grow-only set.
@@ -83,7 +83,7 @@ impl<T: 'static> DataType for GSet<T> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<T> Open for GSet<T> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { set: ORSet::open(store) }
     }
 }

@@ -10,7 +10,7 @@ use crate::encoded::{Encoded, ValueError};
 use crate::types::edit::{Edit, EditError};
 use crate::types::lww_register::winner;
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, LWWRegister, ORMap, Open};
 
 /// A map of registers. Among concurrent writes of a key, readers get the one with the highest
@@ -104,7 +104,7 @@ impl<K: 'static, T: 'static> DataType for LWWMap<K, T> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<K, T> Open for LWWMap<K, T> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { map: ORMap::open(store) }
     }
 }

@@ -11,7 +11,7 @@ use crate::id::ReplicaId;
 use crate::types::dot_store::{DotFun, DotStore, Stamp, Stamped};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
 /// A register. A write replaces all values that its writer has seen, whatever the clocks show.
@@ -87,7 +87,7 @@ impl<T: 'static> DataType for LWWRegister<T> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<T> Open for LWWRegister<T> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { siblings: DotFun::from_store(store), kind: PhantomData }
     }
 }

@@ -14,7 +14,7 @@
 //! [`Edit`](edit::Edit). [`Causal`] is a value with its causal context; it is the unit of merging.
 //! Elements and values are kept encoded and decoded when they are read.
 
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 
 pub mod causal_value;
 pub mod content;
@@ -68,5 +68,5 @@ pub trait Open: Sized {
     /// Returns a snapshot of `store`.
     #[doc(hidden)]
     #[expect(private_interfaces, reason = "seals the trait: only this crate knows stores")]
-    fn open(store: Store) -> Self;
+    fn open(store: AnyDotStore) -> Self;
 }

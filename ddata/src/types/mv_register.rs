@@ -10,7 +10,7 @@ use crate::encoded::{Encoded, ValueError};
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
 /// A register that keeps all concurrent values, so that its reader can choose. A write replaces all
@@ -78,7 +78,7 @@ impl<T: 'static> DataType for MVRegister<T> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<T> Open for MVRegister<T> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { siblings: DotFun::from_store(store), kind: PhantomData }
     }
 }

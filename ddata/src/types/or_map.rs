@@ -12,7 +12,7 @@ use crate::types::dot_store::{DotFun, Stamped};
 use crate::types::edit::{Edit, EditError};
 use crate::types::hash_ordered::HashedKey;
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
 /// A map whose values are replicated data; values of a key are merged.
@@ -24,7 +24,7 @@ use crate::types::{DataType, Open};
 /// Costs: O(log n) plus the costs of the value; a change of one entry among 100,000 takes 50–90 B
 /// on the wire.
 pub struct ORMap<K, V> {
-    store: Store,
+    store: AnyDotStore,
     kind: PhantomData<fn() -> (K, V)>,
 }
 
@@ -57,9 +57,9 @@ impl<K, V: DataType> ORMap<K, V> {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.store {
-            Store::Set(map) => map.len(),
-            Store::Registers(map) => map.len(),
-            Store::Map(map) => map.len(),
+            AnyDotStore::Set(map) => map.len(),
+            AnyDotStore::Registers(map) => map.len(),
+            AnyDotStore::Map(map) => map.len(),
             _ => 0,
         }
     }
@@ -70,26 +70,27 @@ impl<K, V: DataType> ORMap<K, V> {
         self.len() == 0
     }
 
-    fn raw(&self) -> Box<dyn Iterator<Item = (&HashedKey, Store)> + '_> {
+    fn raw(&self) -> Box<dyn Iterator<Item = (&HashedKey, AnyDotStore)> + '_> {
         match &self.store {
-            Store::Set(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone().into()))),
-            Store::Registers(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone().into()))),
-            Store::Map(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone()))),
+            AnyDotStore::Set(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone().into()))),
+            AnyDotStore::Registers(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone().into()))),
+            AnyDotStore::Map(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone()))),
             _ => Box::new(std::iter::empty()),
         }
     }
 
     /// Iterates over the registers of a map of registers without copying them.
     pub(super) fn registers(&self) -> impl Iterator<Item = (&HashedKey, &DotFun<Stamped>)> {
-        let map = if let Store::Registers(map) = &self.store { Some(map.iter()) } else { None };
+        let map =
+            if let AnyDotStore::Registers(map) = &self.store { Some(map.iter()) } else { None };
         map.into_iter().flatten()
     }
 
-    fn raw_get(&self, key: &HashedKey) -> Option<Store> {
+    fn raw_get(&self, key: &HashedKey) -> Option<AnyDotStore> {
         match &self.store {
-            Store::Set(map) => map.get(key).cloned().map(Into::into),
-            Store::Registers(map) => map.get(key).cloned().map(Into::into),
-            Store::Map(map) => map.get(key).cloned(),
+            AnyDotStore::Set(map) => map.get(key).cloned().map(Into::into),
+            AnyDotStore::Registers(map) => map.get(key).cloned().map(Into::into),
+            AnyDotStore::Map(map) => map.get(key).cloned(),
             _ => None,
         }
     }
@@ -136,7 +137,7 @@ impl<K: 'static, V: DataType> DataType for ORMap<K, V> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<K, V> Open for ORMap<K, V> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { store, kind: PhantomData }
     }
 }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::encoded::{Encoded, ValueError};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, ORMap, ORSet, Open};
 
 /// A map from keys to sets of values. A key disappears with its last value. A binding added
@@ -91,7 +91,7 @@ impl<K: 'static, T: 'static> DataType for ORMultiMap<K, T> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<K, T> Open for ORMultiMap<K, T> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { map: ORMap::open(store) }
     }
 }

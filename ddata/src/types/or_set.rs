@@ -13,7 +13,7 @@ use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
 use crate::types::hash_ordered::HashedKey;
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Flag, Open};
 
 /// An observed-remove set: a removal removes only the additions that it has seen, so a concurrent
@@ -90,7 +90,7 @@ impl<T: 'static> DataType for ORSet<T> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<T> Open for ORSet<T> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { map: DotMap::from_store(store), kind: PhantomData }
     }
 }

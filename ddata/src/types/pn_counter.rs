@@ -3,7 +3,7 @@
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
 /// A counter that can be increased and decreased: the sum of the totals of all replicas, as an
@@ -54,7 +54,7 @@ impl DataType for PNCounter {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl Open for PNCounter {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { totals: DotFun::from_store(store) }
     }
 }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::encoded::{Encoded, ValueError};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, ORMap, Open, PNCounter};
 
 /// A map of counters. A removal that is concurrent with a change keeps the *whole* total of the
@@ -84,7 +84,7 @@ impl<K: 'static> DataType for PNCounterMap<K> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<K> Open for PNCounterMap<K> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { map: ORMap::open(store) }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::causal::{Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
-use crate::encoded::{DecodeError, Encoded, Reader, Writer};
+use crate::encoded::{DecodeError, Encoded, LayoutReader, LayoutWriter};
 use crate::types::dot_map::DotMap;
 use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
 use crate::types::lww_register::winner;
@@ -11,7 +11,7 @@ use crate::types::shape::Shape;
 
 /// A dot store of any kind. Two stores of one shape have the same variant.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Store {
+pub(crate) enum AnyDotStore {
     /// `Flag`: one dot per replica that switched it on.
     Unit(DotFun<()>),
     /// `GCounter`: one dot per replica, with its running total.
@@ -27,22 +27,22 @@ pub(crate) enum Store {
     /// `LWWMap` and `ORMap` of registers.
     Registers(DotMap<DotFun<Stamped>>),
     /// All other maps: a store for each key.
-    Map(Box<DotMap<Store>>),
+    Map(Box<DotMap<AnyDotStore>>),
 }
 
-impl From<DotMap<DotFun<()>>> for Store {
+impl From<DotMap<DotFun<()>>> for AnyDotStore {
     fn from(map: DotMap<DotFun<()>>) -> Self {
         Self::Set(map)
     }
 }
 
-impl From<DotMap<DotFun<Stamped>>> for Store {
+impl From<DotMap<DotFun<Stamped>>> for AnyDotStore {
     fn from(map: DotMap<DotFun<Stamped>>) -> Self {
         Self::Registers(map)
     }
 }
 
-impl From<DotMap<Self>> for Store {
+impl From<DotMap<Self>> for AnyDotStore {
     fn from(map: DotMap<Self>) -> Self {
         Self::Map(Box::new(map))
     }
@@ -52,14 +52,14 @@ impl From<DotMap<Self>> for Store {
 macro_rules! each {
     ($store:expr, $inner:ident => $call:expr) => {
         match $store {
-            Store::Unit($inner) => $call,
-            Store::Total($inner) => $call,
-            Store::Net($inner) => $call,
-            Store::Register($inner) => $call,
-            Store::Plain($inner) => $call,
-            Store::Set($inner) => $call,
-            Store::Registers($inner) => $call,
-            Store::Map($inner) => $call,
+            AnyDotStore::Unit($inner) => $call,
+            AnyDotStore::Total($inner) => $call,
+            AnyDotStore::Net($inner) => $call,
+            AnyDotStore::Register($inner) => $call,
+            AnyDotStore::Plain($inner) => $call,
+            AnyDotStore::Set($inner) => $call,
+            AnyDotStore::Registers($inner) => $call,
+            AnyDotStore::Map($inner) => $call,
         }
     };
 }
@@ -69,20 +69,20 @@ macro_rules! each {
 macro_rules! both {
     ($a:expr, $b:expr, $x:ident, $y:ident => $call:expr) => {
         match ($a, $b) {
-            (Store::Unit($x), Store::Unit($y)) => $call,
-            (Store::Total($x), Store::Total($y)) => $call,
-            (Store::Net($x), Store::Net($y)) => $call,
-            (Store::Register($x), Store::Register($y)) => $call,
-            (Store::Plain($x), Store::Plain($y)) => $call,
-            (Store::Set($x), Store::Set($y)) => $call,
-            (Store::Registers($x), Store::Registers($y)) => $call,
-            (Store::Map($x), Store::Map($y)) => $call,
+            (AnyDotStore::Unit($x), AnyDotStore::Unit($y)) => $call,
+            (AnyDotStore::Total($x), AnyDotStore::Total($y)) => $call,
+            (AnyDotStore::Net($x), AnyDotStore::Net($y)) => $call,
+            (AnyDotStore::Register($x), AnyDotStore::Register($y)) => $call,
+            (AnyDotStore::Plain($x), AnyDotStore::Plain($y)) => $call,
+            (AnyDotStore::Set($x), AnyDotStore::Set($y)) => $call,
+            (AnyDotStore::Registers($x), AnyDotStore::Registers($y)) => $call,
+            (AnyDotStore::Map($x), AnyDotStore::Map($y)) => $call,
             _ => unreachable!("stores are joined only after their shapes were compared"),
         }
     };
 }
 
-impl Store {
+impl AnyDotStore {
     /// Whether the store is a leaf: one place, which every change touches.
     pub(crate) const fn is_leaf(&self) -> bool {
         !matches!(self, Self::Set(_) | Self::Registers(_) | Self::Map(_))
@@ -100,7 +100,7 @@ impl Store {
 }
 
 /// Differences between snapshots as readers see them.
-impl Store {
+impl AnyDotStore {
     /// Whether readers see the same content, whichever replicas wrote it and however often.
     pub(crate) fn reads_like(&self, other: &Self) -> bool {
         match (self, other) {
@@ -174,7 +174,7 @@ impl Store {
     }
 }
 
-impl DotStore for Store {
+impl DotStore for AnyDotStore {
     fn empty(shape: &Shape) -> Self {
         match shape {
             Shape::Flag => Self::Unit(DotFun::default()),
@@ -233,11 +233,11 @@ impl DotStore for Store {
         both!(self, delta, a, b => a.places(b, gone).map(Into::into))
     }
 
-    fn encode(&self, writer: &mut Writer) {
+    fn encode(&self, writer: &mut LayoutWriter) {
         each!(self, inner => inner.encode(writer));
     }
 
-    fn decode(reader: &mut Reader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
+    fn decode(reader: &mut LayoutReader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
         Ok(match Self::empty(shape) {
             Self::Unit(_) => Self::Unit(DotStore::decode(reader, shape)?),
             Self::Total(_) => Self::Total(DotStore::decode(reader, shape)?),

@@ -14,7 +14,7 @@ use crate::encoded::{Encoded, ValueError};
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
-use crate::types::store::Store;
+use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
 /// A user-defined state-based CRDT: `Default` is its bottom element, [`merge`](Self::merge) its
@@ -112,7 +112,7 @@ impl<T: ReplicatedData> DataType for User<T> {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl<T> Open for User<T> {
-    fn open(store: Store) -> Self {
+    fn open(store: AnyDotStore) -> Self {
         Self { parts: DotFun::from_store(store), kind: PhantomData }
     }
 }

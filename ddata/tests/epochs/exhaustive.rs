@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{
-    Change, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput, EpochSettings,
-    Epochs,
+    Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput, EpochSettings, Epochs,
+    MembershipChange,
 };
 
 use crate::check::Violation;
@@ -38,7 +38,7 @@ struct Local {
     token: bool,
     snapshot: Option<(EpochId, bool)>,
     pulls: BTreeSet<Pull>,
-    wishes: Vec<Change>,
+    wishes: Vec<MembershipChange>,
     patience: u8,
 }
 
@@ -59,7 +59,7 @@ enum Event {
 }
 
 /// A node, its proposals, and how often its patience with a seal ends.
-pub(crate) type Plan = (u64, Vec<Change>, u8);
+pub(crate) type Plan = (u64, Vec<MembershipChange>, u8);
 
 /// The result of an event: the node's new state, and the messages sent.
 type Step = (u16, Vec<u8>);
@@ -107,12 +107,18 @@ impl Case {
     }
 
     /// Nodes `1..=members` in configuration 1; the others (up to 4) join.
-    pub(crate) fn start(&mut self, members: u64, plan: &[Plan], canary: Canary) -> State {
+    pub(crate) fn start(
+        &mut self,
+        members: u64,
+        plan: &[Plan],
+        fault_injection: FaultInjection,
+    ) -> State {
         let first = EpochId { generation: 1, number: 1 };
         let ids = (1..=members).map(ReplicaId::new).collect();
         let epoch = Arc::new(Epoch::founding(first, ids, EpochSettings::default()).unwrap());
         let locals = [1, 2, 3, 4].map(|id| {
-            let mut epochs = Epochs::new(ReplicaId::new(id), EpochConfig::default(), 0, canary);
+            let mut epochs =
+                Epochs::new(ReplicaId::new(id), EpochConfig::default(), 0, fault_injection);
             let let_in = (1..=4).filter(|id| !self.removed.contains(id));
             let known = let_in.map(|id| (ReplicaId::new(id), true)).collect();
             let now = Now { mono: Instant::default(), wall: WallTime::default() };
@@ -328,9 +334,9 @@ pub(crate) struct Found {
 }
 
 /// Breadth first, so that the first violation has the shortest trace.
-fn search(members: u64, plan: &[Plan], canary: Canary, most: usize) -> Found {
+fn search(members: u64, plan: &[Plan], fault_injection: FaultInjection, most: usize) -> Found {
     let mut case = Case::new();
-    let start = case.start(members, plan, canary);
+    let start = case.start(members, plan, fault_injection);
     explore(case, start, most)
 }
 
@@ -385,21 +391,21 @@ fn apply(case: &mut Case, mut state: State, id: u64, event: Event) -> State {
     state
 }
 
-fn join(id: u64) -> Change {
-    Change { join: vec![ReplicaId::new(id)], ..Change::default() }
+fn join(id: u64) -> MembershipChange {
+    MembershipChange { join: vec![ReplicaId::new(id)], ..MembershipChange::default() }
 }
 
-fn leave(id: u64) -> Change {
-    Change { leave: vec![ReplicaId::new(id)], ..Change::default() }
+fn leave(id: u64) -> MembershipChange {
+    MembershipChange { leave: vec![ReplicaId::new(id)], ..MembershipChange::default() }
 }
 
-pub(crate) fn swap(joins: u64, leaves: u64) -> Change {
-    Change { leave: vec![ReplicaId::new(leaves)], ..join(joins) }
+pub(crate) fn swap(joins: u64, leaves: u64) -> MembershipChange {
+    MembershipChange { leave: vec![ReplicaId::new(leaves)], ..join(joins) }
 }
 
 /// Asserts that no schedule violates a property, and that the change can succeed.
 fn is_safe(members: u64, plan: &[Plan]) -> Found {
-    let found = search(members, plan, Canary::none(), usize::MAX);
+    let found = search(members, plan, FaultInjection::none(), usize::MAX);
     assert!(found.violation.is_none() && found.changed, "{found:?}");
     found
 }
@@ -423,21 +429,23 @@ fn two_nodes_that_replace_each_other_at_once() {
 /// a greater depth than its traces.
 #[test]
 fn faults_are_found_with_shortest_traces() {
-    use Bug::{AcceptBelowPromise, BallotWithoutNode, HalfWithoutTiebreaker, IgnoreAccepted};
+    use ReplicatorFault::{
+        AcceptBelowPromise, BallotWithoutNode, HalfWithoutTiebreaker, IgnoreAccepted,
+    };
     let swap_one: &[Plan] = &[(1, vec![swap(4, 3)], 0)];
     let both: &[Plan] = &[(1, vec![join(3)], 0), (2, vec![leave(1)], 0)];
     for (bug, members, plan, by) in [
-        (Bug::NotSealed, 3, swap_one, Violation::Bc),
-        (Bug::SyncFromFewer, 3, swap_one, Violation::Bc),
+        (ReplicatorFault::NotSealed, 3, swap_one, Violation::Bc),
+        (ReplicatorFault::SyncFromFewer, 3, swap_one, Violation::Bc),
         (IgnoreAccepted, 2, both, Violation::A),
         (AcceptBelowPromise, 2, both, Violation::A),
         (BallotWithoutNode, 2, both, Violation::A),
         (HalfWithoutTiebreaker, 2, both, Violation::A),
     ] {
-        let found = search(members, plan, Canary::with(bug), 1_000_000);
+        let found = search(members, plan, FaultInjection::with(bug), 1_000_000);
         println!("{bug:?}: {found:?}");
         assert_eq!(found.violation.map(|(violation, _)| violation), Some(by), "{bug:?}");
     }
-    let safe = search(2, both, Canary::none(), 200_000);
+    let safe = search(2, both, FaultInjection::none(), 200_000);
     assert!(safe.violation.is_none() && safe.depth > 11, "{safe:?}");
 }

@@ -4,10 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::Machine;
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochInput, Outcome, WhyRefused};
+use ostraca_ddata::replicator::epoch::{
+    Epoch, EpochInput, MembershipChange, ProposalOutcome, ProposalRefusal,
+};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -79,10 +81,10 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(seed: u64, canary: Canary) -> Self {
+    pub(crate) fn new(seed: u64, fault_injection: FaultInjection) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
         let swarm = Swarm::new(&mut rng);
-        let world = World::new(swarm.members, swarm.joiners, seed, canary);
+        let world = World::new(swarm.members, swarm.joiners, seed, fault_injection);
         let hostile = SmallRng::seed_from_u64(!seed);
         Self { world, rng, hostile, swarm, tokens: 0, decisions: 8, crashes: 0, slow: 0 }
     }
@@ -165,8 +167,8 @@ impl Run {
         self.world.propose(id, change);
     }
 
-    fn change(&mut self, epoch: &Epoch) -> Change {
-        let mut change = Change::default();
+    fn change(&mut self, epoch: &Epoch) -> MembershipChange {
+        let mut change = MembershipChange::default();
         let (first, last) = (self.swarm.members + 1, self.swarm.members + self.swarm.joiners);
         if self.chance(2, 3) {
             change.join.push(ReplicaId::new(self.rng.random_range(first..=last)));
@@ -279,8 +281,8 @@ impl Run {
         let accepted = nodes.values().filter(|node| node.epochs.installed() == Some(newest));
         let mut accepted = accepted.filter_map(|node| node.epochs.state().accepted.as_ref());
         known
-            && newest.is_quorum(&live, Canary::none())
-            && accepted.all(|(_, proposal)| proposal.is_quorum(&live, Canary::none()))
+            && newest.is_quorum(&live, FaultInjection::none())
+            && accepted.all(|(_, proposal)| proposal.is_quorum(&live, FaultInjection::none()))
     }
 
     fn serves(&self) -> bool {
@@ -336,9 +338,13 @@ pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 /// The first seed below `count` in which the fault violates one of the properties in `by`.
-pub(crate) fn caught(bug: Bug, count: u64, by: &[Violation]) -> Option<(u64, Violation)> {
+pub(crate) fn caught(
+    bug: ReplicatorFault,
+    count: u64,
+    by: &[Violation],
+) -> Option<(u64, Violation)> {
     seeds(count).find_map(|seed| {
-        let mut run = Run::new(seed, Canary::with(bug));
+        let mut run = Run::new(seed, FaultInjection::with(bug));
         run.world.check.strict = by.contains(&Violation::Unsynced);
         run.chaos().filter(|found| by.contains(found)).map(|found| (seed, found))
     })
@@ -372,15 +378,15 @@ impl Reached {
     }
 }
 
-fn name(outcome: &Outcome) -> &'static str {
+fn name(outcome: &ProposalOutcome) -> &'static str {
     match outcome {
-        Outcome::Decided { deferred, .. } if deferred.is_empty() => "decided as asked",
-        Outcome::Decided { .. } => "a removal deferred",
-        Outcome::Superseded { .. } => "superseded",
-        Outcome::Refused { why: WhyRefused::Busy } => "busy",
-        Outcome::Refused { why: WhyRefused::NotSynced } => "not synced",
-        Outcome::Refused { why: WhyRefused::TooFewAnswered } => "too few answered",
-        Outcome::Refused { .. } => "refused otherwise",
+        ProposalOutcome::Decided { deferred, .. } if deferred.is_empty() => "decided as asked",
+        ProposalOutcome::Decided { .. } => "a removal deferred",
+        ProposalOutcome::Superseded { .. } => "superseded",
+        ProposalOutcome::Refused { why: ProposalRefusal::Busy } => "busy",
+        ProposalOutcome::Refused { why: ProposalRefusal::NotSynced } => "not synced",
+        ProposalOutcome::Refused { why: ProposalRefusal::TooFewAnswered } => "too few answered",
+        ProposalOutcome::Refused { .. } => "refused otherwise",
         _ => "another outcome",
     }
 }
@@ -391,7 +397,7 @@ fn acked_writes_survive_and_all_serve_after_faults() {
     let seeds = seeds(12_000);
     let one = seeds.end - seeds.start == 1;
     for seed in seeds {
-        let mut run = Run::new(seed, Canary::none());
+        let mut run = Run::new(seed, FaultInjection::none());
         run.world.check.strict = true;
         let found = run.chaos();
         assert_eq!(found, None, "OSTRACA_SEED={seed}: {:?}\n{}", run.swarm, run.world.picture());
@@ -421,18 +427,18 @@ fn acked_writes_survive_and_all_serve_after_faults() {
 #[test]
 fn faults_are_caught_within_two_thousand_seeds() {
     use Violation::{A, Bc, D1, D2, Forged, Unsynced};
-    let canaries: [(Bug, &[Violation]); 11] = [
-        (Bug::ConfigurationFromAnybody, &[Forged]),
-        (Bug::AckBeforeSync, &[Unsynced]),
-        (Bug::NotSealed, &[Bc]),
-        (Bug::IgnoreAccepted, &[A]),
-        (Bug::BallotWithoutNode, &[A]),
-        (Bug::AcceptBelowPromise, &[A]),
-        (Bug::HalfWithoutTiebreaker, &[A]),
-        (Bug::SyncFromFewer, &[Bc]),
-        (Bug::SnapshotBeforeLastAck, &[Bc]),
-        (Bug::NoReadRepair, &[Bc]),
-        (Bug::TermWithoutCoordinator, &[D1, D2]),
+    let canaries: [(ReplicatorFault, &[Violation]); 11] = [
+        (ReplicatorFault::ConfigurationFromAnybody, &[Forged]),
+        (ReplicatorFault::AckBeforeSync, &[Unsynced]),
+        (ReplicatorFault::NotSealed, &[Bc]),
+        (ReplicatorFault::IgnoreAccepted, &[A]),
+        (ReplicatorFault::BallotWithoutNode, &[A]),
+        (ReplicatorFault::AcceptBelowPromise, &[A]),
+        (ReplicatorFault::HalfWithoutTiebreaker, &[A]),
+        (ReplicatorFault::SyncFromFewer, &[Bc]),
+        (ReplicatorFault::SnapshotBeforeLastAck, &[Bc]),
+        (ReplicatorFault::NoReadRepair, &[Bc]),
+        (ReplicatorFault::TermWithoutCoordinator, &[D1, D2]),
     ];
     for (bug, by) in canaries {
         let caught = caught(bug, 2_000, by);

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings,
+    Ballot, Epoch, EpochId, EpochMessage, EpochSettings, MembershipChange,
 };
 
 use crate::check::{HOSTILE, Violation};
@@ -32,10 +32,10 @@ pub(crate) fn attack(attacker: u64, to: u64, real: &Arc<Epoch>) -> Vec<EpochMess
     let number = real.id().number + 5;
     let ballot = Ballot { number: FORGED_BALLOT, node: id(attacker) };
     let base = of(1, number, &[attacker]);
-    let change = Change { join: vec![id(to)], ..Change::default() };
+    let change = MembershipChange { join: vec![id(to)], ..MembershipChange::default() };
     let sealed = vec![id(attacker)];
     let proposal = Arc::new(base.next(&change).expect("one joins"));
-    let same = Arc::new(real.next(&Change::default()).expect("the same members"));
+    let same = Arc::new(real.next(&MembershipChange::default()).expect("the same members"));
     let epoch = real.id();
     vec![
         EpochMessage::Install { epoch: of(2, 1, &[attacker]) },
@@ -53,13 +53,13 @@ fn attacked(
     plan: &[Plan],
     attacker: u64,
     real: &Arc<Epoch>,
-    canary: Canary,
+    fault_injection: FaultInjection,
 ) -> Found {
     let mut case = Case::new();
     if attacker != LET_IN {
         case.removed.push(attacker);
     }
-    let start = case.start(members, plan, canary);
+    let start = case.start(members, plan, fault_injection);
     for to in (1..=4).filter(|to| *to != attacker) {
         let from = match attacker {
             HOSTILE => 0,           // a joining node may have installed nothing yet
@@ -69,7 +69,7 @@ fn attacked(
         case.forge(attacker, to, from, &attack(attacker, to, real));
     }
     let found = explore(case, start, states_max(attacker));
-    println!("attacker {attacker}, {canary:?}: {found:?}");
+    println!("attacker {attacker}, {fault_injection:?}: {found:?}");
     found
 }
 
@@ -88,15 +88,15 @@ fn states_max(attacker: u64) -> usize {
 /// A node that membership has let in and no configuration lists.
 const LET_IN: u64 = 4;
 
-const ANYBODY: Bug = Bug::ConfigurationFromAnybody;
+const ANYBODY: ReplicatorFault = ReplicatorFault::ConfigurationFromAnybody;
 
 #[test]
 fn stranger_forges_no_configuration_in_any_schedule() {
     let plan: &[Plan] = &[(1, vec![swap(3, 2)], 0)];
     let real = of(1, 1, &[1, 2]);
-    let found = attacked(2, plan, HOSTILE, &real, Canary::none());
+    let found = attacked(2, plan, HOSTILE, &real, FaultInjection::none());
     assert!(found.violation.is_none() && found.changed, "{found:?}");
-    let found = attacked(2, plan, HOSTILE, &real, Canary::with(ANYBODY));
+    let found = attacked(2, plan, HOSTILE, &real, FaultInjection::with(ANYBODY));
     assert_eq!(found.violation, Some((Violation::Forged, 1)), "one message is enough");
 }
 
@@ -104,9 +104,9 @@ fn stranger_forges_no_configuration_in_any_schedule() {
 fn node_let_in_forges_nothing_where_a_quorum_is_reached() {
     let plan: &[Plan] = &[(1, vec![swap(3, 2)], 0)];
     let real = of(1, 1, &[1, 2]);
-    let found = attacked(2, plan, LET_IN, &real, Canary::none());
+    let found = attacked(2, plan, LET_IN, &real, FaultInjection::none());
     assert!(found.violation.is_none() && found.changed, "{found:?}");
-    let found = attacked(2, plan, LET_IN, &real, Canary::with(ANYBODY));
+    let found = attacked(2, plan, LET_IN, &real, FaultInjection::with(ANYBODY));
     assert_eq!(found.violation, Some((Violation::Forged, 1)));
 }
 
@@ -115,8 +115,8 @@ fn member_removed_two_changes_ago_forges_nothing() {
     let plan: &[Plan] = &[(1, vec![swap(3, 2), swap(4, 3)], 0)];
     let second = of(1, 1, &[1, 2]).next(&swap(3, 2)).expect("2 leaves");
     let third = Arc::new(second.next(&swap(4, 3)).expect("3 leaves"));
-    let found = attacked(2, plan, 2, &third, Canary::none());
+    let found = attacked(2, plan, 2, &third, FaultInjection::none());
     assert!(found.violation.is_none() && found.changed, "{found:?}");
-    let found = attacked(2, plan, 2, &third, Canary::with(ANYBODY));
+    let found = attacked(2, plan, 2, &third, FaultInjection::with(ANYBODY));
     assert!(matches!(found.violation, Some((Violation::Forged, _))), "{found:?}");
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, Epochs};
 
@@ -43,12 +43,12 @@ impl Data {
     }
 
     /// Merges a snapshot or a whole state.
-    pub(crate) fn merge(&mut self, other: &Self, canary: Canary) {
+    pub(crate) fn merge(&mut self, other: &Self, fault_injection: FaultInjection) {
         self.tokens |= other.tokens;
-        if !canary.has(Bug::CellsNotSynced) {
+        if !fault_injection.has(ReplicatorFault::CellsNotSynced) {
             self.merge_cell(&other.cell);
         }
-        if !canary.has(Bug::PromisesNotSynced) {
+        if !fault_injection.has(ReplicatorFault::PromisesNotSynced) {
             self.promise = self.promise.max(other.promise);
         }
     }
@@ -117,10 +117,10 @@ impl Request {
 
     /// Whether the answers suffice: a quorum by the tie rule for a fence, else a majority of the
     /// voters.
-    pub(crate) fn is_complete(&self, canary: Canary) -> bool {
+    pub(crate) fn is_complete(&self, fault_injection: FaultInjection) -> bool {
         let answered: BTreeSet<_> = self.answers.keys().copied().collect();
         if matches!(self.goal, Goal::Fence(_)) {
-            return self.epoch.is_quorum(&answered, canary);
+            return self.epoch.is_quorum(&answered, fault_injection);
         }
         let voters = self.epoch.voters();
         2 * voters.iter().filter(|id| answered.contains(id)).count() > voters.len()
@@ -154,17 +154,17 @@ pub(crate) struct Parent {
     pub(crate) pulls: BTreeSet<Pull>,
     pub(crate) requests: Vec<Request>,
     pub(crate) coordinator: Option<Coordinator>,
-    pub(crate) canary: Canary,
+    pub(crate) fault_injection: FaultInjection,
 }
 
 impl Parent {
-    pub(crate) fn new(data: Data, canary: Canary) -> Self {
-        Self { data, canary, ..Self::default() }
+    pub(crate) fn new(data: Data, fault_injection: FaultInjection) -> Self {
+        Self { data, fault_injection, ..Self::default() }
     }
 
     /// Takes the snapshot, with the last acknowledgement in it.
     pub(crate) fn freeze(&mut self, epoch: EpochId) {
-        let late = self.canary.has(Bug::SnapshotBeforeLastAck);
+        let late = self.fault_injection.has(ReplicatorFault::SnapshotBeforeLastAck);
         let data = if late { &self.before_last_ack } else { &self.data };
         self.snapshot = Some((epoch, data.clone()));
     }
@@ -184,8 +184,10 @@ impl Parent {
         if let Ask::Write(tokens) = ask {
             self.data.tokens |= tokens;
         }
-        let same = epochs.id() == Some(epoch) || self.canary.has(Bug::MixedEpochs);
-        let fence = matches!(ask, Ask::Fence(_)) && self.canary.has(Bug::FenceWhileSealed);
+        let same =
+            epochs.id() == Some(epoch) || self.fault_injection.has(ReplicatorFault::MixedEpochs);
+        let fence = matches!(ask, Ask::Fence(_))
+            && self.fault_injection.has(ReplicatorFault::FenceWhileSealed);
         if !same || !(epochs.eligible() || fence && epochs.is_member() && epochs.synced()) {
             return None;
         }

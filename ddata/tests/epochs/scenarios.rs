@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::{Change, EpochInput, EpochMessage as M};
+use ostraca_ddata::replicator::epoch::{EpochInput, EpochMessage as M, MembershipChange};
 
 use crate::check::{HOSTILE, Violation};
 use crate::forged::attack;
 use crate::world::{Body, Packet, World};
 
-fn joining<const N: usize>(ids: [u64; N]) -> Change {
-    Change { join: ids.map(ReplicaId::new).to_vec(), ..Change::default() }
+fn joining<const N: usize>(ids: [u64; N]) -> MembershipChange {
+    MembershipChange { join: ids.map(ReplicaId::new).to_vec(), ..MembershipChange::default() }
 }
 
 impl World {
@@ -64,7 +64,7 @@ impl World {
 /// to 2 first. No other node has a reason to send to 2.
 #[test]
 fn hint_of_a_newcomer_brings_the_newest_configuration() {
-    let mut world = World::new(2, 1, 1, Canary::none());
+    let mut world = World::new(2, 1, 1, FaultInjection::none());
     world.propose(1, joining([3]));
     world.flow_among(&[1, 3], is_config);
     world.lose_everything();
@@ -82,7 +82,7 @@ fn hint_of_a_newcomer_brings_the_newest_configuration() {
 #[test]
 fn member_that_lost_all_others_learns_from_a_newcomer() {
     for is_detected in [true, false] {
-        let mut world = World::new(2, 1, 1, Canary::none());
+        let mut world = World::new(2, 1, 1, FaultInjection::none());
         world.propose(1, joining([3]));
         world.flow_among(&[1, 3], is_config);
         world.lose_everything();
@@ -101,7 +101,7 @@ fn member_that_lost_all_others_learns_from_a_newcomer() {
         assert_eq!((world.newest(2), world.nodes[&2].epochs.is_member()), (2, true));
     }
     // A hostile client is still not believed.
-    let mut world = World::new(2, 1, 1, Canary::none());
+    let mut world = World::new(2, 1, 1, FaultInjection::none());
     world.cut_off(2, &[1]);
     let first = world.nodes[&2].epochs.installed().unwrap().clone();
     for message in attack(HOSTILE, 2, &first) {
@@ -113,9 +113,9 @@ fn member_that_lost_all_others_learns_from_a_newcomer() {
 /// 1 and 2 are replaced by 4 and 5, and die before 3 hears of it.
 #[test]
 fn cut_off_member_learns_from_nodes_let_in_since() {
-    let mut world = World::new(3, 2, 1, Canary::none());
+    let mut world = World::new(3, 2, 1, FaultInjection::none());
     let leave = vec![ReplicaId::new(1), ReplicaId::new(2)];
-    world.propose(1, Change { leave, ..joining([4, 5]) });
+    world.propose(1, MembershipChange { leave, ..joining([4, 5]) });
     world.flow_among(&[1, 2, 4, 5], is_config);
     world.lose_everything();
     assert_eq!([1, 2, 3, 4].map(|id| world.newest(id)), [2, 2, 1, 2]);
@@ -153,12 +153,12 @@ const fn is_vote(packet: &Packet) -> bool {
 
 /// Only 1 has accepted {1, 2, 3, 4} in ballot 1. {2, 3} decide {1, 2, 3} in ballot 2. Then 1 asks
 /// {1, 3} in ballot 3 and is told of both.
-fn two_proposals_were_accepted(canary: Canary) -> World {
-    let mut world = World::new(3, 1, 1, canary);
+fn two_proposals_were_accepted(fault_injection: FaultInjection) -> World {
+    let mut world = World::new(3, 1, 1, fault_injection);
     world.propose(1, joining([4]));
     world.flow_among(&[1, 2], |p| is_config(p) && !is_accept(p));
     assert!(world.nodes[&1].epochs.state().accepted.is_some(), "1 has accepted its own proposal");
-    world.propose(2, Change::default());
+    world.propose(2, MembershipChange::default());
     world.flow_among(&[2, 3], |p| is_config(p) && !is_install(p));
     assert_eq!((world.newest(2), world.newest(3)), (2, 1), "only 2 has installed the decision");
     world.flow_among(&[1, 3], is_config); // 3 refuses the first ballot
@@ -170,15 +170,15 @@ fn two_proposals_were_accepted(canary: Canary) -> World {
 
 #[test]
 fn ballot_adopts_highest_accepted_proposal() {
-    assert_eq!(two_proposals_were_accepted(Canary::none()).found(), None);
-    let canary = Canary::with(Bug::AdoptLowestBallot);
-    assert_eq!(two_proposals_were_accepted(canary).found(), Some(Violation::A));
+    assert_eq!(two_proposals_were_accepted(FaultInjection::none()).found(), None);
+    let fault_injection = FaultInjection::with(ReplicatorFault::AdoptLowestBallot);
+    assert_eq!(two_proposals_were_accepted(fault_injection).found(), Some(Violation::A));
 }
 
 /// 3 has its own acknowledgement in configuration 1, and does not seal. Then 2 acknowledges in
 /// configuration 2.
-fn acks_of_two_epochs(canary: Canary) -> World {
-    let mut world = World::new(3, 2, 1, canary);
+fn acks_of_two_epochs(fault_injection: FaultInjection) -> World {
+    let mut world = World::new(3, 2, 1, fault_injection);
     world.write(3, 1);
     world.propose(1, joining([4, 5]));
     world.flow_among(&[1, 2, 4, 5], is_config);
@@ -189,16 +189,16 @@ fn acks_of_two_epochs(canary: Canary) -> World {
 
 #[test]
 fn acks_of_two_epochs_never_count_together() {
-    let mut safe = acks_of_two_epochs(Canary::none());
+    let mut safe = acks_of_two_epochs(FaultInjection::none());
     assert_eq!((safe.found(), safe.check.all_known()), (None, 0));
-    let mut mixed = acks_of_two_epochs(Canary::with(Bug::MixedEpochs));
+    let mut mixed = acks_of_two_epochs(FaultInjection::with(ReplicatorFault::MixedEpochs));
     assert_eq!((mixed.found(), mixed.check.all_known()), (Some(Violation::Bc), 2));
 }
 
 /// 1 coordinates under term 1. 2 takes a higher term while {2, 3} are sealed, or before, and
 /// configuration 2 adds two replicas. Then 1 decides there with these two.
-fn a_fence_beside_a_seal(canary: Canary, fence_first: bool) -> World {
-    let mut world = World::new(3, 2, 1, canary);
+fn a_fence_beside_a_seal(fault_injection: FaultInjection, fence_first: bool) -> World {
+    let mut world = World::new(3, 2, 1, fault_injection);
     world.fence(1);
     world.flow_among(&[1, 2], is_client);
     assert!(world.nodes[&1].parent.coordinator.is_some());
@@ -222,22 +222,22 @@ fn a_fence_beside_a_seal(canary: Canary, fence_first: bool) -> World {
 
 #[test]
 fn sealed_replica_answers_no_fence() {
-    assert_eq!(a_fence_beside_a_seal(Canary::none(), false).found(), None);
-    let canary = Canary::with(Bug::FenceWhileSealed);
-    assert_eq!(a_fence_beside_a_seal(canary, false).found(), Some(Violation::D2));
+    assert_eq!(a_fence_beside_a_seal(FaultInjection::none(), false).found(), None);
+    let fault_injection = FaultInjection::with(ReplicatorFault::FenceWhileSealed);
+    assert_eq!(a_fence_beside_a_seal(fault_injection, false).found(), Some(Violation::D2));
 }
 
 #[test]
 fn snapshots_carry_promised_terms() {
-    assert_eq!(a_fence_beside_a_seal(Canary::none(), true).found(), None);
-    let canary = Canary::with(Bug::PromisesNotSynced);
-    assert_eq!(a_fence_beside_a_seal(canary, true).found(), Some(Violation::D2));
+    assert_eq!(a_fence_beside_a_seal(FaultInjection::none(), true).found(), None);
+    let fault_injection = FaultInjection::with(ReplicatorFault::PromisesNotSynced);
+    assert_eq!(a_fence_beside_a_seal(fault_injection, true).found(), Some(Violation::D2));
 }
 
 /// A decision is acknowledged by {1, 2}. {2, 3} are sealed. In configuration 2, 3 takes a term with
 /// {3, 4, 5}.
-fn a_coordinator_after_a_change(canary: Canary) -> World {
-    let mut world = World::new(3, 2, 1, canary);
+fn a_coordinator_after_a_change(fault_injection: FaultInjection) -> World {
+    let mut world = World::new(3, 2, 1, fault_injection);
     world.fence(1);
     world.flow_among(&[1, 2], is_client);
     world.decide(1);
@@ -254,39 +254,40 @@ fn a_coordinator_after_a_change(canary: Canary) -> World {
 
 #[test]
 fn snapshots_carry_guarded_values() {
-    assert_eq!(a_coordinator_after_a_change(Canary::none()).found(), None);
-    let canary = Canary::with(Bug::CellsNotSynced);
-    assert_eq!(a_coordinator_after_a_change(canary).found(), Some(Violation::D2));
+    assert_eq!(a_coordinator_after_a_change(FaultInjection::none()).found(), None);
+    let fault_injection = FaultInjection::with(ReplicatorFault::CellsNotSynced);
+    assert_eq!(a_coordinator_after_a_change(fault_injection).found(), Some(Violation::D2));
 }
 
 /// A token is acknowledged by {1, 2}. {2, 3} are sealed and replaced by {3, 4, 5}, which pull
 /// nothing. Then these decide configuration 3 among themselves.
-fn two_changes_without_a_pull(canary: Canary) -> World {
-    let mut world = World::new(3, 2, 1, canary);
+fn two_changes_without_a_pull(fault_injection: FaultInjection) -> World {
+    let mut world = World::new(3, 2, 1, fault_injection);
     world.write(1, 1);
     world.flow_among(&[1, 2], is_client);
     assert_eq!(world.check.all_known(), 2);
     let leave = [1, 2].map(ReplicaId::new).to_vec();
-    world.propose(2, Change { leave, ..joining([4, 5]) });
+    world.propose(2, MembershipChange { leave, ..joining([4, 5]) });
     world.flow_among(&[2, 3, 4, 5], |p| matches!(p.body, Body::Epoch(_)));
     world.lose_everything();
-    world.propose(3, Change::default());
+    world.propose(3, MembershipChange::default());
     world.flow_among(&[3, 4, 5], is_config);
     world
 }
 
 #[test]
 fn accept_waits_until_a_quorum_has_synced() {
-    let mut safe = two_changes_without_a_pull(Canary::none());
+    let mut safe = two_changes_without_a_pull(FaultInjection::none());
     assert_eq!((safe.found(), safe.newest(3)), (None, 1));
-    let mut bad = two_changes_without_a_pull(Canary::with(Bug::AcceptBeforeSync));
+    let mut bad =
+        two_changes_without_a_pull(FaultInjection::with(ReplicatorFault::AcceptBeforeSync));
     assert_eq!((bad.found(), bad.newest(3)), (Some(Violation::Bc), 3));
 }
 
 /// The first coordinator's decision is on its own replica only. The second reads it there and
 /// answers with it. The third asks the two other replicas.
-fn three_coordinators(canary: Canary) -> World {
-    let mut world = World::new(3, 1, 1, canary);
+fn three_coordinators(fault_injection: FaultInjection) -> World {
+    let mut world = World::new(3, 1, 1, fault_injection);
     world.fence(1);
     world.flow_among(&[1, 2], is_client);
     world.decide(1);
@@ -304,7 +305,7 @@ fn three_coordinators(canary: Canary) -> World {
 
 #[test]
 fn recovery_write_precedes_answers_of_coordinator() {
-    assert_eq!(three_coordinators(Canary::none()).found(), None);
-    let canary = Canary::with(Bug::NoRecoveryWrite);
-    assert_eq!(three_coordinators(canary).found(), Some(Violation::D2));
+    assert_eq!(three_coordinators(FaultInjection::none()).found(), None);
+    let fault_injection = FaultInjection::with(ReplicatorFault::NoRecoveryWrite);
+    assert_eq!(three_coordinators(fault_injection).found(), Some(Violation::D2));
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{
-    AcceptorState, Change, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
-    EpochSettings, Epochs, Outcome,
+    AcceptorState, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
+    EpochSettings, Epochs, MembershipChange, ProposalOutcome,
 };
 
 use crate::check::{Checker, HOSTILE};
@@ -42,7 +42,7 @@ pub(crate) struct Node {
     pub(crate) now: Instant,
     pub(crate) alive: bool,
     pub(crate) disk: AcceptorState,
-    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) outcomes: Vec<ProposalOutcome>,
     pub(crate) stopped: bool,
     pub(crate) last_term: u32,
     /// Answers of the lease machine: the next question finds these leases running.
@@ -54,7 +54,7 @@ pub(crate) struct World {
     pub(crate) nodes: BTreeMap<u64, Node>,
     pub(crate) net: Vec<Packet>,
     pub(crate) check: Checker,
-    pub(crate) canary: Canary,
+    pub(crate) fault_injection: FaultInjection,
     seed: u64,
     requests: u32,
     decisions: u16,
@@ -62,12 +62,17 @@ pub(crate) struct World {
 
 impl World {
     /// Nodes `1..=members` found the cluster; `joiners` more are in no configuration.
-    pub(crate) fn new(members: u64, joiners: u64, seed: u64, canary: Canary) -> Self {
+    pub(crate) fn new(
+        members: u64,
+        joiners: u64,
+        seed: u64,
+        fault_injection: FaultInjection,
+    ) -> Self {
         let mut world = Self {
             nodes: BTreeMap::new(),
             net: Vec::new(),
             check: Checker::default(),
-            canary,
+            fault_injection,
             seed,
             requests: 0,
             decisions: 0,
@@ -106,8 +111,8 @@ impl World {
     fn node(&self, id: u64) -> Node {
         let config = EpochConfig::default();
         Node {
-            epochs: Epochs::new(ReplicaId::new(id), config, self.seed ^ id, self.canary),
-            parent: Parent::new(Data::default(), self.canary),
+            epochs: Epochs::new(ReplicaId::new(id), config, self.seed ^ id, self.fault_injection),
+            parent: Parent::new(Data::default(), self.fault_injection),
             now: Instant::default(),
             alive: true,
             disk: AcceptorState::default(),
@@ -165,7 +170,7 @@ impl World {
         self.check.installed(epoch);
         let node = self.nodes.get_mut(&id).unwrap();
         node.parent.snapshot = None;
-        if !self.canary.has(Bug::MixedEpochs) {
+        if !self.fault_injection.has(ReplicatorFault::MixedEpochs) {
             for request in &mut node.parent.requests {
                 request.restart(epoch);
             }
@@ -193,7 +198,7 @@ impl World {
 
     // ── events ──────────────────────────────────────────────────────────────────────────────
 
-    pub(crate) fn propose(&mut self, id: u64, change: Change) {
+    pub(crate) fn propose(&mut self, id: u64, change: MembershipChange) {
         self.input(id, EpochInput::Propose(change));
     }
 
@@ -216,7 +221,7 @@ impl World {
         let fresh = self.node(id).epochs;
         let node = self.nodes.get_mut(&id).unwrap();
         let Parent { data, .. } = std::mem::take(&mut node.parent);
-        node.parent = Parent::new(data, self.canary);
+        node.parent = Parent::new(data, self.fault_injection);
         node.epochs = fresh;
         let disk = node.disk.clone();
         self.input(id, EpochInput::Restore(disk));
@@ -272,7 +277,7 @@ impl World {
             return;
         }
         if let Some(data) = &data {
-            node.parent.data.merge(data, self.canary);
+            node.parent.data.merge(data, self.fault_injection);
         }
         match (pull, data) {
             (Pull::Snapshot(epoch, of), Some(_)) => {
@@ -301,7 +306,7 @@ impl World {
 
     /// A coordinator takes a new term.
     pub(crate) fn fence(&mut self, id: u64) {
-        let anonymous = self.canary.has(Bug::TermWithoutCoordinator);
+        let anonymous = self.fault_injection.has(ReplicatorFault::TermWithoutCoordinator);
         let node = self.nodes.get_mut(&id).unwrap();
         node.last_term = node.last_term.max(node.parent.data.promise.0) + 1;
         let term = Term(node.last_term, if anonymous { 0 } else { id });
@@ -373,11 +378,11 @@ impl World {
         request: u32,
         answer: Answer,
     ) {
-        let canary = self.canary;
+        let fault_injection = self.fault_injection;
         let requests = &mut self.nodes.get_mut(&id).unwrap().parent.requests;
         let Some(at) = requests.iter().position(|open| open.id == request) else { return };
         let open = &mut requests[at];
-        if epoch != Some(open.epoch.id()) && !canary.has(Bug::MixedEpochs) {
+        if epoch != Some(open.epoch.id()) && !fault_injection.has(ReplicatorFault::MixedEpochs) {
             return;
         }
         // A late answer to the read does not acknowledge its write-back.
@@ -391,7 +396,7 @@ impl World {
             self.nodes.get_mut(&id).unwrap().parent.step_down();
         } else if fits {
             open.answers.insert(ReplicaId::new(from), answer);
-            if open.is_complete(canary) {
+            if open.is_complete(fault_injection) {
                 let done = requests.remove(at);
                 self.completed(id, done);
             }
@@ -418,7 +423,7 @@ impl World {
         let merged = done.answers.values().fold(0, |all, answer| all | tokens(answer));
         self.nodes.get_mut(&id).unwrap().parent.data.tokens |= merged;
         let equal = done.answers.values().all(|answer| tokens(answer) == merged);
-        if equal || self.canary.has(Bug::NoReadRepair) {
+        if equal || self.fault_injection.has(ReplicatorFault::NoReadRepair) {
             self.check.read(done.epoch.id(), expected, merged);
         } else {
             self.open(id, Goal::WriteBack { expected, tokens: merged });
@@ -432,7 +437,7 @@ impl World {
                 read.merge_cell(cell);
             }
         }
-        if self.canary.has(Bug::NoRecoveryWrite) {
+        if self.fault_injection.has(ReplicatorFault::NoRecoveryWrite) {
             self.recovered(id, term, read.cell);
         } else {
             self.open(id, Goal::Recover(term, read.cell));

@@ -3,13 +3,13 @@
 //! that found something done already only if it holds that, too. The tests use three machines
 //! without a simulator and decide which messages arrive.
 
-use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::data::Value;
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::request::{
-    Reply, Request, RequestError, RequestId, WriteConsistency as To,
+    ReplicatorReply, ReplicatorRequest, RequestError, RequestId, WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Body, Content, Nack, Scope};
+use ostraca_ddata::replicator::wire::{AckScope, Body, EntryContent, Nack};
 use ostraca_ddata::types::edit::{Edit, EditError};
 use ostraca_ddata::types::{
     Flag, GSet, LWWMap, LWWRegister, MVRegister, ORMap, ORSet, ReplicatedData, Term, User,
@@ -27,12 +27,12 @@ struct Three([Bare; 3]);
 
 impl Three {
     fn new() -> Self {
-        Self::with_bug(Canary::none())
+        Self::with_bug(FaultInjection::none())
     }
 
-    fn with_bug(canary: Canary) -> Self {
+    fn with_bug(fault_injection: FaultInjection) -> Self {
         Self([0, 1, 2].map(|n| {
-            let mut bare = Bare::with_bug(peer(n), Config::default(), canary);
+            let mut bare = Bare::with_bug(peer(n), ReplicatorConfig::default(), fault_injection);
             bare.found(first_epoch(3));
             bare.sent();
             bare
@@ -61,7 +61,7 @@ impl Three {
     }
 
     /// Makes a change that all three machines hold.
-    fn known_to_all(&mut self, request: Request) {
+    fn known_to_all(&mut self, request: ReplicatorRequest) {
         let id = self.0[AUTHOR].ask(request);
         let (push, entries) = self.0[AUTHOR].push_to_all(3);
         for n in [WITNESS, THIRD] {
@@ -73,20 +73,23 @@ impl Three {
     }
 
     /// Makes a change at the author only: its messages are lost.
-    fn lost(&mut self, request: Request) {
+    fn lost(&mut self, request: ReplicatorRequest) {
         let answer = self.0[AUTHOR].now(request);
         assert!(answer.is_ok(), "{answer:?}");
         self.0[AUTHOR].sent();
     }
 
     /// Makes changes in one batch, which the witness, and so a majority, acknowledges.
-    fn acknowledged(&mut self, requests: Vec<Request>) {
+    fn acknowledged(&mut self, requests: Vec<ReplicatorRequest>) {
         let ids: Vec<RequestId> = self.0[AUTHOR].batch(requests);
         self.talk(AUTHOR, WITNESS);
         for id in ids {
             let answer = self.0[AUTHOR].answer(id);
             assert!(
-                matches!(answer, Some(Ok(Reply::Updated { .. } | Reply::Deleted { .. }))),
+                matches!(
+                    answer,
+                    Some(Ok(ReplicatorReply::Updated { .. } | ReplicatorReply::Deleted { .. }))
+                ),
                 "{answer:?}"
             );
         }
@@ -97,7 +100,7 @@ impl Three {
         let id = self.0[THIRD].ask(get("k", READ_MAJORITY));
         self.talk(THIRD, WITNESS);
         match self.0[THIRD].answer(id) {
-            Some(Ok(Reply::Got { value, .. })) => value,
+            Some(Ok(ReplicatorReply::Got { value, .. })) => value,
             Some(Err(_)) | None => panic!("two of three are a majority"),
             Some(Ok(other)) => panic!("{other:?}"),
         }
@@ -112,13 +115,13 @@ impl Three {
     }
 }
 
-fn remove(word: &str, to: To) -> Request {
+fn remove(word: &str, to: To) -> ReplicatorRequest {
     let word = word.to_owned();
     change::<Words, _>("k", to, move |set| set.remove(&word))
 }
 
-fn delete(to: To) -> Request {
-    Request::Delete { key: "k".into(), consistency: to }
+fn delete(to: To) -> ReplicatorRequest {
+    ReplicatorRequest::Delete { key: "k".into(), consistency: to }
 }
 
 /// One closure removes an element that is removed already, and inserts another one.
@@ -140,14 +143,14 @@ fn removed_twice(three: &mut Three) {
 }
 
 /// The request empties the key, but finds only some of the elements that others still hold.
-fn emptied(three: &mut Three, request: Request) {
+fn emptied(three: &mut Three, request: ReplicatorRequest) {
     three.known_to_all(insert("k", "tea", WRITE_MAJORITY));
     three.known_to_all(insert("k", "rum", WRITE_MAJORITY));
     three.lost(remove("tea", To::Local));
     three.acknowledged(vec![request]);
 }
 
-fn clear() -> Request {
+fn clear() -> ReplicatorRequest {
     change::<Words, _>("k", WRITE_MAJORITY, |set| set.clear())
 }
 
@@ -188,7 +191,7 @@ fn without_the_probe_a_majority_reads_removed_elements() {
         (|three| emptied(three, clear()), &["tea"]),
     ];
     for (case, shown) in cases {
-        let mut three = Three::with_bug(Canary::with(Bug::DeltaStandsForAll));
+        let mut three = Three::with_bug(FaultInjection::with(ReplicatorFault::DeltaStandsForAll));
         case(&mut three);
         assert_eq!(three.words(), shown);
     }
@@ -314,7 +317,7 @@ fn change_and_probe_of_a_key_are_one_push() {
         let ids = three.0[AUTHOR].batch(both);
         let (push, entries) = three.0[AUTHOR].push_to_all(3);
         let kinds: Vec<bool> =
-            entries.iter().map(|entry| matches!(entry.content, Content::Probe(_))).collect();
+            entries.iter().map(|entry| matches!(entry.content, EntryContent::Probe(_))).collect();
         assert_eq!(kinds, [false, true], "the change, then the probe");
         let whole = Body::Write { push, whole: true, entries: entries.into() };
         three.0[WITNESS].hear(AUTHOR, whole);
@@ -339,7 +342,7 @@ fn lack_of_change_and_probe_causes_one_repair() {
 #[test]
 fn insertions_additions_and_writes_push_no_probe() {
     use ostraca_ddata::types::{GCounter, PNCounter, PNCounterMap};
-    let requests: [fn(u64) -> Request; 9] = [
+    let requests: [fn(u64) -> ReplicatorRequest; 9] = [
         |n| insert("k", &n.to_string(), WRITE_MAJORITY),
         |n| change::<GSet<u64>, _>("k", WRITE_MAJORITY, move |set| set.insert(&n)),
         |_| change::<GCounter, _>("k", WRITE_MAJORITY, |counter| counter.increment(1)),
@@ -363,7 +366,9 @@ fn insertions_additions_and_writes_push_no_probe() {
         for n in 1..=3 {
             bare.ask(request(n));
             let (_, entries) = bare.push_to_all(3);
-            assert!(matches!(&entries[..], [entry] if matches!(entry.content, Content::Delta(_))));
+            assert!(
+                matches!(&entries[..], [entry] if matches!(entry.content, EntryContent::Delta(_)))
+            );
         }
     }
 }
@@ -438,11 +443,11 @@ fn probe_is_cut_together_with_a_large_change() {
 
 #[test]
 fn without_deltas_the_full_state_replaces_the_probe() {
-    let config = Config { delta_enabled: false, ..Config::default() };
+    let config = ReplicatorConfig { delta_enabled: false, ..ReplicatorConfig::default() };
     let mut bare = Bare::with(3, config);
     let ids = bare.batch(vec![insert("k", "tea", WRITE_MAJORITY), remove("rum", WRITE_MAJORITY)]);
     let (push, entries) = bare.push_to_all(3);
-    assert!(matches!(&entries[..], [entry] if matches!(entry.content, Content::Full(_))));
+    assert!(matches!(&entries[..], [entry] if matches!(entry.content, EntryContent::Full(_))));
     bare.hear(1, crate::bare::ack(push));
     assert!(ids.iter().all(|id| matches!(bare.answer(*id), Some(Ok(_)))));
 }
@@ -466,7 +471,7 @@ fn refused_probe_does_not_mean_nowhere() {
     assert_eq!(entries.len(), 2, "the change, then the probe");
     for n in [1, 2] {
         let nacks = vec![(0, Nack::FencedYetHeld(at(2))), (1, Nack::Fenced(at(2)))];
-        bare.hear(n, Body::Ack { push, scope: Scope::All, counts: true, nacks });
+        bare.hear(n, Body::Ack { push, scope: AckScope::All, counts: true, nacks });
     }
     let fenced = RequestError::Fenced { current: at(2), nowhere: false };
     assert_eq!(bare.answer(id), Some(Err(fenced)));

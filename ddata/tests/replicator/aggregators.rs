@@ -12,19 +12,23 @@
 use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::durable::StoreError;
 use ostraca_ddata::key::Pattern;
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{EpochId, EpochMessage};
-use ostraca_ddata::replicator::port::Input;
+use ostraca_ddata::replicator::port::ReplicatorInput;
 use ostraca_ddata::replicator::request::{
-    MinCap, ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
+    MinCap, ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, RequestError,
+    WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Answer, At, Body, Content, ContextBytes, Held, Nack};
+use ostraca_ddata::replicator::wire::{
+    At, Body, ContextBytes, EntryContent, KeyContext, Nack, QueryAnswer,
+};
 
 use crate::bare::{Bare, Words, ack, epoch_id, get, insert, nack, peer, sent_as};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
 
 fn durable() -> Bare {
-    let config = Config { durable_keys: vec![Pattern::new("*")], ..Config::default() };
+    let config =
+        ReplicatorConfig { durable_keys: vec![Pattern::new("*")], ..ReplicatorConfig::default() };
     Bare::with(5, config)
 }
 
@@ -37,7 +41,7 @@ fn lack(context: &CausalContext) -> Nack {
 }
 
 /// The contents of the entries pushed to this peer.
-fn brought(bare: &mut Bare, to: usize) -> Vec<Content> {
+fn brought(bare: &mut Bare, to: usize) -> Vec<EntryContent> {
     let to = peer(to);
     let pushes = bare.pushes().into_iter().filter(|(peer, ..)| *peer == to);
     pushes.flat_map(|(.., entries)| entries).map(|entry| entry.content).collect()
@@ -52,7 +56,7 @@ fn p01_two_acks_of_four_peers_complete_a_majority() {
     assert_eq!(bare.answer(id), None);
     assert_eq!(bare.replicator.stats().requests_pending, 1);
     bare.hear(1, ack(push));
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { .. }))));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Updated { .. }))));
     assert_eq!(bare.replicator.stats().requests_pending, 0);
 }
 
@@ -64,7 +68,7 @@ fn p02_acks_of_unreachable_replicas_count() {
     let (push, _) = bare.push_to_all(5);
     bare.hear(3, ack(push));
     bare.hear(4, ack(push));
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { .. }))));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Updated { .. }))));
 }
 
 #[test]
@@ -135,7 +139,7 @@ fn p07_changes_go_as_deltas_and_two_acks_complete_them() {
     (1..5).for_each(|n| bare.hear(n, ack(first)));
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, entries) = bare.push_to_all(5);
-    assert!(matches!(&entries[..], [entry] if matches!(entry.content, Content::Delta(_))));
+    assert!(matches!(&entries[..], [entry] if matches!(entry.content, EntryContent::Delta(_))));
     bare.hear(1, ack(push));
     bare.hear(2, ack(push));
     assert!(matches!(bare.answer(id), Some(Ok(_))));
@@ -255,7 +259,7 @@ fn failed_disk_is_a_store_failure_of_a_local_write() {
     assert_eq!(bare.answer(id), None, "no reply before it is on disk");
     bare.stored(Err(broken()));
     assert_eq!(bare.answer(id), Some(Err(RequestError::StoreFailure { failed: 1 })));
-    let id = bare.ask(Request::Delete { key: "k".into(), consistency: To::Local });
+    let id = bare.ask(ReplicatorRequest::Delete { key: "k".into(), consistency: To::Local });
     bare.stored(Err(broken()));
     assert_eq!(bare.answer(id), Some(Err(RequestError::StoreFailure { failed: 1 })));
 }
@@ -273,7 +277,7 @@ fn replica_with_failed_disk_refuses_and_does_not_vouch() {
     let sent = bare.sent();
     let [(_, Body::Ack { nacks, .. })] = &sent[..] else { panic!("no ack: {sent:?}") };
     assert_eq!(nacks, &[(0, Nack::StoreFailed)]);
-    let held = Held { key: "k".into(), context: ContextBytes::new(&CausalContext::new()) };
+    let held = KeyContext { key: "k".into(), context: ContextBytes::new(&CausalContext::new()) };
     bare.hear(1, Body::Read { request: 9, held });
     let sent = bare.sent();
     let [(_, Body::ReadAnswer { context, entry, .. })] = &sent[..] else { panic!("no answer") };
@@ -285,7 +289,7 @@ fn replica_with_failed_disk_refuses_and_does_not_vouch() {
 fn foreign(
     entries: &[ostraca_ddata::replicator::wire::Entry],
 ) -> Vec<ostraca_ddata::replicator::wire::Entry> {
-    let mut peer_1 = Bare::named(peer(1), Config::default());
+    let mut peer_1 = Bare::named(peer(1), ReplicatorConfig::default());
     peer_1.found(first_epoch(5));
     peer_1.ask(insert("k", "tea", To::Local));
     let (_, _, own) = peer_1.pushes().remove(0);
@@ -309,8 +313,8 @@ fn without_a_configuration_only_local_requests_succeed() {
     assert_eq!(bare.now(insert("k", "tea", WRITE_MAJORITY)), not_joined);
     assert_eq!(bare.now(insert("k", "tea", To::To(1, secs(3)))), not_joined);
     assert_eq!(bare.now(get("k", READ_MAJORITY)), not_joined);
-    assert_eq!(bare.now(Request::FlushChanges { within: secs(1) }), not_joined);
-    assert_eq!(bare.now(Request::ReplicaCount), Ok(Reply::ReplicaCount(0)));
+    assert_eq!(bare.now(ReplicatorRequest::FlushChanges { within: secs(1) }), not_joined);
+    assert_eq!(bare.now(ReplicatorRequest::ReplicaCount), Ok(ReplicatorReply::ReplicaCount(0)));
     assert!(!bare.holds("k", "tea"));
     assert!(bare.now(insert("k", "tea", To::Local)).is_ok());
     assert!(bare.holds("k", "tea"));
@@ -319,16 +323,17 @@ fn without_a_configuration_only_local_requests_succeed() {
 
 #[test]
 fn known_failure_25_number_of_open_requests_is_bounded() {
-    let mut bare = Bare::with(3, Config { max_pending_requests: 3, ..Config::default() });
+    let mut bare =
+        Bare::with(3, ReplicatorConfig { max_pending_requests: 3, ..ReplicatorConfig::default() });
     let waiting = [
         bare.ask(insert("k", "tea", WRITE_MAJORITY)),
         bare.ask(get("k", READ_MAJORITY)),
-        bare.ask(Request::FlushChanges { within: secs(3) }),
+        bare.ask(ReplicatorRequest::FlushChanges { within: secs(3) }),
     ];
     let overloaded = Err(RequestError::Overloaded { limit: 3 });
     assert_eq!(bare.now(insert("k", "coffee", WRITE_MAJORITY)), overloaded);
     assert_eq!(bare.now(get("k", READ_MAJORITY)), overloaded);
-    assert_eq!(bare.now(Request::FlushChanges { within: secs(3) }), overloaded);
+    assert_eq!(bare.now(ReplicatorRequest::FlushChanges { within: secs(3) }), overloaded);
     assert!(!bare.holds("k", "coffee"), "a refused request changes nothing");
     assert!(bare.now(get("k", Read::Local)).is_ok(), "a local read does not wait and is served");
     bare.pass(secs(3));
@@ -383,8 +388,10 @@ fn acks_of_another_configuration_do_not_count() {
     let (push, _) = bare.push_to_all(3);
     bare.hear(1, ack(push));
     // A second configuration without node 2, learned from a peer.
-    let change =
-        ostraca_ddata::replicator::epoch::Change { leave: vec![peer(2)], ..Default::default() };
+    let change = ostraca_ddata::replicator::epoch::MembershipChange {
+        leave: vec![peer(2)],
+        ..Default::default()
+    };
     let next = std::sync::Arc::new(first_epoch(3).next(&change).unwrap());
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: next.clone() }));
     assert_eq!(bare.replicator.epochs().id(), Some(next.id()));
@@ -403,8 +410,10 @@ fn acks_of_another_configuration_do_not_count() {
 
 /// Installs the next configuration of five nodes, without node 4, and returns its id.
 fn install_next(bare: &mut Bare) -> EpochId {
-    let change =
-        ostraca_ddata::replicator::epoch::Change { leave: vec![peer(4)], ..Default::default() };
+    let change = ostraca_ddata::replicator::epoch::MembershipChange {
+        leave: vec![peer(4)],
+        ..Default::default()
+    };
     let next = std::sync::Arc::new(first_epoch(5).next(&change).unwrap());
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: next.clone() }));
     next.id()
@@ -417,7 +426,7 @@ fn sync(bare: &mut Bare, epoch: EpochId) {
         _ => None,
     };
     let asked: Vec<_> = bare.sent().into_iter().filter_map(question).collect();
-    let (answer, promises) = (Answer::Same.into(), vec![]);
+    let (answer, promises) = (QueryAnswer::Same.into(), vec![]);
     let (source, session, at) = asked.first().copied().expect("the replica syncs");
     bare.hear_in(source, Some(epoch), Body::Compared { session, at, answer, promises });
 }
@@ -435,7 +444,7 @@ fn entry_on_disk_after_an_install_is_acked_without_counting() {
     let others = |bare: &mut Bare| {
         while let Some(at) = bare.persists.iter().position(|id| *id != merged) {
             let id = bare.persists.remove(at);
-            bare.feed(Input::Persisted { id, result: Ok(()) });
+            bare.feed(ReplicatorInput::Persisted { id, result: Ok(()) });
         }
     };
     others(&mut bare);
@@ -581,7 +590,7 @@ fn read_asks_all_voters_and_equal_answers_are_short() {
     bare.hear(1, same(asked[0].1)); // a duplicate
     assert_eq!(bare.answer(id), None);
     bare.hear(2, same(asked[0].1));
-    let Some(Ok(Reply::Got { value: Some(value), .. })) = bare.answer(id) else {
+    let Some(Ok(ReplicatorReply::Got { value: Some(value), .. })) = bare.answer(id) else {
         panic!("no value")
     };
     assert!(value.get::<Words>().unwrap().contains("tea"));
@@ -601,15 +610,15 @@ fn read_with_differing_answers_writes_back_first() {
     assert_eq!(bare.answer(id), None, "only one replica holds it");
     let back = bare.pushes();
     let to = |n| back.iter().find(|(to, ..)| *to == peer(n)).map(|(.., e)| e[0].content.clone());
-    assert!(matches!(to(2), Some(Content::Delta(_))), "node 2 is known to lack it");
-    assert!(matches!(to(1), Some(Content::Probe(_))), "node 1 is probed");
+    assert!(matches!(to(2), Some(EntryContent::Delta(_))), "node 2 is known to lack it");
+    assert!(matches!(to(1), Some(EntryContent::Probe(_))), "node 1 is probed");
     bare.hear(2, Body::Ack { push: back[0].1, scope: scope_0(), counts: true, nacks: vec![] });
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Got { value: Some(_), .. }))));
     assert_eq!(bare.replicator.stats().read_repairs, 1);
 }
 
-fn scope_0() -> ostraca_ddata::replicator::wire::Scope {
-    ostraca_ddata::replicator::wire::Scope::Only(vec![0])
+fn scope_0() -> ostraca_ddata::replicator::wire::AckScope {
+    ostraca_ddata::replicator::wire::AckScope::Only(vec![0])
 }
 
 #[test]
@@ -635,10 +644,12 @@ fn update_without_change_waits_for_a_majority() {
     bare.sent();
     let id = bare.ask(crate::bare::change::<Words, _>("k", WRITE_MAJORITY, |_| Ok(())));
     let (push, entries) = bare.push_to_all(3);
-    assert!(matches!(entries[0].content, Content::Probe(_)), "a probe, not the value");
+    assert!(matches!(entries[0].content, EntryContent::Probe(_)), "a probe, not the value");
     assert_eq!(bare.answer(id), None);
     bare.hear(1, ack(push));
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { dots, .. })) if dots.is_empty()));
+    assert!(
+        matches!(bare.answer(id), Some(Ok(ReplicatorReply::Updated { dots, .. })) if dots.is_empty())
+    );
 }
 
 /// If it were joined with a change of its batch, replicas that hold that change would acknowledge
@@ -659,19 +670,19 @@ fn update_without_change_is_probed_also_beside_a_change() {
         assert!(
             matches!(
                 [&entries[0].content, &entries[1].content],
-                [Content::Delta(_), Content::Probe(_)]
+                [EntryContent::Delta(_), EntryContent::Probe(_)]
             ),
             "the change, then the probe: {entries:?}"
         );
         bare.hear(1, Body::Ack { push, scope: scope_0(), counts: true, nacks: vec![] });
-        assert!(matches!(bare.answer(ids[0]), Some(Ok(Reply::Updated { .. }))));
+        assert!(matches!(bare.answer(ids[0]), Some(Ok(ReplicatorReply::Updated { .. }))));
         assert_eq!(
             bare.answer(ids[1]),
             None,
             "a replica that holds the change may lack the removal"
         );
         bare.hear(1, ack(push));
-        assert!(matches!(bare.answer(ids[1]), Some(Ok(Reply::Updated { .. }))));
+        assert!(matches!(bare.answer(ids[1]), Some(Ok(ReplicatorReply::Updated { .. }))));
     }
 }
 
@@ -681,7 +692,7 @@ fn update_without_change_creates_no_key() {
     let remove = |to| crate::bare::change::<Words, _>("k", to, |set| set.remove("tea"));
     for to in [To::Local, WRITE_MAJORITY] {
         let answer = bare.now(remove(to));
-        assert!(matches!(answer, Ok(Reply::Updated { dots, .. }) if dots.is_empty()));
+        assert!(matches!(answer, Ok(ReplicatorReply::Updated { dots, .. }) if dots.is_empty()));
     }
     assert_eq!((bare.replicator.stats().keys, bare.sent()), (0, vec![]));
 }

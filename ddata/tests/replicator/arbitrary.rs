@@ -2,14 +2,15 @@
 
 use proptest::prelude::*;
 
-use ostraca_ddata::causal::{CausalContext, DotSet, Run};
+use ostraca_ddata::causal::{CausalContext, DotRange, DotSet};
 use ostraca_ddata::key::{Group, KeyName, Pattern};
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::EpochId;
-use ostraca_ddata::replicator::port::Input;
-use ostraca_ddata::replicator::request::{Request, RequestError, WriteConsistency as To};
+use ostraca_ddata::replicator::port::ReplicatorInput;
+use ostraca_ddata::replicator::request::{ReplicatorRequest, RequestError, WriteConsistency as To};
 use ostraca_ddata::replicator::wire::{
-    Answer, At, Body, Content, ContextBytes, Entry, Held, Message, Nack, Query, Scope, WireGuard,
+    AckScope, At, Body, ContextBytes, Entry, EntryContent, KeyContext, Nack, Query, QueryAnswer,
+    ReplicatorMessage, WireGuard,
 };
 use ostraca_ddata::types::{ORSet, Term};
 
@@ -40,7 +41,7 @@ fn contexts() -> impl Strategy<Value = ContextBytes> {
         let mut context = CausalContext::new();
         for (n, first, more) in runs {
             let mut dots = DotSet::new();
-            dots.insert_run(Run { replica: peer(n), first, last: first + more });
+            dots.insert_run(DotRange { replica: peer(n), first, last: first + more });
             context.extend(&dots);
         }
         ContextBytes::new(&context)
@@ -52,8 +53,8 @@ fn keys() -> impl Strategy<Value = KeyName> {
     prop::sample::select(vec!["a", "b", "r", "g-1", "none"]).prop_map(KeyName::new)
 }
 
-fn helds() -> impl Strategy<Value = Held> {
-    (keys(), contexts()).prop_map(|(key, context)| Held { key, context })
+fn helds() -> impl Strategy<Value = KeyContext> {
+    (keys(), contexts()).prop_map(|(key, context)| KeyContext { key, context })
 }
 
 fn terms() -> impl Strategy<Value = Term> {
@@ -68,9 +69,9 @@ fn entries() -> impl Strategy<Value = Entry> {
             entry.index = index;
             entry.guard = guard.map(|term| WireGuard { group: Group::new("g-"), term });
             match kind {
-                0 => entry.content = Content::Probe(context),
+                0 => entry.content = EntryContent::Probe(context),
                 1 => entry.key = key,
-                2 => entry.content = Content::Full(junk()),
+                2 => entry.content = EntryContent::Full(junk()),
                 _ => {}
             }
             entry
@@ -87,17 +88,17 @@ fn queries() -> impl Strategy<Value = Query> {
     ]
 }
 
-fn answers() -> impl Strategy<Value = Answer> {
+fn answers() -> impl Strategy<Value = QueryAnswer> {
     let sums = || prop::collection::vec(any::<u64>(), 250..258);
     prop_oneof![
-        Just(Answer::Same),
-        Just(Answer::Gone),
-        sums().prop_map(Answer::Tops),
-        prop::collection::vec((any::<u8>(), sums()), 0..4).prop_map(Answer::Leaves),
+        Just(QueryAnswer::Same),
+        Just(QueryAnswer::Gone),
+        sums().prop_map(QueryAnswer::Tops),
+        prop::collection::vec((any::<u8>(), sums()), 0..4).prop_map(QueryAnswer::Leaves),
         (prop::collection::vec(helds(), 0..8), any::<u16>())
-            .prop_map(|(held, upto)| Answer::Keys { held, upto }),
+            .prop_map(|(held, upto)| QueryAnswer::Keys { held, upto }),
         (0_u32..9, prop::collection::vec(entries(), 0..4))
-            .prop_map(|(done, entries)| Answer::Entries { done, entries }),
+            .prop_map(|(done, entries)| QueryAnswer::Entries { done, entries }),
     ]
 }
 
@@ -125,8 +126,10 @@ fn bodies() -> impl Strategy<Value = Body> {
     let numbers = || 0_u64..12;
     let groups = || prop::sample::select(vec!["g-", "", "a"]).prop_map(Group::new);
     let some = |max| prop::collection::vec(entries(), 0..max);
-    let scopes =
-        prop_oneof![Just(Scope::All), prop::collection::vec(0_u32..6, 0..4).prop_map(Scope::Only)];
+    let scopes = prop_oneof![
+        Just(AckScope::All),
+        prop::collection::vec(0_u32..6, 0..4).prop_map(AckScope::Only)
+    ];
     let promises = prop::collection::vec((groups(), terms()), 0..3);
     prop_oneof![
         (numbers(), any::<bool>(), some(5)).prop_map(|(push, whole, entries)| Body::Write {
@@ -198,7 +201,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-fn run(config: Config, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn run(config: ReplicatorConfig, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let durable = !config.durable_keys.is_empty();
     let mut bare = Bare::with(5, config);
     let (mut messages, mut asked) = (0, Vec::new());
@@ -216,9 +219,9 @@ fn run(config: Config, steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Read => asked.push(bare.ask(crate::bare::get("a", READ_MAJORITY))),
             Step::Fence(term) => {
                 let group = Group::new("g-");
-                asked.push(bare.ask(Request::Fence { group, term, within: secs(3) }));
+                asked.push(bare.ask(ReplicatorRequest::Fence { group, term, within: secs(3) }));
             }
-            Step::Link => bare.feed(Input::LinkUp(peer(1))),
+            Step::Link => bare.feed(ReplicatorInput::LinkUp(peer(1))),
             Step::Pass(ms) => bare.pass(millis(ms)),
         }
         if durable {
@@ -250,8 +253,8 @@ proptest! {
     /// No received bytes make a decoder panic.
     #[test]
     fn random_bytes_never_panic_the_decoder(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        if let Ok(message) = Message::decode(&bytes) {
-            prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+        if let Ok(message) = ReplicatorMessage::decode(&bytes) {
+            prop_assert_eq!(ReplicatorMessage::decode(&message.encode()), Ok(message));
         }
     }
 
@@ -262,15 +265,15 @@ proptest! {
         body in bodies(),
         spoil in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
-        let mut bytes = Message { epoch: Some(epoch_id()), body }.encode();
+        let mut bytes = ReplicatorMessage { epoch: Some(epoch_id()), body }.encode();
         for (at, byte) in spoil {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        if let Ok(message) = Message::decode(&bytes) {
-            prop_assert_eq!(Message::decode(&message.encode()), Ok(message.clone()));
+        if let Ok(message) = ReplicatorMessage::decode(&bytes) {
+            prop_assert_eq!(ReplicatorMessage::decode(&message.encode()), Ok(message.clone()));
             let mut bare = Bare::of(3);
-            bare.feed(Input::Message { from: peer(1), message });
+            bare.feed(ReplicatorInput::Message { from: peer(1), message });
             prop_assert!(bare.now(insert("zz", "tea", To::Local)).is_ok() || !bare.replicator.promises().is_empty());
         }
     }
@@ -278,8 +281,8 @@ proptest! {
     /// P60: every kind of message survives encoding and decoding.
     #[test]
     fn p60_messages_round_trip(body in bodies(), joined in any::<bool>()) {
-        let message = Message { epoch: joined.then_some(epoch_id()), body };
-        prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+        let message = ReplicatorMessage { epoch: joined.then_some(epoch_id()), body };
+        prop_assert_eq!(ReplicatorMessage::decode(&message.encode()), Ok(message));
     }
 
     /// Valid-looking messages of any sender, in any order, between requests: nothing panics, every
@@ -287,19 +290,19 @@ proptest! {
     /// succeeds.
     #[test]
     fn valid_looking_messages_do_no_harm(steps in steps()) {
-        run(Config::default(), steps)?;
+        run(ReplicatorConfig::default(), steps)?;
     }
 
     /// As above, with durable keys, tiny frames and expiry.
     #[test]
     fn valid_looking_messages_do_no_harm_to_durable_data(steps in steps()) {
-        run(Config {
+        run(ReplicatorConfig {
             durable_keys: vec![Pattern::new("*")],
             frame_bytes_max: 300,
             assembly_bytes_max: 5_000,
             expire_keys_after_inactivity: vec![(Pattern::new("a*"), millis(300))],
             direct_push_limit: 2,
-            ..Config::default()
+            ..ReplicatorConfig::default()
         }, steps)?;
     }
 }

@@ -4,27 +4,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_ddata::bug::Canary;
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::data::Registry;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::{Group, Key, KeyName};
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Ballot, Change, Epoch, EpochId, EpochMessage};
-use ostraca_ddata::replicator::port::{Input, Output, Peer};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::{Ballot, Epoch, EpochId, EpochMessage, MembershipChange};
+use ostraca_ddata::replicator::port::{Peer, ReplicatorInput, ReplicatorOutput};
 use ostraca_ddata::replicator::request::{
-    Guard, ReadConsistency, Reply, Request, RequestError, RequestId, Update, WriteConsistency,
+    Guard, ReadConsistency, ReplicatorReply, ReplicatorRequest, RequestError, RequestId, Update,
+    WriteConsistency,
 };
-use ostraca_ddata::replicator::wire::{Body, Entry, Message, Nack, Scope};
-use ostraca_ddata::replicator::{Replicator, Setup};
+use ostraca_ddata::replicator::wire::{AckScope, Body, Entry, Nack, ReplicatorMessage};
+use ostraca_ddata::replicator::{Replicator, ReplicatorParameters};
 use ostraca_ddata::types::edit::{Edit, EditError};
 use ostraca_ddata::types::{DataType, ORSet, Term};
 
 use crate::cluster::first_epoch;
 use crate::node::replica;
 
-pub type Answer = Result<Reply, RequestError>;
+pub type Answer = Result<ReplicatorReply, RequestError>;
 pub type Words = ORSet<String>;
 
 /// Wall clock at the start, in milliseconds.
@@ -37,9 +38,9 @@ pub struct Bare {
     /// Orders to write records that wait for [`stored`](Self::stored).
     pub persists: Vec<u64>,
     /// Messages sent since the last call of [`sent`](Self::sent).
-    sent: Vec<(ReplicaId, Message)>,
+    sent: Vec<(ReplicaId, ReplicatorMessage)>,
     answers: Vec<(RequestId, Answer)>,
-    pub others: Vec<Output>,
+    pub others: Vec<ReplicatorOutput>,
     next: u64,
 }
 
@@ -53,7 +54,7 @@ pub fn epoch_id() -> EpochId {
 
 /// An acknowledgement of a whole push.
 pub fn ack(push: u64) -> Body {
-    Body::Ack { push, scope: Scope::All, counts: true, nacks: vec![] }
+    Body::Ack { push, scope: AckScope::All, counts: true, nacks: vec![] }
 }
 
 /// The push that a message names, and the number of the sending.
@@ -63,10 +64,10 @@ pub fn sent_as(name: u64) -> (u64, u64) {
 
 /// The refusal of the only entry of a push.
 pub fn nack(push: u64, nack: Nack) -> Body {
-    Body::Ack { push, scope: Scope::All, counts: true, nacks: vec![(0, nack)] }
+    Body::Ack { push, scope: AckScope::All, counts: true, nacks: vec![(0, nack)] }
 }
 
-pub fn insert(key: &str, word: &str, consistency: WriteConsistency) -> Request {
+pub fn insert(key: &str, word: &str, consistency: WriteConsistency) -> ReplicatorRequest {
     let word = word.to_owned();
     change::<Words, _>(key, consistency, move |set| set.insert(&word))
 }
@@ -75,8 +76,8 @@ pub fn change<T: DataType, R>(
     key: &str,
     consistency: WriteConsistency,
     f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
-) -> Request {
-    Request::Update(Update::new(&Key::<T>::new(key), consistency, f))
+) -> ReplicatorRequest {
+    ReplicatorRequest::Update(Update::new(&Key::<T>::new(key), consistency, f))
 }
 
 pub fn guarded<T: DataType, R>(
@@ -84,22 +85,22 @@ pub fn guarded<T: DataType, R>(
     key: &str,
     consistency: WriteConsistency,
     f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
-) -> Request {
+) -> ReplicatorRequest {
     let update = Update::new(&Key::<T>::new(key), consistency, f);
-    Request::Update(update.guarded(Guard { group: Group::new(group), term }))
+    ReplicatorRequest::Update(update.guarded(Guard { group: Group::new(group), term }))
 }
 
-pub fn get(key: &str, consistency: ReadConsistency) -> Request {
-    Request::Get { key: key.into(), shape: None, consistency }
+pub fn get(key: &str, consistency: ReadConsistency) -> ReplicatorRequest {
+    ReplicatorRequest::Get { key: key.into(), shape: None, consistency }
 }
 
 impl Bare {
     /// Node 0 of a first configuration with `members` members.
     pub fn of(members: usize) -> Self {
-        Self::with(members, Config::default())
+        Self::with(members, ReplicatorConfig::default())
     }
 
-    pub fn with(members: usize, config: Config) -> Self {
+    pub fn with(members: usize, config: ReplicatorConfig) -> Self {
         let mut bare = Self::loaded(config);
         if members > 0 {
             bare.found(first_epoch(members));
@@ -108,34 +109,38 @@ impl Bare {
     }
 
     /// Let in by membership, in no configuration. Durable data is loaded and empty.
-    pub fn joining(config: Config) -> Self {
+    pub fn joining(config: ReplicatorConfig) -> Self {
         let mut bare = Self::loaded(config);
         bare.members(3, &[], &[]);
         bare
     }
 
     /// Known to no node. Durable data is loaded and empty.
-    fn loaded(config: Config) -> Self {
+    fn loaded(config: ReplicatorConfig) -> Self {
         let durable = !config.durable_keys.is_empty();
         let mut bare = Self::unloaded(config);
         if durable {
-            bare.feed(Input::Loaded(vec![]));
+            bare.feed(ReplicatorInput::Loaded(vec![]));
         }
         bare
     }
 
-    pub fn unloaded(config: Config) -> Self {
+    pub fn unloaded(config: ReplicatorConfig) -> Self {
         Self::named(peer(0), config)
     }
 
-    pub fn named(me: ReplicaId, config: Config) -> Self {
-        Self::with_bug(me, config, Canary::none())
+    pub fn named(me: ReplicaId, config: ReplicatorConfig) -> Self {
+        Self::with_bug(me, config, FaultInjection::none())
     }
 
-    pub fn with_bug(me: ReplicaId, config: Config, canary: Canary) -> Self {
+    pub fn with_bug(
+        me: ReplicaId,
+        config: ReplicatorConfig,
+        fault_injection: FaultInjection,
+    ) -> Self {
         let mut registry = Registry::new();
         registry.register::<crate::acknowledged::TwoPhase>().expect("the only type of this name");
-        let setup = Setup { me, config, registry, seed: 7, canary };
+        let setup = ReplicatorParameters { me, config, registry, seed: 7, fault_injection };
         let second = Instant::from_nanos(1_000_000_000);
         let now = Now { mono: second, wall: WallTime::from_millis(START) };
         Self {
@@ -150,18 +155,18 @@ impl Bare {
     }
 
     pub fn found(&mut self, epoch: Arc<Epoch>) {
-        self.feed(Input::Found(epoch));
+        self.feed(ReplicatorInput::Found(epoch));
         self.persist_all();
         self.others.clear();
     }
 
     /// Feeds one batch of the driver: the input, then ticks that are due.
-    pub fn feed(&mut self, input: Input) {
+    pub fn feed(&mut self, input: ReplicatorInput) {
         self.feed_all(vec![input]);
     }
 
     /// Feeds several inputs as one batch of the driver.
-    pub fn feed_all(&mut self, inputs: Vec<Input>) {
+    pub fn feed_all(&mut self, inputs: Vec<ReplicatorInput>) {
         let mut out = Outbox::new();
         for input in inputs {
             self.replicator.handle(self.now, input, &mut out);
@@ -176,21 +181,21 @@ impl Bare {
             if self.replicator.next_deadline().is_none_or(|at| at > self.now.mono) {
                 return;
             }
-            self.replicator.handle(self.now, Input::Tick, &mut out);
+            self.replicator.handle(self.now, ReplicatorInput::Tick, &mut out);
             self.take(&mut out);
         }
         panic!("a deadline that never passes");
     }
 
-    fn take(&mut self, out: &mut Outbox<Output>) {
+    fn take(&mut self, out: &mut Outbox<ReplicatorOutput>) {
         for output in out.drain().collect::<Vec<_>>() {
             match output {
-                Output::Send { to, message, .. } => self.sent.push((to, message)),
-                Output::Reply { id, reply } => self.answers.push((id, reply)),
-                Output::Persist { id, .. } => self.persists.push(id),
-                Output::AskConsent { query, .. } => {
+                ReplicatorOutput::Send { to, message, .. } => self.sent.push((to, message)),
+                ReplicatorOutput::Reply { id, reply } => self.answers.push((id, reply)),
+                ReplicatorOutput::Persist { id, .. } => self.persists.push(id),
+                ReplicatorOutput::AskConsent { query, .. } => {
                     let mut more = Outbox::new();
-                    let consent = Input::Consent { query, remaining: vec![] };
+                    let consent = ReplicatorInput::Consent { query, remaining: vec![] };
                     self.replicator.handle(self.now, consent, &mut more);
                     self.take(&mut more);
                 }
@@ -216,19 +221,21 @@ impl Bare {
         self.now = Now { mono: at, wall: WallTime::from_millis(wall) };
     }
 
-    pub fn ask(&mut self, request: Request) -> RequestId {
+    pub fn ask(&mut self, request: ReplicatorRequest) -> RequestId {
         self.next += 1;
         let id = RequestId(self.next);
-        self.feed(Input::Request { id, request });
+        self.feed(ReplicatorInput::Request { id, request });
         id
     }
 
     /// Several requests in one batch of the driver.
-    pub fn batch(&mut self, requests: Vec<Request>) -> Vec<RequestId> {
+    pub fn batch(&mut self, requests: Vec<ReplicatorRequest>) -> Vec<RequestId> {
         let ids: Vec<RequestId> = (self.next + 1..).map(RequestId).take(requests.len()).collect();
         self.next += ids.len() as u64;
         let asked = ids.iter().zip(requests);
-        self.feed_all(asked.map(|(&id, request)| Input::Request { id, request }).collect());
+        self.feed_all(
+            asked.map(|(&id, request)| ReplicatorInput::Request { id, request }).collect(),
+        );
         ids
     }
 
@@ -248,7 +255,7 @@ impl Bare {
     }
 
     pub fn hear_in(&mut self, from: ReplicaId, epoch: Option<EpochId>, body: Body) {
-        self.feed(Input::Message { from, message: Message { epoch, body } });
+        self.feed(ReplicatorInput::Message { from, message: ReplicatorMessage { epoch, body } });
     }
 
     /// The answer to a request, if there is one. Asserts that there are not two.
@@ -260,7 +267,7 @@ impl Bare {
     }
 
     /// Sends a request and returns the answer, which must come at once.
-    pub fn now(&mut self, request: Request) -> Answer {
+    pub fn now(&mut self, request: ReplicatorRequest) -> Answer {
         let id = self.ask(request);
         self.answer(id).expect("answered at once")
     }
@@ -305,7 +312,7 @@ impl Bare {
     /// Reports that the store has written, or failed to write, the first open order.
     pub fn stored(&mut self, result: Result<(), ostraca_ddata::durable::StoreError>) {
         let id = self.persists.remove(0);
-        self.feed(Input::Persisted { id, result });
+        self.feed(ReplicatorInput::Persisted { id, result });
     }
 
     /// Reports that the store has written all open orders.
@@ -322,12 +329,12 @@ impl Bare {
             stopping: stopping.contains(&n),
             reachable: !unreachable.contains(&n),
         };
-        self.feed(Input::Members((0..all).map(peer).collect()));
+        self.feed(ReplicatorInput::Members((0..all).map(peer).collect()));
     }
 
     /// Seals this replica for a configuration without member `leaver`.
     pub fn seal(&mut self, members: usize, leaver: usize) -> Arc<Epoch> {
-        let change = Change { leave: vec![peer(leaver)], ..Change::default() };
+        let change = MembershipChange { leave: vec![peer(leaver)], ..MembershipChange::default() };
         let proposal = Arc::new(first_epoch(members).next(&change).expect("it may leave"));
         let ballot = Ballot { number: 1, node: peer(1) };
         let seal = EpochMessage::Seal { epoch: epoch_id(), ballot, proposal: proposal.clone() };

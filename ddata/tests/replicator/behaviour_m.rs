@@ -21,12 +21,13 @@
 use std::time::Duration;
 
 use ostraca_ddata::key::Pattern;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::MembershipChange;
 use ostraca_ddata::replicator::request::{
-    MinCap, ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
+    MinCap, ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, RequestError,
+    WriteConsistency as To,
 };
-use ostraca_ddata::sim::{Fault, Faults, LinkQuality, Links, NodeIndex};
+use ostraca_ddata::sim::{Fault, Faults, LinkQuality, LinkSet, NodeIndex};
 use ostraca_ddata::types::edit::EditError;
 use ostraca_ddata::types::{
     Flag, GCounter, LWWRegister, ORMap, ORMultiMap, ORSet, PNCounter, PNCounterMap,
@@ -39,9 +40,13 @@ use crate::node::replica;
 const TWO: To = To::To(2, secs(3));
 const ALL: To = To::All(secs(3));
 
-fn no_gossip() -> Config {
+fn no_gossip() -> ReplicatorConfig {
     let never = secs(1_000_000);
-    Config { gossip_interval: never, busy_gossip_interval: never, ..Config::default() }
+    ReplicatorConfig {
+        gossip_interval: never,
+        busy_gossip_interval: never,
+        ..ReplicatorConfig::default()
+    }
 }
 
 fn add(cluster: &mut Cluster, node: usize, key: &str, to: To, n: i128) {
@@ -72,13 +77,13 @@ fn m01_single_node_reads_writes_notifies_and_deletes() {
     add(&mut cluster, 0, "a", ALL, 1);
     assert_eq!(cluster.read::<PNCounter>(0, "a", Read::All(secs(1))).unwrap().value(), 5);
     let delete = cluster.delete(0, "a", WRITE_MAJORITY);
-    assert!(matches!(cluster.answer(delete), Ok(Reply::Deleted { .. })));
+    assert!(matches!(cluster.answer(delete), Ok(ReplicatorReply::Deleted { .. })));
     cluster.run(millis(1));
     assert_eq!(cluster.notices(early).len(), 4, "three values and the deletion");
     assert!(cluster.read::<PNCounter>(0, "a", Read::Local).is_none());
-    let keys = Request::Keys { prefix: String::new(), after: None, limit: 10 };
+    let keys = ReplicatorRequest::Keys { prefix: String::new(), after: None, limit: 10 };
     let keys = cluster.ask(0, keys);
-    assert_eq!(cluster.answer(keys), Ok(Reply::Keys(vec![])));
+    assert_eq!(cluster.answer(keys), Ok(ReplicatorReply::Keys(vec![])));
     add(&mut cluster, 0, "a", To::Local, 1);
     assert_eq!(count(&cluster, 0, "a"), 1, "the deleted count does not come back");
 }
@@ -125,7 +130,8 @@ fn m04_second_node_gets_data_and_notifies_its_subscriber() {
     add(&mut cluster, 0, "a", To::Local, 3);
     let subscription = cluster.subscribe(1, "a");
     cluster.introduce();
-    cluster.propose(0, Change { join: vec![replica(1, 1)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { join: vec![replica(1, 1)], ..MembershipChange::default() });
     cluster.run(secs(2));
     assert_eq!((count(&cluster, 1, "a"), cluster.notices(subscription).len()), (3, 1));
 }
@@ -262,7 +268,7 @@ fn m13_write_to_two_is_read_from_two_without_gossip() {
     let mut cluster = Plan { config: no_gossip(), ..Plan::of(3) }.start();
     let (second, third) = (vec![NodeIndex::new(1)], vec![NodeIndex::new(2)]);
     let links = [(second.clone(), third.clone()), (third, second)];
-    let links = links.map(|(from, to)| Links { from, to }).into();
+    let links = links.map(|(from, to)| LinkSet { from, to }).into();
     cluster.sim.fault(&Fault::Cut { links, span: None });
     add(&mut cluster, 1, "c", TWO, 3);
     assert_eq!([0, 1, 2].map(|n| count(&cluster, n, "c")), [3, 3, 0]);
@@ -321,7 +327,7 @@ fn m16_missed_change_blocks_no_later_change() {
 /// Runs random operations on every type, with pushes of deltas or of full states, and returns the
 /// values that a node reads in the end.
 fn random_operations(seed: u64, delta_enabled: bool) -> Vec<String> {
-    let config = Config { delta_enabled, ..Config::default() };
+    let config = ReplicatorConfig { delta_enabled, ..ReplicatorConfig::default() };
     let mut cluster = Plan { seed, config, ..Plan::of(4) }.start();
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = |below: u64| {
@@ -423,7 +429,11 @@ fn m20_node_that_missed_changes_is_repaired_by_the_next() {
 
 #[test]
 fn m21_joiner_gets_small_and_large_keys_in_small_frames() {
-    let config = Config { frame_bytes_max: 2_500, delta_enabled: false, ..Config::default() };
+    let config = ReplicatorConfig {
+        frame_bytes_max: 2_500,
+        delta_enabled: false,
+        ..ReplicatorConfig::default()
+    };
     let mut cluster = Plan { config, nodes: 3, started: 3, ..Plan::of(2) }.start();
     for n in 0..500 {
         add(&mut cluster, 0, &format!("small-{n}"), To::Local, 1);
@@ -435,7 +445,8 @@ fn m21_joiner_gets_small_and_large_keys_in_small_frames() {
     }
     cluster.settle(&[0, 1], secs(10));
     cluster.introduce();
-    cluster.propose(0, Change { join: vec![replica(2, 1)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { join: vec![replica(2, 1)], ..MembershipChange::default() });
     cluster.settle(&[0, 1, 2], secs(10));
     let longest = cluster.sent().values().map(|sent| sent.longest).max().unwrap();
     assert!(longest <= 2_500, "{longest}");
@@ -546,7 +557,8 @@ fn m24_values_never_change_while_a_member_leaves() {
     let subscription = cluster.subscribe(0, "*");
     cluster.run(millis(1));
     let told = cluster.notices(subscription).len();
-    cluster.propose(0, Change { leave: vec![replica(2, 1)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { leave: vec![replica(2, 1)], ..MembershipChange::default() });
     for _ in 0..200 {
         cluster.run(millis(20));
         assert_eq!(readings(&cluster), before, "values must not change");
@@ -554,15 +566,15 @@ fn m24_values_never_change_while_a_member_leaves() {
     assert_eq!(cluster.node(0).replicator.epochs().installed().unwrap().members().len(), 2);
     assert_eq!(cluster.notices(subscription).len(), told, "no change is notified");
     // The old state of the departed node is sent again, by itself and by another member.
-    use ostraca_ddata::replicator::wire::{Body, Content, Entry, Message};
+    use ostraca_ddata::replicator::wire::{Body, Entry, EntryContent, ReplicatorMessage};
     let epoch = cluster.node(0).replicator.epochs().id();
     for from in [replica(2, 1), replica(1, 1)] {
         for (key, value) in &old {
-            let content = Content::Full(value.state().encode().into());
+            let content = EntryContent::Full(value.state().encode().into());
             let shape = value.shape().to_string().into();
             let entry = Entry { index: 0, key: key.clone(), shape, guard: None, content };
             let body = Body::Write { push: 1, whole: true, entries: vec![entry].into() };
-            cluster.inject(0, from, Message { epoch, body });
+            cluster.inject(0, from, ReplicatorMessage { epoch, body });
         }
         cluster.run(secs(1));
         assert_eq!(readings(&cluster), before);
@@ -573,8 +585,8 @@ fn m24_values_never_change_while_a_member_leaves() {
     assert_eq!(readings(&cluster).0, 11);
 }
 
-fn on_disk() -> Config {
-    Config { durable_keys: vec![Pattern::new("d*")], ..Config::default() }
+fn on_disk() -> ReplicatorConfig {
+    ReplicatorConfig { durable_keys: vec![Pattern::new("d*")], ..ReplicatorConfig::default() }
 }
 
 fn restart_all(cluster: &mut Cluster, nodes: usize) {
@@ -590,7 +602,7 @@ fn restart_all(cluster: &mut Cluster, nodes: usize) {
 #[test]
 fn m25_only_durable_keys_survive_a_restart() {
     for write_behind_interval in [None, Some(millis(200))] {
-        let config = Config { write_behind_interval, ..on_disk() };
+        let config = ReplicatorConfig { write_behind_interval, ..on_disk() };
         let mut cluster = Plan { config, ..Plan::of(2) }.start();
         add(&mut cluster, 0, "d1", To::Local, 3);
         add(&mut cluster, 0, "e1", To::Local, 3);
@@ -606,12 +618,13 @@ fn m25_only_durable_keys_survive_a_restart() {
 #[test]
 fn m25_requests_wait_while_durable_data_is_loaded() {
     use crate::bare::{Bare, change, get};
-    use ostraca_ddata::durable::Record;
-    use ostraca_ddata::replicator::port::Input;
-    let mut former = Bare::named(replica(0, 1), Config::default());
+    use ostraca_ddata::durable::DurableRecord;
+    use ostraca_ddata::replicator::port::ReplicatorInput;
+    let mut former = Bare::named(replica(0, 1), ReplicatorConfig::default());
     let _ = former.now(change::<PNCounter, _>("d1", To::Local, |count| count.add(3)));
     let state = former.replicator.peek(&"d1".into()).unwrap().state().encode();
-    let record = Record::Data { key: "d1".into(), shape: "pn-counter".into(), group: None, state };
+    let record =
+        DurableRecord::Data { key: "d1".into(), shape: "pn-counter".into(), group: None, state };
     let mut bare = Bare::named(replica(0, 2), on_disk());
     let update = bare.ask(change::<PNCounter, _>("d1", To::Local, |count| count.add(4)));
     let read = bare.ask(get("d1", Read::Local));
@@ -621,7 +634,7 @@ fn m25_requests_wait_while_durable_data_is_loaded() {
         (None, None),
         "no replies before the data is loaded"
     );
-    bare.feed(Input::Loaded(vec![record]));
+    bare.feed(ReplicatorInput::Loaded(vec![record]));
     assert_eq!(got::<PNCounter>(bare.answer(read).unwrap()).unwrap().value(), 7);
     assert_eq!(bare.answer(update), None, "no reply before it is on disk");
     bare.persist_all();
@@ -669,7 +682,8 @@ fn m26_departed_member_with_old_disk_changes_nothing() {
         add(&mut cluster, node, "d1", ALL, 1);
     }
     cluster.run(secs(1));
-    cluster.propose(0, Change { leave: vec![replica(2, 1)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { leave: vec![replica(2, 1)], ..MembershipChange::default() });
     cluster.run(secs(5));
     cluster.crash(2);
     add(&mut cluster, 0, "d1", ALL, 1);
@@ -679,7 +693,8 @@ fn m26_departed_member_with_old_disk_changes_nothing() {
     cluster.restart(2);
     cluster.run(millis(100));
     cluster.introduce();
-    cluster.propose(0, Change { join: vec![replica(2, 2)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { join: vec![replica(2, 2)], ..MembershipChange::default() });
     cluster.run(secs(5));
     cluster.settle(&[0, 1, 2], secs(5));
     assert_eq!(count(&cluster, 0, "d1"), 10, "the old value is not resurrected");
@@ -702,7 +717,7 @@ fn p56_two_hundred_updates_of_two_callers_lose_nothing() {
 
 #[test]
 fn p57_defaults_are_the_documented_ones() {
-    let config = Config::default();
+    let config = ReplicatorConfig::default();
     assert_eq!(config.gossip_interval, secs(1));
     assert_eq!(config.busy_gossip_interval, millis(100));
     assert_eq!((config.max_delta_elements, config.direct_push_limit), (500, 100));
@@ -740,7 +755,7 @@ fn p59_typed_key_has_its_type_and_unsubscribe_ends_notices() {
     cluster.run(millis(1));
     let told = cluster.notices(subscription).len();
     assert_eq!(told, 5);
-    cluster.ask(0, Request::Unsubscribe(subscription));
+    cluster.ask(0, ReplicatorRequest::Unsubscribe(subscription));
     add(&mut cluster, 0, "c", ALL, 1);
     cluster.run(secs(1));
     assert_eq!(cluster.notices(subscription).len(), told, "no notice after unsubscribing");

@@ -7,39 +7,41 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_ddata::bug::Canary;
 use ostraca_ddata::data::{Registry, Value};
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::{Group, Key, KeyName, Pattern};
-use ostraca_ddata::replicator::Setup;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, EpochSettings, Outcome};
-use ostraca_ddata::replicator::port::{Alarm, Peer};
-use ostraca_ddata::replicator::request::{
-    Guard, Notice, ReadConsistency, Reply, Request, RequestError, RequestId, SubscriptionId,
-    Update, WriteConsistency,
+use ostraca_ddata::replicator::ReplicatorParameters;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::{
+    Epoch, EpochId, EpochSettings, MembershipChange, ProposalOutcome,
 };
-use ostraca_ddata::replicator::stats::Stats;
-use ostraca_ddata::replicator::wire::Message;
+use ostraca_ddata::replicator::port::{Peer, ReplicatorAlarm};
+use ostraca_ddata::replicator::request::{
+    Guard, ReadConsistency, ReplicatorReply, ReplicatorRequest, RequestError, RequestId,
+    SubscriptionId, SubscriptionNotice, Update, WriteConsistency,
+};
+use ostraca_ddata::replicator::stats::ReplicatorStats;
+use ostraca_ddata::replicator::wire::ReplicatorMessage;
 use ostraca_ddata::sim::{
-    Fault, Faults, LaneRule, NodeIndex, Observer, Orders, Setup as SimSetup, Simulation, View,
-    Violation,
+    Fault, Faults, InvariantViolation, LaneRule, NodeIndex, Observer, Orders, Simulation,
+    SimulationSetup as SimSetup, SimulationView,
 };
 use ostraca_ddata::types::edit::{Edit, EditError};
 use ostraca_ddata::types::{DataType, Term};
 
 use crate::node::{Command, Event, Node, Sent, replica};
 
-pub type Answer = Result<Reply, RequestError>;
+pub type Answer = Result<ReplicatorReply, RequestError>;
 
 /// All events that the nodes have emitted so far.
 #[derive(Default)]
 pub struct Log {
     pub answers: BTreeMap<RequestId, Answer>,
-    pub notices: BTreeMap<SubscriptionId, Vec<Notice>>,
+    pub notices: BTreeMap<SubscriptionId, Vec<SubscriptionNotice>>,
     pub installed: Vec<(NodeIndex, Arc<Epoch>)>,
-    pub outcomes: Vec<(NodeIndex, Outcome)>,
-    pub alarms: Vec<(NodeIndex, Alarm)>,
+    pub outcomes: Vec<(NodeIndex, ProposalOutcome)>,
+    pub alarms: Vec<(NodeIndex, ReplicatorAlarm)>,
 }
 
 #[derive(Clone, Default)]
@@ -48,16 +50,16 @@ pub struct Watcher(pub Rc<RefCell<Log>>);
 impl Observer<Node> for Watcher {
     fn event(
         &mut self,
-        _: &View<'_, Node>,
+        _: &SimulationView<'_, Node>,
         node: NodeIndex,
         event: &Event,
         _: &mut Orders<Node>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         let mut log = self.0.borrow_mut();
         match event {
             Event::Replied(id, reply) => {
                 if log.answers.insert(*id, reply.clone()).is_some() {
-                    return Err(Violation::new(format!("{id:?} was answered twice")));
+                    return Err(InvariantViolation::new(format!("{id:?} was answered twice")));
                 }
             }
             Event::Notified(id, notice) => {
@@ -82,9 +84,9 @@ pub struct Plan {
     pub nodes: usize,
     pub started: usize,
     pub members: usize,
-    pub config: Config,
+    pub config: ReplicatorConfig,
     pub faults: Faults,
-    pub canary: Canary,
+    pub fault_injection: FaultInjection,
     pub registry: Registry,
 }
 
@@ -97,9 +99,9 @@ impl Plan {
             nodes,
             started: nodes,
             members: nodes,
-            config: Config::default(),
+            config: ReplicatorConfig::default(),
             faults: Faults::none(),
-            canary: Canary::none(),
+            fault_injection: FaultInjection::none(),
             registry: Registry::new(),
         }
     }
@@ -129,7 +131,8 @@ pub fn first_epoch(members: usize) -> Arc<Epoch> {
 
 impl Cluster {
     pub fn new(plan: Plan) -> Self {
-        let Plan { seed, nodes, started, members, config, faults, canary, registry } = plan;
+        let Plan { seed, nodes, started, members, config, faults, fault_injection, registry } =
+            plan;
         let watcher = Watcher::default();
         let log = watcher.0.clone();
         let setup = SimSetup {
@@ -139,12 +142,12 @@ impl Cluster {
             ..SimSetup::new(seed, nodes)
         };
         let sim = Simulation::new(setup, watcher, move |boot| {
-            let setup = Setup {
+            let setup = ReplicatorParameters {
                 me: replica(boot.node.get(), boot.incarnation),
                 config: config.clone(),
                 registry: registry.clone(),
                 seed: boot.seed,
-                canary,
+                fault_injection,
             };
             Node::new(setup, boot.disk).counting()
         });
@@ -166,7 +169,7 @@ impl Cluster {
         self.sim.process(NodeIndex::new(node)).expect("the node runs")
     }
 
-    pub fn ask(&mut self, node: usize, request: Request) -> RequestId {
+    pub fn ask(&mut self, node: usize, request: ReplicatorRequest) -> RequestId {
         self.next += 1;
         let id = RequestId(self.next);
         self.command(node, Command::Request(id, request));
@@ -180,7 +183,7 @@ impl Cluster {
         consistency: WriteConsistency,
         f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
     ) -> RequestId {
-        self.ask(node, Request::Update(Update::new(&Key::<T>::new(key), consistency, f)))
+        self.ask(node, ReplicatorRequest::Update(Update::new(&Key::<T>::new(key), consistency, f)))
     }
 
     pub fn guarded<T: DataType, R>(
@@ -193,29 +196,32 @@ impl Cluster {
     ) -> RequestId {
         let update = Update::new(&Key::<T>::new(key), consistency, f);
         let update = update.guarded(Guard { group: Group::new(group), term });
-        self.ask(node, Request::Update(update))
+        self.ask(node, ReplicatorRequest::Update(update))
     }
 
     pub fn get(&mut self, node: usize, key: &str, consistency: ReadConsistency) -> RequestId {
-        self.ask(node, Request::Get { key: key.into(), shape: None, consistency })
+        self.ask(node, ReplicatorRequest::Get { key: key.into(), shape: None, consistency })
     }
 
     pub fn delete(&mut self, node: usize, key: &str, consistency: WriteConsistency) -> RequestId {
-        self.ask(node, Request::Delete { key: key.into(), consistency })
+        self.ask(node, ReplicatorRequest::Delete { key: key.into(), consistency })
     }
 
     pub fn fence(&mut self, node: usize, group: &str, term: Term, within: Duration) -> RequestId {
-        self.ask(node, Request::Fence { group: Group::new(group), term, within })
+        self.ask(node, ReplicatorRequest::Fence { group: Group::new(group), term, within })
     }
 
     pub fn subscribe(&mut self, node: usize, pattern: &str) -> SubscriptionId {
         self.next += 1;
         let subscription = SubscriptionId(self.next);
-        self.ask(node, Request::Subscribe { subscription, pattern: Pattern::new(pattern) });
+        self.ask(
+            node,
+            ReplicatorRequest::Subscribe { subscription, pattern: Pattern::new(pattern) },
+        );
         subscription
     }
 
-    pub fn propose(&mut self, node: usize, change: Change) {
+    pub fn propose(&mut self, node: usize, change: MembershipChange) {
         self.command(node, Command::Propose(change));
     }
 
@@ -283,7 +289,7 @@ impl Cluster {
         since
     }
 
-    pub fn stats(&self, node: usize) -> Stats {
+    pub fn stats(&self, node: usize) -> ReplicatorStats {
         self.node(node).replicator.stats()
     }
 
@@ -309,7 +315,7 @@ impl Cluster {
         got(self.answer(id))
     }
 
-    pub fn inject(&mut self, node: usize, from: ReplicaId, message: Message) {
+    pub fn inject(&mut self, node: usize, from: ReplicaId, message: ReplicatorMessage) {
         self.command(node, Command::Inject(from, message));
     }
 
@@ -330,7 +336,7 @@ impl Cluster {
         self.log.borrow().answers.get(&id).cloned()
     }
 
-    pub fn notices(&self, subscription: SubscriptionId) -> Vec<Notice> {
+    pub fn notices(&self, subscription: SubscriptionId) -> Vec<SubscriptionNotice> {
         self.log.borrow().notices.get(&subscription).cloned().unwrap_or_default()
     }
 
@@ -374,7 +380,7 @@ pub const READ_MAJORITY: ReadConsistency = ReadConsistency::majority(secs(3));
 /// The value of a read that succeeded.
 pub fn got<T: DataType>(answer: Answer) -> Option<T> {
     match answer {
-        Ok(Reply::Got { value, .. }) => {
+        Ok(ReplicatorReply::Got { value, .. }) => {
             value.map(|value| value.get().expect("the key has this type"))
         }
         other => panic!("not a value: {other:?}"),

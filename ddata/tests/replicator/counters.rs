@@ -4,8 +4,8 @@
 use ostraca_ddata::causal::COUNTER_MAX;
 use ostraca_ddata::clock::HybridTimestamp;
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::request::{Reply, RequestError, WriteConsistency as To};
-use ostraca_ddata::replicator::wire::{Body, Content, Entry, Nack};
+use ostraca_ddata::replicator::request::{ReplicatorReply, RequestError, WriteConsistency as To};
+use ostraca_ddata::replicator::wire::{Body, Entry, EntryContent, Nack};
 use ostraca_ddata::types::edit::{Author, EditError};
 use ostraca_ddata::types::{Causal, DataType, LWWRegister, PNCounter};
 
@@ -37,7 +37,7 @@ fn near_last<T: DataType>(
 }
 
 fn entry<T: DataType>(key: &str, value: &Causal<T>) -> Entry {
-    let content = Content::Full(value.encode().into());
+    let content = EntryContent::Full(value.encode().into());
     let shape = T::shape().to_string().into();
     Entry { index: 0, key: key.into(), shape, guard: None, content }
 }
@@ -119,7 +119,7 @@ fn total_near_the_end_fails_only_the_add_that_overflows() {
     assert!(matches!(*error.0, EditError::Overflow), "{}", error.0);
     bare.sent();
     let counted = bare.now(change::<PNCounter, _>("k", To::Local, |counter| counter.add(-1)));
-    assert!(matches!(counted, Ok(Reply::Updated { .. })), "{counted:?}");
+    assert!(matches!(counted, Ok(ReplicatorReply::Updated { .. })), "{counted:?}");
     assert!(is_taken(bare.pushes().remove(0).2));
 }
 

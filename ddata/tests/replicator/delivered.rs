@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::key::Group;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochMessage, EpochSettings};
-use ostraca_ddata::replicator::port::{Input, Peer};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochMessage, EpochSettings, MembershipChange};
+use ostraca_ddata::replicator::port::{Peer, ReplicatorInput};
 use ostraca_ddata::replicator::request::{
-    Reply, Request, RequestError, RequestId, WriteConsistency as To,
+    ReplicatorReply, ReplicatorRequest, RequestError, RequestId, WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Answer, At, Body, Scope};
+use ostraca_ddata::replicator::wire::{AckScope, At, Body, QueryAnswer};
 use ostraca_ddata::types::{LWWRegister, Term};
 
 use crate::bare::{Bare, ack, change, epoch_id, guarded, insert, peer};
@@ -22,7 +22,7 @@ use crate::cluster::{WRITE_MAJORITY, first_epoch, millis, secs};
 const SETTLED: Duration = millis(100);
 
 fn flush(bare: &mut Bare) -> RequestId {
-    bare.ask(Request::FlushChanges { within: secs(60) })
+    bare.ask(ReplicatorRequest::FlushChanges { within: secs(60) })
 }
 
 /// Answers every comparison that was sent since the last call with `Same`, and returns their
@@ -34,7 +34,7 @@ fn say_the_same(bare: &mut Bare) -> usize {
     };
     let asked: Vec<_> = bare.sent().into_iter().filter_map(live).collect();
     for (to, session) in &asked {
-        let (answer, promises) = (Answer::Same.into(), vec![]);
+        let (answer, promises) = (QueryAnswer::Same.into(), vec![]);
         let body = Body::Compared { session: *session, at: At::Live, answer, promises };
         bare.hear_in(*to, Some(epoch_id()), body);
     }
@@ -57,14 +57,14 @@ fn comparison_does_not_confirm_unsettled_changes() {
     assert!(bare.now.mono < changed + SETTLED, "the push is given up before the change settles");
     let flush = flush(&mut bare);
     say_the_same(&mut bare); // comparisons from before the flush
-    bare.feed(Input::LinkUp(peer(1)));
+    bare.feed(ReplicatorInput::LinkUp(peer(1)));
     assert!(bare.now.mono < changed + SETTLED);
     assert_eq!(say_the_same(&mut bare), 1, "a link that comes up starts a comparison");
     assert_eq!(bare.answer(flush), None, "the change was not in those sums");
     while say_the_same(&mut bare) == 0 || bare.now.mono < changed + 2 * SETTLED {
         bare.pass(millis(10));
     }
-    assert_eq!(bare.answer(flush), Some(Ok(Reply::Flushed)));
+    assert_eq!(bare.answer(flush), Some(Ok(ReplicatorReply::Flushed)));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn changes_before_the_first_configuration_delay_a_flush() {
     bare.hear(1, ack(push));
     assert_eq!(bare.answer(flush), None, "one of two peers holds it");
     bare.hear(2, ack(push));
-    assert_eq!(bare.answer(flush), Some(Ok(Reply::Flushed)));
+    assert_eq!(bare.answer(flush), Some(Ok(ReplicatorReply::Flushed)));
 }
 
 /// Regression test: a push whose request was answered within its own batch never ended.
@@ -102,10 +102,10 @@ fn push_ends_if_its_request_is_answered_within_the_batch() {
     let id = RequestId(77);
     let all = |n| Peer { id: peer(n), stopping: false, reachable: true };
     bare.feed_all(vec![
-        Input::Request { id, request: insert("k", "tea", To::To(1, secs(3))) },
-        Input::Members((0..3).map(all).collect()), // makes the replica count again
+        ReplicatorInput::Request { id, request: insert("k", "tea", To::To(1, secs(3))) },
+        ReplicatorInput::Members((0..3).map(all).collect()), // makes the replica count again
     ]);
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Updated { .. }))));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Updated { .. }))));
     let (push, _) = bare.push_to_all(3);
     bare.hear(1, ack(push));
     bare.hear(2, ack(push));
@@ -119,8 +119,8 @@ fn partially_counted_ack_is_asked_again_for_the_rest() {
         bare.batch(vec![insert("a", "tea", WRITE_MAJORITY), insert("b", "tea", WRITE_MAJORITY)]);
     let (push, entries) = bare.push_to_all(3);
     assert_eq!(entries.len(), 2);
-    bare.hear(2, Body::Ack { push, scope: Scope::All, counts: false, nacks: vec![] });
-    let scope = Scope::Only(vec![entries[0].index]);
+    bare.hear(2, Body::Ack { push, scope: AckScope::All, counts: false, nacks: vec![] });
+    let scope = AckScope::Only(vec![entries[0].index]);
     bare.hear(2, Body::Ack { push, scope, counts: true, nacks: vec![] });
     let answered = |bare: &Bare| ids.iter().filter(|id| bare.answer(**id).is_some()).count();
     assert_eq!(answered(&bare), 1);
@@ -132,14 +132,14 @@ fn partially_counted_ack_is_asked_again_for_the_rest() {
         .find(|(to, _, all)| *to == peer(2) && all.iter().any(|e| e.index == entries[1].index))
         .expect("a peer whose answer did not count is asked again");
     assert_eq!(asked.len(), 1, "only the uncounted entry is asked for: {asked:?}");
-    let scope = Scope::Only(vec![entries[1].index]);
+    let scope = AckScope::Only(vec![entries[1].index]);
     bare.hear(2, Body::Ack { push: again, scope, counts: true, nacks: vec![] });
     assert_eq!(answered(&bare), 2);
 }
 
 #[test]
 fn request_for_all_asks_all_members_after_an_install() {
-    let config = Config { direct_push_limit: 2, ..Config::default() };
+    let config = ReplicatorConfig { direct_push_limit: 2, ..ReplicatorConfig::default() };
     let few = EpochSettings { voter_limit: 20, ..EpochSettings::default() };
     let members = (0..40).map(peer).collect();
     let first = Arc::new(Epoch::founding(epoch_id(), members, few).expect("a valid configuration"));
@@ -147,7 +147,7 @@ fn request_for_all_asks_all_members_after_an_install() {
     bare.found(first.clone());
     bare.ask(insert("k", "tea", To::All(secs(3))));
     assert_eq!(bare.pushes().len(), 39);
-    let change = Change { leave: vec![peer(39)], ..Change::default() };
+    let change = MembershipChange { leave: vec![peer(39)], ..MembershipChange::default() };
     let next = Arc::new(first.next(&change).unwrap());
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: next }));
     let mut asked: Vec<_> = bare.pushes().into_iter().map(|(to, ..)| to).collect();

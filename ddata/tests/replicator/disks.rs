@@ -1,23 +1,23 @@
 //! The durable store: failed writes, records that must be on disk before a message leaves, and the
 //! records that are loaded at the start.
 
-use ostraca_ddata::durable::{Record, StoreError};
+use ostraca_ddata::durable::{DurableRecord, StoreError};
 use ostraca_ddata::key::{Group, Pattern};
 use ostraca_ddata::machine::Machine as _;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Ballot, Change, EpochConfig, EpochMessage};
-use ostraca_ddata::replicator::port::{Input, Output};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::{Ballot, EpochConfig, EpochMessage, MembershipChange};
+use ostraca_ddata::replicator::port::{ReplicatorInput, ReplicatorOutput};
 use ostraca_ddata::replicator::request::{
     ReadConsistency as Read, RequestError, WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Answer, At, Body, Query};
+use ostraca_ddata::replicator::wire::{At, Body, Query, QueryAnswer};
 use ostraca_ddata::types::Term;
 
 use crate::bare::{Bare, ack, epoch_id, get, insert, peer};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, secs};
 
-fn on_disk() -> Config {
-    Config { durable_keys: vec![Pattern::new("d*")], ..Config::default() }
+fn on_disk() -> ReplicatorConfig {
+    ReplicatorConfig { durable_keys: vec![Pattern::new("d*")], ..ReplicatorConfig::default() }
 }
 
 fn full() -> Result<(), StoreError> {
@@ -26,7 +26,7 @@ fn full() -> Result<(), StoreError> {
 
 /// Member 1 asks for the seal of a configuration without member 2.
 fn seal(bare: &mut Bare) {
-    let change = Change { leave: vec![peer(2)], ..Change::default() };
+    let change = MembershipChange { leave: vec![peer(2)], ..MembershipChange::default() };
     let proposal = std::sync::Arc::new(first_epoch(3).next(&change).unwrap());
     let ballot = Ballot { number: 1, node: peer(1) };
     bare.hear(1, Body::Epoch(EpochMessage::Seal { epoch: epoch_id(), ballot, proposal }));
@@ -40,7 +40,7 @@ fn sealed(bare: &mut Bare) -> usize {
 #[test]
 fn vote_is_not_sent_before_it_is_on_disk() {
     let epoch = EpochConfig { abandoned_after: secs(1_000), ..EpochConfig::default() };
-    let mut bare = Bare::with(3, Config { epoch, ..on_disk() });
+    let mut bare = Bare::with(3, ReplicatorConfig { epoch, ..on_disk() });
     seal(&mut bare);
     bare.stored(full());
     assert_eq!(sealed(&mut bare), 0);
@@ -63,7 +63,7 @@ fn vote_is_not_sent_before_it_is_on_disk() {
 #[test]
 fn replica_with_unwritten_vote_does_not_count() {
     let mut bare = Bare::joining(on_disk());
-    bare.feed(Input::Found(first_epoch(3)));
+    bare.feed(ReplicatorInput::Found(first_epoch(3)));
     while !bare.persists.is_empty() {
         bare.stored(full());
     }
@@ -71,7 +71,7 @@ fn replica_with_unwritten_vote_does_not_count() {
     let (push, _) = bare.push_to_all(3);
     bare.hear(1, ack(push));
     assert_eq!(bare.answer(id), None, "one of three: its own answer does not count");
-    let mut other = Bare::named(peer(1), Config::default());
+    let mut other = Bare::named(peer(1), ReplicatorConfig::default());
     other.found(first_epoch(3));
     other.ask(insert("k", "milk", WRITE_MAJORITY));
     let (_, push, entries) = other.pushes().remove(0);
@@ -88,18 +88,18 @@ fn replica_with_unwritten_vote_does_not_count() {
     bare.pass(secs(1));
     bare.persist_all();
     assert!(matches!(bare.answer(id), Some(Ok(_))), "it counts itself once the vote is on disk");
-    let alarms = bare.others.iter().filter(|o| matches!(o, Output::Alarm(_))).count();
+    let alarms = bare.others.iter().filter(|o| matches!(o, ReplicatorOutput::Alarm(_))).count();
     assert_eq!((alarms, bare.replicator.stats().store_failures > 0), (1, true));
 }
 
 // ── loading ──
 
-fn record(key: &str, shape: &str, state: Vec<u8>) -> Record {
-    Record::Data { key: key.into(), shape: shape.into(), group: None, state }
+fn record(key: &str, shape: &str, state: Vec<u8>) -> DurableRecord {
+    DurableRecord::Data { key: key.into(), shape: shape.into(), group: None, state }
 }
 
 fn good() -> Vec<u8> {
-    let mut former = Bare::named(peer(9), Config::default());
+    let mut former = Bare::named(peer(9), ReplicatorConfig::default());
     let _ = former.now(insert("d1", "tea", To::Local));
     former.replicator.peek(&"d1".into()).unwrap().state().encode()
 }
@@ -108,7 +108,7 @@ fn good() -> Vec<u8> {
 fn undecodable_record_stops_the_replica_and_is_named() {
     let promise = |name: &str, number| {
         let term = Term { number, owner: peer(9) };
-        Record::Promise { group: Group::new(name), term }
+        DurableRecord::Promise { group: Group::new(name), term }
     };
     for (bad, said) in [
         (record("d2", "or-set", vec![0xff, 1, 2]), "key `d2`"),
@@ -120,14 +120,16 @@ fn undecodable_record_stops_the_replica_and_is_named() {
     ] {
         let mut bare = Bare::unloaded(on_disk());
         let waiting = bare.ask(get("d1", Read::Local));
-        bare.feed(Input::Loaded(vec![record("d1", "or-set", good()), bad.clone(), bad]));
-        let [Output::LoadFailed(error)] = &bare.others[..] else { panic!("{:?}", bare.others) };
+        bare.feed(ReplicatorInput::Loaded(vec![record("d1", "or-set", good()), bad.clone(), bad]));
+        let [ReplicatorOutput::LoadFailed(error)] = &bare.others[..] else {
+            panic!("{:?}", bare.others)
+        };
         assert_eq!(error.failed, 2);
         assert!(error.to_string().contains(said), "{error}");
         assert_eq!(bare.answer(waiting), Some(Err(RequestError::NotLoaded)));
         let write = bare.now(insert("d1", "milk", To::Local));
         assert_eq!(write, Err(RequestError::NotLoaded));
-        bare.feed(Input::Found(first_epoch(3)));
+        bare.feed(ReplicatorInput::Found(first_epoch(3)));
         bare.hear(1, Body::Compare { session: 1, at: At::Live, query: Query::Leaves(vec![1]) });
         bare.pass(secs(10));
         assert_eq!(
@@ -142,7 +144,7 @@ fn undecodable_record_stops_the_replica_and_is_named() {
 #[test]
 fn written_records_are_loaded_and_served() {
     let mut bare = Bare::unloaded(on_disk());
-    bare.feed(Input::Loaded(vec![record("d1", "or-set", good())]));
+    bare.feed(ReplicatorInput::Loaded(vec![record("d1", "or-set", good())]));
     assert!(bare.holds("d1", "tea") && bare.others.is_empty());
 }
 
@@ -150,7 +152,7 @@ fn written_records_are_loaded_and_served() {
 
 /// The entries that another member pushes when it inserts this word.
 fn written(key: &str, word: &str) -> Vec<ostraca_ddata::replicator::wire::Entry> {
-    let mut other = Bare::named(peer(1), Config::default());
+    let mut other = Bare::named(peer(1), ReplicatorConfig::default());
     other.found(first_epoch(3));
     other.ask(insert(key, word, WRITE_MAJORITY));
     other.pushes().remove(0).2
@@ -173,14 +175,14 @@ fn unawaited_repairs_are_written_to_disk() {
 #[test]
 fn sync_ends_when_everything_is_on_disk() {
     let mut bare = Bare::joining(on_disk());
-    let mut source = Bare::named(peer(1), Config::default());
+    let mut source = Bare::named(peer(1), ReplicatorConfig::default());
     source.found(first_epoch(3));
     for n in 0..30 {
         let _ = source.now(insert(&format!("d{n}"), "tea", To::Local));
     }
-    bare.feed(Input::Message {
+    bare.feed(ReplicatorInput::Message {
         from: peer(1),
-        message: ostraca_ddata::replicator::wire::Message {
+        message: ostraca_ddata::replicator::wire::ReplicatorMessage {
             epoch: Some(epoch_id()),
             body: Body::Epoch(EpochMessage::Install { epoch: first_epoch(3) }),
         },
@@ -195,7 +197,7 @@ fn sync_ends_when_everything_is_on_disk() {
         }
         for (to, body) in source.sent() {
             let ours = matches!(&body, Body::Compared { at: At::Synced(_), .. });
-            let gone = |answer: &Answer| *answer == Answer::Gone;
+            let gone = |answer: &QueryAnswer| *answer == QueryAnswer::Gone;
             assert!(!matches!(&body, Body::Compared { answer, .. } if gone(answer)));
             if to == peer(0) && ours {
                 bare.hear(1, body);
@@ -204,7 +206,7 @@ fn sync_ends_when_everything_is_on_disk() {
         bare.pass(std::time::Duration::from_millis(5));
     }
     assert!(bare.holds("d29", "tea"));
-    let synced = |bare: &Bare| bare.others.contains(&Output::Synced(epoch_id()));
+    let synced = |bare: &Bare| bare.others.contains(&ReplicatorOutput::Synced(epoch_id()));
     assert!(!synced(&bare), "nothing of it is on disk");
     while bare.persists.len() > 1 {
         bare.stored(full());

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ostraca_ddata::clock::WallTime;
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::request::WriteConsistency as To;
 use ostraca_ddata::replicator::wire::Body;
 
@@ -24,7 +24,7 @@ fn sessions(bare: &mut Bare) -> BTreeSet<u64> {
 }
 
 /// Number of comparisons that a node begins within this time, a minute after its start.
-fn comparisons(config: Config, change: bool, within: Duration) -> usize {
+fn comparisons(config: ReplicatorConfig, change: bool, within: Duration) -> usize {
     let mut bare = Bare::with(2, config);
     bare.pass(secs(60)); // the first ones stay unanswered and are given up
     let earlier = sessions(&mut bare);
@@ -37,17 +37,18 @@ fn comparisons(config: Config, change: bool, within: Duration) -> usize {
 
 #[test]
 fn replicas_are_compared_at_the_gossip_interval() {
-    let config = |gossip_interval| Config { gossip_interval, ..Config::default() };
+    let config =
+        |gossip_interval| ReplicatorConfig { gossip_interval, ..ReplicatorConfig::default() };
     assert_eq!(comparisons(config(secs(1_000)), false, secs(100)), 0);
     assert!(comparisons(config(secs(1)), false, secs(100)) > 0);
 }
 
 #[test]
 fn change_brings_the_next_comparison_forward() {
-    let config = |busy_gossip_interval| Config {
+    let config = |busy_gossip_interval| ReplicatorConfig {
         gossip_interval: NEVER,
         busy_gossip_interval,
-        ..Config::default()
+        ..ReplicatorConfig::default()
     };
     assert_eq!(comparisons(config(NEVER), true, millis(900)), 0);
     assert_eq!(comparisons(config(millis(100)), false, millis(900)), 0);
@@ -57,7 +58,7 @@ fn change_brings_the_next_comparison_forward() {
 #[test]
 fn message_has_at_most_max_delta_elements() {
     for (max_delta_elements, messages) in [(500, 1), (3, 4)] {
-        let config = Config { max_delta_elements, ..Config::default() };
+        let config = ReplicatorConfig { max_delta_elements, ..ReplicatorConfig::default() };
         let mut bare = Bare::with(2, config);
         bare.sent();
         bare.batch((0..10).map(|n| insert(&format!("k{n}"), "tea", To::Local)).collect());
@@ -75,7 +76,8 @@ fn message_has_at_most_max_delta_elements() {
 #[test]
 fn stamp_beyond_max_clock_skew_is_not_adopted() {
     for (max_clock_skew, impossible) in [(secs(60), 0), (secs(10), 1)] {
-        let mut bare = Bare::with(3, Config { max_clock_skew, ..Config::default() });
+        let mut bare =
+            Bare::with(3, ReplicatorConfig { max_clock_skew, ..ReplicatorConfig::default() });
         let mut ahead = other(1);
         ahead.now.wall = WallTime::from_millis(START + 30_000);
         let entries = pushed(&mut ahead, set("k", "from the future"));

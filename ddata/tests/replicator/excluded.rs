@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use ostraca_ddata::key::Group;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochMessage, EpochSettings};
-use ostraca_ddata::replicator::port::Output;
-use ostraca_ddata::replicator::request::{Request, RequestError, WriteConsistency as To};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochMessage, EpochSettings, MembershipChange};
+use ostraca_ddata::replicator::port::ReplicatorOutput;
+use ostraca_ddata::replicator::request::{ReplicatorRequest, RequestError, WriteConsistency as To};
 use ostraca_ddata::replicator::wire::Body;
 use ostraca_ddata::types::Term;
 
 use crate::bare::{Bare, epoch_id, get, insert, peer};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, secs};
 
-fn fence(number: u64) -> Request {
+fn fence(number: u64) -> ReplicatorRequest {
     let term = Term { number, owner: peer(0) };
-    Request::Fence { group: Group::new("g-"), term, within: secs(3) }
+    ReplicatorRequest::Fence { group: Group::new("g-"), term, within: secs(3) }
 }
 
 #[test]
@@ -26,14 +26,15 @@ fn excluded_replica_ends_all_requests_at_once() {
         bare.ask(insert("k", "tea", WRITE_MAJORITY)),
         bare.ask(get("k", READ_MAJORITY)),
         bare.ask(fence(1)),
-        bare.ask(Request::FlushChanges { within: secs(3) }),
+        bare.ask(ReplicatorRequest::FlushChanges { within: secs(3) }),
     ];
     assert!(ids.iter().all(|id| bare.answer(*id).is_none()), "all requests are open");
     let leave = vec![peer(0)];
-    let next = first_epoch(5).next(&Change { leave, ..Change::default() }).unwrap();
+    let next =
+        first_epoch(5).next(&MembershipChange { leave, ..MembershipChange::default() }).unwrap();
     let epoch = next.id();
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: Arc::new(next) }));
-    assert!(bare.others.contains(&Output::Excluded(epoch)));
+    assert!(bare.others.contains(&ReplicatorOutput::Excluded(epoch)));
     for id in ids {
         assert_eq!(bare.answer(id), Some(Err(RequestError::Excluded { epoch })));
     }
@@ -78,7 +79,7 @@ fn refusal_of_a_non_voter_ends_no_fence() {
 /// nodes would stay silent.
 #[test]
 fn joiner_sends_the_configuration_to_its_members() {
-    let mut bare = Bare::joining(Config::default());
+    let mut bare = Bare::joining(ReplicatorConfig::default());
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: of_the_others() }));
     assert!(!bare.replicator.epochs().is_member());
     bare.sent();

@@ -25,12 +25,13 @@
 //! | 15 one failure for every exception | here |
 
 use ostraca_ddata::key::Pattern;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::MembershipChange;
 use ostraca_ddata::replicator::request::{
-    ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
+    ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, RequestError,
+    WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Body, Content};
+use ostraca_ddata::replicator::wire::{Body, EntryContent};
 use ostraca_ddata::sim::{Faults, LinkQuality};
 use ostraca_ddata::types::delta::Delta;
 use ostraca_ddata::types::shape::Shape;
@@ -40,9 +41,13 @@ use crate::bare::{Bare, Words, insert, peer};
 use crate::cluster::{Cluster, Plan, READ_MAJORITY, WRITE_MAJORITY, millis, secs};
 use crate::node::replica;
 
-fn no_gossip() -> Config {
+fn no_gossip() -> ReplicatorConfig {
     let never = secs(1_000_000);
-    Config { gossip_interval: never, busy_gossip_interval: never, ..Config::default() }
+    ReplicatorConfig {
+        gossip_interval: never,
+        busy_gossip_interval: never,
+        ..ReplicatorConfig::default()
+    }
 }
 
 /// Crashes a node and restarts it; its new incarnation replaces the old one as a member.
@@ -52,7 +57,7 @@ fn replace(cluster: &mut Cluster, node: usize, life: u32, by: usize) {
     cluster.run(millis(100));
     cluster.introduce();
     let (join, lost) = (vec![replica(node, life)], vec![replica(node, life - 1)]);
-    cluster.propose(by, Change { join, lost, ..Change::default() });
+    cluster.propose(by, MembershipChange { join, lost, ..MembershipChange::default() });
     cluster.run(secs(5));
     let epoch = cluster.node(by).replicator.epochs().installed().unwrap().clone();
     assert!(epoch.is_member(replica(node, life)) && !epoch.is_member(replica(node, life - 1)));
@@ -120,11 +125,11 @@ fn known_failure_15_delta_contains_only_its_own_dots() {
     bare.sent();
     let _ = bare.now(insert("k", "tea", To::Local));
     let (.., entries) = bare.pushes().remove(0);
-    let Content::Delta(bytes) = &entries[0].content else { panic!("no delta") };
+    let EntryContent::Delta(bytes) = &entries[0].content else { panic!("no delta") };
     let delta = Delta::decode(bytes.as_slice(), &Shape::ORSet).unwrap();
     assert_eq!((delta.dots().len(), delta.overwritten().len()), (1, 0));
     // A replica that merges it without having seen the fifty others must still accept them later.
-    let mut late = Bare::named(peer(1), Config::default());
+    let mut late = Bare::named(peer(1), ReplicatorConfig::default());
     late.found(crate::cluster::first_epoch(2));
     let (from, epoch) = (peer(0), Some(crate::bare::epoch_id()));
     late.hear_in(from, epoch, Body::Write { push: 1, whole: true, entries: entries.into() });
@@ -134,7 +139,7 @@ fn known_failure_15_delta_contains_only_its_own_dots() {
         key: "k".into(),
         shape: "or-set".into(),
         guard: None,
-        content: Content::Full(full.into()),
+        content: EntryContent::Full(full.into()),
     };
     late.hear_in(from, epoch, Body::Write { push: 2, whole: true, entries: vec![entry].into() });
     let held = late.replicator.peek(&"k".into()).unwrap().get::<Words>().unwrap();
@@ -143,7 +148,7 @@ fn known_failure_15_delta_contains_only_its_own_dots() {
 
 #[test]
 fn known_failure_25_long_partition_fills_no_table() {
-    let config = Config { max_pending_requests: 200, ..Config::default() };
+    let config = ReplicatorConfig { max_pending_requests: 200, ..ReplicatorConfig::default() };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     cluster.partition(&[&[0], &[1, 2]]);
     let mut refused = 0;
@@ -181,7 +186,9 @@ fn known_failure_32_majority_reads_never_go_back() {
             cluster.update::<PNCounter, _>(writer, "c", To::Local, |count| count.add(1));
             let reader = (writer + n) % 3;
             let read = cluster.get(reader, "c", Read::majority(secs(20)));
-            let Ok(Reply::Got { value, .. }) = cluster.answer(read) else { panic!("no answer") };
+            let Ok(ReplicatorReply::Got { value, .. }) = cluster.answer(read) else {
+                panic!("no answer")
+            };
             let seen = value.and_then(|v| v.get::<PNCounter>()).map_or(0, |count| count.value());
             assert!(seen >= highest, "seed {seed}: {highest} was read, then {seen}");
             highest = seen;
@@ -212,11 +219,11 @@ fn known_failure_32_only_holder_may_crash_after_the_read() {
 
 #[test]
 fn defect_05_durable_keys_of_all_lengths_expire_together() {
-    let config = Config {
+    let config = ReplicatorConfig {
         durable_keys: vec![Pattern::new("*")],
         expire_keys_after_inactivity: vec![(Pattern::new("*"), secs(2))],
         write_behind_interval: Some(millis(500)),
-        ..Config::default()
+        ..ReplicatorConfig::default()
     };
     let mut cluster = Plan { config, ..Plan::of(2) }.start();
     for n in 0..50 {
@@ -241,11 +248,12 @@ fn defect_05_durable_keys_of_all_lengths_expire_together() {
 fn defect_06_joiner_counts_the_same_replicas_as_all_others() {
     let mut cluster = Plan { nodes: 5, started: 5, ..Plan::of(4) }.start();
     cluster.introduce();
-    cluster.propose(0, Change { join: vec![replica(4, 1)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { join: vec![replica(4, 1)], ..MembershipChange::default() });
     cluster.run(secs(3));
     for node in 0..5 {
-        let id = cluster.ask(node, Request::ReplicaCount);
-        assert_eq!(cluster.answer(id), Ok(Reply::ReplicaCount(5)));
+        let id = cluster.ask(node, ReplicatorRequest::ReplicaCount);
+        assert_eq!(cluster.answer(id), Ok(ReplicatorReply::ReplicaCount(5)));
     }
     cluster.partition(&[&[4, 0], &[1, 2, 3]]);
     let write = cluster.write::<Words, _>(4, "k", To::majority(secs(1)), |set| set.insert("tea"));
@@ -275,7 +283,7 @@ fn defect_07_twelve_dead_of_twenty_five_leave_a_majority() {
 #[test]
 fn defect_09_pushes_to_a_replica_count_as_use() {
     let expire_keys_after_inactivity = vec![(Pattern::new("*"), secs(3))];
-    let config = Config { expire_keys_after_inactivity, ..no_gossip() };
+    let config = ReplicatorConfig { expire_keys_after_inactivity, ..no_gossip() };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     for _ in 0..10 {
         cluster.write::<PNCounter, _>(0, "k", To::Local, |count| count.add(1)).unwrap();
@@ -293,7 +301,8 @@ fn defect_09_pushes_to_a_replica_count_as_use() {
 
 #[test]
 fn defect_15_every_failure_has_its_own_error() {
-    let mut bare = Bare::with(3, Config { max_pending_requests: 1, ..Config::default() });
+    let mut bare =
+        Bare::with(3, ReplicatorConfig { max_pending_requests: 1, ..ReplicatorConfig::default() });
     let _ = bare.now(insert("k", "tea", To::Local));
     let count = |to| crate::bare::change::<PNCounter, _>("k", to, |count| count.add(1));
     let fail = |to| {
@@ -323,10 +332,13 @@ fn majority_writes_continue_during_configuration_changes() {
         for n in 0..60 {
             if n == 5 {
                 let join = vec![replica(3, 1), replica(4, 1)];
-                cluster.propose(0, Change { join, ..Change::default() });
+                cluster.propose(0, MembershipChange { join, ..MembershipChange::default() });
             }
             if n == 30 {
-                cluster.propose(1, Change { leave: vec![replica(4, 1)], ..Change::default() });
+                cluster.propose(
+                    1,
+                    MembershipChange { leave: vec![replica(4, 1)], ..MembershipChange::default() },
+                );
             }
             let node = n % 3;
             ids.push(cluster.update::<PNCounter, _>(node, "c", WRITE_MAJORITY, |c| c.add(1)));
@@ -366,9 +378,9 @@ fn poor_links_lose_no_acknowledged_write() {
 
 #[test]
 fn one_way_links_are_worked_around() {
-    use ostraca_ddata::sim::{Fault, Links, NodeIndex};
+    use ostraca_ddata::sim::{Fault, LinkSet, NodeIndex};
     let mut cluster = Plan::of(3).start();
-    let links = Links { from: vec![NodeIndex::new(0)], to: vec![NodeIndex::new(1)] };
+    let links = LinkSet { from: vec![NodeIndex::new(0)], to: vec![NodeIndex::new(1)] };
     cluster.sim.fault(&Fault::Cut { links: vec![links], span: None });
     let write = cluster.write::<Words, _>(0, "k", WRITE_MAJORITY, |set| set.insert("tea"));
     assert!(write.is_ok());

@@ -5,14 +5,18 @@
 use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::encoded::Encoded;
 use ostraca_ddata::key::Group;
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch, Refusal,
+    Ballot, BallotRefusal, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch,
+    MembershipChange,
 };
-use ostraca_ddata::replicator::port::{Alarm, Input, Output};
-use ostraca_ddata::replicator::request::{Reply, Request, RequestError, WriteConsistency as To};
+use ostraca_ddata::replicator::port::{ReplicatorAlarm, ReplicatorInput, ReplicatorOutput};
+use ostraca_ddata::replicator::request::{
+    ReplicatorReply, ReplicatorRequest, RequestError, WriteConsistency as To,
+};
 use ostraca_ddata::replicator::wire::{
-    Answer, At, Body, Content, ContextBytes, Entry, Held, Message, Nack, WireGuard,
+    At, Body, ContextBytes, Entry, EntryContent, KeyContext, Nack, QueryAnswer, ReplicatorMessage,
+    WireGuard,
 };
 use ostraca_ddata::types::{LWWRegister, Term};
 
@@ -26,8 +30,8 @@ fn term(number: u64) -> Term {
     Term { number, owner: peer(1) }
 }
 
-fn fence(group: &str, term: Term) -> Request {
-    Request::Fence { group: Group::new(group), term, within: secs(3) }
+fn fence(group: &str, term: Term) -> ReplicatorRequest {
+    ReplicatorRequest::Fence { group: Group::new(group), term, within: secs(3) }
 }
 
 // ── terms and numbers ──
@@ -104,7 +108,7 @@ fn register_with_an_invalid_term_does_not_decode() {
 
 #[test]
 fn invalid_promises_are_not_merged_in_a_sync() {
-    let mut bare = Bare::joining(Config::default());
+    let mut bare = Bare::joining(ReplicatorConfig::default());
     let install = Body::Epoch(EpochMessage::Install { epoch: first_epoch(3) });
     bare.hear_in(peer(1), Some(epoch_id()), install);
     let asked = bare.sent().into_iter().find_map(|(to, body)| match body {
@@ -118,7 +122,7 @@ fn invalid_promises_are_not_merged_in_a_sync() {
     bare.hear_in(
         source,
         Some(epoch_id()),
-        Body::Compared { session, at, answer: Answer::Same.into(), promises },
+        Body::Compared { session, at, answer: QueryAnswer::Same.into(), promises },
     );
     assert_eq!(bare.replicator.promises(), [good]);
     assert_eq!(bare.replicator.stats().undecodable, 2);
@@ -130,13 +134,16 @@ fn ballots_and_ids_near_the_last_number_are_refused() {
     let last = Epoch::founding(id, vec![peer(1)], EpochSettings::default());
     assert_eq!(last.unwrap_err(), InvalidEpoch::Number(id));
     let mut bare = Bare::of(3);
-    bare.feed(Input::Propose(Change { leave: vec![peer(2)], ..Change::default() }));
+    bare.feed(ReplicatorInput::Propose(MembershipChange {
+        leave: vec![peer(2)],
+        ..MembershipChange::default()
+    }));
     let number = bare.replicator.epochs().state().number;
     let ballot = Ballot { number, node: peer(0) };
-    let why = Refusal::Promised(Ballot { number: u64::MAX, node: peer(1) });
+    let why = BallotRefusal::Promised(Ballot { number: u64::MAX, node: peer(1) });
     let epoch = epoch_id();
     bare.hear(1, Body::Epoch(EpochMessage::Refused { epoch, ballot, why }));
-    let proposal = std::sync::Arc::new(first_epoch(3).next(&Change::default()).unwrap());
+    let proposal = std::sync::Arc::new(first_epoch(3).next(&MembershipChange::default()).unwrap());
     let accepted = Some((Ballot { number: u64::MAX, node: peer(1) }, proposal));
     bare.hear(1, Body::Epoch(EpochMessage::Sealed { epoch, ballot, accepted }));
     let stats = bare.replicator.stats().epoch;
@@ -148,12 +155,12 @@ fn ballots_and_ids_near_the_last_number_are_refused() {
 #[test]
 fn proposal_for_an_earlier_configuration_is_superseded() {
     let mut bare = Bare::of(3);
-    let change = Change { leave: vec![peer(2)], ..Change::default() };
+    let change = MembershipChange { leave: vec![peer(2)], ..MembershipChange::default() };
     let base = EpochId { number: epoch_id().number - 1, ..epoch_id() };
     let attempts = |bare: &Bare| bare.replicator.stats().epoch.attempts;
-    bare.feed(Input::ProposeAfter { base, change: change.clone() });
+    bare.feed(ReplicatorInput::ProposeAfter { base, change: change.clone() });
     assert_eq!(attempts(&bare), 0);
-    bare.feed(Input::ProposeAfter { base: epoch_id(), change });
+    bare.feed(ReplicatorInput::ProposeAfter { base: epoch_id(), change });
     assert_eq!(attempts(&bare), 1);
 }
 
@@ -173,12 +180,12 @@ fn trailing_bytes_are_refused() {
         Body::Part { transfer: 1, total: 70_000, offset: 0, bytes: vec![7; 70_000].into() },
     ];
     for body in bodies {
-        let message = Message { epoch: Some(epoch_id()), body };
+        let message = ReplicatorMessage { epoch: Some(epoch_id()), body };
         let mut bytes = message.encode();
-        assert_eq!(Message::decode(&bytes), Ok(message));
+        assert_eq!(ReplicatorMessage::decode(&bytes), Ok(message));
         for behind in [0x00, 0x91, 0xc0, 0xc1, 0xdf] {
             bytes.push(behind);
-            assert!(Message::decode(&bytes).is_err(), "{behind:x}");
+            assert!(ReplicatorMessage::decode(&bytes).is_err(), "{behind:x}");
             bytes.pop();
         }
     }
@@ -197,7 +204,7 @@ fn answer_covers_no_buckets_beyond_its_ranges() {
     bare.hear(1, Body::Compare { session: 1, at: At::Live, query });
     let upto = bare.sent().into_iter().find_map(|(_, body)| match body {
         Body::Compared { answer, .. } => match *answer {
-            Answer::Keys { upto, .. } => Some(upto),
+            QueryAnswer::Keys { upto, .. } => Some(upto),
             _ => None,
         },
         _ => None,
@@ -208,7 +215,8 @@ fn answer_covers_no_buckets_beyond_its_ranges() {
 #[test]
 fn guarded_changes_with_long_names_overrun_no_frame() {
     let frame = 4_096;
-    let mut bare = Bare::with(3, Config { frame_bytes_max: frame, ..Config::default() });
+    let mut bare =
+        Bare::with(3, ReplicatorConfig { frame_bytes_max: frame, ..ReplicatorConfig::default() });
     let group = "g".repeat(900);
     let keys: Vec<String> = (0..40).map(|n| format!("{group}-{n}")).collect();
     let write = |key: &String| {
@@ -222,7 +230,7 @@ fn guarded_changes_with_long_names_overrun_no_frame() {
             !matches!(body, Body::Part { .. }),
             "batches are cut to frames, not messages to pieces"
         );
-        assert!(Message { epoch: Some(epoch_id()), body }.encode().len() <= frame);
+        assert!(ReplicatorMessage { epoch: Some(epoch_id()), body }.encode().len() <= frame);
     }
 }
 
@@ -235,10 +243,14 @@ fn too_long_messages_are_refused_by_both_sides() {
     assert_eq!((stats.too_large, stats.assemblies_dropped), (0, 0), "64 MiB are allowed");
     bare.hear(1, piece(2, (64 << 20) + 1));
     assert_eq!(bare.replicator.stats().too_large, 1);
-    let alarm = Alarm::TooLarge { peer: peer(1), bytes: (64 << 20) + 1, limit: 64 << 20 };
-    assert_eq!(bare.others, [Output::Alarm(alarm)]);
+    let alarm = ReplicatorAlarm::TooLarge { peer: peer(1), bytes: (64 << 20) + 1, limit: 64 << 20 };
+    assert_eq!(bare.others, [ReplicatorOutput::Alarm(alarm)]);
 
-    let config = Config { frame_bytes_max: 1_000, assembly_bytes_max: 10_000, ..Config::default() };
+    let config = ReplicatorConfig {
+        frame_bytes_max: 1_000,
+        assembly_bytes_max: 10_000,
+        ..ReplicatorConfig::default()
+    };
     let mut bare = Bare::with(2, config);
     bare.ask(insert("k", &"x".repeat(9_000), To::Local));
     assert!(bare.sent().iter().any(|(_, body)| matches!(body, Body::Part { .. })));
@@ -247,7 +259,9 @@ fn too_long_messages_are_refused_by_both_sides() {
     assert!(!bare.sent().iter().any(|(_, body)| matches!(body, Body::Part { .. })));
     bare.pass(secs(1));
     assert!(bare.replicator.stats().too_large > 0);
-    let too_large = |o: &Output| matches!(o, Output::Alarm(Alarm::TooLarge { limit: 10_000, .. }));
+    let too_large = |o: &ReplicatorOutput| {
+        matches!(o, ReplicatorOutput::Alarm(ReplicatorAlarm::TooLarge { limit: 10_000, .. }))
+    };
     assert!(bare.others.iter().any(too_large), "{:?}", bare.others);
 }
 
@@ -259,23 +273,25 @@ fn partly_invalid_promise_is_merged_but_does_not_count() {
     let id = bare.ask(fence("g-", Term { number: 1, owner: peer(0) }));
     let good = pushed(&mut other(1), change::<Home, _>("g-2", To::Local, |h| h.set(&7))).remove(0);
     let bad = |key: &str, content| Entry { key: key.into(), content, ..good.clone() };
-    let entries = vec![bad("g-1", Content::Delta(junk())), good.clone()];
+    let entries = vec![bad("g-1", EntryContent::Delta(junk())), good.clone()];
     let promised =
         |differing, entries| Body::Promised { request: id.0, counts: true, differing, entries };
     bare.hear(1, promised(vec![], entries));
     assert!(bare.replicator.peek(&"g-2".into()).is_some(), "the valid entry is merged");
     assert_eq!(bare.answer(id), None, "it is unknown what node 1 holds under g-1");
-    let false_held = Held { key: "g-3".into(), context: crate::input::false_context() };
+    let false_held = KeyContext { key: "g-3".into(), context: crate::input::false_context() };
     bare.hear(1, promised(vec![false_held], vec![]));
     assert_eq!(bare.answer(id), None);
     assert_eq!(bare.replicator.stats().undecodable, 2);
-    let elsewhere = bad("other", Content::Delta(junk()));
+    let elsewhere = bad("other", EntryContent::Delta(junk()));
     bare.hear(2, promised(vec![], vec![elsewhere]));
     let answer = bare.answer(id);
     assert!(answer.is_none(), "the recovery write of g-2 comes first: {answer:?}");
     let (push, _) = bare.push_to_all_of_many(3);
     bare.hear(1, crate::bare::ack(push));
-    let Some(Ok(Reply::Fenced { values, .. })) = bare.answer(id) else { panic!("not fenced") };
+    let Some(Ok(ReplicatorReply::Fenced { values, .. })) = bare.answer(id) else {
+        panic!("not fenced")
+    };
     assert_eq!(values.len(), 1);
 }
 
@@ -284,7 +300,7 @@ fn read_answer_without_its_data_does_not_count() {
     let mut bare = Bare::of(3);
     let entry = pushed(&mut other(1), insert("k", "tea", To::Local)).remove(0);
     let id = bare.ask(get("k", READ_MAJORITY));
-    let mut holder = Bare::named(peer(1), Config::default());
+    let mut holder = Bare::named(peer(1), ReplicatorConfig::default());
     let _ = holder.now(insert("k", "tea", To::Local));
     let context = holder.replicator.peek(&"k".into()).unwrap().state().context().clone();
     let context = Some(ContextBytes::new(&context));
@@ -310,14 +326,14 @@ fn empty_answer_of_another_type_does_not_block_a_read() {
         context,
         entry: Some(entry.clone().into()),
     };
-    let nothing = Content::Probe(ContextBytes::new(&CausalContext::new()));
+    let nothing = EntryContent::Probe(ContextBytes::new(&CausalContext::new()));
     let counter = Entry { shape: "pn-counter".into(), content: nothing, ..tea.clone() };
     bare.hear(2, answer(None, &counter));
     for honest in [1, 3] {
         assert_eq!(bare.answer(id), None);
         bare.hear(honest, answer(Some(ContextBytes::new(&context)), &tea));
     }
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Got { value: Some(_), .. }))));
 }
 
 #[test]
@@ -332,7 +348,9 @@ fn refused_entry_of_a_promise_is_not_returned() {
     bare.hear(1, promised(vec![forged]));
     assert_eq!((bare.answer(id), bare.replicator.stats().undecodable), (None, 1));
     bare.hear(2, promised(vec![]));
-    let Some(Ok(Reply::Fenced { values, .. })) = bare.answer(id) else { panic!("not fenced") };
+    let Some(Ok(ReplicatorReply::Fenced { values, .. })) = bare.answer(id) else {
+        panic!("not fenced")
+    };
     assert!(values.is_empty(), "{values:?}");
 }
 
@@ -344,7 +362,7 @@ fn promise_without_its_data_does_not_count() {
     let home = change::<Home, _>("g-1", To::Local, |h| h.set(&7));
     let home = pushed(&mut holder, home).remove(0);
     let context = holder.replicator.peek(&"g-1".into()).unwrap().state().context().clone();
-    let held = Held { key: "g-1".into(), context: ContextBytes::new(&context) };
+    let held = KeyContext { key: "g-1".into(), context: ContextBytes::new(&context) };
     let promised = |entries| {
         let differing = vec![held.clone()];
         Body::Promised { request: id.0, counts: true, differing, entries }
@@ -354,7 +372,9 @@ fn promise_without_its_data_does_not_count() {
     bare.hear(1, promised(vec![home]));
     let (push, _) = bare.push_to_all_of_many(3);
     bare.hear(1, crate::bare::ack(push));
-    let Some(Ok(Reply::Fenced { values, .. })) = bare.answer(id) else { panic!("not fenced") };
+    let Some(Ok(ReplicatorReply::Fenced { values, .. })) = bare.answer(id) else {
+        panic!("not fenced")
+    };
     assert_eq!(values.len(), 1);
 }
 
@@ -362,7 +382,7 @@ fn promise_without_its_data_does_not_count() {
 
 #[test]
 fn reachable_again_peer_is_compared_at_once() {
-    let config = Config { gossip_interval: secs(1_000), ..Config::default() };
+    let config = ReplicatorConfig { gossip_interval: secs(1_000), ..ReplicatorConfig::default() };
     let mut bare = Bare::with(3, config);
     bare.members(3, &[], &[2]);
     bare.pass(secs(5));
@@ -379,7 +399,10 @@ fn reachable_again_peer_is_compared_at_once() {
 #[test]
 fn claimed_lease_time_is_capped_at_the_lease_length() {
     let mut bare = Bare::of(3);
-    bare.feed(Input::Propose(Change { lost: vec![peer(2)], ..Change::default() }));
+    bare.feed(ReplicatorInput::Propose(MembershipChange {
+        lost: vec![peer(2)],
+        ..MembershipChange::default()
+    }));
     let withholds = |bare: &mut Bare| {
         let withhold = |body: &Body| matches!(body, Body::Epoch(EpochMessage::Withhold { .. }));
         bare.sent().iter().filter(|(_, body)| withhold(body)).count()

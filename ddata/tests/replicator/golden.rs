@@ -11,10 +11,11 @@ use ostraca_ddata::clock::HybridTimestamp;
 use ostraca_ddata::encoded::DecodeError;
 use ostraca_ddata::key::Group;
 use ostraca_ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, Refusal,
+    Ballot, BallotRefusal, Epoch, EpochId, EpochMessage, EpochSettings, MembershipChange,
 };
 use ostraca_ddata::replicator::wire::{
-    Answer, At, Body, Content, ContextBytes, Entry, Held, Message, Nack, Query, Scope, WireGuard,
+    AckScope, At, Body, ContextBytes, Entry, EntryContent, KeyContext, Nack, Query, QueryAnswer,
+    ReplicatorMessage, WireGuard,
 };
 use ostraca_ddata::types::edit::Author;
 use ostraca_ddata::types::{Causal, ORSet, Term};
@@ -56,14 +57,14 @@ fn entries() -> Vec<Entry> {
         Entry { index, key, shape, guard, content }
     };
     vec![
-        entry(0, None, Content::Delta(delta.into())),
-        entry(1, guard(None), Content::Full(set.encode().into())),
-        entry(200, guard(Some(term())), Content::Probe(context)),
+        entry(0, None, EntryContent::Delta(delta.into())),
+        entry(1, guard(None), EntryContent::Full(set.encode().into())),
+        entry(200, guard(Some(term())), EntryContent::Probe(context)),
     ]
 }
 
-fn held() -> Held {
-    Held { key: "home-1".into(), context: set().2 }
+fn held() -> KeyContext {
+    KeyContext { key: "home-1".into(), context: set().2 }
 }
 
 fn first() -> Epoch {
@@ -73,7 +74,11 @@ fn first() -> Epoch {
 }
 
 fn second() -> Arc<Epoch> {
-    let change = Change { join: vec![peer(3)], leave: vec![peer(0)], ..Change::default() };
+    let change = MembershipChange {
+        join: vec![peer(3)],
+        leave: vec![peer(0)],
+        ..MembershipChange::default()
+    };
     Arc::new(first().next(&change).unwrap())
 }
 
@@ -90,14 +95,14 @@ fn data() -> Vec<(&'static str, Body)> {
         (5, Nack::Undecodable),
         (6, Nack::Guarded(group.clone())),
     ];
-    let refused = Body::Ack { push: 7, scope: Scope::Only(vec![0, 200]), counts: false, nacks };
+    let refused = Body::Ack { push: 7, scope: AckScope::Only(vec![0, 200]), counts: false, nacks };
     let (context, entry) = (Some(set().2), Some(entries().remove(0).into()));
     let promised =
         |differing, entries| Body::Promised { request: 5, counts: true, differing, entries };
     vec![
         ("write", write(7, true, entries())),
         ("write-nothing", write(0, false, vec![])),
-        ("ack", Body::Ack { push: 7, scope: Scope::All, counts: true, nacks: vec![] }),
+        ("ack", Body::Ack { push: 7, scope: AckScope::All, counts: true, nacks: vec![] }),
         ("ack-refused", refused),
         ("read", Body::Read { request: 5, held: held() }),
         ("read-answer", Body::ReadAnswer { request: 5, counts: true, context, entry }),
@@ -117,25 +122,29 @@ fn data() -> Vec<(&'static str, Body)> {
 fn comparisons() -> Vec<(&'static str, Body)> {
     let epoch = second().id();
     let compare = |at, query| Body::Compare { session: 4, at, query };
-    let compared = |answer: Answer| {
+    let compared = |answer: QueryAnswer| {
         let answer = answer.into();
         Body::Compared { session: 4, at: At::Live, answer, promises: vec![] }
     };
     let promises = vec![(Group::new("home-"), term())];
-    let synced =
-        Body::Compared { session: 4, at: At::Synced(epoch), answer: Answer::Same.into(), promises };
-    let keys = Answer::Keys { held: vec![held()], upto: 0xffff };
+    let synced = Body::Compared {
+        session: 4,
+        at: At::Synced(epoch),
+        answer: QueryAnswer::Same.into(),
+        promises,
+    };
+    let keys = QueryAnswer::Keys { held: vec![held()], upto: 0xffff };
     vec![
         ("compare-root", compare(At::Live, Query::Root { sum: u64::MAX, seed: 9 })),
         ("compare-leaves", compare(At::Sealed(epoch), Query::Leaves(vec![0, 200]))),
         ("compare-keys", compare(At::Synced(epoch), Query::Keys(vec![(0, 255), (300, 300)]))),
         ("compare-want", compare(At::Live, Query::Want(vec![held()]))),
         ("compared-same", synced),
-        ("compared-tops", compared(Answer::Tops(vec![0, 1, u64::MAX]))),
-        ("compared-leaves", compared(Answer::Leaves(vec![(200, vec![0, 1])]))),
+        ("compared-tops", compared(QueryAnswer::Tops(vec![0, 1, u64::MAX]))),
+        ("compared-leaves", compared(QueryAnswer::Leaves(vec![(200, vec![0, 1])]))),
         ("compared-keys", compared(keys)),
-        ("compared-entries", compared(Answer::Entries { done: 1, entries: entries() })),
-        ("compared-gone", compared(Answer::Gone)),
+        ("compared-entries", compared(QueryAnswer::Entries { done: 1, entries: entries() })),
+        ("compared-gone", compared(QueryAnswer::Gone)),
     ]
 }
 
@@ -153,8 +162,8 @@ fn steps() -> Vec<(&'static str, EpochMessage)> {
         ("seal", M::Seal { epoch, ballot, proposal: proposal.clone() }),
         ("sealed", M::Sealed { epoch, ballot, accepted: None }),
         ("sealed-accepted", M::Sealed { epoch, ballot, accepted }),
-        ("refused-promised", refused(Refusal::Promised(ballot))),
-        ("refused-leased", refused(Refusal::Leased(remaining))),
+        ("refused-promised", refused(BallotRefusal::Promised(ballot))),
+        ("refused-leased", refused(BallotRefusal::Leased(remaining))),
         (
             "sync",
             M::Sync { base, ballot, proposal: proposal.clone(), sealed: vec![peer(1), peer(2)] },
@@ -177,7 +186,7 @@ fn of_a_cluster() -> Arc<Epoch> {
     Arc::new(Epoch::founding(first().id(), vec![peer(0), peer(1)], settings).unwrap())
 }
 
-fn messages() -> Vec<(String, Message)> {
+fn messages() -> Vec<(String, ReplicatorMessage)> {
     let steps =
         steps().into_iter().map(|(name, step)| (format!("epoch-{name}"), Body::Epoch(step)));
     let others = data().into_iter().chain(comparisons());
@@ -185,7 +194,7 @@ fn messages() -> Vec<(String, Message)> {
     let joining = |name: &str| name.ends_with("joining");
     all.map(|(name, body)| {
         let epoch = (!joining(&name)).then(|| first().id());
-        (name, Message { epoch, body })
+        (name, ReplicatorMessage { epoch, body })
     })
     .collect()
 }
@@ -223,12 +232,12 @@ fn golden_bytes_decode_to_their_messages() {
     let lines: Vec<_> = kept.lines().map(|line| line.split_once(' ').unwrap()).collect();
     assert_eq!(lines.len(), messages().len());
     for ((name, hex), (expected, message)) in lines.into_iter().zip(messages()) {
-        assert_eq!((name, Message::decode(&bytes(hex))), (&*expected, Ok(message)));
+        assert_eq!((name, ReplicatorMessage::decode(&bytes(hex))), (&*expected, Ok(message)));
     }
 }
 
 /// Collects the kinds in a message. A new kind does not compile here: give it golden bytes.
-fn kinds(message: &Message, found: &mut BTreeSet<String>) {
+fn kinds(message: &ReplicatorMessage, found: &mut BTreeSet<String>) {
     let mut of = |kind: &str, value: &dyn std::fmt::Debug| {
         let text = format!("{value:?}");
         let name = text.split([' ', '(', '{']).next().unwrap().to_owned();
@@ -365,13 +374,14 @@ fn unknown_field_is_skipped_at_every_place() {
             if bytes[at + 2..].starts_with(b"secs") {
                 continue; // std's `Duration` always has two fields
             }
-            match Message::decode(&widened(&bytes, at)) {
+            match ReplicatorMessage::decode(&widened(&bytes, at)) {
                 Ok(newer) => assert_eq!(newer, message, "{name} at {at}"),
                 // A tag and its variant look like a struct of one field.
                 Err(why) => assert_eq!(fields, 1, "{name} at {at}: {why}"),
             }
             structs += usize::from(fields > 1);
-            single += usize::from(fields == 1 && Message::decode(&widened(&bytes, at)).is_ok());
+            single +=
+                usize::from(fields == 1 && ReplicatorMessage::decode(&widened(&bytes, at)).is_ok());
         }
     }
     assert!(structs > 100 && single >= 5, "{structs} structs, {single} of one field");
@@ -389,7 +399,7 @@ fn unknown_variant_is_an_error_at_every_place() {
         for at in tagged.chain(places.letters) {
             let mut newer = bytes.clone();
             newer[at] = b'Z';
-            let decoded = Message::decode(&newer);
+            let decoded = ReplicatorMessage::decode(&newer);
             if name.starts_with("epoch-ask") && decoded.is_ok() {
                 continue; // an optional field, not a variant
             }
@@ -410,11 +420,11 @@ fn value_in_newer_layout_is_counted_and_rest_taken() {
         entries.extend(pushed(&mut other(1), insert(key, "tea", WRITE_MAJORITY)));
     }
     entries[1].index = 1;
-    let Content::Delta(bytes) = &entries[0].content else { panic!("{entries:?}") };
+    let EntryContent::Delta(bytes) = &entries[0].content else { panic!("{entries:?}") };
     let mut newer = bytes.as_slice().to_vec();
     assert_eq!(newer[0], ostraca_ddata::encoded::VERSION);
     newer[0] += 1;
-    entries[0].content = Content::Delta(newer.into());
+    entries[0].content = EntryContent::Delta(newer.into());
     bare.hear(1, Body::Write { push: 3, whole: true, entries: entries.into() });
     let sent = bare.sent();
     let [(_, Body::Ack { nacks, .. })] = &sent[..] else { panic!("{sent:?}") };

@@ -3,11 +3,13 @@
 
 use ostraca_ddata::durable::StoreError;
 use ostraca_ddata::key::{Group, Pattern};
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::Change;
-use ostraca_ddata::replicator::port::{Alarm, Output};
-use ostraca_ddata::replicator::request::{Reply, Request, RequestError, WriteConsistency as To};
-use ostraca_ddata::replicator::wire::{Body, Content, Entry, Nack, WireGuard};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::MembershipChange;
+use ostraca_ddata::replicator::port::{ReplicatorAlarm, ReplicatorOutput};
+use ostraca_ddata::replicator::request::{
+    ReplicatorReply, ReplicatorRequest, RequestError, WriteConsistency as To,
+};
+use ostraca_ddata::replicator::wire::{Body, Entry, EntryContent, Nack, WireGuard};
 use ostraca_ddata::types::{LWWMap, LWWRegister, ORMap, Term};
 
 use crate::bare::{Answer, Bare, Words, change, guarded, insert, nack, peer};
@@ -20,12 +22,12 @@ fn term(number: u64, owner: usize) -> Term {
     Term { number, owner: peer(owner) }
 }
 
-fn home(at: Term, to: To, value: u32) -> Request {
+fn home(at: Term, to: To, value: u32) -> ReplicatorRequest {
     guarded::<Home, _>(("g-", at), "g-1", to, move |home| home.set(&value))
 }
 
-fn fence(at: Term) -> Request {
-    Request::Fence { group: Group::new("g-"), term: at, within: secs(3) }
+fn fence(at: Term) -> ReplicatorRequest {
+    ReplicatorRequest::Fence { group: Group::new("g-"), term: at, within: secs(3) }
 }
 
 fn write(cluster: &mut Cluster, node: usize, at: Term, value: u32) -> Answer {
@@ -44,7 +46,9 @@ fn value(cluster: &Cluster, node: usize) -> Option<u32> {
 
 /// The values that a fence read, by key.
 fn read(answer: Answer) -> Vec<(String, Option<u32>)> {
-    let Ok(Reply::Fenced { values, .. }) = answer else { panic!("not fenced: {answer:?}") };
+    let Ok(ReplicatorReply::Fenced { values, .. }) = answer else {
+        panic!("not fenced: {answer:?}")
+    };
     let value = |value: ostraca_ddata::data::Value| value.get::<Home>().unwrap().get().unwrap();
     values.into_iter().map(|(key, held)| (key.to_string(), value(held))).collect()
 }
@@ -57,7 +61,7 @@ fn unguarded_change_of_a_guarded_key_is_refused() {
     assert_eq!(bare.now(insert("g-1", "tea", To::Local)), refused);
     assert!(bare.now(home(term(1, 0), WRITE_MAJORITY, 7)).is_ok());
     assert_eq!(bare.now(insert("g-2", "tea", To::Local)), refused, "a new key is refused, too");
-    let delete = Request::Delete { key: "g-1".into(), consistency: To::Local };
+    let delete = ReplicatorRequest::Delete { key: "g-1".into(), consistency: To::Local };
     assert_eq!(bare.now(delete), refused);
     assert!(bare.now(insert("other", "tea", To::Local)).is_ok());
 }
@@ -163,7 +167,7 @@ fn write_below_the_promise_is_refused_but_gossip_merged() {
     let mut owner = Bare::of(3);
     owner.ask(home(term(1, 0), WRITE_MAJORITY, 7));
     let (push, mut entries) = owner.push_to_all(3);
-    let mut bare = Bare::named(peer(1), Config::default());
+    let mut bare = Bare::named(peer(1), ReplicatorConfig::default());
     bare.found(crate::cluster::first_epoch(3));
     let epoch = Some(crate::bare::epoch_id());
     let (group, high) = (Group::new("g-"), term(2, 2));
@@ -279,7 +283,8 @@ fn refused_write_spreads_but_loses_to_the_higher_term() {
 
 #[test]
 fn promises_survive_a_restart_of_all_nodes_with_disks() {
-    let config = Config { durable_keys: vec![Pattern::new("g-*")], ..Config::default() };
+    let config =
+        ReplicatorConfig { durable_keys: vec![Pattern::new("g-*")], ..ReplicatorConfig::default() };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     take(&mut cluster, 0, term(5, 0)).unwrap();
     write(&mut cluster, 0, term(5, 0), 7).unwrap();
@@ -310,10 +315,10 @@ fn promises_travel_with_a_change_of_the_configuration() {
     take(&mut cluster, 0, term(5, 0)).unwrap();
     write(&mut cluster, 0, term(5, 0), 7).unwrap();
     let join = (3..6).map(|n| replica(n, 1)).collect();
-    cluster.propose(1, Change { join, ..Change::default() });
+    cluster.propose(1, MembershipChange { join, ..MembershipChange::default() });
     cluster.run(secs(5));
     let leave = (0..3).map(|n| replica(n, 1)).collect();
-    cluster.propose(4, Change { leave, ..Change::default() });
+    cluster.propose(4, MembershipChange { leave, ..MembershipChange::default() });
     cluster.run(secs(5));
     for node in 3..6 {
         let epochs = cluster.node(node).replicator.epochs();
@@ -331,7 +336,7 @@ fn promises_travel_with_a_change_of_the_configuration() {
 /// A member of three that has promised a term of group `g-` to member 2, and the entries of an
 /// unguarded write by member 1, which does not know the group.
 fn promised_and_unaware() -> (Bare, Vec<Entry>) {
-    let mut owner = Bare::named(peer(1), Config::default());
+    let mut owner = Bare::named(peer(1), ReplicatorConfig::default());
     owner.found(crate::cluster::first_epoch(3));
     owner.ask(insert("g-1", "tea", WRITE_MAJORITY));
     let (.., entries) = owner.pushes().remove(0);
@@ -415,8 +420,11 @@ fn promise_in_mid_write_ends_an_unguarded_write() {
 #[test]
 fn read_writes_back_data_older_than_the_group() {
     let never = secs(1_000_000);
-    let config =
-        Config { gossip_interval: never, busy_gossip_interval: never, ..Config::default() };
+    let config = ReplicatorConfig {
+        gossip_interval: never,
+        busy_gossip_interval: never,
+        ..ReplicatorConfig::default()
+    };
     for reader in [0, 1] {
         let mut cluster = Plan { config: config.clone(), ..Plan::of(3) }.start();
         cluster.partition(&[&[0], &[1, 2]]);
@@ -448,7 +456,8 @@ fn guarded_update_below_a_majority_is_refused() {
 // ── one machine ──
 
 fn durable(members: usize) -> Bare {
-    let config = Config { durable_keys: vec![Pattern::new("g-*")], ..Config::default() };
+    let config =
+        ReplicatorConfig { durable_keys: vec![Pattern::new("g-*")], ..ReplicatorConfig::default() };
     Bare::with(members, config)
 }
 
@@ -463,13 +472,13 @@ fn own_promise_counts_when_it_is_on_disk() {
     bare.hear(1, promised(id.0));
     assert_eq!(bare.answer(id), None, "one of three: the own promise is not on disk");
     bare.stored(Ok(()));
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Fenced { .. }))));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Fenced { .. }))));
     let id = bare.ask(fence(term(2, 0)));
     bare.stored(Err(StoreError("no space left".into())));
     bare.hear(1, promised(id.0));
     assert_eq!(bare.answer(id), None, "a promise on a failed disk does not count");
     bare.hear(2, promised(id.0));
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Fenced { .. }))));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Fenced { .. }))));
 }
 
 #[test]
@@ -540,13 +549,13 @@ fn fence_sends_contexts_and_recovery_write_has_the_term() {
     let nothing = ostraca_ddata::causal::CausalContext::new();
     let nothing = ostraca_ddata::replicator::wire::ContextBytes::new(&nothing);
     let differing =
-        vec![ostraca_ddata::replicator::wire::Held { key: "g-1".into(), context: nothing }];
+        vec![ostraca_ddata::replicator::wire::KeyContext { key: "g-1".into(), context: nothing }];
     bare.hear(1, Body::Promised { request, counts: true, differing, entries: vec![] });
     assert_eq!(bare.answer(id), None, "node 1 lacks the value, so a recovery write is needed");
     let (push, entries) = bare.push_to_all(3);
     let guard = WireGuard { group: Group::new("g-"), term: Some(term(2, 0)) };
     assert_eq!(entries[0].guard, Some(guard));
-    assert!(matches!(entries[0].content, Content::Probe(_)));
+    assert!(matches!(entries[0].content, EntryContent::Probe(_)));
     bare.hear(2, crate::bare::ack(push));
     assert_eq!(read(bare.answer(id).unwrap()), [("g-1".to_owned(), Some(7))]);
 }
@@ -554,12 +563,12 @@ fn fence_sends_contexts_and_recovery_write_has_the_term() {
 /// Guarded keys belong to the library, so the program could not act on the alarm.
 #[test]
 fn large_guarded_value_raises_no_alarm() {
-    let config = Config { log_data_size_exceeding: 5_000, ..Config::default() };
+    let config = ReplicatorConfig { log_data_size_exceeding: 5_000, ..ReplicatorConfig::default() };
     let mut bare = Bare::with(1, config);
     assert!(bare.now(fence(term(1, 0))).is_ok());
-    let alarms = |bare: &Bare| -> Vec<Alarm> {
-        let alarm = |output: &Output| match output {
-            Output::Alarm(alarm) => Some(alarm.clone()),
+    let alarms = |bare: &Bare| -> Vec<ReplicatorAlarm> {
+        let alarm = |output: &ReplicatorOutput| match output {
+            ReplicatorOutput::Alarm(alarm) => Some(alarm.clone()),
             _ => None,
         };
         bare.others.iter().filter_map(alarm).collect()
@@ -574,6 +583,6 @@ fn large_guarded_value_raises_no_alarm() {
     let set = change::<Text, _>("other", To::Local, move |r| r.set(&text));
     assert!(bare.now(set).is_ok());
     let alarms = alarms(&bare);
-    let [Alarm::LargeValue { key, .. }] = &alarms[..] else { panic!("{alarms:?}") };
+    let [ReplicatorAlarm::LargeValue { key, .. }] = &alarms[..] else { panic!("{alarms:?}") };
     assert_eq!(key.as_str(), "other");
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use ostraca_ddata::encoded::{NESTING_MAX, from_foreign};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::Group;
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch, LEASE_MAX,
-    LeaseSettings,
+    Ballot, Epoch, EpochId, EpochMessage, EpochSettings, InvalidEpoch, LEASE_MAX, LeaseSettings,
+    MembershipChange,
 };
-use ostraca_ddata::replicator::port::{Alarm, Output};
-use ostraca_ddata::replicator::request::{Reply, WriteConsistency};
-use ostraca_ddata::replicator::wire::{At, Body, Message, Query};
+use ostraca_ddata::replicator::port::{ReplicatorAlarm, ReplicatorOutput};
+use ostraca_ddata::replicator::request::{ReplicatorReply, WriteConsistency};
+use ostraca_ddata::replicator::wire::{At, Body, Query, ReplicatorMessage};
 use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{ORSet, Term};
 
@@ -42,7 +42,7 @@ fn forged_configurations_leave_the_cluster_running() {
             let id = Some(epoch.id());
             let body = Body::Epoch(EpochMessage::Install { epoch });
             for node in 0..3 {
-                let message = Message { epoch: id, body: body.clone() };
+                let message = ReplicatorMessage { epoch: id, body: body.clone() };
                 cluster.command(node, Command::Inject(by, message));
             }
             cluster.run(secs(1));
@@ -51,21 +51,22 @@ fn forged_configurations_leave_the_cluster_running() {
     assert_eq!(cluster.log().installed.len(), 3, "only the first configuration is installed");
     let add = |set: &mut Edit<'_, ORSet<String>>| set.insert("tea");
     let write = cluster.update::<ORSet<String>, _>(0, "w", WRITE_MAJORITY, add);
-    assert!(matches!(cluster.answer(write), Ok(Reply::Updated { .. })));
+    assert!(matches!(cluster.answer(write), Ok(ReplicatorReply::Updated { .. })));
     let read = cluster.get(2, "w", READ_MAJORITY);
     assert!(got::<ORSet<String>>(cluster.answer(read)).unwrap().contains("tea"));
     // Once a member lets it in, the same node joins as any other.
     cluster.introduce();
-    cluster.propose(1, Change { join: vec![replica(3, 1)], ..Change::default() });
+    cluster
+        .propose(1, MembershipChange { join: vec![replica(3, 1)], ..MembershipChange::default() });
     cluster.run(secs(5));
     assert_eq!(cluster.log().installed.iter().filter(|(_, e)| e.id().number == 2).count(), 4);
 }
 
 #[test]
 fn strangers_read_neither_sealed_nor_synced_states() {
-    let mut bare = Bare::with(3, Config::default());
+    let mut bare = Bare::with(3, ReplicatorConfig::default());
     bare.ask(insert("k", "tea", WriteConsistency::Local));
-    let joins = Change { join: vec![peer(5)], ..Change::default() };
+    let joins = MembershipChange { join: vec![peer(5)], ..MembershipChange::default() };
     let proposal = Arc::new(first_epoch(3).next(&joins).unwrap());
     let (epoch, ballot) = (epoch_id(), Ballot { number: 1, node: peer(1) });
     let read = |bare: &mut Bare, from: ReplicaId, at: At| {
@@ -143,8 +144,8 @@ fn alarm_about_a_stranger_hides_none_about_a_member() {
         let body = Body::Epoch(EpochMessage::Install { epoch: Arc::clone(&foreign) });
         bare.hear_in(from, Some(id), body);
     }
-    let declined = |output: &Output| match output {
-        Output::Alarm(Alarm::Declined { from, .. }) => Some(*from),
+    let declined = |output: &ReplicatorOutput| match output {
+        ReplicatorOutput::Alarm(ReplicatorAlarm::Declined { from, .. }) => Some(*from),
         _ => None,
     };
     let alarms: Vec<ReplicaId> = bare.others.iter().filter_map(declined).collect();

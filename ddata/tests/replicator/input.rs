@@ -1,18 +1,19 @@
 //! Invalid input: messages that do not decode, lie, come twice, late, from strangers, or never end.
 //! They are counted, change nothing, and do not disturb other messages.
 
-use ostraca_ddata::causal::{COUNTER_MAX, CausalContext, DotSet, Run};
+use ostraca_ddata::causal::{COUNTER_MAX, CausalContext, DotRange, DotSet};
 use ostraca_ddata::clock::WallTime;
 use ostraca_ddata::key::{Group, KEY_BYTES_MAX, KeyName};
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Change, EpochMessage};
-use ostraca_ddata::replicator::port::{Alarm, Input, Output};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::{EpochMessage, MembershipChange};
+use ostraca_ddata::replicator::port::{ReplicatorAlarm, ReplicatorInput, ReplicatorOutput};
 use ostraca_ddata::replicator::request::{
-    ReadConsistency as Read, Reply, Request, RequestError, WriteConsistency as To,
+    ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, RequestError,
+    WriteConsistency as To,
 };
 use ostraca_ddata::replicator::wire::{
-    Answer, At, Body, Bytes, Content, ContextBytes, Entry, Held, Message, Nack, Query, Scope,
-    WireGuard,
+    AckScope, At, Body, ContextBytes, Entry, EntryContent, KeyContext, Nack, Query, QueryAnswer,
+    ReplicatorMessage, SharedBytes, WireGuard,
 };
 use ostraca_ddata::sim::{Faults, LinkQuality};
 use ostraca_ddata::types::shape::Shape;
@@ -21,7 +22,7 @@ use ostraca_ddata::types::{LWWRegister, PNCounter, Term};
 use crate::bare::{Bare, START, Words, ack, change, epoch_id, insert, peer};
 use crate::cluster::{Plan, READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
 
-pub fn junk() -> Bytes {
+pub fn junk() -> SharedBytes {
     vec![0xff, 0x00, 0x13, 0x37].into()
 }
 
@@ -34,7 +35,7 @@ fn no_context() -> ContextBytes {
     ContextBytes::new(&CausalContext::new())
 }
 
-fn entry(key: &str, shape: &str, content: Content) -> Entry {
+fn entry(key: &str, shape: &str, content: EntryContent) -> Entry {
     Entry { index: 0, key: key.into(), shape: shape.into(), guard: None, content }
 }
 
@@ -42,19 +43,19 @@ fn write(entries: Vec<Entry>) -> Body {
     Body::Write { push: 9, whole: true, entries: entries.into() }
 }
 
-fn false_held() -> Held {
-    Held { key: "k".into(), context: false_context() }
+fn false_held() -> KeyContext {
+    KeyContext { key: "k".into(), context: false_context() }
 }
 
 /// Another member, for making valid entries.
 pub fn other(n: usize) -> Bare {
-    let mut bare = Bare::named(peer(n), Config::default());
+    let mut bare = Bare::named(peer(n), ReplicatorConfig::default());
     bare.found(first_epoch(5));
     bare
 }
 
 /// The entries that a member pushes for a request.
-pub fn pushed(bare: &mut Bare, request: Request) -> Vec<Entry> {
+pub fn pushed(bare: &mut Bare, request: ReplicatorRequest) -> Vec<Entry> {
     bare.sent();
     bare.ask(request);
     bare.pushes().remove(0).2
@@ -80,9 +81,9 @@ fn undecodable() -> Vec<(Body, u64)> {
     let group = Group::new("g");
     let term = Term { number: 1, owner: peer(1) };
     vec![
-        (delta(Content::Delta(junk())), 1),
-        (delta(Content::Full(junk())), 1),
-        (delta(Content::Probe(false_context())), 1),
+        (delta(EntryContent::Delta(junk())), 1),
+        (delta(EntryContent::Full(junk())), 1),
+        (delta(EntryContent::Probe(false_context())), 1),
         (Body::Read { request: 1, held: false_held() }, 1),
         (
             Body::ReadAnswer {
@@ -98,7 +99,7 @@ fn undecodable() -> Vec<(Body, u64)> {
                 request: 1,
                 counts: true,
                 context: None,
-                entry: Some(entry("k", "or-set", Content::Full(junk())).into()),
+                entry: Some(entry("k", "or-set", EntryContent::Full(junk())).into()),
             },
             1,
         ),
@@ -108,7 +109,7 @@ fn undecodable() -> Vec<(Body, u64)> {
                 request: 1,
                 counts: true,
                 differing: vec![false_held()],
-                entries: vec![entry("k", "or-set", Content::Delta(junk()))],
+                entries: vec![entry("k", "or-set", EntryContent::Delta(junk()))],
             },
             1,
         ),
@@ -120,7 +121,7 @@ fn undecodable() -> Vec<(Body, u64)> {
             Body::Compared {
                 session: 1,
                 at,
-                answer: Answer::Keys { held: vec![false_held()], upto: 3 }.into(),
+                answer: QueryAnswer::Keys { held: vec![false_held()], upto: 3 }.into(),
                 promises: vec![],
             },
             0, // no question is open
@@ -147,20 +148,20 @@ fn undecodable_parts_are_counted_and_change_nothing() {
 fn undecodable_entry_is_refused_and_alarmed_once_a_minute() {
     let mut bare = Bare::of(3);
     for _ in 0..3 {
-        bare.hear(1, write(vec![entry("k", "or-set", Content::Delta(junk()))]));
+        bare.hear(1, write(vec![entry("k", "or-set", EntryContent::Delta(junk()))]));
         assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
     }
-    let undecodable = |output: &&Output| matches!(output, Output::Alarm(Alarm::Undecodable { from, .. }) if *from == peer(1));
+    let undecodable = |output: &&ReplicatorOutput| matches!(output, ReplicatorOutput::Alarm(ReplicatorAlarm::Undecodable { from, .. }) if *from == peer(1));
     assert_eq!(bare.others.iter().filter(undecodable).count(), 1);
     bare.pass(secs(60));
-    bare.hear(1, write(vec![entry("k", "or-set", Content::Delta(junk()))]));
+    bare.hear(1, write(vec![entry("k", "or-set", EntryContent::Delta(junk()))]));
     assert_eq!(bare.others.iter().filter(undecodable).count(), 2);
 }
 
 #[test]
 fn unknown_type_is_refused_and_counted_separately() {
     let mut bare = Bare::of(3);
-    bare.hear(1, write(vec![entry("k", "or-bag", Content::Delta(junk()))]));
+    bare.hear(1, write(vec![entry("k", "or-bag", EntryContent::Delta(junk()))]));
     assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
     let stats = bare.replicator.stats();
     assert_eq!((stats.unknown_types, stats.undecodable, stats.keys), (1, 0, 0));
@@ -170,7 +171,7 @@ fn unknown_type_is_refused_and_counted_separately() {
 fn undecodable_entry_does_not_block_others_of_its_message() {
     let mut entries = pushed(&mut other(1), insert("good", "tea", To::Local));
     entries[0].index = 1;
-    entries.insert(0, entry("bad", "or-set", Content::Delta(junk())));
+    entries.insert(0, entry("bad", "or-set", EntryContent::Delta(junk())));
     let mut bare = Bare::of(3);
     bare.hear(1, write(entries));
     assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
@@ -185,7 +186,7 @@ fn wrong_type_is_refused_from_program_and_peers() {
     let add = change::<PNCounter, _>("k", To::Local, |count| count.add(1));
     assert_eq!(bare.now(add), wrong(Shape::PNCounter));
     let shape = Some(Shape::Flag);
-    let get = Request::Get { key: "k".into(), shape, consistency: Read::Local };
+    let get = ReplicatorRequest::Get { key: "k".into(), shape, consistency: Read::Local };
     assert_eq!(bare.now(get), wrong(Shape::Flag));
 
     let add = change::<PNCounter, _>("k", To::Local, |count| count.add(1));
@@ -193,7 +194,8 @@ fn wrong_type_is_refused_from_program_and_peers() {
     bare.hear(1, write(theirs));
     assert_eq!(nacks(&mut bare), [(0, Nack::WrongType)]);
     assert_eq!(bare.replicator.stats().wrong_types, 1);
-    let alarm = Output::Alarm(Alarm::WrongType { from: peer(1), key: "k".into() });
+    let alarm =
+        ReplicatorOutput::Alarm(ReplicatorAlarm::WrongType { from: peer(1), key: "k".into() });
     assert!(bare.others.contains(&alarm));
     assert!(bare.holds("k", "tea"));
 }
@@ -211,19 +213,23 @@ fn read_answer_of_another_type_does_not_count() {
     bare.hear(1, Body::ReadAnswer { request, counts: true, context, entry });
     assert_eq!(bare.answer(id), None, "an answer of another type does not count");
     bare.hear(2, Body::ReadAnswer { request, counts: true, context: None, entry: None });
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Got { value: Some(_), .. }))));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Got { value: Some(_), .. }))));
 }
 
 // ── sizes ──
 
-fn small() -> Config {
-    Config { max_value_size: 10_000, log_data_size_exceeding: 5_000, ..Config::default() }
+fn small() -> ReplicatorConfig {
+    ReplicatorConfig {
+        max_value_size: 10_000,
+        log_data_size_exceeding: 5_000,
+        ..ReplicatorConfig::default()
+    }
 }
 
 #[test]
 fn too_large_update_is_refused_and_merges_continue() {
     let mut bare = Bare::with(3, small());
-    let mut large = Bare::named(peer(1), Config::default());
+    let mut large = Bare::named(peer(1), ReplicatorConfig::default());
     large.found(first_epoch(3));
     for n in 0..20 {
         let word = format!("{n}{}", "x".repeat(1_000));
@@ -270,7 +276,8 @@ fn alarm_measures_the_value_not_its_history() {
     assert_eq!(bare.others, [], "a value of a hundred bytes was written a thousand times");
     let text = "x".repeat(6_000);
     let _ = bare.now(change::<LWWRegister<String>, _>("k", To::Local, move |r| r.set(&text)));
-    let [Output::Alarm(Alarm::LargeValue { bytes, .. })] = bare.others[..] else {
+    let [ReplicatorOutput::Alarm(ReplicatorAlarm::LargeValue { bytes, .. })] = bare.others[..]
+    else {
         panic!("{:?}", bare.others)
     };
     assert!((6_000..6_200).contains(&bytes), "{bytes}");
@@ -285,11 +292,11 @@ fn too_long_names_are_refused_from_program_and_peers() {
     let too_large = Err(RequestError::TooLarge { bytes: 1_025, limit: 1_024 });
     assert_eq!(bare.now(insert(&long, "tea", To::Local)), too_large);
     assert_eq!(bare.now(insert("", "tea", To::Local)), Err(RequestError::EmptyKey));
-    let delete = Request::Delete { key: KeyName::new(""), consistency: To::Local };
+    let delete = ReplicatorRequest::Delete { key: KeyName::new(""), consistency: To::Local };
     assert_eq!(bare.now(delete), Err(RequestError::EmptyKey));
-    let delete = Request::Delete { key: KeyName::new(&long), consistency: To::Local };
+    let delete = ReplicatorRequest::Delete { key: KeyName::new(&long), consistency: To::Local };
     assert_eq!(bare.now(delete), too_large);
-    let fence = |group: &str| Request::Fence {
+    let fence = |group: &str| ReplicatorRequest::Fence {
         group: Group::new(group),
         term: Term { number: 1, owner: peer(0) },
         within: secs(1),
@@ -310,7 +317,7 @@ fn too_long_names_are_refused_from_program_and_peers() {
 
 const YEAR: u64 = 365 * 24 * 3_600 * 1_000;
 
-pub fn set(key: &str, text: &'static str) -> Request {
+pub fn set(key: &str, text: &'static str) -> ReplicatorRequest {
     change::<LWWRegister<String>, _>(key, To::Local, move |r| r.set(text))
 }
 
@@ -331,7 +338,9 @@ fn impossible_stamp_is_merged_and_alarmed_but_not_adopted() {
     bare.hear(1, write(stamped(YEAR)));
     assert_eq!(register(&bare, "k").get().unwrap().as_deref(), Some("from the future"));
     assert_eq!(bare.replicator.stats().impossible_clocks, 1);
-    let [Output::Alarm(Alarm::ImpossibleClock { from, ahead })] = bare.others[..] else {
+    let [ReplicatorOutput::Alarm(ReplicatorAlarm::ImpossibleClock { from, ahead })] =
+        bare.others[..]
+    else {
         panic!("{:?}", bare.others)
     };
     assert_eq!((from, ahead.as_secs() / 86_400), (peer(1), 365));
@@ -354,7 +363,7 @@ fn clock_ahead_is_adopted_and_reported_above_500_ms() {
     let mut bare = Bare::of(3);
     bare.hear(1, write(stamped(30_000)));
     assert!(
-        matches!(bare.others[..], [Output::Alarm(Alarm::ClockAhead { from, .. })] if from == peer(1))
+        matches!(bare.others[..], [ReplicatorOutput::Alarm(ReplicatorAlarm::ClockAhead { from, .. })] if from == peer(1))
     );
     assert_eq!(bare.replicator.stats().impossible_clocks, 0);
     let _ = bare.now(set("other", "now"));
@@ -366,9 +375,9 @@ fn clock_ahead_is_adopted_and_reported_above_500_ms() {
 
 /// Answers every question of comparisons with `lie` for a minute, and returns the number of
 /// messages sent to the liar.
-fn lied_to(bare: &mut Bare, lie: impl Fn(&Query) -> Answer) -> usize {
+fn lied_to(bare: &mut Bare, lie: impl Fn(&Query) -> QueryAnswer) -> usize {
     bare.sent();
-    bare.feed(Input::LinkUp(peer(1)));
+    bare.feed(ReplicatorInput::LinkUp(peer(1)));
     let mut messages = 0;
     for _ in 0..60 {
         loop {
@@ -389,7 +398,7 @@ fn lied_to(bare: &mut Bare, lie: impl Fn(&Query) -> Answer) -> usize {
 }
 
 fn forty_keys() -> Bare {
-    let config = Config { gossip_interval: secs(10), ..Config::default() };
+    let config = ReplicatorConfig { gossip_interval: secs(10), ..ReplicatorConfig::default() };
     let mut bare = Bare::with(2, config);
     bare.batch((0..40).map(|n| insert(&format!("k{n}"), "tea", To::Local)).collect());
     let (push, _) = bare.push_to_all(2);
@@ -400,15 +409,15 @@ fn forty_keys() -> Bare {
 
 #[test]
 fn senseless_answers_are_counted_and_end_the_comparison() {
-    let lies: [fn(&Query) -> Answer; 8] = [
-        |_| Answer::Tops(vec![1; 3]),
-        |_| Answer::Tops(vec![]),
-        |_| Answer::Leaves(vec![(0, vec![7; 256])]),
-        |_| Answer::Leaves(vec![(3, vec![7; 2])]),
-        |_| Answer::Entries { done: 0, entries: vec![] },
-        |_| Answer::Entries { done: u32::MAX, entries: vec![] },
-        |_| Answer::Keys { held: vec![false_held()], upto: u16::MAX },
-        |_| Answer::Keys { held: vec![], upto: 0 },
+    let lies: [fn(&Query) -> QueryAnswer; 8] = [
+        |_| QueryAnswer::Tops(vec![1; 3]),
+        |_| QueryAnswer::Tops(vec![]),
+        |_| QueryAnswer::Leaves(vec![(0, vec![7; 256])]),
+        |_| QueryAnswer::Leaves(vec![(3, vec![7; 2])]),
+        |_| QueryAnswer::Entries { done: 0, entries: vec![] },
+        |_| QueryAnswer::Entries { done: u32::MAX, entries: vec![] },
+        |_| QueryAnswer::Keys { held: vec![false_held()], upto: u16::MAX },
+        |_| QueryAnswer::Keys { held: vec![], upto: 0 },
     ];
     for (n, lie) in lies.into_iter().enumerate() {
         let mut bare = forty_keys();
@@ -424,23 +433,23 @@ fn senseless_answers_are_counted_and_end_the_comparison() {
 fn false_sums_and_contexts_change_nothing_and_end() {
     let high = || {
         let mut dots = DotSet::new();
-        dots.insert_run(Run { replica: peer(1), first: 1, last: 1_000 });
+        dots.insert_run(DotRange { replica: peer(1), first: 1, last: 1_000 });
         let mut context = CausalContext::new();
         context.extend(&dots);
         ContextBytes::new(&context)
     };
     let claims = |query: &Query| match query {
-        Query::Root { .. } => Answer::Tops((0..256).collect()),
+        Query::Root { .. } => QueryAnswer::Tops((0..256).collect()),
         Query::Leaves(tops) => {
-            Answer::Leaves(tops.iter().map(|top| (*top, (0..256).collect())).collect())
+            QueryAnswer::Leaves(tops.iter().map(|top| (*top, (0..256).collect())).collect())
         }
         Query::Keys(ranges) => {
-            let held =
-                (0..40).map(|n| Held { key: KeyName::new(&format!("k{n}")), context: high() });
-            Answer::Keys { held: held.collect(), upto: ranges.last().map_or(0, |r| r.1) }
+            let held = (0..40)
+                .map(|n| KeyContext { key: KeyName::new(&format!("k{n}")), context: high() });
+            QueryAnswer::Keys { held: held.collect(), upto: ranges.last().map_or(0, |r| r.1) }
         }
         Query::Want(wanted) => {
-            Answer::Entries { done: u32::try_from(wanted.len()).unwrap(), entries: vec![] }
+            QueryAnswer::Entries { done: u32::try_from(wanted.len()).unwrap(), entries: vec![] }
         }
     };
     let mut bare = forty_keys();
@@ -449,8 +458,8 @@ fn false_sums_and_contexts_change_nothing_and_end() {
     assert!(messages < 20_000, "{messages}");
     assert_eq!(dump(&bare), before, "claims without data change nothing");
     let stingy = |query: &Query| match query {
-        Query::Keys(ranges) => Answer::Keys { held: vec![], upto: ranges[0].0 },
-        Query::Want(_) => Answer::Entries { done: 1, entries: vec![] },
+        Query::Keys(ranges) => QueryAnswer::Keys { held: vec![], upto: ranges[0].0 },
+        Query::Want(_) => QueryAnswer::Entries { done: 1, entries: vec![] },
         other => claims(other),
     };
     let mut bare = forty_keys();
@@ -462,7 +471,7 @@ fn false_sums_and_contexts_change_nothing_and_end() {
 fn answer_to_an_earlier_question_is_ignored() {
     let mut bare = forty_keys();
     bare.sent();
-    bare.feed(Input::LinkUp(peer(1)));
+    bare.feed(ReplicatorInput::LinkUp(peer(1)));
     let question = |bare: &mut Bare| {
         bare.sent().into_iter().find_map(|(_, body)| match body {
             Body::Compare { session, query, .. } => Some((session, query)),
@@ -470,8 +479,8 @@ fn answer_to_an_earlier_question_is_ignored() {
         })
     };
     let (first, _) = question(&mut bare).unwrap();
-    let tops = || Answer::Tops(vec![0; 256]);
-    let compared = |session, answer: Answer| {
+    let tops = || QueryAnswer::Tops(vec![0; 256]);
+    let compared = |session, answer: QueryAnswer| {
         let answer = answer.into();
         Body::Compared { session, at: At::Live, answer, promises: vec![] }
     };
@@ -479,9 +488,9 @@ fn answer_to_an_earlier_question_is_ignored() {
     let (second, query) = question(&mut bare).unwrap();
     assert!(second != first && matches!(query, Query::Keys(_)));
     bare.hear(1, compared(first, tops()));
-    bare.hear(1, compared(first, Answer::Keys { held: vec![], upto: u16::MAX }));
+    bare.hear(1, compared(first, QueryAnswer::Keys { held: vec![], upto: u16::MAX }));
     assert_eq!(bare.sent(), [], "no repairs are sent for an answer to another question");
-    bare.hear(1, compared(second, Answer::Keys { held: vec![], upto: u16::MAX }));
+    bare.hear(1, compared(second, QueryAnswer::Keys { held: vec![], upto: u16::MAX }));
     let given: usize = bare.pushes().into_iter().map(|(.., entries)| entries.len()).sum();
     assert_eq!(given, 40);
 }
@@ -509,12 +518,12 @@ fn answers_to_any_question_are_bounded() {
     }
 }
 
-fn held(key: &str) -> Held {
-    Held { key: key.into(), context: no_context() }
+fn held(key: &str) -> KeyContext {
+    KeyContext { key: key.into(), context: no_context() }
 }
 
 fn encoded(body: Body) -> usize {
-    Message { epoch: None, body }.encode().len()
+    ReplicatorMessage { epoch: None, body }.encode().len()
 }
 
 // ── strangers ──
@@ -560,7 +569,7 @@ fn strangers_are_ignored_and_counted() {
 #[test]
 fn removed_incarnation_is_merged_for_one_more_configuration() {
     let mut bare = Bare::of(5);
-    let leave = |n| Change { leave: vec![peer(n)], ..Change::default() };
+    let leave = |n| MembershipChange { leave: vec![peer(n)], ..MembershipChange::default() };
     let second = std::sync::Arc::new(first_epoch(5).next(&leave(4)).unwrap());
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: second.clone() }));
     let mut late = other(4);
@@ -579,7 +588,7 @@ fn removed_incarnation_is_merged_for_one_more_configuration() {
 fn stopping_member_is_merged_in_the_next_configuration() {
     let mut bare = Bare::of(5);
     bare.members(5, &[4], &[]);
-    let change = Change { leave: vec![peer(4)], ..Change::default() };
+    let change = MembershipChange { leave: vec![peer(4)], ..MembershipChange::default() };
     let second = std::sync::Arc::new(first_epoch(5).next(&change).unwrap());
     bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: second }));
     bare.members(4, &[], &[]);
@@ -596,7 +605,7 @@ fn piece(transfer: u64, total: u32, offset: u32, bytes: usize) -> Body {
 
 #[test]
 fn incomplete_messages_are_dropped_and_others_arrive() {
-    let config = Config { assembly_bytes_max: 20_000, ..Config::default() };
+    let config = ReplicatorConfig { assembly_bytes_max: 20_000, ..ReplicatorConfig::default() };
     let mut bare = Bare::with(5, config);
     for n in 0..1_000_u64 {
         bare.hear(1 + n as usize % 4, piece(n, 5_000, 0, 500));
@@ -613,7 +622,7 @@ fn incomplete_messages_are_dropped_and_others_arrive() {
     assert_eq!(bare.replicator.stats().assemblies_dropped, dropped + 4);
 
     bare.pass(millis(1));
-    let config = Config { frame_bytes_max: 1_000, ..Config::default() };
+    let config = ReplicatorConfig { frame_bytes_max: 1_000, ..ReplicatorConfig::default() };
     let mut cut = Bare::named(peer(2), config);
     cut.found(first_epoch(5));
     cut.ask(insert("k", &"x".repeat(3_000), To::Local));
@@ -625,7 +634,7 @@ fn incomplete_messages_are_dropped_and_others_arrive() {
 
 #[test]
 fn piece_inside_a_piece_is_refused() {
-    let inner = Message { epoch: None, body: piece(2, 4, 0, 4) }.encode();
+    let inner = ReplicatorMessage { epoch: None, body: piece(2, 4, 0, 4) }.encode();
     let total = u32::try_from(inner.len()).unwrap();
     let mut bare = Bare::of(3);
     bare.hear(1, Body::Part { transfer: 1, total, offset: 0, bytes: inner.into() });
@@ -643,7 +652,7 @@ fn unsolicited_answers_change_nothing() {
         ack(77),
         Body::Ack {
             push: 77,
-            scope: Scope::Only(vec![0, u32::MAX]),
+            scope: AckScope::Only(vec![0, u32::MAX]),
             counts: true,
             nacks: vec![(u32::MAX, Nack::Fenced(term))],
         },
@@ -653,13 +662,13 @@ fn unsolicited_answers_change_nothing() {
         Body::Compared {
             session: 77,
             at: At::Live,
-            answer: Answer::Entries { done: 1, entries }.into(),
+            answer: QueryAnswer::Entries { done: 1, entries }.into(),
             promises: vec![],
         },
         Body::Compared {
             session: 77,
             at: At::Live,
-            answer: Answer::Same.into(),
+            answer: QueryAnswer::Same.into(),
             promises: vec![(Group::new("g"), term)],
         },
     ];
@@ -674,11 +683,14 @@ fn unknown_indices_acknowledge_nothing() {
     let mut bare = Bare::of(3);
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(3);
-    for scope in [Scope::Only(vec![]), Scope::Only(vec![1, 2, u32::MAX])] {
+    for scope in [AckScope::Only(vec![]), AckScope::Only(vec![1, 2, u32::MAX])] {
         bare.hear(1, Body::Ack { push, scope, counts: true, nacks: vec![] });
     }
     assert_eq!(bare.answer(id), None);
-    bare.hear(1, Body::Ack { push, scope: Scope::Only(vec![0, 9]), counts: true, nacks: vec![] });
+    bare.hear(
+        1,
+        Body::Ack { push, scope: AckScope::Only(vec![0, 9]), counts: true, nacks: vec![] },
+    );
     assert!(matches!(bare.answer(id), Some(Ok(_))));
 }
 
@@ -694,7 +706,7 @@ fn duplicate_and_reordered_messages_have_no_effect() {
             cluster.write::<Words, _>(n % 3, "w", WRITE_MAJORITY, |w| w.insert("tea")).unwrap();
             cluster.write::<Words, _>(n % 3, "w", WRITE_MAJORITY, |w| w.remove("tea")).unwrap();
         }
-        cluster.propose(0, Change { join: vec![peer(3)], ..Change::default() });
+        cluster.propose(0, MembershipChange { join: vec![peer(3)], ..MembershipChange::default() });
         cluster.run(secs(5));
         let term = Term { number: 1, owner: peer(0) };
         let fence = cluster.fence(0, "g", term, secs(3));
@@ -728,8 +740,8 @@ fn own_changes_never_made_are_refused() {
 fn contexts_near_the_last_counter_are_answered() {
     let context = |last| {
         let mut dots = DotSet::new();
-        dots.insert_run(Run { replica: peer(1), first: 1, last });
-        dots.insert_run(Run { replica: peer(0), first: 5, last });
+        dots.insert_run(DotRange { replica: peer(1), first: 1, last });
+        dots.insert_run(DotRange { replica: peer(0), first: 5, last });
         let mut context = CausalContext::new();
         context.extend(&dots);
         ContextBytes::new(&context)
@@ -738,13 +750,13 @@ fn contexts_near_the_last_counter_are_answered() {
     let _ = bare.now(insert("k", "tea", To::Local));
     for last in [COUNTER_MAX - 1, COUNTER_MAX, COUNTER_MAX + 1, u64::MAX] {
         bare.sent();
-        bare.hear(1, write(vec![entry("k", "or-set", Content::Probe(context(last)))]));
+        bare.hear(1, write(vec![entry("k", "or-set", EntryContent::Probe(context(last)))]));
         let [(0, nack)] = &nacks(&mut bare)[..] else { panic!("not one nack") };
         match nack {
             Nack::Lack(mine) => assert!(last <= COUNTER_MAX && mine.decode().is_ok()),
             other => assert!(last > COUNTER_MAX, "{last}: {other:?}"),
         }
-        let held = Held { key: "k".into(), context: context(last) };
+        let held = KeyContext { key: "k".into(), context: context(last) };
         bare.hear(1, Body::Read { request: 1, held });
         assert!(bare.now(insert("k", "coffee", To::Local)).is_ok());
     }
@@ -764,7 +776,7 @@ fn groups_beyond_ten_thousand_are_refused() {
     let answers: Vec<_> = bare.sent().into_iter().map(|(_, body)| body).collect();
     assert!(answers.iter().all(|body| matches!(body, Body::Promised { .. })));
     assert_eq!(answers.len(), 10_000, "fences of further groups get no answer and time out");
-    let fence = Request::Fence { group: Group::new("new"), term, within: secs(1) };
+    let fence = ReplicatorRequest::Fence { group: Group::new("new"), term, within: secs(1) };
     assert_eq!(bare.now(fence), Err(RequestError::Overloaded { limit: 10_000 }));
     let guarded = bare.now(insert("g00042-k", "tea", To::Local));
     assert_eq!(guarded, Err(RequestError::Guarded { group: Group::new("g00042-") }));
@@ -779,7 +791,7 @@ fn guard_of_a_group_without_the_key_is_refused() {
     bare.hear(1, write(entries));
     assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
     for n in 0..20_000 {
-        let mut junk = entry(&format!("g{n}-k"), "or-set", Content::Delta(junk()));
+        let mut junk = entry(&format!("g{n}-k"), "or-set", EntryContent::Delta(junk()));
         junk.guard = Some(WireGuard { group: Group::new(&format!("g{n}-")), term: None });
         bare.hear(1, write(vec![junk]));
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::key::KeyName;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::MembershipChange;
 use ostraca_ddata::replicator::request::{
-    ReadConsistency as Read, Reply, Request, RequestId, WriteConsistency as To,
+    ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, RequestId, WriteConsistency as To,
 };
-use ostraca_ddata::replicator::stats::Stats;
+use ostraca_ddata::replicator::stats::ReplicatorStats;
 use ostraca_ddata::sim::NodeIndex;
 use ostraca_ddata::types::{GCounter, LWWMap, LWWRegister, ORSet};
 
@@ -44,11 +44,12 @@ fn m28_performance_loads_are_exact_with_few_messages() {
     let before = cluster.sent();
     let read = |_| {
         let consistency = Read::Local;
-        cluster.ask(0, Request::Get { key: "local".into(), shape: None, consistency })
+        cluster.ask(0, ReplicatorRequest::Get { key: "local".into(), shape: None, consistency })
     };
     let reads: Vec<RequestId> = (0..100_000).map(read).collect();
     cluster.run(millis(1));
-    let got = |id: &RequestId| matches!(cluster.answered(*id), Some(Ok(Reply::Got { .. })));
+    let got =
+        |id: &RequestId| matches!(cluster.answered(*id), Some(Ok(ReplicatorReply::Got { .. })));
     assert!(reads.iter().all(got));
     assert!(!cluster.sent_since(&before).contains_key("read"), "local reads send no messages");
 
@@ -124,7 +125,7 @@ fn bytes(sent: &BTreeMap<&'static str, Sent>) -> u64 {
 /// keys by anti-entropy. The cost of later comparisons is proportional to what differs.
 #[test]
 fn hundred_thousand_keys_spread_in_small_messages() {
-    let config = Config { frame_bytes_max: FRAME, ..Config::default() };
+    let config = ReplicatorConfig { frame_bytes_max: FRAME, ..ReplicatorConfig::default() };
     let mut cluster = Plan { config, nodes: 4, started: 3, ..Plan::of(3) }.start();
     cluster.partition(&[&[0, 1], &[2]]);
     let mut most_open = 0;
@@ -176,14 +177,15 @@ fn hundred_thousand_keys_spread_in_small_messages() {
     cluster.restart(3);
     cluster.run(millis(10));
     cluster.introduce();
-    cluster.propose(0, Change { join: vec![replica(3, 1)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { join: vec![replica(3, 1)], ..MembershipChange::default() });
     wait_for_keys(&mut cluster, &[3], KEYS);
     assert!(contexts(&cluster, 0) == contexts(&cluster, 3));
 
-    let keys = Request::Keys { prefix: "key-0999".into(), after: None, limit: 3 };
+    let keys = ReplicatorRequest::Keys { prefix: "key-0999".into(), after: None, limit: 3 };
     let page = cluster.ask(3, keys);
     let due = ["key-099900", "key-099901", "key-099902"].map(KeyName::new);
-    assert_eq!(cluster.answer(page), Ok(Reply::Keys(due.into())));
+    assert_eq!(cluster.answer(page), Ok(ReplicatorReply::Keys(due.into())));
     let longest = cluster.sent().values().map(|sent| sent.longest).max().unwrap();
     assert!(longest <= FRAME as u64, "{longest} bytes in one message");
     let dropped: u64 = (0..4).map(|node| cluster.stats(node).assemblies_dropped).sum();
@@ -232,7 +234,7 @@ fn replace_key(cluster: &mut Cluster, node: usize, keys: u32, random: &mut u64) 
 fn remove_at_three_replicas(keys: u32, at_once: u32) -> RemovalCost {
     let mut cluster = map_of(keys);
     let before = cluster.sent();
-    let count = |cluster: &Cluster, of: fn(&Stats) -> u64| -> u64 {
+    let count = |cluster: &Cluster, of: fn(&ReplicatorStats) -> u64| -> u64 {
         (0..3).map(|node| of(&cluster.stats(node))).sum()
     };
     let mut ids = Vec::new();

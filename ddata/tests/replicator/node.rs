@@ -10,17 +10,19 @@ use std::sync::Arc;
 use ostraca_ddata::causal::{CausalContext, Dot};
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::data::Value;
-use ostraca_ddata::durable::{Record, StoreError};
+use ostraca_ddata::durable::{DurableRecord, StoreError};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::KeyName;
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::epoch::{Change, Epoch, Outcome};
-use ostraca_ddata::replicator::port::{Alarm, Class, Input, Output, Peer};
-use ostraca_ddata::replicator::request::{
-    Notice, Reply, Request, RequestError, RequestId, SubscriptionId,
+use ostraca_ddata::replicator::epoch::{Epoch, MembershipChange, ProposalOutcome};
+use ostraca_ddata::replicator::port::{
+    LaneClass, Peer, ReplicatorAlarm, ReplicatorInput, ReplicatorOutput,
 };
-use ostraca_ddata::replicator::wire::{Body, Message};
-use ostraca_ddata::replicator::{Replicator, Setup};
+use ostraca_ddata::replicator::request::{
+    ReplicatorReply, ReplicatorRequest, RequestError, RequestId, SubscriptionId, SubscriptionNotice,
+};
+use ostraca_ddata::replicator::wire::{Body, ReplicatorMessage};
+use ostraca_ddata::replicator::{Replicator, ReplicatorParameters};
 use ostraca_ddata::sim::{Direction, Effects, NodeIndex, Process, SyncFailed};
 
 /// The incarnation number `life` of a node.
@@ -38,18 +40,18 @@ pub fn node_of(replica: ReplicaId) -> NodeIndex {
 pub struct Envelope {
     pub from: ReplicaId,
     pub to: ReplicaId,
-    pub message: Message,
+    pub message: ReplicatorMessage,
 }
 
 /// A command of the harness to a node.
 #[derive(Debug)]
 pub enum Command {
-    Request(RequestId, Request),
+    Request(RequestId, ReplicatorRequest),
     Found(Arc<Epoch>),
     Members(Vec<Peer>),
-    Propose(Change),
+    Propose(MembershipChange),
     /// Hands a message to the machine as if a peer had sent it.
-    Inject(ReplicaId, Message),
+    Inject(ReplicaId, ReplicatorMessage),
 }
 
 /// An event that the harness sees.
@@ -61,13 +63,13 @@ pub enum Event {
     Made(RequestId, Box<Made>),
     /// The machine has deleted a key by expiry.
     Expired(Box<Made>),
-    Replied(RequestId, Result<Reply, RequestError>),
-    Notified(SubscriptionId, Notice),
+    Replied(RequestId, Result<ReplicatorReply, RequestError>),
+    Notified(SubscriptionId, SubscriptionNotice),
     Installed(Arc<Epoch>),
     Synced,
     Excluded,
-    Outcome(Outcome),
-    Alarm(Alarm),
+    Outcome(ProposalOutcome),
+    Alarm(ReplicatorAlarm),
 }
 
 /// The effect of a request on its key, at the node that handled it.
@@ -89,7 +91,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    fn add(&mut self, message: &Message) {
+    fn add(&mut self, message: &ReplicatorMessage) {
         let bytes = message.encode().len() as u64;
         self.messages += 1;
         self.bytes += bytes;
@@ -119,15 +121,15 @@ pub const fn kind(body: &Body) -> &'static str {
 pub struct Node {
     pub replicator: Replicator,
     pub sent: Option<BTreeMap<&'static str, Sent>>, // by kind; `None` if not counted
-    out: Outbox<Output>,
-    loaded: Option<Vec<Record>>,
+    out: Outbox<ReplicatorOutput>,
+    loaded: Option<Vec<DurableRecord>>,
     own: BTreeMap<KeyName, u64>, // next own counter of each key after the last event; ≤ keys
     expires: bool,
     expired: u64,
 }
 
 impl Node {
-    pub fn new(setup: Setup, disk: &[Record]) -> Self {
+    pub fn new(setup: ReplicatorParameters, disk: &[DurableRecord]) -> Self {
         let durable = !setup.config.durable_keys.is_empty();
         let loaded = durable.then(|| disk.to_vec());
         let expires = !setup.config.expire_keys_after_inactivity.is_empty();
@@ -146,20 +148,26 @@ impl Node {
         self.replicator.id()
     }
 
-    fn feed(&mut self, now: Now, input: Input, fx: &mut Effects<Self>) {
+    fn feed(&mut self, now: Now, input: ReplicatorInput, fx: &mut Effects<Self>) {
         self.replicator.handle(now, input, &mut self.out);
         self.carry_out(now, fx);
     }
 
-    fn request(&mut self, now: Now, id: RequestId, request: Request, fx: &mut Effects<Self>) {
+    fn request(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        request: ReplicatorRequest,
+        fx: &mut Effects<Self>,
+    ) {
         fx.emit(Event::Asked(id));
         let key = match &request {
-            Request::Update(update) => Some(update.key().clone()),
-            Request::Delete { key, .. } => Some(key.clone()),
+            ReplicatorRequest::Update(update) => Some(update.key().clone()),
+            ReplicatorRequest::Delete { key, .. } => Some(key.clone()),
             _ => None,
         };
         let before = key.as_ref().map(|key| self.context(key));
-        self.replicator.handle(now, Input::Request { id, request }, &mut self.out);
+        self.replicator.handle(now, ReplicatorInput::Request { id, request }, &mut self.out);
         if let (Some(key), Some(before)) = (key, before) {
             let value = self.replicator.peek(&key);
             let after = value.as_ref().map(|value| value.state().context().clone());
@@ -215,13 +223,13 @@ impl Node {
         }
     }
 
-    fn perform(&mut self, now: Now, output: Output, fx: &mut Effects<Self>) {
+    fn perform(&mut self, now: Now, output: ReplicatorOutput, fx: &mut Effects<Self>) {
         match output {
-            Output::Send { to, class, message } => {
+            ReplicatorOutput::Send { to, class, message } => {
                 let lane = match class {
-                    Class::Control => 0,
-                    Class::Data => 1,
-                    Class::Bulk => 2,
+                    LaneClass::Control => 0,
+                    LaneClass::Data => 1,
+                    LaneClass::Bulk => 2,
                 };
                 if let Some(sent) = &mut self.sent {
                     sent.entry(kind(&message.body)).or_default().add(&message);
@@ -229,23 +237,23 @@ impl Node {
                 let envelope = Envelope { from: self.id(), to, message };
                 fx.send(node_of(to), lane, Box::new(envelope));
             }
-            Output::Reply { id, reply } => fx.emit(Event::Replied(id, reply)),
-            Output::Notify { subscription, notice } => {
+            ReplicatorOutput::Reply { id, reply } => fx.emit(Event::Replied(id, reply)),
+            ReplicatorOutput::Notify { subscription, notice } => {
                 fx.emit(Event::Notified(subscription, notice));
             }
-            Output::Persist { id, records } => {
+            ReplicatorOutput::Persist { id, records } => {
                 records.into_iter().for_each(|record| fx.write(record));
                 fx.sync(id);
             }
-            Output::AskConsent { query, .. } => {
-                let consent = Input::Consent { query, remaining: Vec::new() };
+            ReplicatorOutput::AskConsent { query, .. } => {
+                let consent = ReplicatorInput::Consent { query, remaining: Vec::new() };
                 self.replicator.handle(now, consent, &mut self.out);
             }
-            Output::Installed(epoch) => fx.emit(Event::Installed(epoch)),
-            Output::Synced(_) => fx.emit(Event::Synced),
-            Output::Excluded(_) => fx.emit(Event::Excluded),
-            Output::Outcome(outcome) => fx.emit(Event::Outcome(outcome)),
-            Output::Alarm(alarm) => fx.emit(Event::Alarm(alarm)),
+            ReplicatorOutput::Installed(epoch) => fx.emit(Event::Installed(epoch)),
+            ReplicatorOutput::Synced(_) => fx.emit(Event::Synced),
+            ReplicatorOutput::Excluded(_) => fx.emit(Event::Excluded),
+            ReplicatorOutput::Outcome(outcome) => fx.emit(Event::Outcome(outcome)),
+            ReplicatorOutput::Alarm(alarm) => fx.emit(Event::Alarm(alarm)),
             _ => {}
         }
     }
@@ -256,34 +264,34 @@ impl Process for Node {
     type Message = Box<Envelope>;
     type Command = Command;
     type Event = Event;
-    type Disk = Vec<Record>;
+    type Disk = Vec<DurableRecord>;
 
     fn started(&mut self, now: Now, fx: &mut Effects<Self>) {
         if let Some(records) = self.loaded.take() {
-            self.feed(now, Input::Loaded(records), fx);
+            self.feed(now, ReplicatorInput::Loaded(records), fx);
         }
     }
 
     fn message(&mut self, now: Now, _: NodeIndex, envelope: Self::Message, fx: &mut Effects<Self>) {
         if envelope.to == self.id() {
             let Envelope { from, message, .. } = *envelope;
-            self.feed(now, Input::Message { from, message }, fx);
+            self.feed(now, ReplicatorInput::Message { from, message }, fx);
         }
     }
 
     fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
         let input = match command {
             Command::Request(id, request) => return self.request(now, id, request, fx),
-            Command::Found(epoch) => Input::Found(epoch),
-            Command::Members(peers) => Input::Members(peers),
-            Command::Propose(change) => Input::Propose(change),
-            Command::Inject(from, message) => Input::Message { from, message },
+            Command::Found(epoch) => ReplicatorInput::Found(epoch),
+            Command::Members(peers) => ReplicatorInput::Members(peers),
+            Command::Propose(change) => ReplicatorInput::Propose(change),
+            Command::Inject(from, message) => ReplicatorInput::Message { from, message },
         };
         self.feed(now, input, fx);
     }
 
     fn tick(&mut self, now: Now, fx: &mut Effects<Self>) {
-        self.replicator.handle(now, Input::Tick, &mut self.out);
+        self.replicator.handle(now, ReplicatorInput::Tick, &mut self.out);
         self.tell_expired(fx);
         self.carry_out(now, fx);
     }
@@ -300,14 +308,14 @@ impl Process for Node {
         fx: &mut Effects<Self>,
     ) {
         let result = outcome.map_err(|error| StoreError(error.to_string()));
-        self.feed(now, Input::Persisted { id: token, result }, fx);
+        self.feed(now, ReplicatorInput::Persisted { id: token, result }, fx);
     }
 
     fn link_up(&mut self, now: Now, peer: NodeIndex, _: Direction, fx: &mut Effects<Self>) {
         let members = self.replicator.epochs().installed();
         let known = members.map(|epoch| epoch.members().to_vec()).unwrap_or_default();
         for id in known.into_iter().filter(|id| node_of(*id) == peer) {
-            self.feed(now, Input::LinkUp(id), fx);
+            self.feed(now, ReplicatorInput::LinkUp(id), fx);
         }
     }
 
@@ -324,7 +332,7 @@ impl Process for Node {
     }
 
     fn recode(mut envelope: Self::Message) -> Self::Message {
-        let decoded = Message::decode(&envelope.message.encode());
+        let decoded = ReplicatorMessage::decode(&envelope.message.encode());
         let message = decoded.expect("an encoded message decodes");
         assert_eq!(message, envelope.message, "decoding must invert encoding");
         envelope.message = message;

@@ -11,13 +11,13 @@
 //! | P21 slice sizes | all peers up to `direct_push_limit`, above it voters and `ln n + 6` |
 
 use ostraca_ddata::key::Pattern;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::Change;
-use ostraca_ddata::replicator::port::Input;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::MembershipChange;
+use ostraca_ddata::replicator::port::ReplicatorInput;
 use ostraca_ddata::replicator::request::{
-    ReadConsistency as Read, Reply, Request, WriteConsistency as To,
+    ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, WriteConsistency as To,
 };
-use ostraca_ddata::replicator::wire::{Body, Content, Entry};
+use ostraca_ddata::replicator::wire::{Body, Entry, EntryContent};
 use ostraca_ddata::types::delta::Delta;
 use ostraca_ddata::types::shape::Shape;
 use ostraca_ddata::types::{LWWRegister, ORSet, PNCounterMap};
@@ -27,13 +27,17 @@ use crate::cluster::{Cluster, Plan, WRITE_MAJORITY, first_epoch, millis, secs};
 use crate::node::replica;
 
 /// Settings under which anti-entropy never runs, so that changes spread by pushes only.
-fn no_gossip() -> Config {
+fn no_gossip() -> ReplicatorConfig {
     let never = secs(1_000_000);
-    Config { gossip_interval: never, busy_gossip_interval: never, ..Config::default() }
+    ReplicatorConfig {
+        gossip_interval: never,
+        busy_gossip_interval: never,
+        ..ReplicatorConfig::default()
+    }
 }
 
 fn delta(entry: &Entry, shape: &Shape) -> Delta {
-    let Content::Delta(bytes) = &entry.content else { panic!("no delta: {entry:?}") };
+    let EntryContent::Delta(bytes) = &entry.content else { panic!("no delta: {entry:?}") };
     Delta::decode(bytes.as_slice(), shape).expect("the delta decodes")
 }
 
@@ -99,7 +103,7 @@ fn p18_p19_updates_of_a_batch_are_one_delta() {
     assert_eq!(entries.len(), 1);
     let delta = delta(&entries[0], &Shape::ORSet);
     assert_eq!(delta.dots().len(), 3);
-    let (mut other, from) = (Bare::named(peer(1), Config::default()), peer(0));
+    let (mut other, from) = (Bare::named(peer(1), ReplicatorConfig::default()), peer(0));
     other.found(first_epoch(3));
     let body = Body::Write { push: 1, whole: true, entries: entries.into() };
     other.hear_in(from, Some(crate::bare::epoch_id()), body);
@@ -111,7 +115,7 @@ fn p20_thousand_map_updates_arrive_as_one_delta() {
     let mut bare = Bare::of(2);
     let add = |n: u32| change::<PNCounterMap<u32>, _>("k", To::Local, move |map| map.add(&n, 1));
     bare.batch((0..1_000).map(add).collect());
-    let mut other = Bare::named(peer(1), Config::default());
+    let mut other = Bare::named(peer(1), ReplicatorConfig::default());
     other.found(first_epoch(2));
     for (_, body) in bare.sent() {
         other.hear_in(peer(0), Some(crate::bare::epoch_id()), body);
@@ -138,7 +142,7 @@ fn p21_above_the_limit_voters_and_a_few_get_a_change() {
 
 #[test]
 fn change_is_not_sent_back_to_origin_or_forwarder() {
-    let mut origin = Bare::named(peer(1), Config::default());
+    let mut origin = Bare::named(peer(1), ReplicatorConfig::default());
     origin.found(first_epoch(4));
     let _ = origin.now(insert("k", "tea", To::Local));
     let (.., entries) = origin.pushes().remove(0);
@@ -146,7 +150,7 @@ fn change_is_not_sent_back_to_origin_or_forwarder() {
     bare.hear(1, Body::Write { push: 1, whole: true, entries: entries.clone().into() });
     assert_eq!(bare.pushes(), [], "all peers got it from the origin");
 
-    let eager = Config { direct_push_limit: 2, ..Config::default() };
+    let eager = ReplicatorConfig { direct_push_limit: 2, ..ReplicatorConfig::default() };
     let mut bare = Bare::with(4, eager);
     bare.hear(2, Body::Write { push: 0, whole: true, entries: entries.clone().into() });
     let to: Vec<_> = bare.pushes().into_iter().map(|(to, ..)| to).collect();
@@ -157,7 +161,7 @@ fn change_is_not_sent_back_to_origin_or_forwarder() {
 
 #[test]
 fn eager_rounds_reach_all_replicas_of_a_large_cluster() {
-    let config = Config { direct_push_limit: 10, ..no_gossip() };
+    let config = ReplicatorConfig { direct_push_limit: 10, ..no_gossip() };
     let mut cluster = Plan { config, ..Plan::of(40) }.start();
     cluster.write::<Words, _>(7, "k", To::Local, |set| set.insert("tea")).unwrap();
     cluster.run(secs(1));
@@ -191,11 +195,11 @@ fn new_link_resends_everything_outstanding() {
     for push in &pushes {
         bare.hear(1, ack(*push));
     }
-    bare.feed(Input::LinkUp(peer(2)));
+    bare.feed(ReplicatorInput::LinkUp(peer(2)));
     let again = bare.pushes();
     assert_eq!(again.len(), 3);
     assert!(again.iter().all(|(to, ..)| *to == peer(2)));
-    bare.feed(Input::LinkUp(peer(1)));
+    bare.feed(ReplicatorInput::LinkUp(peer(1)));
     assert_eq!(bare.pushes(), [], "node 1 holds everything");
 }
 
@@ -245,17 +249,17 @@ fn changes_left_to_anti_entropy_delay_a_flush() {
     cluster.write::<Words, _>(0, "k", To::Local, |set| set.insert("tea")).unwrap();
     cluster.run(secs(10));
     assert_eq!(cluster.stats(0).pushes_open, 0);
-    let flush = cluster.ask(0, Request::FlushChanges { within: secs(30) });
+    let flush = cluster.ask(0, ReplicatorRequest::FlushChanges { within: secs(30) });
     cluster.run(secs(5));
     assert_eq!(cluster.answered(flush), None);
     cluster.heal();
-    assert_eq!(cluster.answer(flush), Ok(Reply::Flushed));
+    assert_eq!(cluster.answer(flush), Ok(ReplicatorReply::Flushed));
     assert!(cluster.held::<Words>(1, "k").is_some());
 }
 
 #[test]
 fn without_deltas_full_states_are_pushed() {
-    let config = Config { delta_enabled: false, ..no_gossip() };
+    let config = ReplicatorConfig { delta_enabled: false, ..no_gossip() };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     for word in ["tea", "coffee", "milk"] {
         cluster.write::<Words, _>(0, "k", WRITE_MAJORITY, move |set| set.insert(word)).unwrap();
@@ -268,7 +272,7 @@ fn without_deltas_full_states_are_pushed() {
 
 #[test]
 fn known_failure_17_state_larger_than_a_frame_arrives() {
-    let config = Config { frame_bytes_max: 2_000, ..Config::default() };
+    let config = ReplicatorConfig { frame_bytes_max: 2_000, ..ReplicatorConfig::default() };
     let mut cluster = Plan { config, nodes: 4, started: 4, ..Plan::of(3) }.start();
     cluster.introduce();
     for n in 0..300_u32 {
@@ -278,7 +282,8 @@ fn known_failure_17_state_larger_than_a_frame_arrives() {
     cluster.settle(&[0, 1, 2], secs(20));
     assert!(cluster.held::<Words>(2, "k").is_some_and(|set| set.len() == 300));
     // A joiner gets the whole state at once, 60 KB.
-    cluster.propose(0, Change { join: vec![replica(3, 1)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { join: vec![replica(3, 1)], ..MembershipChange::default() });
     cluster.settle(&[0, 1, 2, 3], secs(20));
     assert!(cluster.held::<Words>(3, "k").is_some_and(|set| set.len() == 300));
     for (kind, sent) in cluster.sent() {
@@ -292,7 +297,7 @@ fn cut_value_arrives_despite_lost_pieces() {
     use ostraca_ddata::sim::{Faults, LinkQuality};
     let lossy = LinkQuality { loss: 0.2, ..LinkQuality::clean() };
     let faults = Faults { links: vec![lossy], ..Faults::none() };
-    let config = Config { frame_bytes_max: 4_000, ..Config::default() };
+    let config = ReplicatorConfig { frame_bytes_max: 4_000, ..ReplicatorConfig::default() };
     let mut cluster = Plan { config, faults, ..Plan::of(2) }.start();
     let large = "x".repeat(30_000);
     cluster.write::<LWWRegister<String>, _>(0, "k", To::Local, move |r| r.set(&large)).unwrap();
@@ -321,7 +326,7 @@ fn known_failure_16_lost_delta_is_replaced_by_a_repair() {
 #[test]
 fn known_failure_33_acked_write_is_stored_after_expiry() {
     let expire_keys_after_inactivity = vec![(Pattern::new("e*"), secs(2))];
-    let config = Config { expire_keys_after_inactivity, ..no_gossip() };
+    let config = ReplicatorConfig { expire_keys_after_inactivity, ..no_gossip() };
     let mut cluster = Plan { config, nodes: 3, ..Plan::of(3) }.start();
     cluster.introduce();
     let tea = |set: &mut ostraca_ddata::types::edit::Edit<'_, Words>| set.insert("tea");
@@ -338,8 +343,11 @@ fn known_failure_33_acked_write_is_stored_after_expiry() {
     cluster.restart(0);
     cluster.run(millis(100));
     cluster.introduce();
-    let change =
-        Change { join: vec![replica(0, 2)], lost: vec![replica(0, 1)], ..Change::default() };
+    let change = MembershipChange {
+        join: vec![replica(0, 2)],
+        lost: vec![replica(0, 1)],
+        ..MembershipChange::default()
+    };
     cluster.propose(1, change);
     cluster.run(secs(5));
     cluster.write::<Words, _>(0, "k2", To::All(secs(3)), tea).unwrap();
@@ -366,10 +374,10 @@ fn known_failure_40_one_missing_key_costs_one_key() {
     let bytes: u64 = sent.values().map(|sent| sent.bytes).sum();
     assert!(bytes < 30_000, "{bytes} bytes for one key of 2,000: {sent:?}");
     let after = [cluster.stats(0), cluster.stats(1)];
-    let deltas = |of: &[ostraca_ddata::replicator::stats::Stats; 2]| {
+    let deltas = |of: &[ostraca_ddata::replicator::stats::ReplicatorStats; 2]| {
         of[0].deltas_merged + of[1].deltas_merged
     };
-    let states = |of: &[ostraca_ddata::replicator::stats::Stats; 2]| {
+    let states = |of: &[ostraca_ddata::replicator::stats::ReplicatorStats; 2]| {
         of[0].states_merged + of[1].states_merged
     };
     assert_eq!(deltas(&after) - deltas(&merged) + states(&after) - states(&merged), 1);
@@ -445,12 +453,12 @@ fn joiner_is_given_missing_data_about_once() {
 
 #[test]
 fn repairs_for_an_empty_peer_wait_for_its_answers() {
-    let config = Config { frame_bytes_max: 4_000, ..no_gossip() };
+    let config = ReplicatorConfig { frame_bytes_max: 4_000, ..no_gossip() };
     let mut bare = Bare::with(2, config);
     bare.batch((0..2_000).map(|n| insert(&format!("key-{n}"), "tea", To::Local)).collect());
     bare.pass(secs(30));
     bare.sent();
-    bare.feed(Input::LinkUp(peer(1)));
+    bare.feed(ReplicatorInput::LinkUp(peer(1)));
     let mut questions = 0;
     let mut given = 0;
     loop {
@@ -475,20 +483,24 @@ fn repairs_for_an_empty_peer_wait_for_its_answers() {
 }
 
 fn wire_len(body: &Body) -> usize {
-    ostraca_ddata::replicator::wire::Message { epoch: None, body: body.clone() }.encode().len()
+    ostraca_ddata::replicator::wire::ReplicatorMessage { epoch: None, body: body.clone() }
+        .encode()
+        .len()
 }
 
 /// The answer of an empty replica.
 fn empty_answer(body: &Body) -> Option<Body> {
-    use ostraca_ddata::replicator::wire::{Answer, Query};
+    use ostraca_ddata::replicator::wire::{Query, QueryAnswer};
     let Body::Compare { session, at, query } = body else { return None };
     let answer = match query {
-        Query::Root { .. } => Answer::Tops(vec![0; 256]),
-        Query::Leaves(tops) => Answer::Leaves(tops.iter().map(|t| (*t, vec![0; 256])).collect()),
-        Query::Keys(ranges) => {
-            Answer::Keys { held: vec![], upto: ranges.last().map_or(0, |r| r.1) }
+        Query::Root { .. } => QueryAnswer::Tops(vec![0; 256]),
+        Query::Leaves(tops) => {
+            QueryAnswer::Leaves(tops.iter().map(|t| (*t, vec![0; 256])).collect())
         }
-        Query::Want(_) => Answer::Entries { done: 0, entries: vec![] },
+        Query::Keys(ranges) => {
+            QueryAnswer::Keys { held: vec![], upto: ranges.last().map_or(0, |r| r.1) }
+        }
+        Query::Want(_) => QueryAnswer::Entries { done: 0, entries: vec![] },
     };
     let answer = answer.into();
     Some(Body::Compared { session: *session, at: *at, answer, promises: vec![] })

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use ostraca_ddata::key::{Group, Pattern};
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochConfig, EpochSettings};
-use ostraca_ddata::replicator::port::Input;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::{Epoch, EpochConfig, EpochSettings, MembershipChange};
+use ostraca_ddata::replicator::port::ReplicatorInput;
 use ostraca_ddata::replicator::request::{
-    ReadConsistency as Read, Reply, Request, WriteConsistency as To,
+    ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, WriteConsistency as To,
 };
 use ostraca_ddata::replicator::wire::Body;
 use ostraca_ddata::types::Term;
@@ -16,20 +16,24 @@ use serde_json::Value as Json;
 use crate::bare::{Bare, ack, epoch_id, get, insert, peer};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, millis, secs};
 
-fn read(text: &str) -> Result<Config, serde_json::Error> {
+fn read(text: &str) -> Result<ReplicatorConfig, serde_json::Error> {
     serde_json::from_str(text)
 }
 
 #[test]
 fn default_settings_round_trip() {
-    let text = serde_json::to_string(&Config::default()).unwrap();
-    assert_eq!(read(&text).unwrap(), Config::default());
-    assert_eq!(read("{}").unwrap(), Config::default(), "a missing setting has its default");
+    let text = serde_json::to_string(&ReplicatorConfig::default()).unwrap();
+    assert_eq!(read(&text).unwrap(), ReplicatorConfig::default());
+    assert_eq!(
+        read("{}").unwrap(),
+        ReplicatorConfig::default(),
+        "a missing setting has its default"
+    );
 }
 
 #[test]
 fn settings_have_the_documented_names() {
-    let json: Json = serde_json::to_value(Config::default()).unwrap();
+    let json: Json = serde_json::to_value(ReplicatorConfig::default()).unwrap();
     let at =
         |path: &str| json.pointer(path).unwrap_or_else(|| panic!("no {path} in {json}")).clone();
     let expected: [(&str, Json); 13] = [
@@ -55,7 +59,7 @@ fn settings_have_the_documented_names() {
 
 #[test]
 fn custom_settings_round_trip_and_unknown_ones_are_refused() {
-    let own = Config {
+    let own = ReplicatorConfig {
         gossip_interval: millis(1_500),
         majority_min_cap: 3,
         delta_enabled: false,
@@ -63,7 +67,7 @@ fn custom_settings_round_trip_and_unknown_ones_are_refused() {
         write_behind_interval: Some(millis(20)),
         expire_keys_after_inactivity: vec![(Pattern::new("session-*"), secs(3_600))],
         epoch: EpochConfig { sync_attempts: 9, ..EpochConfig::default() },
-        ..Config::default()
+        ..ReplicatorConfig::default()
     };
     let text = serde_json::to_string(&own).unwrap();
     assert!(text.contains(r#""session-*":"1h""#), "{text}");
@@ -82,7 +86,8 @@ fn custom_settings_round_trip_and_unknown_ones_are_refused() {
 
 #[test]
 fn majority_floor_applies_to_reads_and_writes_not_fences() {
-    let mut bare = Bare::with(5, Config { majority_min_cap: 4, ..Config::default() });
+    let mut bare =
+        Bare::with(5, ReplicatorConfig { majority_min_cap: 4, ..ReplicatorConfig::default() });
     let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
     let (push, _) = bare.push_to_all(5);
     bare.hear(1, ack(push));
@@ -100,12 +105,15 @@ fn majority_floor_applies_to_reads_and_writes_not_fences() {
     assert!(matches!(bare.answer(id), Some(Ok(_))));
 
     let term = Term { number: 1, owner: peer(0) };
-    let id = bare.ask(Request::Fence { group: Group::new("g-"), term, within: secs(1) });
+    let id = bare.ask(ReplicatorRequest::Fence { group: Group::new("g-"), term, within: secs(1) });
     for from in [1, 2] {
         let (differing, entries) = (vec![], vec![]);
         bare.hear(from, Body::Promised { request: id.0, counts: true, differing, entries });
     }
-    assert!(matches!(bare.answer(id), Some(Ok(Reply::Fenced { .. }))), "a quorum promises");
+    assert!(
+        matches!(bare.answer(id), Some(Ok(ReplicatorReply::Fenced { .. }))),
+        "a quorum promises"
+    );
 }
 
 /// A time of [`Duration::MAX`] means "for ever": times of the clock saturate.
@@ -122,13 +130,13 @@ fn endless_timeouts_and_intervals_do_not_overflow() {
     let expiring = vec![(Pattern::new("*"), endless)];
     let mut bare = Bare::with(
         3,
-        Config {
+        ReplicatorConfig {
             gossip_interval: endless,
             notify_subscribers_interval: endless,
             expire_keys_after_inactivity: expiring,
             max_clock_skew: endless,
             epoch,
-            ..Config::default()
+            ..ReplicatorConfig::default()
         },
     );
     let group = Group::new("g-");
@@ -136,11 +144,14 @@ fn endless_timeouts_and_intervals_do_not_overflow() {
     let ids = [
         bare.ask(insert("k", "tea", To::All(endless))),
         bare.ask(get("k", Read::All(endless))),
-        bare.ask(Request::FlushChanges { within: endless }),
-        bare.ask(Request::Fence { group, term, within: endless }),
+        bare.ask(ReplicatorRequest::FlushChanges { within: endless }),
+        bare.ask(ReplicatorRequest::Fence { group, term, within: endless }),
     ];
     bare.pass(secs(200)); // over rounds of gossip, resends and expiry
-    bare.feed(Input::Propose(Change { join: vec![peer(3)], ..Change::default() }));
+    bare.feed(ReplicatorInput::Propose(MembershipChange {
+        join: vec![peer(3)],
+        ..MembershipChange::default()
+    }));
     assert!(bare.replicator.epochs().sealed());
     bare.pass(secs(200));
     for id in ids {

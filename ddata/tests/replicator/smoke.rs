@@ -1,8 +1,8 @@
 //! Smoke tests: the shortest successful run of the main kinds of request.
 
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::Change;
-use ostraca_ddata::replicator::request::{Reply, WriteConsistency};
+use ostraca_ddata::replicator::epoch::MembershipChange;
+use ostraca_ddata::replicator::request::{ReplicatorReply, WriteConsistency};
 use ostraca_ddata::types::{LWWRegister, ORSet, PNCounter, Term};
 
 use crate::cluster::{Plan, READ_MAJORITY, WRITE_MAJORITY, got, secs};
@@ -14,11 +14,11 @@ type Words = ORSet<String>;
 fn majority_write_is_seen_by_majority_read_elsewhere() {
     let mut cluster = Plan::of(3).start();
     let write = cluster.update::<Words, _>(0, "w", WRITE_MAJORITY, |set| set.insert("tea"));
-    assert!(matches!(cluster.answer(write), Ok(Reply::Updated { .. })));
+    assert!(matches!(cluster.answer(write), Ok(ReplicatorReply::Updated { .. })));
     let read = cluster.get(2, "w", READ_MAJORITY);
     assert!(got::<Words>(cluster.answer(read)).unwrap().contains("tea"));
     let delete = cluster.delete(1, "w", WRITE_MAJORITY);
-    assert!(matches!(cluster.answer(delete), Ok(Reply::Deleted { .. })));
+    assert!(matches!(cluster.answer(delete), Ok(ReplicatorReply::Deleted { .. })));
     let read = cluster.get(0, "w", READ_MAJORITY);
     assert!(got::<Words>(cluster.answer(read)).is_none());
 }
@@ -45,10 +45,10 @@ fn acknowledged_data_survives_membership_changes() {
     }
     let write = cluster.update::<Words, _>(0, "w", WRITE_MAJORITY, |set| set.insert("tea"));
     cluster.answer(write).unwrap();
-    let change = Change {
+    let change = MembershipChange {
         join: vec![replica(3, 1), replica(4, 1)],
         leave: vec![replica(0, 1)],
-        ..Change::default()
+        ..MembershipChange::default()
     };
     cluster.propose(1, change);
     cluster.run(secs(5));
@@ -64,7 +64,7 @@ fn superseded_owner_is_refused() {
     let mut cluster = Plan::of(3).start();
     let term = |number, node: usize| Term { number, owner: ReplicaId::new(node as u64) };
     let fence = cluster.fence(0, "home-", term(1, 0), secs(3));
-    assert!(matches!(cluster.answer(fence), Ok(Reply::Fenced { .. })));
+    assert!(matches!(cluster.answer(fence), Ok(ReplicatorReply::Fenced { .. })));
     let write = cluster.guarded::<LWWRegister<u32>, _>(
         0,
         ("home-", term(1, 0)),
@@ -74,7 +74,9 @@ fn superseded_owner_is_refused() {
     );
     cluster.answer(write).unwrap();
     let fence = cluster.fence(1, "home-", term(2, 1), secs(3));
-    let Ok(Reply::Fenced { values, .. }) = cluster.answer(fence) else { panic!("not fenced") };
+    let Ok(ReplicatorReply::Fenced { values, .. }) = cluster.answer(fence) else {
+        panic!("not fenced")
+    };
     assert_eq!(values[0].1.get::<LWWRegister<u32>>().unwrap().get().unwrap(), Some(1));
     let write = cluster.guarded::<LWWRegister<u32>, _>(
         0,

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use ostraca_ddata::data::Value;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::{KeyName, Pattern};
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::Change;
-use ostraca_ddata::replicator::port::Output;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::MembershipChange;
+use ostraca_ddata::replicator::port::ReplicatorOutput;
 use ostraca_ddata::replicator::request::{
-    Notice, ReadConsistency as Read, Reply, Request, SubscriptionId, WriteConsistency as To,
+    ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, SubscriptionId,
+    SubscriptionNotice, WriteConsistency as To,
 };
 use ostraca_ddata::replicator::wire::Body;
 use ostraca_ddata::sim::{Fault, Faults, NodeIndex};
@@ -23,22 +24,22 @@ type Register = LWWRegister<String>;
 
 fn subscribe(bare: &mut Bare, id: u64, pattern: &str) -> SubscriptionId {
     let subscription = SubscriptionId(id);
-    bare.ask(Request::Subscribe { subscription, pattern: Pattern::new(pattern) });
+    bare.ask(ReplicatorRequest::Subscribe { subscription, pattern: Pattern::new(pattern) });
     subscription
 }
 
 /// The notices since the last call, as (subscription, key, number of words).
 fn told(bare: &mut Bare) -> Vec<(u64, String, Option<usize>)> {
     let notify = |output| match output {
-        Output::Notify { subscription, notice } => Some((subscription.0, notice)),
+        ReplicatorOutput::Notify { subscription, notice } => Some((subscription.0, notice)),
         _ => None,
     };
     let told = std::mem::take(&mut bare.others).into_iter().filter_map(notify);
     told.map(|(id, notice)| match notice {
-        Notice::Changed { key, value, .. } => {
+        SubscriptionNotice::Changed { key, value, .. } => {
             (id, key.to_string(), Some(value.get::<Words>().expect("words").len()))
         }
-        Notice::Deleted { key } => (id, key.to_string(), None),
+        SubscriptionNotice::Deleted { key } => (id, key.to_string(), None),
     })
     .collect()
 }
@@ -47,8 +48,8 @@ fn event(id: u64, key: &str, words: Option<usize>) -> (u64, String, Option<usize
     (id, key.to_owned(), words)
 }
 
-fn delete(key: &str) -> Request {
-    Request::Delete { key: key.into(), consistency: To::Local }
+fn delete(key: &str) -> ReplicatorRequest {
+    ReplicatorRequest::Delete { key: key.into(), consistency: To::Local }
 }
 
 #[test]
@@ -98,7 +99,7 @@ fn p58_prefix_subscription_sees_present_and_new_keys() {
     let _ = bare.now(insert("other", "coffee", To::Local));
     let _ = bare.now(insert("shard-3", "tea", To::Local));
     assert_eq!(told(&mut bare), [event(1, "shard-3", Some(1))]);
-    bare.ask(Request::Unsubscribe(SubscriptionId(1)));
+    bare.ask(ReplicatorRequest::Unsubscribe(SubscriptionId(1)));
     let _ = bare.now(insert("shard-4", "tea", To::Local));
     assert_eq!(told(&mut bare), []);
 }
@@ -109,9 +110,9 @@ fn unsubscribe_keeps_others_of_the_same_pattern() {
     for (id, pattern) in [(1, "k*"), (2, "k*"), (3, "k")] {
         subscribe(&mut bare, id, pattern);
     }
-    bare.ask(Request::Unsubscribe(SubscriptionId(1)));
-    bare.ask(Request::Unsubscribe(SubscriptionId(1)));
-    bare.ask(Request::Unsubscribe(SubscriptionId(99)));
+    bare.ask(ReplicatorRequest::Unsubscribe(SubscriptionId(1)));
+    bare.ask(ReplicatorRequest::Unsubscribe(SubscriptionId(1)));
+    bare.ask(ReplicatorRequest::Unsubscribe(SubscriptionId(99)));
     let _ = bare.now(insert("k", "tea", To::Local));
     let mut all = told(&mut bare);
     all.sort();
@@ -131,7 +132,10 @@ fn changes_of_a_key_in_one_batch_are_one_notice() {
 #[test]
 fn interval_coalesces_to_the_latest_value() {
     let notify_subscribers_interval = millis(500);
-    let mut bare = Bare::with(1, Config { notify_subscribers_interval, ..Config::default() });
+    let mut bare = Bare::with(
+        1,
+        ReplicatorConfig { notify_subscribers_interval, ..ReplicatorConfig::default() },
+    );
     subscribe(&mut bare, 1, "k*");
     for n in 0..4 {
         let _ = bare.now(insert("k", &n.to_string(), To::Local));
@@ -147,7 +151,10 @@ fn interval_coalesces_to_the_latest_value() {
 #[test]
 fn subscriber_in_mid_interval_sees_the_deletion() {
     let notify_subscribers_interval = millis(500);
-    let mut bare = Bare::with(1, Config { notify_subscribers_interval, ..Config::default() });
+    let mut bare = Bare::with(
+        1,
+        ReplicatorConfig { notify_subscribers_interval, ..ReplicatorConfig::default() },
+    );
     subscribe(&mut bare, 1, "k");
     let _ = bare.now(insert("k", "tea", To::Local));
     subscribe(&mut bare, 2, "k");
@@ -189,7 +196,11 @@ fn notice_tells_which_map_keys_have_changed() {
     subscribe(&mut bare, 1, "m");
     bare.others.clear();
     bare.batch(vec![put(7, 1), put(9, 0), put(2_000, 5)]);
-    let [Output::Notify { notice: Notice::Changed { value, before, .. }, .. }] = &bare.others[..]
+    let [
+        ReplicatorOutput::Notify {
+            notice: SubscriptionNotice::Changed { value, before, .. }, ..
+        },
+    ] = &bare.others[..]
     else {
         panic!("not one event: {:?}", bare.others)
     };
@@ -212,16 +223,17 @@ fn m27_subscription_before_joining_sees_remote_changes() {
     cluster.run(secs(2));
     assert_eq!(cluster.notices(early), [], "the node knows no peers");
     cluster.introduce();
-    cluster.propose(0, Change { join: vec![replica(2, 1)], ..Change::default() });
+    cluster
+        .propose(0, MembershipChange { join: vec![replica(2, 1)], ..MembershipChange::default() });
     cluster.run(secs(5));
     cluster.write::<Words, _>(1, "k2", To::All(secs(3)), |set| set.insert("tea")).unwrap();
-    let request = Request::Delete { key: "k1".into(), consistency: To::All(secs(3)) };
+    let request = ReplicatorRequest::Delete { key: "k1".into(), consistency: To::All(secs(3)) };
     let deleted = cluster.ask(1, request);
     cluster.answer(deleted).unwrap();
     cluster.run(secs(1));
-    let key = |notice: &Notice| match notice {
-        Notice::Changed { key, .. } => (key.to_string(), true),
-        Notice::Deleted { key } => (key.to_string(), false),
+    let key = |notice: &SubscriptionNotice| match notice {
+        SubscriptionNotice::Changed { key, .. } => (key.to_string(), true),
+        SubscriptionNotice::Deleted { key } => (key.to_string(), false),
     };
     let told: Vec<_> = cluster.notices(early).iter().map(key).collect();
     assert_eq!(told, [("k1".into(), true), ("k2".into(), true), ("k1".into(), false)]);
@@ -253,8 +265,11 @@ impl Quiet for ostraca_ddata::replicator::Replicator {
 
 // ── expiry ──
 
-fn expiring(after: std::time::Duration) -> Config {
-    Config { expire_keys_after_inactivity: vec![(Pattern::new("s*"), after)], ..Config::default() }
+fn expiring(after: std::time::Duration) -> ReplicatorConfig {
+    ReplicatorConfig {
+        expire_keys_after_inactivity: vec![(Pattern::new("s*"), after)],
+        ..ReplicatorConfig::default()
+    }
 }
 
 fn tea(cluster: &mut Cluster, node: usize, key: &str) {
@@ -278,7 +293,7 @@ fn m27_unused_key_expires_everywhere_and_is_reusable() {
     cluster.run(secs(6));
     assert_eq!((holders(&cluster, "s1"), holders(&cluster, "other")), (0, 3));
     let last = cluster.notices(subscription).pop();
-    assert_eq!(last, Some(Notice::Deleted { key: "s1".into() }));
+    assert_eq!(last, Some(SubscriptionNotice::Deleted { key: "s1".into() }));
     let expired: u64 = (0..3).map(|n| cluster.stats(n).expired).sum();
     assert_eq!(expired, 1, "one replica decides");
     assert!(cluster.read::<Words>(2, "s1", Read::majority(secs(3))).is_none());
@@ -357,7 +372,7 @@ fn new_owner_of_a_key_waits_for_reports() {
         if round == 4 || round == 8 {
             next += 1;
             let leave = vec![replica(next - 1, 1)];
-            cluster.propose(0, Change { leave, ..Change::default() });
+            cluster.propose(0, MembershipChange { leave, ..MembershipChange::default() });
         }
     }
     assert_eq!(cluster.node(0).replicator.epochs().installed().unwrap().members().len(), 2);
@@ -445,7 +460,7 @@ fn guarded_keys_never_expire() {
 
 #[test]
 fn expired_durable_key_does_not_return_from_disk() {
-    let config = Config { durable_keys: vec![Pattern::new("*")], ..expiring(secs(2)) };
+    let config = ReplicatorConfig { durable_keys: vec![Pattern::new("*")], ..expiring(secs(2)) };
     let mut cluster = Plan { config, ..Plan::of(3) }.start();
     tea(&mut cluster, 0, "s1");
     cluster.run(secs(10));
@@ -466,8 +481,8 @@ fn expired_durable_key_does_not_return_from_disk() {
 
 fn page(bare: &mut Bare, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
     let after = after.map(KeyName::new);
-    let request = Request::Keys { prefix: prefix.into(), after, limit };
-    let Ok(Reply::Keys(keys)) = bare.now(request) else { panic!("no keys") };
+    let request = ReplicatorRequest::Keys { prefix: prefix.into(), after, limit };
+    let Ok(ReplicatorReply::Keys(keys)) = bare.now(request) else { panic!("no keys") };
     keys.iter().map(KeyName::to_string).collect()
 }
 
@@ -490,13 +505,20 @@ fn keys_are_paged_by_name_without_deleted_ones() {
 
 #[test]
 fn replica_count_is_0_while_loading_or_unjoined() {
-    let config = Config { durable_keys: vec![Pattern::new("*")], ..Config::default() };
+    let config =
+        ReplicatorConfig { durable_keys: vec![Pattern::new("*")], ..ReplicatorConfig::default() };
     let mut bare = Bare::unloaded(config.clone());
-    assert_eq!(bare.now(Request::ReplicaCount), Ok(Reply::ReplicaCount(0)));
-    assert_eq!(Bare::joining(config).now(Request::ReplicaCount), Ok(Reply::ReplicaCount(0)));
+    assert_eq!(bare.now(ReplicatorRequest::ReplicaCount), Ok(ReplicatorReply::ReplicaCount(0)));
+    assert_eq!(
+        Bare::joining(config).now(ReplicatorRequest::ReplicaCount),
+        Ok(ReplicatorReply::ReplicaCount(0))
+    );
     for members in [1, 3, 5] {
         let mut bare = Bare::of(members);
-        assert_eq!(bare.now(Request::ReplicaCount), Ok(Reply::ReplicaCount(members)));
+        assert_eq!(
+            bare.now(ReplicatorRequest::ReplicaCount),
+            Ok(ReplicatorReply::ReplicaCount(members))
+        );
     }
 }
 
@@ -506,21 +528,24 @@ fn flush_ends_when_all_replicas_hold_earlier_changes() {
     for n in 0..50 {
         cluster.update::<PNCounter, _>(0, &format!("k{n}"), To::Local, |count| count.add(1));
     }
-    let flush = cluster.ask(0, Request::FlushChanges { within: secs(5) });
-    assert_eq!(cluster.answer(flush), Ok(Reply::Flushed));
+    let flush = cluster.ask(0, ReplicatorRequest::FlushChanges { within: secs(5) });
+    assert_eq!(cluster.answer(flush), Ok(ReplicatorReply::Flushed));
     for (node, n) in (1..3).flat_map(|node| (0..50).map(move |n| (node, n))) {
         assert!(cluster.held::<PNCounter>(node, &format!("k{n}")).is_some());
     }
     cluster.crash(2);
     cluster.update::<PNCounter, _>(0, "k0", To::Local, |count| count.add(1));
-    let flush = cluster.ask(0, Request::FlushChanges { within: secs(5) });
+    let flush = cluster.ask(0, ReplicatorRequest::FlushChanges { within: secs(5) });
     assert!(cluster.answer(flush).is_err(), "node 2 does not hold it");
 }
 
 #[test]
 fn flush_without_pending_changes_ends_at_once() {
     let mut bare = Bare::of(3);
-    assert_eq!(bare.now(Request::FlushChanges { within: secs(1) }), Ok(Reply::Flushed));
+    assert_eq!(
+        bare.now(ReplicatorRequest::FlushChanges { within: secs(1) }),
+        Ok(ReplicatorReply::Flushed)
+    );
     let writes = |(_, body): &_| matches!(body, Body::Write { .. });
     assert!(!bare.sent().iter().any(writes));
 }

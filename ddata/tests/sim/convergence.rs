@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::convergence::{Bound, Failed, Kind, Level, Outcome, Plan, run};
+use ostraca_ddata::convergence::{
+    DataKind, LowerBounds, Plan, RunFailure, RunOutcome, WriteDurability, run,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
-fn measured(plan: &Plan) -> Outcome {
+fn measured(plan: &Plan) -> RunOutcome {
     run(plan, &mut |_| {}).unwrap_or_else(|failed| panic!("{plan:?}: {failed}"))
 }
 
 #[test]
 fn change_is_pushed_directly_to_all_replicas() {
-    for kind in [Kind::LwwRegister, Kind::OrSet, Kind::OrMap] {
+    for kind in [DataKind::LwwRegister, DataKind::OrSet, DataKind::OrMap] {
         let plan = Plan { nodes: 10, changes: 5, kind, ..Plan::default() };
         let outcome = measured(&plan);
         assert_eq!(outcome.seen.len(), 5);
@@ -21,7 +23,7 @@ fn change_is_pushed_directly_to_all_replicas() {
             assert!(seen.is_sorted() && seen[0].is_zero() && seen[9] >= MS, "{seen:?}");
         }
         assert!(outcome.rounds(&plan) < 2.0, "{kind:?}: {} rounds", outcome.rounds(&plan));
-        let bound = Bound::of(&plan, outcome.push_bytes);
+        let bound = LowerBounds::of(&plan, outcome.push_bytes);
         assert_eq!(outcome.pushed.messages, 5 * bound.messages as u64, "{kind:?}");
         assert!(outcome.answered.iter().all(Duration::is_zero), "a local write does not wait");
     }
@@ -29,7 +31,7 @@ fn change_is_pushed_directly_to_all_replicas() {
 
 #[test]
 fn majority_write_takes_a_round_trip() {
-    let plan = Plan { level: Level::Majority, changes: 3, ..Plan::default() };
+    let plan = Plan { level: WriteDurability::Majority, changes: 3, ..Plan::default() };
     let outcome = measured(&plan);
     assert!(outcome.answered.iter().all(|&answered| answered >= 2 * MS && answered < 5 * MS));
 }
@@ -38,7 +40,7 @@ fn majority_write_takes_a_round_trip() {
 fn lost_messages_are_resent() {
     let plan = Plan { nodes: 20, loss: 0.3, changes: 5, ..Plan::default() };
     let outcome = measured(&plan);
-    let bound = Bound::of(&plan, outcome.push_bytes);
+    let bound = LowerBounds::of(&plan, outcome.push_bytes);
     assert!(bound.rounds > 1.0);
     assert!(outcome.rounds(&plan) > 1.5, "a third of the messages is lost, so some replica waits");
     let pushed = outcome.pushed.messages as f64 / 5.0;
@@ -48,7 +50,13 @@ fn lost_messages_are_resent() {
 #[test]
 fn both_halves_converge_after_the_heal() {
     let partition = Some(Duration::from_secs(4));
-    let plan = Plan { nodes: 7, partition, level: Level::Majority, changes: 2, ..Plan::default() };
+    let plan = Plan {
+        nodes: 7,
+        partition,
+        level: WriteDurability::Majority,
+        changes: 2,
+        ..Plan::default()
+    };
     let outcome = measured(&plan);
     for (seen, answered) in outcome.seen.iter().zip(&outcome.answered) {
         assert_eq!(seen.len(), 7);
@@ -77,7 +85,7 @@ fn invalid_plan_is_refused_by_name() {
         (Plan { partition: Some(Duration::ZERO), ..base.clone() }, "the partition is"),
     ] {
         let failed = run(&plan, &mut |_| {}).expect_err(what);
-        assert!(matches!(failed, Failed::Unfit { .. }) && failed.to_string().starts_with(what));
+        assert!(matches!(failed, RunFailure::Unfit { .. }) && failed.to_string().starts_with(what));
     }
 }
 
@@ -85,5 +93,5 @@ fn invalid_plan_is_refused_by_name() {
 fn network_that_loses_nearly_all_is_reported() {
     let plan = Plan { nodes: 40, loss: 0.999, changes: 1, ..Plan::default() };
     let failed = run(&plan, &mut |_| {}).expect_err("nearly all messages are lost");
-    assert!(matches!(failed, Failed::TooLong { nodes: 40, .. }), "{failed}");
+    assert!(matches!(failed, RunFailure::TooLong { nodes: 40, .. }), "{failed}");
 }

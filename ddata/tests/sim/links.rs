@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::sim::{Direction, Fault, Faults, Links, Simulation};
+use ostraca_ddata::sim::{Direction, Fault, Faults, LinkSet, Simulation};
 
 use crate::probe::{Order, STREAM, Seen, WILD, millis, node, probes, working_links};
 
-fn links(from: &[usize], to: &[usize]) -> Vec<Links> {
+fn links(from: &[usize], to: &[usize]) -> Vec<LinkSet> {
     let nodes = |nodes: &[usize]| nodes.iter().copied().map(node).collect();
-    vec![Links { from: nodes(from), to: nodes(to) }]
+    vec![LinkSet { from: nodes(from), to: nodes(to) }]
 }
 
 #[test]

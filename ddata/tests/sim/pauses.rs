@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::sim::{Fault, Faults, LaneRule, Setup, Simulation};
+use ostraca_ddata::sim::{Fault, Faults, LaneRule, Simulation, SimulationSetup};
 
 use crate::probe::{Order, Probe, Seen, WILD, millis, node, probes};
 
 fn batching(seed: u64, faults: Faults) -> Simulation<Probe> {
     let lanes = vec![LaneRule::WILD, LaneRule::STREAM];
-    let setup = Setup { faults, lanes, ..Setup::new(seed, 3) };
+    let setup = SimulationSetup { faults, lanes, ..SimulationSetup::new(seed, 3) };
     Simulation::new(setup, (), |boot| Probe::new(&boot, true))
 }
 
@@ -114,7 +114,8 @@ fn slow_node_needs_time_for_every_input() {
 
 #[test]
 fn nodes_may_join_later() {
-    let setup = Setup { faults: Faults::none(), started: Some(2), ..Setup::new(1, 4) };
+    let setup =
+        SimulationSetup { faults: Faults::none(), started: Some(2), ..SimulationSetup::new(1, 4) };
     let mut sim: Simulation<Probe> = Simulation::new(setup, (), |boot| Probe::new(&boot, false));
     assert_eq!(sim.processes().count(), 2);
     sim.restart_all(); // nodes that were never started have not crashed

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::sim::{
-    Boot, Direction, Effects, Faults, LaneRule, NodeIndex, Process, Setup, Simulation, SyncFailed,
+    Boot, Direction, Effects, Faults, LaneRule, NodeIndex, Process, Simulation, SimulationSetup,
+    SyncFailed,
 };
 
 /// A lane without any guarantee.
@@ -145,7 +146,7 @@ impl Process for Probe {
 /// A run of probes with these faults.
 pub(crate) fn probes(seed: u64, nodes: usize, faults: Faults) -> Simulation<Probe> {
     let lanes = vec![LaneRule::WILD, LaneRule::STREAM];
-    let setup = Setup { faults, lanes, ..Setup::new(seed, nodes) };
+    let setup = SimulationSetup { faults, lanes, ..SimulationSetup::new(seed, nodes) };
     Simulation::new(setup, (), |boot| Probe::new(&boot, false))
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::sim::{
-    Boot, Effects, Fault, FaultKind, Faults, LaneRule, NodeIndex, Observer, Orders, Process, Seed,
-    Setup, Simulation, Stream, SyncFailed, Totals, View, Violation, on_all_cores,
+    Boot, Effects, Fault, FaultKind, Faults, InvariantViolation, LaneRule, NodeIndex, Observer,
+    Orders, Process, RandomStream, Seed, Simulation, SimulationSetup, SimulationView, SyncFailed,
+    Totals, on_all_cores,
 };
 
 /// The stamp of a write (counter, node, incarnation), unique for every write.
@@ -218,11 +219,11 @@ pub(crate) struct NeverBack {
 impl Observer<Register> for NeverBack {
     fn event(
         &mut self,
-        _: &View<'_, Register>,
+        _: &SimulationView<'_, Register>,
         node: NodeIndex,
         event: &Event,
         _: &mut Orders<Register>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         match event {
             Event::Began { op } => {
                 self.floors.insert((node, *op), self.done);
@@ -234,7 +235,7 @@ impl Observer<Register> for NeverBack {
                 if *stamp < floor {
                     let what =
                         format!("node {node} ends at {stamp:?}, but {floor:?} was done before");
-                    return Err(Violation::new(what));
+                    return Err(InvariantViolation::new(what));
                 }
                 self.done = self.done.max(*stamp);
             }
@@ -244,7 +245,7 @@ impl Observer<Register> for NeverBack {
 }
 
 /// A run with 60 operations within 30 s and a crash after one acknowledgement in ten.
-pub(crate) fn register(setup: Setup, bug: Bug) -> Simulation<Register, NeverBack> {
+pub(crate) fn register(setup: SimulationSetup, bug: Bug) -> Simulation<Register, NeverBack> {
     let (nodes, seed) = (setup.nodes, setup.seed.value);
     let mut sim =
         Simulation::new(setup, NeverBack::default(), move |boot| Register::new(&boot, nodes, bug));
@@ -253,7 +254,7 @@ pub(crate) fn register(setup: Setup, bug: Bug) -> Simulation<Register, NeverBack
         |node| Fault::crash(node, Duration::from_millis(20)),
         0.1,
     );
-    let mut workload = Stream::split(seed, "workload", 0);
+    let mut workload = RandomStream::split(seed, "workload", 0);
     for _ in 0..60 {
         let after = Duration::from_millis(workload.below(30_000));
         let command = *workload.pick(&[Command::Write, Command::Read]);
@@ -262,12 +263,12 @@ pub(crate) fn register(setup: Setup, bug: Bug) -> Simulation<Register, NeverBack
     sim
 }
 
-pub(crate) fn setup(seed: impl Into<Seed>) -> Setup {
+pub(crate) fn setup(seed: impl Into<Seed>) -> SimulationSetup {
     let seed = seed.into();
     let mut faults = Faults::swarm(seed);
     // A majority register does not survive lost disks.
     faults.kinds.retain(|(kind, _)| *kind != FaultKind::DiskLoss);
-    Setup { faults, lanes: vec![LaneRule::WILD], ..Setup::new(seed, 3) }
+    SimulationSetup { faults, lanes: vec![LaneRule::WILD], ..SimulationSetup::new(seed, 3) }
 }
 
 fn run(seed: Seed, bug: Bug) -> Totals {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ostraca_ddata::sim::{
-    Failure, Fault, Faults, Observer, Schedule, Seed, Setup, Simulation, Totals, TraceLevel, View,
-    Violation, on_all_cores, shrink,
+    Failure, Fault, Faults, InvariantViolation, Observer, Schedule, Seed, Simulation,
+    SimulationSetup, SimulationView, Totals, TraceLevel, on_all_cores, shrink,
 };
 
 use crate::probe::{Order, Probe, Seen, WILD, millis, node, probes};
@@ -48,7 +48,7 @@ fn noisy_failure(bug: Bug) -> Box<Failure> {
 
 fn replayed(failure: &Failure, bug: Bug, schedule: &Schedule) -> Option<Box<Failure>> {
     let schedule = Some(schedule.clone());
-    let mut sim = register(Setup { schedule, ..setup(failure.seed) }, bug);
+    let mut sim = register(SimulationSetup { schedule, ..setup(failure.seed) }, bug);
     sim.try_run_for(Duration::from_secs(40)).err()
 }
 
@@ -83,17 +83,17 @@ fn recorded_schedule_shrinks_to_the_needed_faults() {
 struct UpToFive;
 
 impl Observer<Probe> for UpToFive {
-    fn check(&mut self, view: &View<'_, Probe>) -> Result<(), Violation> {
+    fn check(&mut self, view: &SimulationView<'_, Probe>) -> Result<(), InvariantViolation> {
         let numbers = view.process(node(0)).map(Probe::numbers).unwrap_or_default();
         match numbers.iter().find(|number| **number > 5) {
-            Some(number) => Err(Violation::new(format!("node 0 heard {number}"))),
+            Some(number) => Err(InvariantViolation::new(format!("node 0 heard {number}"))),
             None => Ok(()),
         }
     }
 }
 
 fn doomed(seed: Seed) -> Totals {
-    let setup = Setup { faults: Faults::none(), ..Setup::new(seed, 2) };
+    let setup = SimulationSetup { faults: Faults::none(), ..SimulationSetup::new(seed, 2) };
     let mut sim = Simulation::new(setup, UpToFive, |boot| Probe::new(&boot, false));
     sim.pause(node(1), millis(1));
     for number in 0..10 {
@@ -154,7 +154,7 @@ fn seeds_on_all_cores_add_up() {
 
 #[test]
 fn panic_of_a_process_is_a_failure_with_a_report() {
-    let setup = Setup { faults: Faults::none(), ..Setup::new(5, 1) };
+    let setup = SimulationSetup { faults: Faults::none(), ..SimulationSetup::new(5, 1) };
     let mut sim: Simulation<Probe> = Simulation::new(setup, (), |boot| Probe::new(&boot, false));
     sim.command(node(0), Order::Send { to: 0, lane: 9, number: 1 }); // there is no lane 9
     let failure = sim.try_run_for(millis(1)).expect_err("it must fail");
@@ -194,7 +194,8 @@ fn targeted_fault_occurs_once_at_its_match_or_the_next() {
         ("t=2s on 0@0#2 crash 0 keep", 3),   // no second match at 2 s
     ] {
         let schedule = Some(Schedule::parse(line).expect("it parses"));
-        let setup = Setup { faults: Faults::all(), schedule, ..Setup::new(1, 3) };
+        let setup =
+            SimulationSetup { faults: Faults::all(), schedule, ..SimulationSetup::new(1, 3) };
         let mut sim: Simulation<Probe> =
             Simulation::new(setup, (), |boot| Probe::new(&boot, false));
         sim.after(|_| true, |node| Fault::crash(node, millis(1)), 1.0);
@@ -214,6 +215,6 @@ fn targeted_fault_occurs_once_at_its_match_or_the_next() {
 #[should_panic(expected = "the run has 2 nodes, too few for `t=1s restart 2`")]
 fn schedule_for_a_larger_run_is_refused() {
     let schedule = Some(Schedule::parse("t=1s restart 2").expect("it parses"));
-    let setup = Setup { schedule, ..Setup::new(1, 2) };
+    let setup = SimulationSetup { schedule, ..SimulationSetup::new(1, 2) };
     let _: Simulation<Probe> = Simulation::new(setup, (), |boot| Probe::new(&boot, false));
 }

@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ostraca_ddata::bug::{Bug, Canary};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::sim::Seed;
 
 use crate::plans;
@@ -18,10 +18,10 @@ use crate::run::{Plan, run};
 const SEEDS_MAX: u64 = 2_000;
 
 /// The first seed of a plan that catches a fault, and the reason of its failure.
-fn hunt(bug: Bug, plan: fn(Seed) -> Plan) -> Option<(u64, String)> {
+fn hunt(bug: ReplicatorFault, plan: fn(Seed) -> Plan) -> Option<(u64, String)> {
     let (next, found) = (AtomicU64::new(0), Mutex::new(None::<(u64, String)>));
     let fails = |seed: u64| {
-        let plan = Plan { canary: Canary::with(bug), ..plan(seed.into()) };
+        let plan = Plan { fault_injection: FaultInjection::with(bug), ..plan(seed.into()) };
         let run = std::panic::AssertUnwindSafe(|| run(plan).err().map(|failure| failure.reason));
         std::panic::catch_unwind(run).unwrap_or_else(|_| Some("a panic".into()))
     };
@@ -49,7 +49,7 @@ fn hunt(bug: Bug, plan: fn(Seed) -> Plan) -> Option<(u64, String)> {
     found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn is_caught(bug: Bug, plan: fn(Seed) -> Plan) {
+fn is_caught(bug: ReplicatorFault, plan: fn(Seed) -> Plan) {
     let Some((seed, reason)) = hunt(bug, plan) else {
         panic!("none of {SEEDS_MAX} seeds catches {bug:?}");
     };
@@ -71,7 +71,7 @@ macro_rules! canaries {
     ($($name:ident: $bug:ident by $plan:ident;)+) => {
         $(#[test]
         fn $name() {
-            is_caught(Bug::$bug, plans::$plan);
+            is_caught(ReplicatorFault::$bug, plans::$plan);
         })+
     };
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
-use ostraca_ddata::sim::View;
+use ostraca_ddata::sim::SimulationView;
 
 use crate::node::Node;
 
@@ -69,7 +69,7 @@ impl Chain {
     /// installed, in the newest one that a live node knows, and in every accepted proposal. A
     /// cluster makes progress only under this assumption
     /// (docs/protocol/configurations.md#both-quorums-while-a-change-is-open).
-    pub fn survives(&self, view: &View<'_, Node>, gone: Option<ReplicaId>) -> bool {
+    pub fn survives(&self, view: &SimulationView<'_, Node>, gone: Option<ReplicaId>) -> bool {
         let alive: Vec<&Node> =
             view.processes().map(|(_, node)| node).filter(|n| Some(n.id()) != gone).collect();
         let known = |node: &&Node| node.replicator.epochs().installed().cloned();

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use ostraca_ddata::key::{Group, Key, KeyName};
 use ostraca_ddata::replicator::request::{
-    Guard, Reply, Request, RequestError, RequestId, Update, WriteConsistency,
+    Guard, ReplicatorReply, ReplicatorRequest, RequestError, RequestId, Update, WriteConsistency,
 };
-use ostraca_ddata::sim::{NodeIndex, Simulation, Stream};
+use ostraca_ddata::sim::{NodeIndex, RandomStream, Simulation};
 use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{LWWMap, Term};
 
@@ -48,7 +48,7 @@ struct Coordinator {
 /// The coordinators of a run.
 pub struct Coordinators {
     zeal: Zeal,
-    chance: Stream,
+    chance: RandomStream,
     all: Vec<Coordinator>, // ≤ zeal.most
     highest: u64,
     homes: u64,
@@ -58,7 +58,7 @@ pub struct Coordinators {
 
 impl Coordinators {
     pub fn new(seed: u64, zeal: Zeal) -> Self {
-        let chance = Stream::split(seed, "coordinators", 0);
+        let chance = RandomStream::split(seed, "coordinators", 0);
         Self { zeal, chance, all: Vec::new(), highest: 0, homes: 0, refused: 0 }
     }
 
@@ -87,7 +87,7 @@ impl Coordinators {
         match &mut coordinator.state {
             State::Fencing(id) => match awaited.get(id) {
                 Some(None) => true,
-                Some(Some(Ok(Reply::Fenced { .. }))) => {
+                Some(Some(Ok(ReplicatorReply::Fenced { .. }))) => {
                     awaited.remove(id);
                     coordinator.state = State::Active { seq: 0, open: BTreeSet::new() };
                     true
@@ -127,7 +127,7 @@ impl Coordinators {
             return None;
         }
         let within = self.chance.span(Duration::from_millis(500), Duration::from_secs(5));
-        let request = Request::Fence { group: Group::new(GROUP), term, within };
+        let request = ReplicatorRequest::Fence { group: Group::new(GROUP), term, within };
         let asked = Asked { key: None, ask: Ask::Fence(term), strong: true, within: Some(within) };
         let id = ask(sim, next, node, request, asked);
         Some(Coordinator { node, term, state: State::Fencing(id) })
@@ -163,7 +163,7 @@ impl Coordinators {
         let guard = Guard { group: Group::new(GROUP), term };
         let what = if unguards { Ask::Unguard } else { Ask::Decide { home, shard, term, seq } };
         let asked = Asked { key: Some(key), ask: what, strong: true, within: Some(within) };
-        let request = Request::Update(update.guarded(guard));
+        let request = ReplicatorRequest::Update(update.guarded(guard));
         open.insert(ask(sim, next, coordinator.node, request, asked));
     }
 }
@@ -172,7 +172,7 @@ fn ask(
     sim: &mut Sim,
     next: &mut u64,
     node: NodeIndex,
-    request: Request,
+    request: ReplicatorRequest,
     asked: Asked,
 ) -> RequestId {
     *next += 1;

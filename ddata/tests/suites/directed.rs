@@ -5,20 +5,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_ddata::bug::{Bug, Canary};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::data::Registry;
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::{Group, Key};
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings,
+    Ballot, Epoch, EpochId, EpochMessage, EpochSettings, MembershipChange,
 };
-use ostraca_ddata::replicator::port::{Input, Output, Peer};
-use ostraca_ddata::replicator::request::{Guard, Request, RequestId, Update, WriteConsistency};
-use ostraca_ddata::replicator::wire::{Answer, At, Body, Message, Scope};
-use ostraca_ddata::replicator::{Replicator, Setup};
+use ostraca_ddata::replicator::port::{Peer, ReplicatorInput, ReplicatorOutput};
+use ostraca_ddata::replicator::request::{
+    Guard, ReplicatorRequest, RequestId, Update, WriteConsistency,
+};
+use ostraca_ddata::replicator::wire::{AckScope, At, Body, QueryAnswer, ReplicatorMessage};
+use ostraca_ddata::replicator::{Replicator, ReplicatorParameters};
 use ostraca_ddata::types::{Flag, LWWRegister, Term};
 
 const fn id(number: u64) -> ReplicaId {
@@ -33,38 +35,41 @@ fn first() -> Arc<Epoch> {
     )
 }
 
-fn machine(me: u64, canary: Canary) -> Replicator {
-    let (config, registry) = (Config::default(), Registry::new());
-    Replicator::new(Setup { me: id(me), config, registry, seed: 1, canary })
+fn machine(me: u64, fault_injection: FaultInjection) -> Replicator {
+    let (config, registry) = (ReplicatorConfig::default(), Registry::new());
+    Replicator::new(ReplicatorParameters { me: id(me), config, registry, seed: 1, fault_injection })
 }
 
 /// The messages that a machine sends in answer to one input.
-fn feed(machine: &mut Replicator, input: Input) -> Vec<Body> {
+fn feed(machine: &mut Replicator, input: ReplicatorInput) -> Vec<Body> {
     let body = |output| match output {
-        Output::Send { message, .. } => Some(message.body),
+        ReplicatorOutput::Send { message, .. } => Some(message.body),
         _ => None,
     };
     order(machine, input).into_iter().filter_map(body).collect()
 }
 
 /// The outputs of a machine for one input.
-fn order(machine: &mut Replicator, input: Input) -> Vec<Output> {
+fn order(machine: &mut Replicator, input: ReplicatorInput) -> Vec<ReplicatorOutput> {
     let now = Now { mono: Instant::from_nanos(1_000), wall: WallTime::from_millis(1_000) };
     let mut out = Outbox::new();
     machine.handle(now, input, &mut out);
     out.drain().collect()
 }
 
-fn from(sender: u64, epoch: &Epoch, body: Body) -> Input {
-    Input::Message { from: id(sender), message: Message { epoch: Some(epoch.id()), body } }
+fn from(sender: u64, epoch: &Epoch, body: Body) -> ReplicatorInput {
+    ReplicatorInput::Message {
+        from: id(sender),
+        message: ReplicatorMessage { epoch: Some(epoch.id()), body },
+    }
 }
 
 /// Whether a member that is not synced for its installed configuration acknowledges a push.
-fn acks_unsynced(canary: Canary) -> bool {
-    let mut joiner = machine(4, canary);
+fn acks_unsynced(fault_injection: FaultInjection) -> bool {
+    let mut joiner = machine(4, fault_injection);
     let peer = |number| Peer { id: id(number), stopping: false, reachable: true };
-    feed(&mut joiner, Input::Members([1, 2, 3, 4].map(peer).to_vec()));
-    let change = Change { join: vec![id(4)], ..Change::default() };
+    feed(&mut joiner, ReplicatorInput::Members([1, 2, 3, 4].map(peer).to_vec()));
+    let change = MembershipChange { join: vec![id(4)], ..MembershipChange::default() };
     let second = Arc::new(first().next(&change).expect("a valid change"));
     let install = EpochMessage::Install { epoch: second.clone() };
     feed(&mut joiner, from(1, &second, Body::Epoch(install)));
@@ -80,14 +85,14 @@ fn acks_unsynced(canary: Canary) -> bool {
 
 #[test]
 fn unsynced_member_does_not_count() {
-    assert!(!acks_unsynced(Canary::none()));
-    assert!(acks_unsynced(Canary::with(Bug::AckBeforeSync)));
+    assert!(!acks_unsynced(FaultInjection::none()));
+    assert!(acks_unsynced(FaultInjection::with(ReplicatorFault::AckBeforeSync)));
 }
 
 /// Whether a member installs a configuration of a peer that is in no configuration.
-fn installs_of_a_stranger(canary: Canary) -> bool {
-    let mut member = machine(1, canary);
-    feed(&mut member, Input::Found(first()));
+fn installs_of_a_stranger(fault_injection: FaultInjection) -> bool {
+    let mut member = machine(1, fault_injection);
+    feed(&mut member, ReplicatorInput::Found(first()));
     let stranger = id(9);
     let number = EpochId { generation: 2, number: 1 };
     let forged = Epoch::founding(number, vec![stranger], EpochSettings::default());
@@ -101,15 +106,17 @@ fn installs_of_a_stranger(canary: Canary) -> bool {
 
 #[test]
 fn configuration_of_a_stranger_is_not_installed() {
-    assert!(!installs_of_a_stranger(Canary::none()));
-    assert!(installs_of_a_stranger(Canary::with(Bug::ConfigurationFromAnybody)));
+    assert!(!installs_of_a_stranger(FaultInjection::none()));
+    assert!(installs_of_a_stranger(FaultInjection::with(
+        ReplicatorFault::ConfigurationFromAnybody
+    )));
 }
 
 /// Whether a sealed replica promises a term.
-fn promises_sealed(canary: Canary) -> bool {
-    let mut voter = machine(1, canary);
-    feed(&mut voter, Input::Found(first()));
-    let change = Change { join: vec![id(4)], ..Change::default() };
+fn promises_sealed(fault_injection: FaultInjection) -> bool {
+    let mut voter = machine(1, fault_injection);
+    feed(&mut voter, ReplicatorInput::Found(first()));
+    let change = MembershipChange { join: vec![id(4)], ..MembershipChange::default() };
     let proposal = Arc::new(first().next(&change).expect("a valid change"));
     let ballot = Ballot { number: 1, node: id(2) };
     let seal = EpochMessage::Seal { epoch: first().id(), ballot, proposal };
@@ -123,21 +130,21 @@ fn promises_sealed(canary: Canary) -> bool {
 
 #[test]
 fn sealed_replica_promises_no_term() {
-    assert!(!promises_sealed(Canary::none()));
-    assert!(promises_sealed(Canary::with(Bug::FenceWhileSealed)));
+    assert!(!promises_sealed(FaultInjection::none()));
+    assert!(promises_sealed(FaultInjection::with(ReplicatorFault::FenceWhileSealed)));
 }
 
 /// Whether a majority write that began among three members ends when two of the next five hold it:
 /// the writer itself, and one by an acknowledgement in the new configuration.
-fn two_of_five_are_enough(canary: Canary) -> bool {
-    let mut writer = machine(1, canary);
-    feed(&mut writer, Input::Found(first()));
+fn two_of_five_are_enough(fault_injection: FaultInjection) -> bool {
+    let mut writer = machine(1, fault_injection);
+    feed(&mut writer, ReplicatorInput::Found(first()));
     let level = WriteConsistency::majority(Duration::from_secs(3));
     let update = Update::new(&Key::<Flag>::new("flag"), level, |flag| flag.switch_on().map(drop));
-    let request = Request::Update(update);
-    feed(&mut writer, Input::Request { id: RequestId(1), request });
-    feed(&mut writer, Input::Tick);
-    let change = Change { join: vec![id(4), id(5)], ..Change::default() };
+    let request = ReplicatorRequest::Update(update);
+    feed(&mut writer, ReplicatorInput::Request { id: RequestId(1), request });
+    feed(&mut writer, ReplicatorInput::Tick);
+    let change = MembershipChange { join: vec![id(4), id(5)], ..MembershipChange::default() };
     let second = Arc::new(first().next(&change).expect("a valid change"));
     let install = EpochMessage::Install { epoch: second.clone() };
     let asked = feed(&mut writer, from(2, &second, Body::Epoch(install)));
@@ -146,13 +153,15 @@ fn two_of_five_are_enough(canary: Canary) -> bool {
         _ => None,
     });
     let (session, at) = (session.expect("it syncs"), At::Synced(second.id()));
-    let same = Body::Compared { session, at, answer: Answer::Same.into(), promises: Vec::new() };
+    let same =
+        Body::Compared { session, at, answer: QueryAnswer::Same.into(), promises: Vec::new() };
     feed(&mut writer, from(2, &second, same));
     assert!(writer.epochs().eligible());
     let first_sending = 1 << 4; // the name of the first push's first sending
-    let ack = Body::Ack { push: first_sending, scope: Scope::All, counts: true, nacks: Vec::new() };
-    let done = |outputs: Vec<Output>| {
-        outputs.iter().any(|output| matches!(output, Output::Reply { reply: Ok(_), .. }))
+    let ack =
+        Body::Ack { push: first_sending, scope: AckScope::All, counts: true, nacks: Vec::new() };
+    let done = |outputs: Vec<ReplicatorOutput>| {
+        outputs.iter().any(|output| matches!(output, ReplicatorOutput::Reply { reply: Ok(_), .. }))
     };
     let early = done(order(&mut writer, from(4, &second, ack.clone())));
     assert!(
@@ -164,8 +173,8 @@ fn two_of_five_are_enough(canary: Canary) -> bool {
 
 #[test]
 fn acknowledgements_of_two_configurations_never_mix() {
-    assert!(!two_of_five_are_enough(Canary::none()));
-    assert!(two_of_five_are_enough(Canary::with(Bug::MixedEpochs)));
+    assert!(!two_of_five_are_enough(FaultInjection::none()));
+    assert!(two_of_five_are_enough(FaultInjection::with(ReplicatorFault::MixedEpochs)));
 }
 
 /// Two coordinators of one node wrote one key in one batch. Their changes were joined under the
@@ -173,23 +182,26 @@ fn acknowledgements_of_two_configurations_never_mix() {
 /// one had returned (found by the suite of coordinators, seed 1040).
 #[test]
 fn two_terms_never_share_an_entry() {
-    let mut writer = machine(1, Canary::none());
-    let mut sent = order(&mut writer, Input::Found(first()));
+    let mut writer = machine(1, FaultInjection::none());
+    let mut sent = order(&mut writer, ReplicatorInput::Found(first()));
     for number in [1, 2] {
         let level = WriteConsistency::majority(Duration::from_secs(3));
         let key = Key::<LWWRegister<u64>>::new("home-0");
         let update = Update::new(&key, level, move |home| home.set(&number));
         let guard = Guard { group: Group::new("home-"), term: Term { number, owner: id(1) } };
-        let request = Request::Update(update.guarded(guard));
-        sent.extend(order(&mut writer, Input::Request { id: RequestId(number), request }));
+        let request = ReplicatorRequest::Update(update.guarded(guard));
+        sent.extend(order(
+            &mut writer,
+            ReplicatorInput::Request { id: RequestId(number), request },
+        ));
     }
-    sent.extend(order(&mut writer, Input::Tick));
-    let terms = |output: Output| match output {
-        Output::Send { to, message: Message { body: Body::Write { entries, .. }, .. }, .. }
-            if to == id(2) =>
-        {
-            entries.iter().filter_map(|entry| entry.guard.as_ref()?.term).collect()
-        }
+    sent.extend(order(&mut writer, ReplicatorInput::Tick));
+    let terms = |output: ReplicatorOutput| match output {
+        ReplicatorOutput::Send {
+            to,
+            message: ReplicatorMessage { body: Body::Write { entries, .. }, .. },
+            ..
+        } if to == id(2) => entries.iter().filter_map(|entry| entry.guard.as_ref()?.term).collect(),
         _ => Vec::new(),
     };
     let terms: Vec<u64> = sent.into_iter().flat_map(terms).map(|term| term.number).collect();

@@ -15,8 +15,10 @@ use ostraca_ddata::clock::Instant;
 use ostraca_ddata::data::Value;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::key::KeyName;
-use ostraca_ddata::replicator::request::{Notice, Reply, RequestError, RequestId, SubscriptionId};
-use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
+use ostraca_ddata::replicator::request::{
+    ReplicatorReply, RequestError, RequestId, SubscriptionId, SubscriptionNotice,
+};
+use ostraca_ddata::sim::{InvariantViolation, NodeIndex, Observer, Orders, SimulationView};
 use ostraca_ddata::types::Term;
 
 use crate::chain::Chain;
@@ -65,7 +67,7 @@ struct Open {
     knew: CausalContext,
 }
 
-type Answer = Result<Reply, RequestError>;
+type Answer = Result<ReplicatorReply, RequestError>;
 
 /// The record of a run.
 #[derive(Default)]
@@ -118,7 +120,7 @@ impl History {
         self.awaited.insert(id, None);
     }
 
-    fn taken_up(&mut self, view: &View<'_, Node>, node: NodeIndex, id: RequestId) {
+    fn taken_up(&mut self, view: &SimulationView<'_, Node>, node: NodeIndex, id: RequestId) {
         let Some(asked) = self.expected.remove(&id) else { return };
         let by = view.process(node).expect("the acting node runs").id();
         let must = asked.key.as_ref().and_then(|key| self.must.get(key).cloned());
@@ -199,32 +201,32 @@ impl History {
         }
     }
 
-    fn succeeded(&mut self, open: &Open, reply: &Reply) -> Result<(), String> {
+    fn succeeded(&mut self, open: &Open, reply: &ReplicatorReply) -> Result<(), String> {
         let Asked { key, ask, strong, .. } = &*open.asked;
         match (ask, reply, key) {
-            (Ask::Read, Reply::Got { value, context }, Some(key)) => {
+            (Ask::Read, ReplicatorReply::Got { value, context }, Some(key)) => {
                 self.check_value(key, value.as_ref(), context)?;
                 if *strong {
                     self.counts.strong_reads += 1;
                     self.read(open, key, context)?;
                 }
             }
-            (Ask::Change(what), Reply::Updated { value, dots }, Some(key)) => {
+            (Ask::Change(what), ReplicatorReply::Updated { value, dots }, Some(key)) => {
                 let value = value.as_ref().ok_or("an update whose reply has no value")?;
                 self.check_value(key, Some(value), value.state().context())?;
                 if *strong {
                     self.written(key, what, dots, &open.knew);
                 }
             }
-            (Ask::Change(what), Reply::Deleted { dots }, Some(key)) if *strong => {
+            (Ask::Change(what), ReplicatorReply::Deleted { dots }, Some(key)) if *strong => {
                 self.written(key, what, dots, &open.knew);
             }
-            (Ask::Decide { home, .. }, Reply::Updated { dots, .. }, Some(key)) => {
+            (Ask::Decide { home, .. }, ReplicatorReply::Updated { dots, .. }, Some(key)) => {
                 self.counts.strong_writes += 1;
                 self.must.entry(key.clone()).or_default().extend(dots);
                 return self.decisions.acked(*home);
             }
-            (Ask::Fence(term), Reply::Fenced { values, .. }, _) => {
+            (Ask::Fence(term), ReplicatorReply::Fenced { values, .. }, _) => {
                 return self.decisions.fenced(*term, values);
             }
             _ => {}
@@ -281,7 +283,7 @@ impl History {
     }
 
     /// Fails if a request at the node has no answer by its deadline.
-    fn overdue(&self, view: &View<'_, Node>, node: NodeIndex) -> Result<(), String> {
+    fn overdue(&self, view: &SimulationView<'_, Node>, node: NodeIndex) -> Result<(), String> {
         let Some((by, due)) = self.due.get(&node) else { return Ok(()) };
         let Some((at, id)) = due.first() else { return Ok(()) };
         let lives = view.process(node).is_some_and(|node| node.id() == *by);
@@ -295,7 +297,7 @@ impl History {
     /// Checks a cluster at rest: the members of the newest configuration hold the same bytes,
     /// everything that acknowledgements and reads have promised, and values that follow from their
     /// contexts.
-    pub fn at_rest(&mut self, view: &View<'_, Node>) -> Result<(), String> {
+    pub fn at_rest(&mut self, view: &SimulationView<'_, Node>) -> Result<(), String> {
         let Some(newest) = self.chain.newest().cloned().filter(|_| !self.is_blind) else {
             return Ok(());
         };
@@ -333,7 +335,7 @@ impl History {
     }
 
     /// The last notice of every subscription must equal the value that its node holds.
-    fn subscribers_know(&self, view: &View<'_, Node>) -> Result<(), String> {
+    fn subscribers_know(&self, view: &SimulationView<'_, Node>) -> Result<(), String> {
         for (subscription, (of, told)) in &self.notices {
             let Some((_, node)) = view.processes().find(|(_, node)| node.id() == *of) else {
                 continue;
@@ -369,11 +371,11 @@ impl History {
         &mut self,
         by: ReplicaId,
         id: SubscriptionId,
-        notice: &Notice,
+        notice: &SubscriptionNotice,
     ) -> Result<(), String> {
         let (key, value) = match notice {
-            Notice::Changed { key, value, .. } => (key, Some(value.clone())),
-            Notice::Deleted { key } => (key, None),
+            SubscriptionNotice::Changed { key, value, .. } => (key, Some(value.clone())),
+            SubscriptionNotice::Deleted { key } => (key, None),
         };
         match self.ended.get(&id) {
             Some(true) => {
@@ -395,11 +397,11 @@ impl History {
 impl Observer<Node> for History {
     fn event(
         &mut self,
-        view: &View<'_, Node>,
+        view: &SimulationView<'_, Node>,
         node: NodeIndex,
         event: &Event,
         orders: &mut Orders<Node>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         let process = view.process(node).expect("the emitting node runs");
         let outcome = match event {
             Event::Replied(id, answer) => self.replied(*id, answer),
@@ -414,16 +416,16 @@ impl Observer<Node> for History {
             Event::Notified(id, notice) => self.notified(process.id(), *id, notice),
             _ => Ok(()),
         };
-        outcome.map_err(Violation::new)?;
+        outcome.map_err(InvariantViolation::new)?;
         if let Some(fault) = self.strikes.after(view, node, event, &self.chain) {
             orders.fault(fault);
         }
         Ok(())
     }
 
-    fn check(&mut self, view: &View<'_, Node>) -> Result<(), Violation> {
+    fn check(&mut self, view: &SimulationView<'_, Node>) -> Result<(), InvariantViolation> {
         match view.touched() {
-            Some(node) => self.overdue(view, node).map_err(Violation::new),
+            Some(node) => self.overdue(view, node).map_err(InvariantViolation::new),
             None => Ok(()),
         }
     }

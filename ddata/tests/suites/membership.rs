@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::epoch::MembershipChange;
 use ostraca_ddata::replicator::port::Peer;
-use ostraca_ddata::sim::{DiskFate, Fault, NodeIndex, Simulation, Stream};
+use ostraca_ddata::sim::{DiskFate, Fault, NodeIndex, RandomStream, Simulation};
 
 use crate::history::History;
 use crate::node::{Command, Node};
@@ -47,7 +47,7 @@ impl Churn {
 /// The membership of a run.
 pub struct Membership {
     churn: Churn,
-    chance: Stream,
+    chance: RandomStream,
     leaving: Vec<ReplicaId>,
 }
 
@@ -85,7 +85,7 @@ pub fn is_settled(sim: &Sim) -> bool {
 
 impl Membership {
     pub fn new(seed: u64, churn: Churn) -> Self {
-        Self { churn, chance: Stream::split(seed, "membership", 0), leaving: Vec::new() }
+        Self { churn, chance: RandomStream::split(seed, "membership", 0), leaving: Vec::new() }
     }
 
     /// Random time until the next observation.
@@ -161,7 +161,7 @@ impl Membership {
 
     fn propose(&mut self, sim: &mut Sim, sight: &Sight) {
         let joining = |id: &ReplicaId| !sight.members.contains(id) && !sight.left.contains(id);
-        let mut change = Change {
+        let mut change = MembershipChange {
             join: sight.running.iter().map(|(_, id)| *id).filter(joining).collect(),
             leave: self.leaving.iter().copied().filter(|id| sight.members.contains(id)).collect(),
             lost: sight.members.iter().copied().filter(|id| !sight.runs(*id)).collect(),
@@ -200,7 +200,7 @@ impl Membership {
 
     /// Keeps one running member if the change would remove all members, because such a change is
     /// refused.
-    fn keep_one(&mut self, sight: &Sight, change: &mut Change) {
+    fn keep_one(&mut self, sight: &Sight, change: &mut MembershipChange) {
         let goes = |id: &ReplicaId| change.leave.contains(id) || change.lost.contains(id);
         if change.join.is_empty() && sight.members.iter().all(goes) {
             let stays = sight.members.iter().copied().find(|id| sight.runs(*id));

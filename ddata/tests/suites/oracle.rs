@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use ostraca_ddata::causal::{CausalContext, Dot, DotSet, Run, Seen};
+use ostraca_ddata::causal::{CausalContext, Dot, DotRange, DotSet, Seen};
 use ostraca_ddata::data::Value;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::{LWWMap, LWWRegister, ORSet, PNCounter, Stamp, Term};
@@ -168,7 +168,7 @@ impl<'a> Reach<'a> {
 
     /// Whether the context knows any of these dots.
     fn meets(&self, dots: &DotSet) -> bool {
-        let known = |run: &Run| {
+        let known = |run: &DotRange| {
             let of = |(replica, _): &&(ReplicaId, u64)| *replica == run.replica;
             let last = self.vector.iter().find(of).map_or(0, |(_, last)| *last);
             run.first <= last || (self.strays && self.knows_stray(*run))
@@ -179,7 +179,7 @@ impl<'a> Reach<'a> {
         }
     }
 
-    fn knows_stray(&self, run: Run) -> bool {
+    fn knows_stray(&self, run: DotRange) -> bool {
         (run.first..=run.last).any(|counter| self.context.seen(Dot::new(run.replica, counter)))
     }
 }
@@ -447,7 +447,7 @@ pub fn rank_of(value: &Value, slot: Slot, term: Option<(Term, u64)>) -> Option<R
 
 #[cfg(test)]
 mod tests {
-    use ostraca_ddata::sim::Stream;
+    use ostraca_ddata::sim::RandomStream;
 
     use super::*;
 
@@ -455,7 +455,7 @@ mod tests {
     /// is replaced by a new one, and the changes that only it knew are lost.
     #[test]
     fn folded_events_give_the_same_values() {
-        let mut chance = Stream::split(7, "oracle", 0);
+        let mut chance = RandomStream::split(7, "oracle", 0);
         let mut model = Model::default();
         let mut contexts = vec![CausalContext::new(); 3];
         let (mut folds, mut unique, mut lives) = (0, 0, 3);

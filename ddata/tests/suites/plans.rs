@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::bug::Canary;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::key::Pattern;
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::sim::{FaultKind, Faults, Seed, Stream};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::sim::{FaultKind, Faults, RandomStream, Seed};
 
 use crate::coordinators::Zeal;
 use crate::membership::Churn;
@@ -15,11 +15,11 @@ use crate::workload::{Habits, Kind};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn draw(seed: Seed) -> Stream {
-    Stream::split(seed.value, "plan", 0)
+fn draw(seed: Seed) -> RandomStream {
+    RandomStream::split(seed.value, "plan", 0)
 }
 
-fn habits(draw: &mut Stream, keys: usize) -> Habits {
+fn habits(draw: &mut RandomStream, keys: usize) -> Habits {
     let kinds = (0..keys).map(|_| *draw.pick(&Kind::ALL)).collect();
     Habits {
         keys: kinds,
@@ -33,20 +33,20 @@ fn habits(draw: &mut Stream, keys: usize) -> Habits {
     }
 }
 
-fn config(draw: &mut Stream) -> Config {
-    Config {
+fn config(draw: &mut RandomStream) -> ReplicatorConfig {
+    ReplicatorConfig {
         delta_enabled: draw.chance(0.85),
         max_delta_elements: *draw.pick(&[500, 500, 3]),
         notify_subscribers_interval: *draw.pick(&[Duration::ZERO, 100 * MS]),
         expire_keys_after_inactivity: vec![(Pattern::new("exp-*"), 2 * SECOND)],
         max_clock_skew: *draw.pick(&[60 * SECOND, SECOND]),
-        ..Config::default()
+        ..ReplicatorConfig::default()
     }
 }
 
 /// All faults except crashes, which the suites inject where a cluster survives them. One run of
 /// five has random crashes, too.
-fn faults(draw: &mut Stream, seed: Seed) -> Faults {
+fn faults(draw: &mut RandomStream, seed: Seed) -> Faults {
     let mut faults = Faults::swarm(seed);
     if draw.chance(0.8) {
         faults.kinds.retain(|(kind, _)| !matches!(kind, FaultKind::Crash | FaultKind::DiskLoss));
@@ -56,7 +56,7 @@ fn faults(draw: &mut Stream, seed: Seed) -> Faults {
     faults
 }
 
-fn size(draw: &mut Stream) -> usize {
+fn size(draw: &mut RandomStream) -> usize {
     *draw.pick(&[1, 2, 3, 3, 3, 3, 4, 5, 5, 5, 6, 7])
 }
 
@@ -75,14 +75,14 @@ pub fn steady(seed: Seed) -> Plan {
         habits: habits(&mut draw, keys),
         zeal: None,
         span: draw.span(5 * SECOND, 40 * SECOND),
-        canary: Canary::none(),
+        fault_injection: FaultInjection::none(),
         judged: true,
     }
 }
 
 /// As [`steady`], with constant joins and departures, and faults right after the steps of a change.
 pub fn changing(seed: Seed) -> Plan {
-    let mut draw = Stream::split(seed.value, "changing", 0);
+    let mut draw = RandomStream::split(seed.value, "changing", 0);
     let churn = Churn {
         every: draw.span(100 * MS, 3 * SECOND),
         crash: *draw.pick(&[0.0, 0.1, 0.3]),
@@ -97,7 +97,7 @@ pub fn changing(seed: Seed) -> Plan {
 
 /// As [`changing`], with coordinators of one group.
 pub fn coordinated(seed: Seed) -> Plan {
-    let mut draw = Stream::split(seed.value, "coordinated", 0);
+    let mut draw = RandomStream::split(seed.value, "coordinated", 0);
     let zeal = Zeal {
         most: 2 + draw.index(3),
         rise: *draw.pick(&[0.02, 0.1]),
@@ -105,7 +105,7 @@ pub fn coordinated(seed: Seed) -> Plan {
         keys: 1 + draw.below(2),
     };
     let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
-    let config = Config {
+    let config = ReplicatorConfig {
         durable_keys: if draw.chance(0.2) { vec![Pattern::new("home-*")] } else { Vec::new() },
         ..plan.config
     };
@@ -116,7 +116,7 @@ pub fn coordinated(seed: Seed) -> Plan {
 /// Few replicas, many coordinators and many changes, hardly any other work: exercises terms and
 /// syncs in as little time as possible.
 pub fn contested(seed: Seed) -> Plan {
-    let mut draw = Stream::split(seed.value, "contested", 0);
+    let mut draw = RandomStream::split(seed.value, "contested", 0);
     let churn = Churn {
         every: draw.span(50 * MS, 400 * MS),
         crash: *draw.pick(&[0.0, 0.05]),
@@ -140,18 +140,21 @@ pub fn contested(seed: Seed) -> Plan {
 pub fn replaced(seed: Seed) -> Plan {
     let plan = contested(seed);
     let interval = 30 * SECOND;
-    let config =
-        Config { gossip_interval: interval, busy_gossip_interval: interval, ..plan.config };
+    let config = ReplicatorConfig {
+        gossip_interval: interval,
+        busy_gossip_interval: interval,
+        ..plan.config
+    };
     let churn = Churn { crash: 0.0, start: 0.5, leave: 0.5, ..plan.churn };
     Plan { config, churn, ..plan }
 }
 
 /// As [`changing`], with a disk that is slow, fails and loses data.
 pub fn durable(seed: Seed) -> Plan {
-    let mut draw = Stream::split(seed.value, "durable", 0);
+    let mut draw = RandomStream::split(seed.value, "durable", 0);
     let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
     let pattern: &&str = draw.pick(&["*", "set-*", "count-*"]);
-    let config = Config {
+    let config = ReplicatorConfig {
         durable_keys: vec![Pattern::new(pattern)],
         write_behind_interval: draw.chance(0.2).then_some(200 * MS),
         ..plan.config
@@ -164,9 +167,9 @@ pub fn durable(seed: Seed) -> Plan {
 /// As [`changing`], with values of many frames, frames of a few kilobytes, and eager pushes to a
 /// part of the peers.
 pub fn large(seed: Seed) -> Plan {
-    let mut draw = Stream::split(seed.value, "large", 0);
+    let mut draw = RandomStream::split(seed.value, "large", 0);
     let plan = if draw.chance(0.5) { steady(seed) } else { changing(seed) };
-    let config = Config {
+    let config = ReplicatorConfig {
         frame_bytes_max: *draw.pick(&[1 << 10, 2 << 10, 4 << 10]),
         direct_push_limit: *draw.pick(&[1, 100]),
         assembly_bytes_max: *draw.pick(&[1 << 20, 64 << 20]),
@@ -186,7 +189,7 @@ pub fn speed(seed: Seed) -> Plan {
         seed,
         members: 5,
         spares: 0,
-        config: Config::default(),
+        config: ReplicatorConfig::default(),
         faults,
         strikes: 0.0,
         churn: Churn::QUIET,
@@ -202,7 +205,7 @@ pub fn speed(seed: Seed) -> Plan {
         },
         zeal: None,
         span: 600 * SECOND,
-        canary: Canary::none(),
+        fault_injection: FaultInjection::none(),
         judged: true,
     }
 }

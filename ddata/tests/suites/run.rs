@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca_ddata::bug::Canary;
 use ostraca_ddata::data::Registry;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::key::{Key, KeyName};
-use ostraca_ddata::replicator::Setup;
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::ReplicatorParameters;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
 use ostraca_ddata::replicator::request::{
-    ReadConsistency, Reply, Request, RequestId, Update, WriteConsistency,
+    ReadConsistency, ReplicatorReply, ReplicatorRequest, RequestId, Update, WriteConsistency,
 };
-use ostraca_ddata::replicator::stats::Stats;
+use ostraca_ddata::replicator::stats::ReplicatorStats;
 use ostraca_ddata::sim::{
-    Failure, Faults, LaneRule, NodeIndex, Seed, Setup as SimSetup, Simulation, Totals,
+    Failure, Faults, LaneRule, NodeIndex, Seed, Simulation, SimulationSetup as SimSetup, Totals,
 };
 use ostraca_ddata::types::ORSet;
 
@@ -42,7 +42,7 @@ pub struct Plan {
     pub members: usize,
     /// Nodes that may start later.
     pub spares: usize,
-    pub config: Config,
+    pub config: ReplicatorConfig,
     pub faults: Faults,
     /// Probability that a chosen step of the protocol causes a fault.
     pub strikes: f64,
@@ -51,7 +51,7 @@ pub struct Plan {
     pub zeal: Option<Zeal>,
     /// Simulated time with faults.
     pub span: Duration,
-    pub canary: Canary,
+    pub fault_injection: FaultInjection,
     /// Whether the history checks the run. Only the speed test turns it off.
     pub judged: bool,
 }
@@ -95,7 +95,7 @@ impl Run {
     fn new(plan: Plan) -> Self {
         let epoch = first_epoch(&plan);
         let Plan { seed, members, spares, config, faults, strikes, churn, habits, zeal, .. } = plan;
-        let (span, canary, judged) = (plan.span, plan.canary, plan.judged);
+        let (span, fault_injection, judged) = (plan.span, plan.fault_injection, plan.judged);
         let setup = SimSetup {
             faults,
             lanes: vec![LaneRule::WILD; 3],
@@ -107,12 +107,12 @@ impl Run {
         history.strikes = Strikes::new(value, strikes);
         history.is_blind = !judged;
         let mut sim = Simulation::new(setup, history, move |boot| {
-            let setup = Setup {
+            let setup = ReplicatorParameters {
                 me: replica(boot.node.get(), boot.incarnation),
                 config: config.clone(),
                 registry: Registry::new(),
                 seed: boot.seed,
-                canary,
+                fault_injection,
             };
             Node::new(setup, boot.disk)
         });
@@ -285,10 +285,10 @@ impl Run {
                 strong: true,
                 within: Some(within),
             };
-            self.succeeds(node, Request::Update(update), asked)?;
+            self.succeeds(node, ReplicatorRequest::Update(update), asked)?;
             let consistency = ReadConsistency::majority(within);
             let name = key.name().clone();
-            let get = Request::Get { key: name.clone(), shape: None, consistency };
+            let get = ReplicatorRequest::Get { key: name.clone(), shape: None, consistency };
             let asked =
                 Asked { key: Some(name), ask: Ask::Read, strong: true, within: Some(within) };
             self.succeeds(node, get, asked)?;
@@ -299,7 +299,7 @@ impl Run {
     fn succeeds(
         &mut self,
         node: NodeIndex,
-        request: Request,
+        request: ReplicatorRequest,
         asked: Asked,
     ) -> Result<(), Box<Failure>> {
         self.next += 1;
@@ -312,7 +312,7 @@ impl Run {
             matches!(sim.observer().awaited.get(&id), Some(Some(_)))
         })?;
         match self.sim.observer_mut().awaited.remove(&id).flatten() {
-            Some(Ok(Reply::Updated { .. } | Reply::Got { .. })) => Ok(()),
+            Some(Ok(ReplicatorReply::Updated { .. } | ReplicatorReply::Got { .. })) => Ok(()),
             other => {
                 let why = format!("after the last fault {text} ends in {other:?}");
                 Err(Box::new(self.sim.failure(why)))
@@ -349,7 +349,7 @@ impl Run {
 }
 
 /// Sets the marks of rare branches that a replica's counters show.
-fn mark(stats: &Stats, totals: &mut Totals) {
+fn mark(stats: &ReplicatorStats, totals: &mut Totals) {
     for (name, count) in [
         ("rule_r.lack", stats.lacks),
         ("repair.delta", stats.repairs),

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::sim::{DiskFate, Fault, NodeIndex, Stream, View};
+use ostraca_ddata::sim::{DiskFate, Fault, NodeIndex, RandomStream, SimulationView};
 
 use crate::chain::Chain;
 use crate::node::{Event, Node};
@@ -15,7 +15,7 @@ use crate::node::{Event, Node};
 /// The targeted faults of a run. The default causes none.
 #[derive(Debug, Default)]
 pub struct Strikes {
-    chance: Option<Stream>,
+    chance: Option<RandomStream>,
     probability: f64,
     /// Number of chosen steps so far.
     pub count: u64,
@@ -25,7 +25,7 @@ const MS: Duration = Duration::from_millis(1);
 
 impl Strikes {
     pub fn new(seed: u64, probability: f64) -> Self {
-        Self { chance: Some(Stream::split(seed, "strikes", 0)), probability, count: 0 }
+        Self { chance: Some(RandomStream::split(seed, "strikes", 0)), probability, count: 0 }
     }
 
     /// Ends the targeted faults.
@@ -36,7 +36,7 @@ impl Strikes {
     /// The fault that follows this event at the node, if any.
     pub fn after(
         &mut self,
-        view: &View<'_, Node>,
+        view: &SimulationView<'_, Node>,
         node: NodeIndex,
         event: &Event,
         chain: &Chain,
@@ -64,7 +64,7 @@ impl Strikes {
             2 => Some(Fault::isolate(node, view.nodes(), span)),
             _ => {
                 let other = NodeIndex::new(chance.index(view.nodes()));
-                let links = vec![ostraca_ddata::sim::Links { from: vec![node], to: vec![other] }];
+                let links = vec![ostraca_ddata::sim::LinkSet { from: vec![node], to: vec![other] }];
                 Some(Fault::Cut { links, span: Some(span) })
             }
         }

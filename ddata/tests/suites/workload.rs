@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ostraca_ddata::key::{Key, KeyName, Pattern};
 use ostraca_ddata::replicator::request::{
-    MinCap, ReadConsistency, Request, RequestId, SubscriptionId, Update, WriteConsistency,
+    MinCap, ReadConsistency, ReplicatorRequest, RequestId, SubscriptionId, Update, WriteConsistency,
 };
-use ostraca_ddata::sim::{NodeIndex, Simulation, Stream};
+use ostraca_ddata::sim::{NodeIndex, RandomStream, Simulation};
 use ostraca_ddata::types::edit::Edit;
 use ostraca_ddata::types::{Flag, LWWMap, LWWRegister, ORSet, PNCounter};
 
@@ -70,7 +70,7 @@ pub struct Habits {
 pub struct Users {
     habits: Habits,
     names: Vec<(Kind, KeyName)>,
-    chance: Stream,
+    chance: RandomStream,
     unique: u64,
     inserted: BTreeMap<KeyName, Vec<u64>>, // ≤ insertions of a run
     /// The subscriptions at each node, oldest first.
@@ -84,7 +84,7 @@ impl Users {
     pub fn new(seed: u64, habits: Habits) -> Self {
         let named = |(number, kind): (usize, &Kind)| (*kind, kind.name(number).as_str().into());
         let names = habits.keys.iter().enumerate().map(named).collect();
-        let chance = Stream::split(seed, "users", 0);
+        let chance = RandomStream::split(seed, "users", 0);
         let (inserted, subscribed) = (BTreeMap::new(), BTreeMap::new());
         Self { habits, names, chance, unique: 0, inserted, subscribed }
     }
@@ -110,7 +110,7 @@ impl Users {
             n if n < 96 => self.read(key),
             _ => self.other(id, key),
         };
-        let subscribes = matches!(request, Request::Subscribe { .. });
+        let subscribes = matches!(request, ReplicatorRequest::Subscribe { .. });
         sim.observer_mut().expect(id, asked);
         sim.command(node, Command::Request(id, request));
         if subscribes {
@@ -130,7 +130,7 @@ impl Users {
         let id = RequestId(*next);
         let ask = Ask::Unsubscribe(oldest);
         sim.observer_mut().expect(id, Asked { key: None, ask, strong: false, within: None });
-        sim.command(node, Command::Request(id, Request::Unsubscribe(oldest)));
+        sim.command(node, Command::Request(id, ReplicatorRequest::Unsubscribe(oldest)));
     }
 
     fn patience(&mut self) -> Duration {
@@ -141,7 +141,7 @@ impl Users {
         self.chance.below(100) < self.habits.strong
     }
 
-    fn read(&mut self, key: KeyName) -> (Request, Asked) {
+    fn read(&mut self, key: KeyName) -> (ReplicatorRequest, Asked) {
         let key = if self.chance.chance(0.1) {
             KeyName::new(&format!("{GROUP}{}", self.chance.below(2)))
         } else {
@@ -158,7 +158,7 @@ impl Users {
             (false, 0..5) => (ReadConsistency::Local, None),
             (false, _) => (ReadConsistency::From(2, patience), Some(patience)),
         };
-        let request = Request::Get { key: key.clone(), shape: None, consistency };
+        let request = ReplicatorRequest::Get { key: key.clone(), shape: None, consistency };
         (request, Asked { key: Some(key), ask: Ask::Read, strong, within })
     }
 
@@ -177,7 +177,7 @@ impl Users {
         (level, strong, within)
     }
 
-    fn change(&mut self, kind: Kind, key: &KeyName) -> (Request, Asked) {
+    fn change(&mut self, kind: Kind, key: &KeyName) -> (ReplicatorRequest, Asked) {
         let (level, strong, within) = self.write_level();
         let asked = |what| Asked { key: Some(key.clone()), ask: Ask::Change(what), strong, within };
         self.unique += 1;
@@ -214,7 +214,7 @@ impl Users {
         key: &KeyName,
         level: WriteConsistency,
         asked: impl Fn(What) -> Asked,
-    ) -> (Request, Asked) {
+    ) -> (ReplicatorRequest, Asked) {
         type Set = ORSet<u64>;
         if self.chance.below(100) >= self.habits.removals {
             let again = self.habits.again;
@@ -242,7 +242,7 @@ impl Users {
                 (update::<Set, _>(key, level, f), asked(What::Clear))
             }
             1..=3 => {
-                let request = Request::Delete { key: key.clone(), consistency: level };
+                let request = ReplicatorRequest::Delete { key: key.clone(), consistency: level };
                 (request, asked(What::Clear))
             }
             _ => {
@@ -261,7 +261,7 @@ impl Users {
         level: WriteConsistency,
         known: u64,
         asked: impl Fn(What) -> Asked,
-    ) -> (Request, Asked) {
+    ) -> (ReplicatorRequest, Asked) {
         type Set = ORSet<u64>;
         if self.chance.chance(0.5) {
             let f = move |set: &mut Edit<'_, Set>| set.insert(&known);
@@ -276,7 +276,7 @@ impl Users {
         (update::<Set, _>(key, level, f), asked(What::Swap { out: known, new }))
     }
 
-    fn other(&mut self, id: RequestId, key: KeyName) -> (Request, Asked) {
+    fn other(&mut self, id: RequestId, key: KeyName) -> (ReplicatorRequest, Asked) {
         let nothing = Asked { key: None, ask: Ask::Other, strong: false, within: None };
         match self.chance.below(4) {
             0 => {
@@ -284,14 +284,14 @@ impl Users {
                 let pattern =
                     if self.chance.chance(0.5) { Pattern::Exact(key) } else { Pattern::new(text) };
                 let subscription = SubscriptionId(id.0);
-                (Request::Subscribe { subscription, pattern }, nothing)
+                (ReplicatorRequest::Subscribe { subscription, pattern }, nothing)
             }
-            1 => (Request::Keys { prefix: "set".into(), after: None, limit: 5 }, nothing),
-            2 => (Request::ReplicaCount, nothing),
+            1 => (ReplicatorRequest::Keys { prefix: "set".into(), after: None, limit: 5 }, nothing),
+            2 => (ReplicatorRequest::ReplicaCount, nothing),
             _ => {
                 let within = self.patience();
                 let asked = Asked { within: Some(within), ..nothing };
-                (Request::FlushChanges { within }, asked)
+                (ReplicatorRequest::FlushChanges { within }, asked)
             }
         }
     }
@@ -303,6 +303,6 @@ fn update<T: ostraca_ddata::types::DataType, R>(
     f: impl FnOnce(&mut Edit<'_, T>) -> Result<R, ostraca_ddata::types::edit::EditError>
     + Send
     + 'static,
-) -> Request {
-    Request::Update(Update::new(&Key::<T>::new(key.as_str()), level, f))
+) -> ReplicatorRequest {
+    ReplicatorRequest::Update(Update::new(&Key::<T>::new(key.as_str()), level, f))
 }

@@ -8,7 +8,7 @@
 
 use ostraca_ddata::causal::COUNTER_MAX;
 use ostraca_ddata::clock::HybridTimestamp;
-use ostraca_ddata::types::delta::{Delta, State};
+use ostraca_ddata::types::delta::{Delta, KeyState};
 use ostraca_ddata::types::edit::{Author, EditError};
 use ostraca_ddata::types::{Causal, DataType, GCounter, LWWRegister, PNCounter};
 use proptest::prelude::*;
@@ -59,7 +59,7 @@ fn stays_decodable<C: Case>(run: &Run, left: u64, op: Op) -> Checked {
         for who in [0, 1, 0, 0, 0] {
             let before = causal.clone();
             let changed = act::<C>(&mut causal, author(who, 3), op);
-            prop_assert_eq!(State::decode(&causal.encode(), &shape), Ok(causal.state().clone()));
+            prop_assert_eq!(KeyState::decode(&causal.encode(), &shape), Ok(causal.state().clone()));
             match changed {
                 Ok(delta) if delta.is_empty() => {}
                 Ok(delta) => prop_assert!(Delta::decode(&delta.encode(), &shape).is_ok()),
@@ -71,7 +71,7 @@ fn stays_decodable<C: Case>(run: &Run, left: u64, op: Op) -> Checked {
             }
         }
         let deleted = causal.delete(author(0, 3));
-        prop_assert_eq!(State::decode(&causal.encode(), &shape), Ok(causal.state().clone()));
+        prop_assert_eq!(KeyState::decode(&causal.encode(), &shape), Ok(causal.state().clone()));
         prop_assert!(deleted.is_empty() || Delta::decode(&deleted.encode(), &shape).is_ok());
     }
     Ok(())

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use ostraca_ddata::causal::{CausalContext, Dot};
 use ostraca_ddata::encoded::VERSION;
 use ostraca_ddata::replicator::wire::ContextBytes;
-use ostraca_ddata::types::delta::{Delta, Repair, State};
+use ostraca_ddata::types::delta::{Delta, KeyState, Repair};
 use ostraca_ddata::types::edit::{Author, Edit, EditError};
 use ostraca_ddata::types::shape::Shape;
 use ostraca_ddata::types::{
@@ -150,7 +150,7 @@ fn every_shape_has_golden_bytes_that_round_trip() {
         let shape: Shape = shape.trim_end_matches("-guarded").parse().unwrap();
         roots.insert(shape.to_string().split('/').next().unwrap().to_owned());
         let again = match what {
-            "state" => State::decode(&bytes, &shape).unwrap().encode(),
+            "state" => KeyState::decode(&bytes, &shape).unwrap().encode(),
             _ => Delta::decode(&bytes, &shape).unwrap().encode(),
         };
         assert_eq!(again, bytes, "{name}");

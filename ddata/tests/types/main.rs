@@ -12,7 +12,7 @@
 //! | laws on reachable states, never on arbitrary structs | `laws::*::merge_is_a_join`, and `World::check` after every step of every history |
 //! | ops ≡ states after each sync with equal knowledge | `laws::*::a_delta_is_a_small_state`; `World::check` compares all replicas that know the same events |
 //! | each delta as delta = as state; any order, loss, repeats; groups | `laws::*::{a_delta_is_a_small_state, a_late_replica_catches_up, joined_deltas_equal_single_deltas, all_replicas_converge}` |
-//! | acked by a majority, then read by a majority, N = 3 and 5 | `quorum::*`; without the causal delta rule it fails: `quorum::canary` |
+//! | acked by a majority, then read by a majority, N = 3 and 5 | `quorum::*`; without the causal delta rule it fails: `quorum::fault_injection` |
 //! | equal contexts ⇒ equal states | `World::check`, in content and in bytes |
 //! | `repair(ctx)` = full merge, with removal rings cut | `laws::*::{a_repair_is_the_full_merge, misdirected_repair_does_no_harm}` |
 //! | fold at different epochs + old durable copy + newcomer = never-pruned oracle | not yet: folding of departed replicas is not implemented (docs/protocol/replication.md#forgetting-needs-a-decision); every encoded state has its fold level, always 0 |

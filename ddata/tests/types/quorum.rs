@@ -203,7 +203,7 @@ acked_is_seen! {
 
 /// The fault `NoRuleR`: the property above without the causal delta rule, on the same histories.
 #[cfg(feature = "canaries")]
-mod canary {
+mod fault_injection {
     use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
     use super::*;

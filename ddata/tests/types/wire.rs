@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 
 use ostraca_ddata::encoded::{DecodeError, Encoded};
-use ostraca_ddata::types::delta::{Delta, State};
+use ostraca_ddata::types::delta::{Delta, KeyState};
 use ostraca_ddata::types::shape::Shape;
 use ostraca_ddata::types::{Causal, DataType, GSet, LWWMap, LWWRegister, MVRegister, ORSet};
 use proptest::prelude::*;
@@ -56,9 +56,9 @@ fn plausible() -> impl Strategy<Value = Vec<u8>> {
 
 /// A state or delta that decodes must also be usable without a panic.
 fn take(bytes: &[u8], shape: &Shape) {
-    let mut states = vec![State::new(shape.clone())];
-    if let Ok(state) = State::decode(bytes, shape) {
-        assert_eq!(State::decode(&state.encode(), shape), Ok(state.clone()));
+    let mut states = vec![KeyState::new(shape.clone())];
+    if let Ok(state) = KeyState::decode(bytes, shape) {
+        assert_eq!(KeyState::decode(&state.encode(), shape), Ok(state.clone()));
         states.push(state);
     }
     if let Ok(delta) = Delta::decode(bytes, shape) {
@@ -110,7 +110,7 @@ fn damaged<C: Case>(run: &Run, flips: &[(u16, u8)], cut: u16) -> Checked {
     let deltas: Vec<_> = world.sent.iter().map(|sent| sent.delta.encode()).collect();
     for bytes in &states {
         let kept = &bytes[..usize::from(cut) % bytes.len()];
-        prop_assert!(State::decode(kept, &shape).is_err(), "a part of a state is no state");
+        prop_assert!(KeyState::decode(kept, &shape).is_err(), "a part of a state is no state");
     }
     for bytes in &deltas {
         let kept = &bytes[..usize::from(cut) % bytes.len()];
@@ -159,14 +159,14 @@ fn huge_announced_length_is_refused_at_every_place() {
     for bytes in [map.encode(), delta.encode()] {
         for at in 0..bytes.len() {
             let huge = [&bytes[..at], &HUGE, &bytes[at + 1..]].concat();
-            let (state, delta) = (State::decode(&huge, shape), Delta::decode(&huge, shape));
+            let (state, delta) = (KeyState::decode(&huge, shape), Delta::decode(&huge, shape));
             assert!(state.is_err() || state.unwrap().encode().len() <= 2 * huge.len());
             assert!(delta.is_err() || delta.unwrap().encode().len() <= 2 * huge.len());
         }
     }
     for name in SHAPES {
         let bare = [&[1, 0], &HUGE[..]].concat();
-        assert_eq!(State::decode(&bare, &name.parse().unwrap()), Err(DecodeError::Truncated));
+        assert_eq!(KeyState::decode(&bare, &name.parse().unwrap()), Err(DecodeError::Truncated));
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::Decision;
+use super::DowningDecision;
 use super::view::View;
 
 /// `[cluster.downing.auto-down]`: **unsafe**. Each side of a split downs the other sides and
@@ -28,7 +28,7 @@ impl Default for AutoDown {
 impl AutoDown {
     /// The decision of this node.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
-        if view.leads(None) { Decision::DownTargets } else { Decision::Nothing }
+    pub fn decide(&self, view: &View) -> DowningDecision {
+        if view.leads(None) { DowningDecision::DownTargets } else { DowningDecision::Nothing }
     }
 }

@@ -1,9 +1,9 @@
 //! `down-all`: no side survives; a supervisor restarts the cluster.
 
-use super::Decision;
+use super::DowningDecision;
 use super::view::View;
 
 /// The decision of this side.
-pub(super) fn decide(_view: &View) -> Decision {
-    Decision::DownAll
+pub(super) fn decide(_view: &View) -> DowningDecision {
+    DowningDecision::DownAll
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ostraca_ddata::id::NodeId;
 
-use super::view::{Record, View};
+use super::view::{UnreachableRecord, View};
 use crate::cluster::member::Status;
 
 /// The indirectly connected members of a view, by two criteria.
@@ -48,10 +48,10 @@ impl Indirect {
     /// cluster. (A side with a quorum does not follow this decision: see
     /// [`resolve`](super::resolve).)
     pub(super) fn without_the_silent(&self, view: &View) -> Option<View> {
-        let silent = |record: &Record| {
+        let silent = |record: &UnreachableRecord| {
             self.circular.contains(&record.observer) && !view.is_reachable(record.observer)
         };
-        let records: BTreeSet<Record> =
+        let records: BTreeSet<UnreachableRecord> =
             view.records.iter().copied().filter(|record| !silent(record)).collect();
         (records != view.records).then(|| View { records, ..view.clone() })
     }
@@ -62,12 +62,12 @@ impl Indirect {
         if view.unreachable.keys().all(|node| self.contains(*node)) {
             return None;
         }
-        let both = |set: &BTreeSet<NodeId>, record: &Record| {
+        let both = |set: &BTreeSet<NodeId>, record: &UnreachableRecord| {
             set.contains(&record.observer) && set.contains(&record.subject)
         };
         let kept = records_among(view, |status| status < Status::Exiting)
             .filter(|record| !both(&self.circular, record) && !both(&self.heard, record));
-        let records: BTreeSet<Record> = kept.collect();
+        let records: BTreeSet<UnreachableRecord> = kept.collect();
         let unreachable: BTreeMap<_, _> = records
             .iter()
             .map(|record| {
@@ -83,14 +83,14 @@ impl Indirect {
 fn records_among(
     view: &View,
     accepts: impl Fn(Status) -> bool,
-) -> impl Iterator<Item = Record> + '_ {
+) -> impl Iterator<Item = UnreachableRecord> + '_ {
     let members: BTreeSet<NodeId> = view
         .members
         .iter()
         .filter(|member| accepts(member.status))
         .map(|member| member.node)
         .collect();
-    let among = move |record: &Record| {
+    let among = move |record: &UnreachableRecord| {
         members.contains(&record.observer) && members.contains(&record.subject)
     };
     view.records.iter().copied().filter(among)

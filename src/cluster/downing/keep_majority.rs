@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::indirect::Indirect;
 use super::view::{MEMBERS, POSSIBLE, SURE, Sides, View, lowest_is_reachable};
-use super::{Decision, Stays};
+use super::{DowningDecision, SurvivingSide};
 
 /// `[cluster.downing.keep-majority]`: for clusters of changing size.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
@@ -34,14 +34,14 @@ pub enum TieBreak {
 impl KeepMajority {
     /// The decision of this side.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
+    pub fn decide(&self, view: &View) -> DowningDecision {
         if !Indirect::of(view).is_empty() {
-            return Decision::DownIndirectlyConnected;
+            return DowningDecision::DownIndirectlyConnected;
         }
         let role = self.role.as_deref();
         let now = view.sides(role, [MEMBERS, MEMBERS]);
         if now.is_empty() {
-            return Decision::DownAll;
+            return DowningDecision::DownAll;
         }
         let sure = view.sides(role, [SURE, SURE]);
         let worst = || self.larger(view, &view.sides(role, [SURE, POSSIBLE]), &sure);
@@ -49,13 +49,13 @@ impl KeepMajority {
     }
 
     /// The larger side of `counted`; if they are equal, the side that wins the tie in `tie`.
-    fn larger(&self, view: &View, counted: &Sides<'_>, tie: &Sides<'_>) -> Stays {
+    fn larger(&self, view: &View, counted: &Sides<'_>, tie: &Sides<'_>) -> SurvivingSide {
         let reachable = match counted.reachable.len().cmp(&counted.unreachable.len()) {
             std::cmp::Ordering::Greater => Some(true),
             std::cmp::Ordering::Less => Some(false),
             std::cmp::Ordering::Equal => self.tie_break.is_reachable(view, tie),
         };
-        Stays::from_reachable(reachable)
+        SurvivingSide::from_reachable(reachable)
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::indirect::Indirect;
 use super::view::{MEMBERS, SURE, Sides, View};
-use super::{Decision, Stays};
+use super::{DowningDecision, SurvivingSide};
 use crate::cluster::member::Status;
 
 /// `[cluster.downing.keep-oldest]`: preserves what runs on the oldest member, especially
@@ -35,23 +35,23 @@ const STAYING: &[Status] = &[Status::Joining, Status::WeaklyUp, Status::Up];
 impl KeepOldest {
     /// The decision of this side.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
+    pub fn decide(&self, view: &View) -> DowningDecision {
         if !Indirect::of(view).is_empty() {
-            return Decision::DownIndirectlyConnected;
+            return DowningDecision::DownIndirectlyConnected;
         }
         let role = self.role.as_deref();
         let now = view.sides(role, [MEMBERS, MEMBERS]);
         if now.is_empty() {
-            return Decision::DownAll;
+            return DowningDecision::DownAll;
         }
         let counted = if self.down_if_alone { STAYING } else { SURE };
         let worst = || self.side(&view.sides(role, [counted, counted]));
         self.side(&now).unless_doubtful(worst)
     }
 
-    fn side(&self, sides: &Sides<'_>) -> Stays {
+    fn side(&self, sides: &Sides<'_>) -> SurvivingSide {
         let all = sides.reachable.iter().chain(&sides.unreachable);
-        let Some(oldest) = all.min_by(|a, b| a.by_age(b)) else { return Stays::Nobody };
+        let Some(oldest) = all.min_by(|a, b| a.by_age(b)) else { return SurvivingSide::Nobody };
         let here = sides.reachable.iter().any(|member| member.node == oldest.node);
         let (with, against) = if here {
             (&sides.reachable, &sides.unreachable)
@@ -59,6 +59,6 @@ impl KeepOldest {
             (&sides.unreachable, &sides.reachable)
         };
         let goes = self.down_if_alone && with.len() == 1 && against.len() >= 2;
-        Stays::from_reachable(Some(here != goes))
+        SurvivingSide::from_reachable(Some(here != goes))
     }
 }

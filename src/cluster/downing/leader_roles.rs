@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::Decision;
+use super::DowningDecision;
 use super::view::View;
 
 /// `[cluster.downing.leader-roles]`: for roles that get no traffic while they are disconnected.
@@ -23,7 +23,7 @@ pub struct LeaderRoles {
 impl LeaderRoles {
     /// The decision of this node.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
-        if view.leads(None) { Decision::DownTargets } else { Decision::Nothing }
+    pub fn decide(&self, view: &View) -> DowningDecision {
+        if view.leads(None) { DowningDecision::DownTargets } else { DowningDecision::Nothing }
     }
 }

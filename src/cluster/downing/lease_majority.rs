@@ -6,7 +6,7 @@ use std::time::Duration;
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::Decision;
+use super::DowningDecision;
 use super::indirect::Indirect;
 use super::keep_majority::TieBreak;
 use super::view::{MEMBERS, View};
@@ -49,16 +49,16 @@ impl Default for LeaseMajority {
 impl LeaseMajority {
     /// The decision of this side.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
+    pub fn decide(&self, view: &View) -> DowningDecision {
         if !Indirect::of(view).is_empty() {
-            return Decision::AcquireLeaseAndDownIndirectlyConnected;
+            return DowningDecision::AcquireLeaseAndDownIndirectlyConnected;
         }
         let after = if self.is_minority(view) {
             self.acquire_lease_delay_for_minority
         } else {
             Duration::ZERO
         };
-        Decision::AcquireLeaseAndDownUnreachable { after }
+        DowningDecision::AcquireLeaseAndDownUnreachable { after }
     }
 
     fn is_minority(&self, view: &View) -> bool {

@@ -3,7 +3,7 @@
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::Decision;
+use super::DowningDecision;
 use super::view::{MEMBERS, POSSIBLE, View, lowest_is_reachable};
 
 /// `[cluster.downing.majority-leader]`: `keep-majority` without the worst-case check. Needs
@@ -32,7 +32,7 @@ impl Default for MajorityLeader {
 impl MajorityLeader {
     /// The decision of this node.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
+    pub fn decide(&self, view: &View) -> DowningDecision {
         let role = self.majority_member_role.as_deref();
         let sides = view.sides(role, [MEMBERS, POSSIBLE]);
         let is_majority = match sides.reachable.len().cmp(&sides.unreachable.len()) {
@@ -41,13 +41,13 @@ impl MajorityLeader {
             std::cmp::Ordering::Less => false,
         };
         match is_majority {
-            _ if view.unreachable.is_empty() => Decision::Nothing,
-            true if view.leads(role) => Decision::DownUnreachable,
+            _ if view.unreachable.is_empty() => DowningDecision::Nothing,
+            true if view.leads(role) => DowningDecision::DownUnreachable,
             false if self.down_if_in_minority && self.shutdown_on_resolution => {
-                Decision::ShutDownSelf
+                DowningDecision::ShutDownSelf
             }
-            false if self.down_if_in_minority => Decision::LeaveCluster,
-            _ => Decision::Nothing,
+            false if self.down_if_in_minority => DowningDecision::LeaveCluster,
+            _ => DowningDecision::Nothing,
         }
     }
 }

@@ -1,9 +1,9 @@
 //! `manual`: members are downed only by `down(node)`.
 
-use super::Decision;
+use super::DowningDecision;
 use super::view::View;
 
 /// The decision of this node.
-pub(super) fn decide(_view: &View) -> Decision {
-    Decision::Nothing
+pub(super) fn decide(_view: &View) -> DowningDecision {
+    DowningDecision::Nothing
 }

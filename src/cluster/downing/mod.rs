@@ -1,8 +1,8 @@
 //! Downing, the resolution of split brains: decides which unreachable members should be removed,
 //! which node proposes that, and which nodes stop.
 //!
-//! A strategy is a pure function from a [`View`] to a [`Decision`]; each has its own file.
-//! [`resolve`] derives the actions from a decision, and the [`Resolver`] determines the time. A
+//! A strategy is a pure function from a [`View`] to a [`DowningDecision`]; each has its own file.
+//! [`resolve`] derives the actions from a decision, and the [`DowningResolver`] determines the time. A
 //! decision is only a proposal: a removal takes effect by a configuration
 //! (docs/protocol/membership.md#removal-only-by-a-configuration). The strategies follow those of
 //! Akka and Pekko.
@@ -40,15 +40,15 @@ pub use self::lease_majority::LeaseMajority;
 pub use self::majority_leader::MajorityLeader;
 pub use self::oldest::Oldest;
 pub use self::quorum_leader::QuorumLeader;
-pub use self::resolver::{LeaseAnswer, Resolver, ResolverOrder, Timing};
+pub use self::resolver::{DowningResolver, LeaseAnswer, ResolverOrder, Timing};
 pub use self::role_leader_roles::RoleLeaderRoles;
-use self::side::Side;
+use self::side::PartitionSide;
 pub use self::static_quorum::StaticQuorum;
-pub use self::view::{Electorate, Record, View};
+pub use self::view::{UnreachableRecord, View, VoterSet};
 
 /// The decision of a strategy about a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum DowningDecision {
     /// The strategy takes no action.
     Nothing,
     /// This side survives: the unreachable members are downed.
@@ -77,7 +77,7 @@ pub enum Decision {
     LeaveCluster,
 }
 
-impl Decision {
+impl DowningDecision {
     /// Whether the indirectly connected members are downed.
     const fn is_of_indirect(self) -> bool {
         matches!(self, Self::DownIndirectlyConnected | Self::AcquireLeaseAndDownIndirectlyConnected)
@@ -95,7 +95,7 @@ impl Decision {
 /// A downing strategy with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Strategy {
+pub enum DowningStrategy {
     /// The side with at least `quorum-size` members survives.
     StaticQuorum(StaticQuorum),
     /// The side with more members survives.
@@ -135,10 +135,10 @@ pub enum Trust {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
     /// The decision that applies.
-    pub decision: Decision,
+    pub decision: DowningDecision,
     /// The decision of the strategy, if the quorum overruled it or another set of members is
     /// downed.
-    pub overruled: Option<Decision>,
+    pub overruled: Option<DowningDecision>,
     /// Members to down, possibly including this node; ≤ members.
     pub down: BTreeSet<NodeId>,
     /// Whether this node acts for its side. Otherwise it only observes, or stops itself.
@@ -153,14 +153,14 @@ impl Resolution {
     /// they concern.
     #[must_use]
     pub fn sets_aside(&self) -> bool {
-        self.overruled.is_some_and(Decision::is_of_indirect)
+        self.overruled.is_some_and(DowningDecision::is_of_indirect)
     }
 }
 
-impl Strategy {
+impl DowningStrategy {
     /// The decision of the strategy about the view, independent of the node that acts.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
+    pub fn decide(&self, view: &View) -> DowningDecision {
         match self {
             Self::StaticQuorum(strategy) => strategy.decide(view),
             Self::KeepMajority(strategy) => strategy.decide(view),
@@ -179,25 +179,24 @@ impl Strategy {
 
     /// Members that `decision` downs in this view.
     #[must_use]
-    pub fn down(&self, view: &View, decision: Decision) -> BTreeSet<NodeId> {
+    pub fn down(&self, view: &View, decision: DowningDecision) -> BTreeSet<NodeId> {
         let side = |reachable: bool| {
             view.downable().filter(move |node| view.is_reachable(*node) == reachable)
         };
         match decision {
-            Decision::Nothing => BTreeSet::new(),
-            Decision::DownUnreachable | Decision::AcquireLeaseAndDownUnreachable { .. } => {
-                side(false).collect()
-            }
-            Decision::DownReachable => side(true).collect(),
-            Decision::DownAll => view.downable().collect(),
-            Decision::DownIndirectlyConnected
-            | Decision::AcquireLeaseAndDownIndirectlyConnected => {
+            DowningDecision::Nothing => BTreeSet::new(),
+            DowningDecision::DownUnreachable
+            | DowningDecision::AcquireLeaseAndDownUnreachable { .. } => side(false).collect(),
+            DowningDecision::DownReachable => side(true).collect(),
+            DowningDecision::DownAll => view.downable().collect(),
+            DowningDecision::DownIndirectlyConnected
+            | DowningDecision::AcquireLeaseAndDownIndirectlyConnected => {
                 self.down_indirectly_connected(view)
             }
-            Decision::DownTargets => {
+            DowningDecision::DownTargets => {
                 side(false).filter(|node| self.is_target(view, *node)).collect()
             }
-            Decision::ShutDownSelf | Decision::LeaveCluster => [view.own].into(),
+            DowningDecision::ShutDownSelf | DowningDecision::LeaveCluster => [view.own].into(),
         }
     }
 
@@ -258,15 +257,15 @@ impl Strategy {
     }
 
     /// Computes the value of [`Resolution::turn`].
-    fn turn(&self, trust: Trust, view: &View, decision: Decision) -> Option<usize> {
+    fn turn(&self, trust: Trust, view: &View, decision: DowningDecision) -> Option<usize> {
         let may = trust == Trust::Configuration
             && self.weighs_sides()
-            && decision == Decision::DownUnreachable;
+            && decision == DowningDecision::DownUnreachable;
         view.turn().filter(|_| may)
     }
 
     /// Whether this node acts on `decision`.
-    fn is_responsible(&self, view: &View, decision: Decision) -> bool {
+    fn is_responsible(&self, view: &View, decision: DowningDecision) -> bool {
         match self {
             Self::Oldest(_)
             | Self::QuorumLeader(_)
@@ -274,7 +273,7 @@ impl Strategy {
             | Self::LeaderRoles(_)
             | Self::RoleLeaderRoles(_)
             | Self::AutoDown(_)
-            | Self::Manual => decision != Decision::Nothing,
+            | Self::Manual => decision != DowningDecision::Nothing,
             _ => view.leads(None),
         }
     }
@@ -294,8 +293,8 @@ impl Strategy {
 /// without a quorum that would hold a quorum of the configuration being decided, because the other
 /// side cannot continue without it once that configuration is accepted.
 #[must_use]
-pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
-    use Decision as D;
+pub fn resolve(strategy: &DowningStrategy, trust: Trust, view: &View) -> Resolution {
+    use DowningDecision as D;
     let verdict = strategy.decide(view);
     let stands = || Resolution {
         decision: verdict,
@@ -321,15 +320,17 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
     if trust == Trust::Survivors || strategy.ends_quorums() {
         return stands();
     }
-    let may_not_end = match Side::of(view) {
-        Side::Quorum(side) if verdict == D::DownIndirectlyConnected || verdict.ends_this_side() => {
+    let may_not_end = match PartitionSide::of(view) {
+        PartitionSide::Quorum(side)
+            if verdict == D::DownIndirectlyConnected || verdict.ends_this_side() =>
+        {
             return instead(D::DownUnreachable, &side);
         }
-        Side::Quorum(side) if verdict.is_of_indirect() => return instead(verdict, &side),
-        Side::Quorum(_) => return stands(),
-        Side::Spare if verdict.is_of_indirect() => return waits(),
-        Side::Spare => true,
-        Side::Minority => view.may_hold_quorum(),
+        PartitionSide::Quorum(side) if verdict.is_of_indirect() => return instead(verdict, &side),
+        PartitionSide::Quorum(_) => return stands(),
+        PartitionSide::Spare if verdict.is_of_indirect() => return waits(),
+        PartitionSide::Spare => true,
+        PartitionSide::Minority => view.may_hold_quorum(),
     };
     let resolution = stands();
     let ends = verdict.ends_this_side() || resolution.down.contains(&view.own);
@@ -338,13 +339,13 @@ pub fn resolve(strategy: &Strategy, trust: Trust, view: &View) -> Resolution {
 
 /// The side that survives according to one strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stays {
+enum SurvivingSide {
     Reachable,
     Unreachable,
     Nobody,
 }
 
-impl Stays {
+impl SurvivingSide {
     const fn from_reachable(reachable: Option<bool>) -> Self {
         match reachable {
             Some(true) => Self::Reachable,
@@ -356,11 +357,11 @@ impl Stays {
     /// Worst-case check (docs/protocol/membership.md#worst-case-check): a side survives only if it
     /// would also survive in the worst case, because the other side may have seen a join or a leave
     /// that this side has not. Otherwise no side survives.
-    fn unless_doubtful(self, worst: impl FnOnce() -> Self) -> Decision {
+    fn unless_doubtful(self, worst: impl FnOnce() -> Self) -> DowningDecision {
         match self {
-            Self::Reachable if worst() == Self::Reachable => Decision::DownUnreachable,
-            Self::Unreachable => Decision::DownReachable,
-            Self::Reachable | Self::Nobody => Decision::DownAll,
+            Self::Reachable if worst() == Self::Reachable => DowningDecision::DownUnreachable,
+            Self::Unreachable => DowningDecision::DownReachable,
+            Self::Reachable | Self::Nobody => DowningDecision::DownAll,
         }
     }
 }

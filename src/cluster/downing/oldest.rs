@@ -4,7 +4,7 @@
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::Decision;
+use super::DowningDecision;
 use super::view::{MEMBERS, View};
 use crate::cluster::member::{Member, Status};
 
@@ -33,23 +33,23 @@ impl Default for Oldest {
 impl Oldest {
     /// The decision of this node.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
+    pub fn decide(&self, view: &View) -> DowningDecision {
         if view.unreachable.is_empty() {
-            return Decision::Nothing;
+            return DowningDecision::Nothing;
         }
         let by_age = by_age(view, self.oldest_member_role.as_deref());
-        let Some(oldest) = by_age.first() else { return Decision::Nothing };
+        let Some(oldest) = by_age.first() else { return DowningDecision::Nothing };
         if self.down_if_alone && is_alone(view, oldest) {
             return match second(view, &by_age) {
-                _ if oldest.node == view.own => Decision::ShutDownSelf,
+                _ if oldest.node == view.own => DowningDecision::ShutDownSelf,
                 Some(second) if second.node == view.own => act(view),
-                _ => Decision::Nothing,
+                _ => DowningDecision::Nothing,
             };
         }
         if !view.is_reachable(oldest.node) {
-            return Decision::ShutDownSelf;
+            return DowningDecision::ShutDownSelf;
         }
-        if oldest.node == view.own { act(view) } else { Decision::Nothing }
+        if oldest.node == view.own { act(view) } else { DowningDecision::Nothing }
     }
 }
 
@@ -79,7 +79,11 @@ fn is_alone(view: &View, oldest: &Member) -> bool {
 }
 
 /// Waits while any member is Exiting or Down, because another member may soon be the oldest.
-fn act(view: &View) -> Decision {
+fn act(view: &View) -> DowningDecision {
     let going = |member: &Member| matches!(member.status, Status::Exiting | Status::Down);
-    if view.members.iter().any(going) { Decision::Nothing } else { Decision::DownUnreachable }
+    if view.members.iter().any(going) {
+        DowningDecision::Nothing
+    } else {
+        DowningDecision::DownUnreachable
+    }
 }

@@ -3,7 +3,7 @@
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::Decision;
+use super::DowningDecision;
 use super::view::{MEMBERS, View};
 
 /// `[cluster.downing.quorum-leader]`: needs `trust-downing`, because the cluster may grow until two
@@ -32,17 +32,21 @@ impl Default for QuorumLeader {
 impl QuorumLeader {
     /// The decision of this node.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
+    pub fn decide(&self, view: &View) -> DowningDecision {
         let role = self.role.as_deref();
         let remaining = view.sides(role, [MEMBERS, MEMBERS]).reachable.len();
         if view.unreachable.is_empty() {
-            Decision::Nothing
+            DowningDecision::Nothing
         } else if remaining >= self.quorum_size {
-            if view.leads(role) { Decision::DownUnreachable } else { Decision::Nothing }
+            if view.leads(role) {
+                DowningDecision::DownUnreachable
+            } else {
+                DowningDecision::Nothing
+            }
         } else if self.down_if_out_of_quorum {
-            Decision::ShutDownSelf
+            DowningDecision::ShutDownSelf
         } else {
-            Decision::Nothing
+            DowningDecision::Nothing
         }
     }
 }

@@ -2,7 +2,7 @@
 //! enough, or unstable for too long (docs/protocol/membership.md#stable-view). Also handles the
 //! request for an external lease.
 //!
-//! [`Resolver`] is a pure state machine: it gets views and times, and emits [`ResolverOrder`]s.
+//! [`DowningResolver`] is a pure state machine: it gets views and times, and emits [`ResolverOrder`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::NodeId;
 
 use super::view::View;
-use super::{Decision, LeaseMajority, Resolution, Strategy, Trust, resolve};
+use super::{DowningDecision, DowningStrategy, LeaseMajority, Resolution, Trust, resolve};
 use crate::cluster::member::Status;
 
-/// Time settings of a [`Resolver`].
+/// Time settings of a [`DowningResolver`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// How long the view must be stable before a decision.
@@ -28,7 +28,7 @@ pub struct Timing {
     pub turn: Duration,
 }
 
-/// Output of a [`Resolver`]: an order to the membership machine.
+/// Output of a [`DowningResolver`]: an order to the membership machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResolverOrder {
     /// Propose to remove the members to be downed; stop if this node is among them. The order is
@@ -37,7 +37,7 @@ pub enum ResolverOrder {
     /// Earlier orders no longer apply: by the present view no member must be downed, or another
     /// node acts. Do not propose them again; a proposal in progress may still be decided.
     Withdraw,
-    /// Request the lease and report the answer to [`Resolver::lease_answered`].
+    /// Request the lease and report the answer to [`DowningResolver::lease_answered`].
     AcquireLease,
     /// Release the lease at its provider.
     ReleaseLease,
@@ -58,8 +58,8 @@ const TURNS: usize = 8;
 
 /// Observes the views of one node and decides when to act.
 #[derive(Clone, Debug)]
-pub struct Resolver {
-    strategy: Strategy,
+pub struct DowningResolver {
+    strategy: DowningStrategy,
     trust: Trust,
     timing: Timing,
     view: Option<View>,
@@ -71,11 +71,11 @@ pub struct Resolver {
     decided: bool,            // the present view leads to no action
     ordered: bool,            // an earlier order is not withdrawn
     turn_at: Option<Instant>, // when this node acts in the leader's place
-    lease: Lease,
+    lease: DowningLeaseState,
 }
 
 #[derive(Clone, Debug)]
-enum Lease {
+enum DowningLeaseState {
     Absent,
     /// A minority gives the majority time to request the lease first.
     Waiting {
@@ -90,10 +90,10 @@ enum Lease {
     },
 }
 
-impl Resolver {
+impl DowningResolver {
     /// A resolver without a view.
     #[must_use]
-    pub const fn new(strategy: Strategy, trust: Trust, timing: Timing) -> Self {
+    pub const fn new(strategy: DowningStrategy, trust: Trust, timing: Timing) -> Self {
         Self {
             strategy,
             trust,
@@ -107,7 +107,7 @@ impl Resolver {
             decided: false,
             ordered: false,
             turn_at: None,
-            lease: Lease::Absent,
+            lease: DowningLeaseState::Absent,
         }
     }
 
@@ -117,14 +117,14 @@ impl Resolver {
     /// calls, and ignores the durations in the view.
     pub fn observe(&mut self, now: Instant, mut view: View) {
         view.unreachable.values_mut().for_each(|silent| *silent = Duration::ZERO);
-        let change = Change::between(self.view.as_ref(), &view);
-        if change != Change::Minor {
+        let change = ViewChange::between(self.view.as_ref(), &view);
+        if change != ViewChange::Minor {
             (self.quiet_since, self.unchanged_since, self.turn_at) = (now, now, None);
-            if matches!(self.lease, Lease::Waiting { .. }) {
-                self.lease = Lease::Absent;
+            if matches!(self.lease, DowningLeaseState::Waiting { .. }) {
+                self.lease = DowningLeaseState::Absent;
             }
         }
-        if change == Change::Reachability {
+        if change == ViewChange::Reachability {
             self.unquiet_since.get_or_insert(now);
         }
         self.has_work = has_work(&view);
@@ -146,17 +146,17 @@ impl Resolver {
     /// [`observe`](Self::observe) and at [`next_deadline`](Self::next_deadline).
     pub fn poll(&mut self, now: Instant) -> Option<ResolverOrder> {
         if self.is_to_release(now) {
-            self.lease = Lease::Absent;
+            self.lease = DowningLeaseState::Absent;
             return Some(ResolverOrder::ReleaseLease);
         }
         if self.down_all_at().is_some_and(|at| now >= at) {
             return self.down_all(now);
         }
         match self.lease {
-            Lease::Waiting { at } if now >= at => Some(self.ask(now)),
-            Lease::Asked { until } if now >= until => self.refused(now),
-            Lease::Waiting { .. } | Lease::Asked { .. } => None,
-            Lease::Absent | Lease::Held { .. } => {
+            DowningLeaseState::Waiting { at } if now >= at => Some(self.ask(now)),
+            DowningLeaseState::Asked { until } if now >= until => self.refused(now),
+            DowningLeaseState::Waiting { .. } | DowningLeaseState::Asked { .. } => None,
+            DowningLeaseState::Absent | DowningLeaseState::Held { .. } => {
                 let is_due = self.decide_at().is_some_and(|at| now >= at);
                 if is_due { self.decide(now) } else { None }
             }
@@ -167,10 +167,10 @@ impl Resolver {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let of_lease = match self.lease {
-            Lease::Waiting { at } => Some(at),
-            Lease::Asked { until } => Some(until),
-            Lease::Absent => self.decide_at(),
-            Lease::Held { release_at, .. } => {
+            DowningLeaseState::Waiting { at } => Some(at),
+            DowningLeaseState::Asked { until } => Some(until),
+            DowningLeaseState::Absent => self.decide_at(),
+            DowningLeaseState::Held { release_at, .. } => {
                 [release_at, self.decide_at()].into_iter().flatten().min()
             }
         };
@@ -181,21 +181,21 @@ impl Resolver {
     /// one that led to the request. A lease that is granted too late is released.
     pub fn lease_answered(&mut self, now: Instant, answer: LeaseAnswer) -> Option<ResolverOrder> {
         match (&self.lease, answer) {
-            (Lease::Asked { .. }, LeaseAnswer::Granted) => {
+            (DowningLeaseState::Asked { .. }, LeaseAnswer::Granted) => {
                 let release_at = Some(now + self.lease_settings().release_after);
-                self.lease = Lease::Held { downed: BTreeSet::new(), release_at };
+                self.lease = DowningLeaseState::Held { downed: BTreeSet::new(), release_at };
                 self.decide(now)
             }
-            (Lease::Asked { .. }, LeaseAnswer::Denied) => self.refused(now),
-            (Lease::Held { .. }, _) | (_, LeaseAnswer::Denied) => None,
+            (DowningLeaseState::Asked { .. }, LeaseAnswer::Denied) => self.refused(now),
+            (DowningLeaseState::Held { .. }, _) | (_, LeaseAnswer::Denied) => None,
             (_, LeaseAnswer::Granted) => Some(ResolverOrder::ReleaseLease),
         }
     }
 
     /// The provider reports that the lease was lost.
     pub fn lease_lost(&mut self) {
-        if matches!(self.lease, Lease::Held { .. }) {
-            self.lease = Lease::Absent;
+        if matches!(self.lease, DowningLeaseState::Held { .. }) {
+            self.lease = DowningLeaseState::Absent;
         }
     }
 
@@ -206,7 +206,7 @@ impl Resolver {
         if self.decided {
             return self.turn_at;
         }
-        let Strategy::AutoDown(strategy) = &self.strategy else {
+        let DowningStrategy::AutoDown(strategy) = &self.strategy else {
             return Some(self.quiet_since + self.timing.stable_after);
         };
         let downable = view.downable().filter_map(|node| self.since.get(&node));
@@ -219,7 +219,7 @@ impl Resolver {
     }
 
     fn is_to_release(&self, now: Instant) -> bool {
-        matches!(self.lease, Lease::Held { release_at: Some(at), .. } if now >= at)
+        matches!(self.lease, DowningLeaseState::Held { release_at: Some(at), .. } if now >= at)
     }
 
     // ── decisions ──
@@ -231,16 +231,16 @@ impl Resolver {
         }
         let resolution = resolve(&self.strategy, self.trust, &view);
         let after = match resolution.decision {
-            _ if matches!(self.lease, Lease::Held { .. }) => None,
-            Decision::AcquireLeaseAndDownUnreachable { after } => Some(after),
-            Decision::AcquireLeaseAndDownIndirectlyConnected => Some(Duration::ZERO),
+            _ if matches!(self.lease, DowningLeaseState::Held { .. }) => None,
+            DowningDecision::AcquireLeaseAndDownUnreachable { after } => Some(after),
+            DowningDecision::AcquireLeaseAndDownIndirectlyConnected => Some(Duration::ZERO),
             _ => None,
         };
         match after {
             Some(_) if !resolution.responsible => self.leave_it(now),
             Some(Duration::ZERO) => Some(self.ask(now)),
             Some(after) => {
-                self.lease = Lease::Waiting { at: now + after };
+                self.lease = DowningLeaseState::Waiting { at: now + after };
                 None
             }
             None => self.act(now, &view, resolution),
@@ -255,8 +255,10 @@ impl Resolver {
     ) -> Option<ResolverOrder> {
         // A decision that ends a whole side applies to each of its nodes, and each node applies it
         // to itself: without a configuration the leader cannot tell the others.
-        let goes = matches!(resolution.decision, Decision::DownReachable | Decision::DownAll)
-            && resolution.down.contains(&view.own);
+        let goes = matches!(
+            resolution.decision,
+            DowningDecision::DownReachable | DowningDecision::DownAll
+        ) && resolution.down.contains(&view.own);
         let is_own = resolution.down.contains(&view.own) || resolution.down.is_empty();
         let turn = resolution.turn.filter(|turn| *turn <= TURNS);
         if let Some(turn) = turn.filter(|_| !resolution.responsible && !is_own) {
@@ -284,8 +286,10 @@ impl Resolver {
     /// The present view leads to no action.
     fn leave_it(&mut self, now: Instant) -> Option<ResolverOrder> {
         (self.decided, self.turn_at, self.unquiet_since) = (true, None, None);
-        if let (Lease::Held { release_at, .. }, Strategy::LeaseMajority(settings)) =
-            (&mut self.lease, &self.strategy)
+        if let (
+            DowningLeaseState::Held { release_at, .. },
+            DowningStrategy::LeaseMajority(settings),
+        ) = (&mut self.lease, &self.strategy)
         {
             release_at.get_or_insert(now + settings.release_after);
         }
@@ -296,7 +300,7 @@ impl Resolver {
         let view = self.view.as_ref()?;
         let down: BTreeSet<NodeId> = view.downable().collect();
         self.restart(now, &down);
-        let decision = Decision::DownAll;
+        let decision = DowningDecision::DownAll;
         let (overruled, turn) = (None, None);
         Some(ResolverOrder::Resolve(Resolution {
             decision,
@@ -312,19 +316,19 @@ impl Resolver {
         (self.quiet_since, self.turn_at) = (now, None);
         self.unquiet_since = None;
         self.since.iter_mut().filter(|(node, _)| down.contains(node)).for_each(|(_, at)| *at = now);
-        if let Lease::Held { downed, release_at } = &mut self.lease {
+        if let DowningLeaseState::Held { downed, release_at } = &mut self.lease {
             downed.extend(down);
             *release_at = None;
         }
     }
 
     fn ask(&mut self, now: Instant) -> ResolverOrder {
-        self.lease = Lease::Asked { until: now + self.lease_settings().acquire_within };
+        self.lease = DowningLeaseState::Asked { until: now + self.lease_settings().acquire_within };
         ResolverOrder::AcquireLease
     }
 
     fn refused(&mut self, now: Instant) -> Option<ResolverOrder> {
-        self.lease = Lease::Absent;
+        self.lease = DowningLeaseState::Absent;
         let view = self.dated(now).filter(has_work)?;
         if self.trust == Trust::Configuration && view.may_not_end_itself() {
             // Neither side can continue without the other: request the lease again later.
@@ -332,7 +336,7 @@ impl Resolver {
             return None;
         }
         let resolution = Resolution {
-            decision: Decision::DownReachable,
+            decision: DowningDecision::DownReachable,
             overruled: None,
             down: self.strategy.down_without_lease(&view),
             responsible: view.leads(None),
@@ -354,7 +358,7 @@ impl Resolver {
 
     fn lease_settings(&self) -> &LeaseMajority {
         match &self.strategy {
-            Strategy::LeaseMajority(settings) => settings,
+            DowningStrategy::LeaseMajority(settings) => settings,
             other => unreachable!("{other:?} never asks for a lease"),
         }
     }
@@ -362,11 +366,15 @@ impl Resolver {
     /// Schedules the release of the lease: `release_after` after the last member downed by it was
     /// removed, or after all members became reachable again.
     fn reckon_release(&mut self, now: Instant, view: &View) {
-        let Strategy::LeaseMajority(LeaseMajority { release_after: after, .. }) = self.strategy
+        let DowningStrategy::LeaseMajority(LeaseMajority { release_after: after, .. }) =
+            self.strategy
         else {
             return;
         };
-        let Lease::Held { downed, release_at: release_at @ None } = &mut self.lease else { return };
+        let DowningLeaseState::Held { downed, release_at: release_at @ None } = &mut self.lease
+        else {
+            return;
+        };
         downed.retain(|node| view.members.iter().any(|member| member.node == *node));
         if downed.is_empty() || !has_work(view) {
             *release_at = Some(now + after);
@@ -381,7 +389,7 @@ fn has_work(view: &View) -> bool {
 
 /// Effect of a new view on the timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum ViewChange {
     /// A member became reachable or unreachable.
     Reachability,
     /// A member became Up, Exiting or Down.
@@ -390,7 +398,7 @@ enum Change {
     Minor,
 }
 
-impl Change {
+impl ViewChange {
     fn between(before: Option<&View>, after: &View) -> Self {
         let Some(before) = before else {
             let calm = after.unreachable.is_empty();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::Decision;
+use super::DowningDecision;
 use super::view::View;
 
 /// `[cluster.downing.role-leader-roles]`: like `leader-roles`, but the leader of a role acts. Both
@@ -25,7 +25,11 @@ pub struct RoleLeaderRoles {
 impl RoleLeaderRoles {
     /// The decision of this node.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
-        if view.leads(Some(&self.leader_role)) { Decision::DownTargets } else { Decision::Nothing }
+    pub fn decide(&self, view: &View) -> DowningDecision {
+        if view.leads(Some(&self.leader_role)) {
+            DowningDecision::DownTargets
+        } else {
+            DowningDecision::Nothing
+        }
     }
 }

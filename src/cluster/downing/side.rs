@@ -18,12 +18,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use ostraca_ddata::id::NodeId;
 
 use super::indirect::Indirect;
-use super::view::{Record, View};
+use super::view::{UnreachableRecord, View};
 use crate::cluster::member::Status;
 
 /// The side of the node that owns the view.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum PartitionSide {
     /// It holds a quorum of the installed configuration. In the contained view its members are
     /// exactly the reachable ones.
     Quorum(Box<View>),
@@ -33,7 +33,7 @@ pub(super) enum Side {
     Minority,
 }
 
-impl Side {
+impl PartitionSide {
     pub(super) fn of(view: &View) -> Self {
         if Indirect::of(view).is_empty() {
             return Self::reached_in(view.clone());
@@ -66,12 +66,12 @@ impl View {
     /// configuration. `false` before the first configuration. Down members do not count.
     #[must_use]
     pub fn holds_quorum(&self) -> bool {
-        matches!(Side::of(self), Side::Quorum(_))
+        matches!(PartitionSide::of(self), PartitionSide::Quorum(_))
     }
 
     /// Whether the other side cannot continue without this one, or can remove this node by itself.
     pub(super) fn may_not_end_itself(&self) -> bool {
-        !matches!(Side::of(self), Side::Minority) || self.may_hold_quorum()
+        !matches!(PartitionSide::of(self), PartitionSide::Minority) || self.may_hold_quorum()
     }
 
     fn holds(&self, is_here: impl Fn(NodeId) -> bool) -> bool {
@@ -105,8 +105,9 @@ fn odd_ones(view: &View) -> BTreeSet<NodeId> {
     let present = view.members.iter().filter(|member| member.status < Status::Down);
     let ages: BTreeMap<NodeId, u64> =
         present.map(|member| (member.node, member.up_number.unwrap_or(u64::MAX))).collect();
-    let counts =
-        |record: &&Record| [record.observer, record.subject].iter().all(|n| ages.contains_key(n));
+    let counts = |record: &&UnreachableRecord| {
+        [record.observer, record.subject].iter().all(|n| ages.contains_key(n))
+    };
     let accused: BTreeSet<NodeId> =
         view.records.iter().filter(counts).map(|record| record.subject).collect();
     let is_silent = |node: &NodeId| {
@@ -114,7 +115,8 @@ fn odd_ones(view: &View) -> BTreeSet<NodeId> {
     };
     let mut odd: BTreeSet<NodeId> = accused.iter().copied().filter(is_silent).collect();
     let mut bad_links: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new(); // records by or of
-    let both_left = |r: &&Record| !odd.contains(&r.observer) && !odd.contains(&r.subject);
+    let both_left =
+        |r: &&UnreachableRecord| !odd.contains(&r.observer) && !odd.contains(&r.subject);
     for record in view.records.iter().filter(counts).filter(both_left) {
         bad_links.entry(record.observer).or_default().insert(record.subject);
         bad_links.entry(record.subject).or_default().insert(record.observer);

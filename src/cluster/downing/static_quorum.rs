@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::indirect::Indirect;
 use super::view::{MEMBERS, POSSIBLE, SURE, Sides, View};
-use super::{Decision, Stays};
+use super::{DowningDecision, SurvivingSide};
 
 /// `[cluster.downing.static-quorum]`: for clusters of fixed size.
 ///
@@ -28,13 +28,13 @@ pub struct StaticQuorum {
 impl StaticQuorum {
     /// The decision of this side.
     #[must_use]
-    pub fn decide(&self, view: &View) -> Decision {
+    pub fn decide(&self, view: &View) -> DowningDecision {
         let now = view.sides(self.role.as_deref(), [MEMBERS, MEMBERS]);
         if self.is_too_many(&now) {
-            return Decision::DownAll;
+            return DowningDecision::DownAll;
         }
         if !Indirect::of(view).is_empty() {
-            return Decision::DownIndirectlyConnected;
+            return DowningDecision::DownIndirectlyConnected;
         }
         let worst = || self.side(&view.sides(self.role.as_deref(), [SURE, POSSIBLE]));
         self.side(&now).unless_doubtful(worst)
@@ -45,13 +45,13 @@ impl StaticQuorum {
     }
 
     /// If both sides have the quorum, none survives.
-    fn side(&self, sides: &Sides<'_>) -> Stays {
+    fn side(&self, sides: &Sides<'_>) -> SurvivingSide {
         let [here, there] =
             [&sides.reachable, &sides.unreachable].map(|side| side.len() >= self.quorum_size);
         match (here, there) {
-            (true, false) => Stays::Reachable,
-            (true, true) => Stays::Nobody,
-            (false, _) => Stays::Unreachable,
+            (true, false) => SurvivingSide::Reachable,
+            (true, true) => SurvivingSide::Nobody,
+            (false, _) => SurvivingSide::Unreachable,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ostraca_ddata::bug::Canary;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::NodeId;
 use ostraca_ddata::replicator::quorum::is_quorum;
 
@@ -16,7 +16,7 @@ use crate::cluster::member::{Member, Status};
 
 /// A negative entry of the reachability table: `observer` cannot reach `subject`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Record {
+pub struct UnreachableRecord {
     /// The member that reports it.
     pub observer: NodeId,
     /// The member that it cannot reach.
@@ -25,7 +25,7 @@ pub struct Record {
 
 /// The voters of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Electorate {
+pub struct VoterSet {
     /// All voters of the configuration.
     pub voters: Vec<NodeId>, // ≤ the voter limit of the configuration
     /// A half of the voters that contains this voter is a quorum
@@ -44,15 +44,15 @@ pub struct View {
     /// this node.
     pub unreachable: BTreeMap<NodeId, Duration>,
     /// Records about unreachable members. Only records between members are contained.
-    pub records: BTreeSet<Record>,
+    pub records: BTreeSet<UnreachableRecord>,
     /// Members that have seen the present gossip state.
     pub seen: BTreeSet<NodeId>,
     /// Members with which this node is connected at the moment.
     pub connected: BTreeSet<NodeId>,
     /// The voters of the installed configuration; `None` before the first one.
-    pub electorate: Option<Electorate>,
+    pub electorate: Option<VoterSet>,
     /// The voters of the configuration that may be the next one, if a proposal is in progress.
-    pub pending: Option<Electorate>,
+    pub pending: Option<VoterSet>,
 }
 
 /// The counted members of the two sides of a split, each in address order.
@@ -151,7 +151,7 @@ impl View {
     /// Whether the accepted voters form a quorum. Down members do not count.
     pub(super) fn is_quorum_of(
         &self,
-        electorate: &Electorate,
+        electorate: &VoterSet,
         counts: impl Fn(NodeId) -> bool,
     ) -> bool {
         let voters: Vec<_> = electorate.voters.iter().map(|voter| voter.incarnation).collect();
@@ -160,7 +160,12 @@ impl View {
                 && self.member(**voter).is_some_and(|member| member.status < Status::Down)
         };
         let here = electorate.voters.iter().filter(answering).map(|voter| voter.incarnation);
-        is_quorum(&voters, electorate.tiebreaker.incarnation, &here.collect(), Canary::none())
+        is_quorum(
+            &voters,
+            electorate.tiebreaker.incarnation,
+            &here.collect(),
+            FaultInjection::none(),
+        )
     }
 
     /// Members that may be downed. Exiting members leave by themselves.

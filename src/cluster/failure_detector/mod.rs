@@ -243,7 +243,7 @@ impl Monitor {
             return;
         }
         subject.answered = sequence;
-        subject.link = subject::Link::default();
+        subject.link = subject::ConnectionEvidence::default();
         subject.speaks_at = None;
         if !std::mem::replace(&mut subject.answered_round, true) {
             // Only the first answer of a round is an interval: the answer to a repeated heartbeat
@@ -274,7 +274,7 @@ impl Monitor {
     pub fn connected(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.wake(now, out);
         if let Some(subject) = self.subjects.get_mut(&peer) {
-            subject.link = subject::Link::default();
+            subject.link = subject::ConnectionEvidence::default();
             subject.speaks_at = None;
         }
     }
@@ -435,7 +435,7 @@ impl Monitor {
         now: Instant,
         peer: NodeId,
         out: &mut Outbox<MonitorOrder>,
-        note: impl FnOnce(&mut subject::Link),
+        note: impl FnOnce(&mut subject::ConnectionEvidence),
     ) {
         self.wake(now, out);
         if !self.members.contains(&peer) || peer == self.own {

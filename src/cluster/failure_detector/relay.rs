@@ -11,10 +11,10 @@ use ostraca_ddata::id::NodeId;
 pub(super) const RELAYS_MAX: usize = 256;
 
 /// A probe request: the requesting member and its number for the request.
-pub(super) type Question = (NodeId, u64);
+pub(super) type ProbeRequest = (NodeId, u64);
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct RelayedProbe {
     subject: NodeId,
     /// Heartbeats with this or a higher sequence number were sent after the request.
     sequence: u64,
@@ -23,7 +23,7 @@ struct Asked {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Relays {
-    open: BTreeMap<Question, Asked>, // ≤ RELAYS_MAX
+    open: BTreeMap<ProbeRequest, RelayedProbe>, // ≤ RELAYS_MAX
     refused: u64,
 }
 
@@ -31,14 +31,14 @@ impl Relays {
     /// Adds a request about `subject`; `false` if the table is full.
     pub(super) fn open(
         &mut self,
-        question: Question,
+        question: ProbeRequest,
         subject: NodeId,
         sequence: u64,
         until: Instant,
     ) -> bool {
         let has_room = self.open.len() < RELAYS_MAX || self.open.contains_key(&question);
         if has_room {
-            self.open.insert(question, Asked { subject, sequence, until });
+            self.open.insert(question, RelayedProbe { subject, sequence, until });
         } else {
             self.refused += 1;
         }
@@ -46,12 +46,12 @@ impl Relays {
     }
 
     /// Removes and returns the requests that an answer of `subject` to a heartbeat settles.
-    pub(super) fn answered(&mut self, subject: NodeId, sequence: u64) -> Vec<Question> {
+    pub(super) fn answered(&mut self, subject: NodeId, sequence: u64) -> Vec<ProbeRequest> {
         let settled = self
             .open
             .iter()
             .filter(|(_, asked)| asked.subject == subject && sequence >= asked.sequence);
-        let settled: Vec<Question> = settled.map(|(question, _)| *question).collect();
+        let settled: Vec<ProbeRequest> = settled.map(|(question, _)| *question).collect();
         settled.iter().for_each(|question| {
             self.open.remove(question);
         });

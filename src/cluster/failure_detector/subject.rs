@@ -23,12 +23,12 @@ pub(super) enum Suspicion {
 
 /// Evidence from connections with a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct ConnectionEvidence {
     pub(super) is_closed: bool,
     pub(super) is_refused: bool,
 }
 
-impl Link {
+impl ConnectionEvidence {
     /// Closed, and a new connection was refused: no process listens there.
     pub(super) const fn is_gone(self) -> bool {
         self.is_closed && self.is_refused
@@ -39,7 +39,7 @@ impl Link {
 pub(super) struct Subject {
     pub(super) phi: PhiAccrual,
     pub(super) suspicion: Suspicion,
-    pub(super) link: Link,
+    pub(super) link: ConnectionEvidence,
     /// It is a successor on the ring. Other members are dropped when they answer.
     pub(super) on_ring: bool,
     /// An observer off the ring does not accuse before this time, because others may do so until
@@ -58,7 +58,7 @@ impl Subject {
         Self {
             phi,
             suspicion: Suspicion::Trusted,
-            link: Link { is_closed: false, is_refused: false },
+            link: ConnectionEvidence { is_closed: false, is_refused: false },
             on_ring,
             speaks_at: None,
             asked_at: None,
@@ -98,7 +98,7 @@ impl Subject {
     pub(super) fn excuse(&mut self, gap: Duration) {
         self.phi.excuse(gap);
         self.asked_at = self.asked_at.map(|at| at + gap);
-        self.link = Link::default();
+        self.link = ConnectionEvidence::default();
         self.speaks_at = None;
         self.answered_round = true;
         if matches!(self.suspicion, Suspicion::Suspected { .. } | Suspicion::Vouched { .. }) {

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use crdts::VClock;
 use ostraca_ddata::id::ReplicaId;
 
-use super::exchange::{Answer, GossipRefused, Received};
-use super::merge::{Merged, join};
-use super::{ClusterId, Content, Gossip, MEMBERS_MAX};
+use super::exchange::{GossipAnswer, GossipRefused, Received};
+use super::merge::{MergeRelation, join};
+use super::{ClusterId, Gossip, GossipContent, MEMBERS_MAX};
 use crate::cluster::member::Member;
 use crate::cluster::reachability::{Reachability, Row};
 
@@ -50,7 +50,7 @@ impl Gossip {
     #[must_use]
     pub fn delta(&self, base: &Self, bases: Vec<u64>) -> Option<GossipDelta> {
         assert!(!bases.is_empty() && bases.len() <= BASES_MAX, "{} bases", bases.len());
-        let Content {
+        let GossipContent {
             cluster,
             members,
             reachability,
@@ -107,18 +107,21 @@ impl Gossip {
         if delta.tombstones.contains_key(&me) {
             return Err(GossipRefused::Removed(me));
         }
-        let mut received =
-            Received { merged: Merged::Same, seen_changed: false, answer: Answer::Nothing };
+        let mut received = Received {
+            merged: MergeRelation::Same,
+            seen_changed: false,
+            answer: GossipAnswer::Nothing,
+        };
         if delta.content == own {
             received.seen_changed = self.also_seen_by(&delta.seen);
             return Ok(received);
         }
-        received.merged = Merged::OursNewer;
+        received.merged = MergeRelation::OursNewer;
         if knows(delta.content) {
             return Ok(received); // the sender gets the newer state by gossip or repair
         }
         if !delta.bases.iter().any(|base| *base == own || knows(*base)) {
-            received.answer = Answer::Status;
+            received.answer = GossipAnswer::Status;
             return Ok(received);
         }
         let new = delta.members.keys().filter(|id| !self.contains(**id)).count();
@@ -129,7 +132,8 @@ impl Gossip {
         if self.content.add(delta) {
             received.seen_changed = true;
             let is_theirs = self.digest() == delta.content;
-            received.merged = if is_theirs { Merged::TheirsNewer } else { Merged::Both };
+            received.merged =
+                if is_theirs { MergeRelation::TheirsNewer } else { MergeRelation::Both };
             self.seen = BTreeSet::new();
             if is_theirs {
                 self.also_seen_by(&delta.seen);
@@ -148,7 +152,7 @@ impl Gossip {
     }
 }
 
-impl Content {
+impl GossipContent {
     /// Merges a delta; returns whether the content changed.
     pub(super) fn add(&mut self, delta: &GossipDelta) -> bool {
         let mut changed = false;

@@ -14,10 +14,10 @@ use ostraca_ddata::id::ReplicaId;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::merge::Merged;
-use super::{ClusterId, Content, Gossip, MEMBERS_MAX};
+use super::merge::MergeRelation;
+use super::{ClusterId, Gossip, GossipContent, MEMBERS_MAX};
 use crate::cluster::member::{Member, Status};
-use crate::cluster::reachability::Verdict;
+use crate::cluster::reachability::ReachabilityStatus;
 
 /// The versions and digests of a gossip state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub struct GossipSeen {
 
 /// The answer to send to the sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum GossipAnswer {
     /// No answer: both states are equal.
     Nothing,
     /// [`Gossip::status`]: the peer has a newer state and will send it.
@@ -74,11 +74,11 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Relation of the two states before the merge.
-    pub merged: Merged,
+    pub merged: MergeRelation,
     /// Whether the seen set of this state changed.
     pub seen_changed: bool,
     /// The answer to send.
-    pub answer: Answer,
+    pub answer: GossipAnswer,
 }
 
 /// Reason why a message was rejected. Nothing was changed; the caller counts it.
@@ -167,17 +167,21 @@ impl Gossip {
     ///
     /// # Errors
     /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
-    pub fn compare(&self, from: ReplicaId, status: &GossipStatus) -> Result<Answer, GossipRefused> {
+    pub fn compare(
+        &self,
+        from: ReplicaId,
+        status: &GossipStatus,
+    ) -> Result<GossipAnswer, GossipRefused> {
         self.admit(from, status.cluster, None)?;
         let same = status.content == self.digest();
         if same && status.version == *self.version() {
             let agreed = status.seen == digest_of(&self.seen);
-            return Ok(if agreed { Answer::Nothing } else { Answer::Seen });
+            return Ok(if agreed { GossipAnswer::Nothing } else { GossipAnswer::Seen });
         }
         Ok(match self.version().partial_cmp(&status.version) {
-            Some(Ordering::Less) => Answer::Status,
+            Some(Ordering::Less) => GossipAnswer::Status,
             // Concurrent, or equal by version only: the peer merges and sends the merge back.
-            Some(Ordering::Equal | Ordering::Greater) | None => Answer::State,
+            Some(Ordering::Equal | Ordering::Greater) | None => GossipAnswer::State,
         })
     }
 
@@ -195,16 +199,19 @@ impl Gossip {
         knows: impl Fn(u64) -> bool,
     ) -> Result<Received, GossipRefused> {
         self.admit(from, digest.cluster, None)?;
-        let mut received =
-            Received { merged: Merged::Same, seen_changed: false, answer: Answer::Nothing };
+        let mut received = Received {
+            merged: MergeRelation::Same,
+            seen_changed: false,
+            answer: GossipAnswer::Nothing,
+        };
         if digest.content == own {
             received.seen_changed = self.see(from);
             if digest.seen.is_some_and(|seen| seen != self.seen_digest()) {
-                received.answer = Answer::Seen;
+                received.answer = GossipAnswer::Seen;
             }
         } else {
             let is_behind = knows(digest.content);
-            received.answer = if is_behind { Answer::State } else { Answer::Status };
+            received.answer = if is_behind { GossipAnswer::State } else { GossipAnswer::Status };
         }
         Ok(received)
     }
@@ -232,16 +239,16 @@ impl Gossip {
         self.is_near_state(state)?;
         let before = self.seen.clone();
         let merged = self.merge(state);
-        if merged != Merged::OursNewer {
+        if merged != MergeRelation::OursNewer {
             self.shed(me);
         }
         self.see(me);
         let answer = if self.content != state.content {
-            Answer::State
+            GossipAnswer::State
         } else if self.seen != state.seen {
-            Answer::Seen
+            GossipAnswer::Seen
         } else {
-            Answer::Nothing
+            GossipAnswer::Nothing
         };
         Ok(Received { merged, seen_changed: before != self.seen, answer })
     }
@@ -256,8 +263,11 @@ impl Gossip {
         seen: &GossipSeen,
     ) -> Result<Received, GossipRefused> {
         self.admit(from, seen.cluster, None)?;
-        let mut received =
-            Received { merged: Merged::Same, seen_changed: false, answer: Answer::Nothing };
+        let mut received = Received {
+            merged: MergeRelation::Same,
+            seen_changed: false,
+            answer: GossipAnswer::Nothing,
+        };
         if seen.content != self.digest() {
             // It belongs to an earlier or a later state and tells nothing about this one.
             return Ok(received);
@@ -267,7 +277,7 @@ impl Gossip {
         self.seen.extend(seen.nodes.iter().filter(|id| members.contains_key(id)));
         received.seen_changed = self.seen.len() > before;
         if self.seen.len() > seen.nodes.len() {
-            received.answer = Answer::Seen;
+            received.answer = GossipAnswer::Seen;
         }
         Ok(received)
     }
@@ -301,7 +311,7 @@ fn digest_of(nodes: &BTreeSet<ReplicaId>) -> u64 {
     digest.finish()
 }
 
-impl Content {
+impl GossipContent {
     pub(super) fn digest(&self) -> u64 {
         let mut digest = Digest::new();
         digest.number(self.cluster.0);
@@ -311,7 +321,7 @@ impl Content {
             digest.number(row.version);
             digest.list(&row.verdicts, |digest, (subject, verdict)| {
                 digest.number(subject.get());
-                digest.number(u64::from(*verdict == Verdict::Terminated));
+                digest.number(u64::from(*verdict == ReachabilityStatus::Terminated));
             });
         });
         digest.list(&self.tombstones, |digest, (id, stamp)| {

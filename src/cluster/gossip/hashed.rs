@@ -5,12 +5,12 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-use super::Content;
+use super::GossipContent;
 
 /// A content with its cached digest. Mutable access clears the digest.
 #[derive(Clone)]
 pub(super) struct Hashed {
-    content: Content,
+    content: GossipContent,
     digest: OnceLock<u64>,
 }
 
@@ -20,22 +20,22 @@ impl Hashed {
     }
 }
 
-impl From<Content> for Hashed {
-    fn from(content: Content) -> Self {
+impl From<GossipContent> for Hashed {
+    fn from(content: GossipContent) -> Self {
         Self { content, digest: OnceLock::new() }
     }
 }
 
 impl Deref for Hashed {
-    type Target = Content;
+    type Target = GossipContent;
 
-    fn deref(&self) -> &Content {
+    fn deref(&self) -> &GossipContent {
         &self.content
     }
 }
 
 impl DerefMut for Hashed {
-    fn deref_mut(&mut self) -> &mut Content {
+    fn deref_mut(&mut self) -> &mut GossipContent {
         self.digest = OnceLock::new();
         &mut self.content
     }

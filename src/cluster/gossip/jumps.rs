@@ -87,9 +87,9 @@ mod tests {
     use ostraca_ddata::id::{NodeId, PeerKey};
 
     use super::*;
-    use crate::cluster::gossip::{ClusterId, Content};
+    use crate::cluster::gossip::{ClusterId, GossipContent};
     use crate::cluster::member::Address;
-    use crate::cluster::reachability::Verdict;
+    use crate::cluster::reachability::ReachabilityStatus;
 
     const A: ReplicaId = ReplicaId::new(1);
     const B: ReplicaId = ReplicaId::new(2);
@@ -118,7 +118,7 @@ mod tests {
     fn after(theirs: &Gossip) -> Result<Gossip, GossipRefused> {
         let mut ours = state();
         ours.receive(A, B, theirs)?;
-        assert!(ours.accuse(A, B, Verdict::Unreachable));
+        assert!(ours.accuse(A, B, ReachabilityStatus::Unreachable));
         Ok(ours)
     }
 
@@ -142,7 +142,7 @@ mod tests {
         let near = with_member(|member| member.hosting.revision = JUMP_MAX);
         assert!(after(&near).is_ok());
     }
-    fn with_content(change: impl Fn(&mut Content)) -> Gossip {
+    fn with_content(change: impl Fn(&mut GossipContent)) -> Gossip {
         let mut gossip = state();
         change(&mut gossip.content);
         gossip

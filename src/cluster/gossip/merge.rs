@@ -13,12 +13,12 @@ use std::sync::Arc;
 use crdts::CvRDT;
 use ostraca_ddata::id::ReplicaId;
 
-use super::{Content, Gossip};
+use super::{Gossip, GossipContent};
 use crate::cluster::member::Member;
 
 /// Relation of two states before they were merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Merged {
+pub enum MergeRelation {
     /// Equal contents; the seen sets may have differed.
     Same,
     /// Our state contained theirs.
@@ -34,29 +34,32 @@ impl Gossip {
     ///
     /// # Panics
     /// If the cluster ids differ. [`receive`](Self::receive) checks them before.
-    pub fn merge(&mut self, other: &Self) -> Merged {
+    pub fn merge(&mut self, other: &Self) -> MergeRelation {
         assert_eq!(self.cluster(), other.cluster(), "separately founded clusters never merge");
         if self.content == other.content {
             self.seen.extend(&other.seen);
-            return Merged::Same;
+            return MergeRelation::Same;
         }
         let joined = self.content.join(&other.content);
         let merged = if joined == *self.content {
-            return Merged::OursNewer;
+            return MergeRelation::OursNewer;
         } else if joined == *other.content {
             self.seen.clone_from(&other.seen);
-            Merged::TheirsNewer
+            MergeRelation::TheirsNewer
         } else {
             self.seen = BTreeSet::new();
-            Merged::Both
+            MergeRelation::Both
         };
-        self.content =
-            if merged == Merged::TheirsNewer { other.content.clone() } else { joined.into() };
+        self.content = if merged == MergeRelation::TheirsNewer {
+            other.content.clone()
+        } else {
+            joined.into()
+        };
         merged
     }
 }
 
-impl Content {
+impl GossipContent {
     fn join(&self, other: &Self) -> Self {
         let mut joined = Self {
             cluster: self.cluster,

@@ -23,16 +23,16 @@ use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use serde::{Deserialize, Serialize};
 
 use self::hashed::Hashed;
-use super::member::{Hosting, InvalidMember, Member, Status};
-use super::reachability::{Reachability, Verdict};
+use super::member::{HostedTypes, InvalidMember, Member, Status};
+use super::reachability::{Reachability, ReachabilityStatus};
 
 pub mod delta;
 pub mod exchange;
-pub mod forgetting;
 mod hashed;
 mod jumps;
 pub mod merge;
 pub mod targets;
+pub mod tombstones;
 pub mod wire;
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ pub struct Gossip {
 
 /// The part of the state on which all nodes agree at convergence: everything except the seen set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Content {
+struct GossipContent {
     cluster: ClusterId,
     members: BTreeMap<ReplicaId, Arc<Member>>, // ≤ MEMBERS_MAX; none Removed
     reachability: Reachability,                // observers and subjects ⊆ members
@@ -135,7 +135,7 @@ impl Gossip {
     pub fn found(cluster: ClusterId, founder: Member) -> Result<Self, InvalidMember> {
         founder.check()?;
         let me = founder.incarnation();
-        let content = Content {
+        let content = GossipContent {
             cluster,
             members: BTreeMap::from([(me, Arc::new(founder))]),
             reachability: Reachability::new(),
@@ -447,18 +447,25 @@ impl Gossip {
     /// Sets what `by` hosts; `false` if nothing changed.
     pub fn host(&mut self, by: ReplicaId, entity_types: BTreeSet<String>, draining: bool) -> bool {
         let Some(member) = self.member(by) else { return false };
-        let Hosting { revision, draining: drained, entity_types: hosted } = &member.hosting;
+        let HostedTypes { revision, draining: drained, entity_types: hosted } = &member.hosting;
         if (*drained, hosted) == (draining, &entity_types) {
             return false;
         }
         let revision = revision + 1;
-        self.edit(by, by, |member| member.hosting = Hosting { revision, draining, entity_types });
+        self.edit(by, by, |member| {
+            member.hosting = HostedTypes { revision, draining, entity_types }
+        });
         true
     }
 
     /// Records a verdict of `by` about `subject`; `false` if it is not new, or one of them is not a
     /// member.
-    pub fn accuse(&mut self, by: ReplicaId, subject: ReplicaId, verdict: Verdict) -> bool {
+    pub fn accuse(
+        &mut self,
+        by: ReplicaId,
+        subject: ReplicaId,
+        verdict: ReachabilityStatus,
+    ) -> bool {
         let known = self.contains(by) && self.contains(subject);
         let new = known && self.content.reachability.accuse(by, subject, verdict);
         if new {
@@ -480,7 +487,7 @@ impl Gossip {
     /// what it has announced about itself and recorded about others, with versions above all that
     /// it has sent.
     pub fn resume(&mut self, me: ReplicaId, former: &Self) {
-        let Content { members, reachability, version, .. } = &mut *self.content;
+        let GossipContent { members, reachability, version, .. } = &mut *self.content;
         if let (Some(own), Some(told)) = (members.get_mut(&me), former.member(me)) {
             Arc::make_mut(own).join(told);
         }
@@ -501,7 +508,7 @@ impl Gossip {
     }
 
     /// Drops all tombstones up to `stamp`. Called by the leader at convergence, with a stamp that
-    /// [`Tombstones`](forgetting::Tombstones) has found old enough.
+    /// [`Tombstones`](tombstones::Tombstones) has found old enough.
     ///
     /// From now on, a join up to that stamp which this state does not contain is refused.
     pub fn forget_up_to(&mut self, by: ReplicaId, stamp: u64) -> bool {
@@ -545,7 +552,7 @@ impl Gossip {
     }
 }
 
-impl Content {
+impl GossipContent {
     fn is_removed(&self, id: ReplicaId, since: u64) -> bool {
         let forgotten = since <= self.forgotten && !self.members.contains_key(&id);
         forgotten || self.tombstones.contains_key(&id)

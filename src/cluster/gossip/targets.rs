@@ -37,7 +37,7 @@ impl Default for Targeting {
 
 /// Origin of the newest state of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum StateOrigin {
     /// A change of this node, or a merge that no other node has: no other node can send it.
     Own,
     /// Received unchanged: another node sends it, too.
@@ -79,14 +79,14 @@ impl Targeting {
         &self,
         gossip: &Gossip,
         me: ReplicaId,
-        news: News,
+        news: StateOrigin,
         rng: &mut impl Rng,
     ) -> Vec<ReplicaId> {
         let behind = not_seen(gossip, &peers(gossip, me));
         match news {
-            News::Own if gossip.len() <= self.direct_limit => behind,
-            News::Heard if gossip.len() <= self.direct_limit => Vec::new(),
-            News::Own | News::Heard => some_of(behind, fanout(gossip.len()), rng),
+            StateOrigin::Own if gossip.len() <= self.direct_limit => behind,
+            StateOrigin::Heard if gossip.len() <= self.direct_limit => Vec::new(),
+            StateOrigin::Own | StateOrigin::Heard => some_of(behind, fanout(gossip.len()), rng),
         }
     }
 }

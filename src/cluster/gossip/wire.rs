@@ -15,9 +15,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::delta::{BASES_MAX, GossipDelta};
 use super::exchange::{GossipSeen, GossipStatus};
-use super::{ClusterId, Content, Gossip, MEMBERS_MAX, TOMBSTONES_MAX};
+use super::{ClusterId, Gossip, GossipContent, MEMBERS_MAX, TOMBSTONES_MAX};
 use crate::cluster::member::{InvalidMember, Member};
-use crate::cluster::reachability::{Reachability, Row, Verdict};
+use crate::cluster::reachability::{Reachability, ReachabilityStatus, Row};
 
 /// Maximum length of an encoded value of this module: the default limit of a transport message.
 pub const GOSSIP_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -249,15 +249,15 @@ impl From<&Gossip> for RawGossip {
 
 impl From<(ReplicaId, &Row)> for RawRow {
     fn from((observer, row): (ReplicaId, &Row)) -> Self {
-        let subjects_with = |verdict: Verdict| {
+        let subjects_with = |verdict: ReachabilityStatus| {
             let of = row.verdicts.iter().filter(move |(_, found)| **found == verdict);
             of.map(|(&subject, _)| subject).collect()
         };
         Self {
             observer,
             version: row.version,
-            unreachable: subjects_with(Verdict::Unreachable),
-            terminated: subjects_with(Verdict::Terminated),
+            unreachable: subjects_with(ReachabilityStatus::Unreachable),
+            terminated: subjects_with(ReachabilityStatus::Terminated),
         }
     }
 }
@@ -338,7 +338,7 @@ impl TryFrom<RawGossip> for Gossip {
 
     fn try_from(raw: RawGossip) -> Result<Self, InvalidGossip> {
         let members = members_of(raw.members)?;
-        let content = Content {
+        let content = GossipContent {
             cluster: raw.cluster,
             reachability: table_of(raw.rows, &members)?,
             tombstones: map_of(raw.tombstones, TOMBSTONES_MAX)?,
@@ -426,7 +426,10 @@ fn rows_of(
     let mut table = Reachability::new();
     for RawRow { observer, version, unreachable, terminated } in rows {
         let mut row = Row { version: counter(version)?, verdicts: BTreeMap::new() };
-        let verdicts = [(unreachable, Verdict::Unreachable), (terminated, Verdict::Terminated)];
+        let verdicts = [
+            (unreachable, ReachabilityStatus::Unreachable),
+            (terminated, ReachabilityStatus::Terminated),
+        ];
         for (subject, verdict) in verdicts
             .into_iter()
             .flat_map(|(of, verdict)| of.into_iter().map(move |id| (id, verdict)))

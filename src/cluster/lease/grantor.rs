@@ -9,12 +9,12 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, LeaseSettings, Remaining};
 
-use super::{Beat, LeaseMessage};
-use crate::cluster::bug::{Bug, Canary};
+use super::{Heartbeat, LeaseMessage};
+use crate::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
 
 /// Reason why a member is granted nothing as long as it is a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Silenced {
+enum GrantRefusal {
     /// It announced that it no longer serves; its last heartbeat had this number.
     Released(u64),
     /// Its process is proven dead.
@@ -44,16 +44,16 @@ pub struct GrantorStats {
 #[derive(Clone, Debug)]
 pub struct Grantor {
     me: ReplicaId,
-    canary: Canary,
+    fault_injection: MembershipFaultInjection,
     booted: Instant,
     epoch: Option<Arc<Epoch>>,
     installed_at: Instant,
     /// T_q of this configuration or of the previous one, whichever is longer.
     wait: Duration,
-    carried: BTreeSet<ReplicaId>,            // ≤ members
-    promises: BTreeMap<ReplicaId, Instant>,  // end on the own clock; ≤ members
-    named: BTreeMap<ReplicaId, Instant>,     // for removal: no grants until then; ≤ members
-    silenced: BTreeMap<ReplicaId, Silenced>, // ≤ members
+    carried: BTreeSet<ReplicaId>,                      // ≤ members
+    promises: BTreeMap<ReplicaId, Instant>,            // end on the own clock; ≤ members
+    named: BTreeMap<ReplicaId, Instant>, // for removal: no grants until then; ≤ members
+    grant_refusals: BTreeMap<ReplicaId, GrantRefusal>, // ≤ members
     stats: GrantorStats,
 }
 
@@ -62,10 +62,10 @@ impl Grantor {
     /// (docs/protocol/leases.md#wait-after-start): promises are not stored, so it consents to no
     /// removal until T_q has passed.
     #[must_use]
-    pub fn new(me: ReplicaId, now: Now, canary: Canary) -> Self {
+    pub fn new(me: ReplicaId, now: Now, fault_injection: MembershipFaultInjection) -> Self {
         Self {
             me,
-            canary,
+            fault_injection,
             booted: now.mono,
             epoch: None,
             installed_at: now.mono,
@@ -73,7 +73,7 @@ impl Grantor {
             carried: BTreeSet::new(),
             promises: BTreeMap::new(),
             named: BTreeMap::new(),
-            silenced: BTreeMap::new(),
+            grant_refusals: BTreeMap::new(),
             stats: GrantorStats::default(),
         }
     }
@@ -93,7 +93,7 @@ impl Grantor {
         let known = before.as_ref().filter(|before| before.id().next() == epoch.id());
         let is_carried = |id: &ReplicaId| known.is_none_or(|before| before.is_member(*id));
         self.carried = epoch.members().iter().copied().filter(is_carried).collect();
-        if before.is_none() && self.canary.has(Bug::ConsentAfterRestart) {
+        if before.is_none() && self.fault_injection.has(MembershipFault::ConsentAfterRestart) {
             self.carried.clear();
         }
         self.wait = before.as_ref().map_or(Duration::ZERO, |before| promise_time(before.lease()));
@@ -102,7 +102,7 @@ impl Grantor {
         self.named.clear(); // a configuration that contains them is installed, or they are out
         let stays = |id: &ReplicaId| epoch.is_member(*id);
         self.promises.retain(|id, _| stays(id));
-        self.silenced.retain(|id, _| stays(id));
+        self.grant_refusals.retain(|id, _| stays(id));
     }
 
     /// Handles a heartbeat. `unsealed`: the epoch of which the Replicator is, at this moment, a
@@ -111,7 +111,7 @@ impl Grantor {
         &mut self,
         now: Now,
         from: ReplicaId,
-        beat: Beat,
+        beat: Heartbeat,
         unsealed: Option<EpochId>,
     ) -> Option<LeaseMessage> {
         let Some(settings) = self.grants_to(now, from, beat, unsealed) else {
@@ -127,25 +127,27 @@ impl Grantor {
         &mut self,
         now: Now,
         from: ReplicaId,
-        beat: Beat,
+        beat: Heartbeat,
         unsealed: Option<EpochId>,
     ) -> Option<LeaseSettings> {
         let epoch = self.epoch.as_ref()?;
-        let same = beat.epoch == epoch.id() || self.canary.has(Bug::LeaseOverTwoEpochs);
+        let same = beat.epoch == epoch.id()
+            || self.fault_injection.has(MembershipFault::LeaseOverTwoEpochs);
         let fits = same && epoch.is_voter(self.me) && epoch.is_member(from);
         if !fits || !epoch.lease().enabled {
             return None;
         }
-        if let Some(silenced) = self.silenced.get(&from) {
-            let again = matches!(silenced, Silenced::Released(last) if beat.number > *last);
+        if let Some(grant_refusals) = self.grant_refusals.get(&from) {
+            let again =
+                matches!(grant_refusals, GrantRefusal::Released(last) if beat.number > *last);
             self.stats.nonsense += u64::from(again);
             return None;
         }
         let named = self.named.get(&from).is_some_and(|until| now.mono < *until);
         let sealed = unsealed != Some(epoch.id());
         let refused = match (sealed, named) {
-            (true, true) => !self.canary.has(Bug::AckAfterConsent),
-            (true, false) => !self.canary.has(Bug::SealedGrants),
+            (true, true) => !self.fault_injection.has(MembershipFault::AckAfterConsent),
+            (true, false) => !self.fault_injection.has(MembershipFault::SealedGrants),
             (false, named) => named,
         };
         (!refused).then(|| epoch.lease().clone())
@@ -156,8 +158,8 @@ impl Grantor {
     /// stale then.
     pub fn release(&mut self, from: ReplicaId, number: u64) -> bool {
         self.is_member(from)
-            && self.silenced.get(&from) != Some(&Silenced::Dead)
-            && self.silence(from, Silenced::Released(number))
+            && self.grant_refusals.get(&from) != Some(&GrantRefusal::Dead)
+            && self.silence(from, GrantRefusal::Released(number))
     }
 
     /// A new incarnation holds the lock of `dead` on the same file within the same boot, so the
@@ -165,20 +167,20 @@ impl Grantor {
     /// Returns whether this is news, as [`release`](Self::release) does.
     pub fn proven_dead(&mut self, dead: ReplicaId) -> bool {
         let is_proof = self.epoch.as_ref().is_some_and(|epoch| epoch.lease().restart_is_proof);
-        is_proof && self.is_member(dead) && self.silence(dead, Silenced::Dead)
+        is_proof && self.is_member(dead) && self.silence(dead, GrantRefusal::Dead)
     }
 
     /// Ends the promise to `id`. Returns whether the member was neither released nor dead before.
-    fn silence(&mut self, id: ReplicaId, why: Silenced) -> bool {
+    fn silence(&mut self, id: ReplicaId, why: GrantRefusal) -> bool {
         self.promises.remove(&id);
-        let before = self.silenced.insert(id, why);
-        !matches!(before, Some(Silenced::Released(_) | Silenced::Dead))
+        let before = self.grant_refusals.insert(id, why);
+        !matches!(before, Some(GrantRefusal::Released(_) | GrantRefusal::Dead))
     }
 
     /// Gossip marks `id` Down: it is granted nothing from now on, and its running promise expires.
     pub fn down(&mut self, id: ReplicaId) {
         if self.is_member(id) {
-            self.silenced.entry(id).or_insert(Silenced::Down);
+            self.grant_refusals.entry(id).or_insert(GrantRefusal::Down);
         }
     }
 
@@ -188,8 +190,8 @@ impl Grantor {
     /// This is safe: Down only prevents new promises, and [`consent`](Self::consent) does not
     /// depend on it.
     pub fn not_down(&mut self, id: ReplicaId) {
-        if self.silenced.get(&id) == Some(&Silenced::Down) {
-            self.silenced.remove(&id);
+        if self.grant_refusals.get(&id) == Some(&GrantRefusal::Down) {
+            self.grant_refusals.remove(&id);
         }
     }
 
@@ -211,19 +213,22 @@ impl Grantor {
 
     /// How long the lease of this member may still be valid.
     fn remaining(&self, now: Now, id: ReplicaId) -> Duration {
-        let own = self.canary.has(Bug::OwnRemovalGoesOn) || self.canary.has(Bug::StopsAtAccept);
-        match self.silenced.get(&id) {
-            Some(Silenced::Released(_) | Silenced::Dead) => return Duration::ZERO,
-            Some(Silenced::Down) | None => {}
+        let own = self.fault_injection.has(MembershipFault::OwnRemovalGoesOn)
+            || self.fault_injection.has(MembershipFault::StopsAtAccept);
+        match self.grant_refusals.get(&id) {
+            Some(GrantRefusal::Released(_) | GrantRefusal::Dead) => return Duration::ZERO,
+            Some(GrantRefusal::Down) | None => {}
         }
-        if (own && id == self.me) || self.canary.has(Bug::NoRefusal) {
+        if (own && id == self.me) || self.fault_injection.has(MembershipFault::NoRefusal) {
             return Duration::ZERO;
         }
         let mut until = self.promises.get(&id).copied().unwrap_or_default();
-        if self.carried.contains(&id) && !self.canary.has(Bug::ConsentAfterInstall) {
+        if self.carried.contains(&id)
+            && !self.fault_injection.has(MembershipFault::ConsentAfterInstall)
+        {
             until = until.max(self.installed_at + self.wait);
         }
-        if !self.canary.has(Bug::ConsentAfterRestart) {
+        if !self.fault_injection.has(MembershipFault::ConsentAfterRestart) {
             until = until.max(self.booted + self.wait);
         }
         until - now.mono

@@ -1,7 +1,7 @@
 //! Unit tests of the grantor; each covers one rule of docs/protocol/leases.md.
 
 use ostraca_ddata::clock::WallTime;
-use ostraca_ddata::replicator::epoch::{Change, EpochSettings, LEASE_MAX};
+use ostraca_ddata::replicator::epoch::{EpochSettings, LEASE_MAX, MembershipChange};
 
 use super::*;
 
@@ -22,7 +22,8 @@ fn founded(lease: LeaseSettings) -> Arc<Epoch> {
 
 fn after(epoch: &Epoch, join: &[u64], leave: &[u64]) -> Arc<Epoch> {
     let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId::new).collect();
-    let change = Change { join: ids(join), leave: ids(leave), ..Change::default() };
+    let change =
+        MembershipChange { join: ids(join), leave: ids(leave), ..MembershipChange::default() };
     Arc::new(epoch.next(&change).expect("a member is left"))
 }
 
@@ -40,7 +41,7 @@ impl Probe {
 
     fn with(lease: LeaseSettings) -> Self {
         let epoch = founded(lease);
-        let mut grantor = Grantor::new(ME, ms(0), Canary::none());
+        let mut grantor = Grantor::new(ME, ms(0), MembershipFaultInjection::none());
         grantor.installed(ms(0), &epoch);
         Self { grantor, epoch }
     }
@@ -48,7 +49,7 @@ impl Probe {
     /// Sends heartbeat `number` of `from` in the installed configuration; returns whether it was
     /// granted.
     fn beat(&mut self, millis: u64, from: ReplicaId, number: u64) -> bool {
-        let beat = Beat { epoch: self.epoch.id(), number };
+        let beat = Heartbeat { epoch: self.epoch.id(), number };
         let answer = self.grantor.beat(ms(millis), from, beat, Some(self.epoch.id()));
         assert!(answer.is_none_or(|answer| answer == LeaseMessage::Granted(beat)));
         answer.is_some()
@@ -78,7 +79,7 @@ fn a_promise_runs_from_the_receipt_for_t_q() {
 #[test]
 fn sealed_voter_grants_nothing_until_next_install() {
     let mut probe = Probe::new();
-    let beat = Beat { epoch: probe.epoch.id(), number: 1 };
+    let beat = Heartbeat { epoch: probe.epoch.id(), number: 1 };
     assert_eq!(probe.grantor.beat(ms(100_000), P, beat, None), None);
     assert_eq!(probe.grantor.beat(ms(100_000), ME, beat, None), None, "not to itself either");
     let next = after(&probe.epoch, &[4], &[]);
@@ -92,7 +93,7 @@ fn a_heartbeat_of_another_configuration_grants_nothing() {
     let next = after(&probe.epoch, &[4], &[]);
     let (old, new) = (probe.epoch.id(), next.id());
     for (named, unsealed) in [(new, old), (old, new)] {
-        let beat = Beat { epoch: named, number: 1 };
+        let beat = Heartbeat { epoch: named, number: 1 };
         assert_eq!(probe.grantor.beat(ms(100_000), P, beat, Some(unsealed)), None);
     }
     assert_eq!(probe.grantor.stats().refused, 2);
@@ -102,9 +103,9 @@ fn a_heartbeat_of_another_configuration_grants_nothing() {
 fn strangers_are_granted_nothing_and_only_voters_grant() {
     let mut probe = Probe::new();
     assert!(!probe.beat(100_000, ReplicaId::new(9), 1));
-    let mut bystander = Grantor::new(ReplicaId::new(9), ms(0), Canary::none());
+    let mut bystander = Grantor::new(ReplicaId::new(9), ms(0), MembershipFaultInjection::none());
     bystander.installed(ms(0), &probe.epoch);
-    let beat = Beat { epoch: probe.epoch.id(), number: 1 };
+    let beat = Heartbeat { epoch: probe.epoch.id(), number: 1 };
     assert_eq!(bystander.beat(ms(100_000), P, beat, Some(probe.epoch.id())), None);
 }
 
@@ -131,7 +132,8 @@ fn after_skipped_configurations_all_count_as_carried_over() {
 #[test]
 fn no_consent_until_t_q_after_restart() {
     let epoch = founded(LeaseSettings::default());
-    let mut probe = Probe { grantor: Grantor::new(ME, ms(100_000), Canary::none()), epoch };
+    let mut probe =
+        Probe { grantor: Grantor::new(ME, ms(100_000), MembershipFaultInjection::none()), epoch };
     let epoch = probe.epoch.clone();
     probe.install(100_000, epoch);
     let next = after(&probe.epoch, &[4], &[]);
@@ -263,6 +265,6 @@ fn install_drops_state_of_departed_members() {
     probe.install(100_001, next);
     probe.grantor.release(P, 9);
     probe.grantor.consent(ms(100_002), &[P]);
-    let Grantor { promises, named, silenced, .. } = &probe.grantor;
-    assert!(promises.is_empty() && named.is_empty() && silenced.is_empty());
+    let Grantor { promises, named, grant_refusals, .. } = &probe.grantor;
+    assert!(promises.is_empty() && named.is_empty() && grant_refusals.is_empty());
 }

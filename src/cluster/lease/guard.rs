@@ -21,14 +21,14 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::{Replicator, port};
 
-use super::{Beat, Grantor, LeaseMessage};
-use crate::cluster::bug::Canary;
+use super::{Grantor, Heartbeat, LeaseMessage};
+use crate::cluster::fault_injection::MembershipFaultInjection;
 
-/// Input of a [`Guard`].
+/// Input of a [`GuardedReplicator`].
 #[derive(Debug)]
 pub enum GuardInput {
-    /// Input of the Replicator. Must not be `Consent`: the [`Guard`] answers `AskConsent` itself.
-    Data(port::Input),
+    /// Input of the Replicator. Must not be `Consent`: the [`GuardedReplicator`] answers `AskConsent` itself.
+    Data(port::ReplicatorInput),
     /// A heartbeat or a release. `Granted` is ignored here: it is meant for the holder.
     Lease {
         /// The sending incarnation, as authenticated by the transport.
@@ -44,11 +44,11 @@ pub enum GuardInput {
     ProvenDead(ReplicaId),
 }
 
-/// Output of a [`Guard`].
+/// Output of a [`GuardedReplicator`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum GuardOutput {
     /// Output of the Replicator, except `AskConsent`.
-    Data(port::Output),
+    Data(port::ReplicatorOutput),
     /// A grant: send it to the holder, which may be on this node.
     Lease {
         /// Incarnation of the receiver.
@@ -65,7 +65,7 @@ pub struct Grants(Arc<Mutex<Granting>>);
 #[derive(Debug)]
 struct Granting {
     me: ReplicaId,
-    canary: Canary,
+    fault_injection: MembershipFaultInjection,
     grantor: Option<Grantor>, // created at its first use; its start-up wait begins then
     /// The installed epoch, if any.
     installed: Option<EpochId>,
@@ -75,7 +75,7 @@ struct Granting {
 
 /// Result of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beaten {
+pub struct HeartbeatResult {
     /// The grant to send back; `None` if it was refused.
     pub answer: Option<LeaseMessage>,
     /// The sender has installed another epoch: pass `PeerEpoch` to the Replicator.
@@ -83,9 +83,9 @@ pub struct Beaten {
 }
 
 impl Grants {
-    fn new(me: ReplicaId, canary: Canary) -> Self {
+    fn new(me: ReplicaId, fault_injection: MembershipFaultInjection) -> Self {
         let (grantor, installed, unsealed) = (None, None, None);
-        Self(Arc::new(Mutex::new(Granting { me, canary, grantor, installed, unsealed })))
+        Self(Arc::new(Mutex::new(Granting { me, fault_injection, grantor, installed, unsealed })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Granting> {
@@ -95,34 +95,34 @@ impl Grants {
     /// Answers a heartbeat of `from` that was received at `now`. Waits for a step of the Replicator
     /// only if that step handles `Consent`.
     #[must_use]
-    pub fn beat(&self, now: Now, from: ReplicaId, beat: Beat) -> Beaten {
+    pub fn beat(&self, now: Now, from: ReplicaId, beat: Heartbeat) -> HeartbeatResult {
         let mut granting = self.lock();
         let (installed, unsealed) = (granting.installed, granting.unsealed);
         let answer = granting.grantor(now).beat(now, from, beat, unsealed);
-        Beaten { answer, is_news: installed != Some(beat.epoch) }
+        HeartbeatResult { answer, is_news: installed != Some(beat.epoch) }
     }
 }
 
 impl Granting {
     fn grantor(&mut self, now: Now) -> &mut Grantor {
-        self.grantor.get_or_insert_with(|| Grantor::new(self.me, now, self.canary))
+        self.grantor.get_or_insert_with(|| Grantor::new(self.me, now, self.fault_injection))
     }
 }
 
 /// The Replicator with the promises of its node.
 #[derive(Debug)]
-pub struct Guard {
+pub struct GuardedReplicator {
     replicator: Replicator,
     grants: Grants,
     known: (Option<EpochId>, Option<EpochId>), // (installed, unsealed), as last published
-    scratch: Outbox<port::Output>,
+    scratch: Outbox<port::ReplicatorOutput>,
 }
 
-impl Guard {
-    /// `canary` injects faults in tests; otherwise pass [`Canary::none`].
+impl GuardedReplicator {
+    /// `fault_injection` injects faults in tests; otherwise pass [`MembershipFaultInjection::none`].
     #[must_use]
-    pub fn new(replicator: Replicator, canary: Canary) -> Self {
-        let grants = Grants::new(replicator.id(), canary);
+    pub fn new(replicator: Replicator, fault_injection: MembershipFaultInjection) -> Self {
+        let grants = Grants::new(replicator.id(), fault_injection);
         Self { replicator, grants, known: (None, None), scratch: Outbox::new() }
     }
 
@@ -150,12 +150,16 @@ impl Guard {
                 let granted = self.grants.beat(now, from, beat).answer;
                 out.extend(granted.map(|message| GuardOutput::Lease { to: from, message }));
                 // The node with the older epoch learns of the newer one.
-                self.data(now, port::Input::PeerEpoch { from, id: Some(beat.epoch) }, out);
+                self.data(
+                    now,
+                    port::ReplicatorInput::PeerEpoch { from, id: Some(beat.epoch) },
+                    out,
+                );
             }
             LeaseMessage::Release { number } => {
                 let is_news = self.grants.lock().grantor(now).release(from, number);
                 if is_news {
-                    self.data(now, port::Input::Released(from), out);
+                    self.data(now, port::ReplicatorInput::Released(from), out);
                 }
             }
             LeaseMessage::Granted(_) => {} // meant for the holder
@@ -167,9 +171,9 @@ impl Guard {
     /// After `consent` the Grantor refuses the removed members for 2·T_q only. If the lock were
     /// released and the process suspended for longer than that before the seal, a heartbeat could
     /// be granted, and the voter would seal although the lease it had just granted still runs.
-    fn data(&mut self, now: Now, input: port::Input, out: &mut Outbox<GuardOutput>) {
+    fn data(&mut self, now: Now, input: port::ReplicatorInput, out: &mut Outbox<GuardOutput>) {
         let is_founded = self.replicator.epochs().installed().is_some();
-        if matches!(input, port::Input::Found(_)) && is_founded {
+        if matches!(input, port::ReplicatorInput::Found(_)) && is_founded {
             return; // the configuration of the other founders arrived before this node's own
         }
         let grants = self.grants.clone();
@@ -180,7 +184,7 @@ impl Guard {
         while let Some((query, removed)) = questions.pop_front() {
             let mut granting = grants.lock();
             let remaining = granting.grantor(now).consent(now, &removed);
-            let consent = port::Input::Consent { query, remaining };
+            let consent = port::ReplicatorInput::Consent { query, remaining };
             self.replicator.handle(now, consent, &mut self.scratch);
             self.tell_grants(now, || granting);
             self.forward(&mut questions, out);
@@ -195,7 +199,7 @@ impl Guard {
     ) {
         for output in self.scratch.drain() {
             match output {
-                port::Output::AskConsent { query, removed, .. } => {
+                port::ReplicatorOutput::AskConsent { query, removed, .. } => {
                     questions.push_back((query, removed));
                 }
                 other => out.push(GuardOutput::Data(other)),
@@ -217,14 +221,14 @@ impl Guard {
         let is_new = granting.installed != installed;
         granting.installed = installed;
         for output in self.scratch.as_slice().iter().filter(|_| is_new) {
-            if let port::Output::Installed(epoch) = output {
+            if let port::ReplicatorOutput::Installed(epoch) = output {
                 granting.grantor(now).installed(now, epoch);
             }
         }
     }
 }
 
-impl Machine for Guard {
+impl Machine for GuardedReplicator {
     type Input = GuardInput;
     type Output = GuardOutput;
 
@@ -237,7 +241,7 @@ impl Machine for Guard {
             GuardInput::ProvenDead(id) => {
                 let is_news = self.grants.lock().grantor(now).proven_dead(id);
                 if is_news {
-                    self.data(now, port::Input::Released(id), out);
+                    self.data(now, port::ReplicatorInput::Released(id), out);
                 }
             }
         }
@@ -252,12 +256,12 @@ impl Machine for Guard {
 mod tests {
     use std::time::Duration;
 
-    use ostraca_ddata::bug;
     use ostraca_ddata::clock::WallTime;
     use ostraca_ddata::data::Registry;
-    use ostraca_ddata::replicator::Setup;
-    use ostraca_ddata::replicator::config::Config;
-    use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochSettings};
+    use ostraca_ddata::fault_injection;
+    use ostraca_ddata::replicator::ReplicatorParameters;
+    use ostraca_ddata::replicator::config::ReplicatorConfig;
+    use ostraca_ddata::replicator::epoch::{Epoch, EpochSettings, MembershipChange};
 
     use super::*;
 
@@ -267,22 +271,30 @@ mod tests {
     /// The `Release` of a leaving node may arrive after the proposal that removes it.
     #[test]
     fn late_release_completes_pending_removal() {
-        let (registry, canary) = (Registry::new(), bug::Canary::none());
-        let setup = Setup { me: ME, config: Config::default(), registry, seed: 1, canary };
-        let mut guard = Guard::new(Replicator::new(setup), Canary::none());
+        let (registry, fault_injection) =
+            (Registry::new(), fault_injection::FaultInjection::none());
+        let setup = ReplicatorParameters {
+            me: ME,
+            config: ReplicatorConfig::default(),
+            registry,
+            seed: 1,
+            fault_injection,
+        };
+        let mut guard =
+            GuardedReplicator::new(Replicator::new(setup), MembershipFaultInjection::none());
         let mut now = Now { mono: Instant::from_nanos(0), wall: WallTime::default() };
         let id = EpochId { generation: 1, number: 1 };
         let founded = Epoch::founding(id, vec![ME, LEAVER], EpochSettings::default());
         let founded = Arc::new(founded.expect("two"));
-        let change = Change { leave: vec![LEAVER], ..Change::default() };
+        let change = MembershipChange { leave: vec![LEAVER], ..MembershipChange::default() };
         let lease = |message| GuardInput::Lease { from: LEAVER, message };
-        let beat = LeaseMessage::Beat(Beat { epoch: id, number: 7 });
+        let beat = LeaseMessage::Beat(Heartbeat { epoch: id, number: 7 });
         let mut out = Outbox::new();
-        guard.handle(now, GuardInput::Data(port::Input::Found(founded)), &mut out);
+        guard.handle(now, GuardInput::Data(port::ReplicatorInput::Found(founded)), &mut out);
         now.mono = now.mono + Duration::from_secs(100); // the start-up wait has passed
         guard.handle(now, lease(beat), &mut out);
-        guard.handle(now, GuardInput::Data(port::Input::Propose(change)), &mut out);
-        let is_out = |guard: &Guard| {
+        guard.handle(now, GuardInput::Data(port::ReplicatorInput::Propose(change)), &mut out);
+        let is_out = |guard: &GuardedReplicator| {
             guard.replicator().epochs().installed().is_some_and(|epoch| !epoch.is_member(LEAVER))
         };
         assert!(!is_out(&guard), "its lease runs");

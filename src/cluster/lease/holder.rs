@@ -10,8 +10,8 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::Epoch;
 
-use super::{Beat, LeaseConfig, LeaseMessage, holding_time};
-use crate::cluster::bug::{Bug, Canary};
+use super::{Heartbeat, LeaseConfig, LeaseMessage, holding_time};
+use crate::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
 
 /// Maximum number of heartbeats whose grants are awaited. A grant of an older heartbeat could no
 /// longer extend the lease, unless configurations change many times a second.
@@ -20,7 +20,7 @@ const BEATS_MAX: usize = 64;
 /// End of the lease of a member that needs no lease.
 const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// Input of a [`Holder`].
+/// Input of a [`LeaseHolder`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum HolderInput {
     /// A deadline may have passed.
@@ -37,13 +37,13 @@ pub enum HolderInput {
         /// Incarnation of the granting voter.
         from: ReplicaId,
         /// The heartbeat that it answers.
-        beat: Beat,
+        beat: Heartbeat,
     },
     /// Everything that ran here has stopped, and nothing will be started again in this incarnation.
     Release,
 }
 
-/// Output of a [`Holder`].
+/// Output of a [`LeaseHolder`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum HolderOutput {
     /// Send to a voter. Messages to this node go to its own grantor.
@@ -96,10 +96,10 @@ enum HolderState {
 
 /// The lease of this node.
 #[derive(Clone, Debug)]
-pub struct Holder {
+pub struct LeaseHolder {
     me: ReplicaId,
     config: LeaseConfig,
-    canary: Canary,
+    fault_injection: MembershipFaultInjection,
     state: HolderState,
     epoch: Option<Arc<Epoch>>,
     number: u64,
@@ -116,15 +116,19 @@ pub struct Holder {
     stats: HolderStats,
 }
 
-impl Holder {
-    /// Creates a holder without a lease for incarnation `me`. `canary` injects faults in tests;
-    /// otherwise pass [`Canary::none`].
+impl LeaseHolder {
+    /// Creates a holder without a lease for incarnation `me`. `fault_injection` injects faults in tests;
+    /// otherwise pass [`MembershipFaultInjection::none`].
     #[must_use]
-    pub fn new(me: ReplicaId, config: LeaseConfig, canary: Canary) -> Self {
+    pub fn new(
+        me: ReplicaId,
+        config: LeaseConfig,
+        fault_injection: MembershipFaultInjection,
+    ) -> Self {
         Self {
             me,
             config,
-            canary,
+            fault_injection,
             state: HolderState::Outside,
             epoch: None,
             number: 0,
@@ -142,7 +146,7 @@ impl Holder {
     /// Whether this node may begin or poll a message at this time of its own clock.
     #[must_use]
     pub fn serves(&self, now: Instant) -> bool {
-        if self.canary.has(Bug::FlagNotClock) && self.is_leased() {
+        if self.fault_injection.has(MembershipFault::FlagNotClock) && self.is_leased() {
             return self.told;
         }
         self.until.is_some_and(|until| now < until)
@@ -170,7 +174,7 @@ impl Holder {
         let has_me = epoch.is_member(self.me);
         self.epoch = Some(epoch);
         self.idle_since = self.idle_since.max(Some(now.mono));
-        if !self.canary.has(Bug::LeaseOverTwoEpochs) {
+        if !self.fault_injection.has(MembershipFault::LeaseOverTwoEpochs) {
             self.sent.clear();
             self.acked.clear();
         }
@@ -212,7 +216,7 @@ impl Holder {
 
     fn release(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         if matches!(self.state, HolderState::Member | HolderState::Stopped) {
-            if !self.canary.has(Bug::ReleaseGoesOn) {
+            if !self.fault_injection.has(MembershipFault::ReleaseGoesOn) {
                 self.end(HolderState::Released);
             }
             self.send_all(LeaseMessage::Release { number: self.number }, out);
@@ -239,9 +243,12 @@ impl Holder {
             self.sent.pop_front();
         }
         self.sent.push_back((self.number, now.mono));
-        self.send_all(LeaseMessage::Beat(Beat { epoch: epoch.id(), number: self.number }), out);
+        self.send_all(
+            LeaseMessage::Beat(Heartbeat { epoch: epoch.id(), number: self.number }),
+            out,
+        );
         self.beat_at = Some(now.mono + self.config.heartbeat_interval);
-        if self.canary.has(Bug::OwnAckAlways) && epoch.is_voter(self.me) {
+        if self.fault_injection.has(MembershipFault::OwnAckAlways) && epoch.is_voter(self.me) {
             self.acked.insert(self.me, now.mono);
         }
     }
@@ -252,9 +259,16 @@ impl Holder {
         }
     }
 
-    fn granted(&mut self, now: Now, from: ReplicaId, beat: Beat, out: &mut Outbox<HolderOutput>) {
+    fn granted(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        beat: Heartbeat,
+        out: &mut Outbox<HolderOutput>,
+    ) {
         let Some(epoch) = self.epoch.clone() else { return };
-        let same = beat.epoch == epoch.id() || self.canary.has(Bug::LeaseOverTwoEpochs);
+        let same = beat.epoch == epoch.id()
+            || self.fault_injection.has(MembershipFault::LeaseOverTwoEpochs);
         let sent = self.sent.iter().find(|(number, _)| *number == beat.number).map(|(_, at)| *at);
         let Some(sent) = sent.filter(|_| {
             same && epoch.is_voter(from)
@@ -265,11 +279,12 @@ impl Holder {
             return;
         };
         self.stats.granted += 1;
-        let sent = if self.canary.has(Bug::LeaseFromAck) { now.mono } else { sent };
+        let sent =
+            if self.fault_injection.has(MembershipFault::LeaseFromAck) { now.mono } else { sent };
         let newest = self.acked.entry(from).or_insert(sent);
         *newest = sent.max(*newest);
         let Some(since) = quorum_since(&epoch, &self.acked) else { return };
-        let span = if self.canary.has(Bug::NoDriftMargin) {
+        let span = if self.fault_injection.has(MembershipFault::NoDriftMargin) {
             epoch.lease().duration
         } else {
             holding_time(epoch.lease())
@@ -318,7 +333,7 @@ fn quorum_since(epoch: &Epoch, acked: &BTreeMap<ReplicaId, Instant>) -> Option<I
     })
 }
 
-impl Machine for Holder {
+impl Machine for LeaseHolder {
     type Input = HolderInput;
     type Output = HolderOutput;
 
@@ -327,7 +342,7 @@ impl Machine for Holder {
             HolderInput::Tick => self.tick(now, out),
             HolderInput::Installed(epoch) => self.installed(now, epoch, out),
             HolderInput::StopServing if self.state == HolderState::Member => {
-                if !self.canary.has(Bug::OwnRemovalGoesOn) {
+                if !self.fault_injection.has(MembershipFault::OwnRemovalGoesOn) {
                     self.end(HolderState::Stopped);
                 }
             }

@@ -1,8 +1,8 @@
 //! Unit tests of the holder; each covers one rule of docs/protocol/leases.md.
 
-use ostraca_ddata::bug::Canary as NoBug;
 use ostraca_ddata::clock::WallTime;
-use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochSettings, LeaseSettings};
+use ostraca_ddata::fault_injection::FaultInjection as NoBug;
+use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LeaseSettings, MembershipChange};
 use proptest::prelude::*;
 
 use super::*;
@@ -22,19 +22,24 @@ fn founded(members: u64, enabled: bool) -> Arc<Epoch> {
 }
 
 fn without(epoch: &Epoch, gone: u64) -> Arc<Epoch> {
-    let change = Change { lost: vec![ReplicaId::new(gone)], ..Change::default() };
+    let change =
+        MembershipChange { lost: vec![ReplicaId::new(gone)], ..MembershipChange::default() };
     Arc::new(epoch.next(&change).expect("a member is left"))
 }
 
 /// A holder and all outputs so far.
 struct Probe {
-    holder: Holder,
+    holder: LeaseHolder,
     out: Vec<HolderOutput>,
 }
 
 impl Probe {
     fn of(epoch: &Arc<Epoch>) -> Self {
-        let holder = Holder::new(ReplicaId::new(ME), LeaseConfig::default(), Canary::none());
+        let holder = LeaseHolder::new(
+            ReplicaId::new(ME),
+            LeaseConfig::default(),
+            MembershipFaultInjection::none(),
+        );
         let mut probe = Self { holder, out: Vec::new() };
         probe.tell(0, HolderInput::Installed(epoch.clone()));
         probe
@@ -47,7 +52,7 @@ impl Probe {
     }
 
     /// The newest heartbeat of the holder.
-    fn beat(&self) -> Beat {
+    fn beat(&self) -> Heartbeat {
         let beat = |output: &HolderOutput| match output {
             HolderOutput::Send { message: LeaseMessage::Beat(beat), .. } => Some(*beat),
             _ => None,
@@ -55,7 +60,7 @@ impl Probe {
         self.out.iter().rev().find_map(beat).expect("a heartbeat was sent")
     }
 
-    fn granted(&mut self, millis: u64, from: u64, beat: Beat) {
+    fn granted(&mut self, millis: u64, from: u64, beat: Heartbeat) {
         self.tell(millis, HolderInput::Granted { from: ReplicaId::new(from), beat });
     }
 
@@ -160,7 +165,7 @@ fn stray_grants_are_ignored() {
     let mut probe = Probe::of(&founded(2, true));
     let beat = probe.beat();
     probe.granted(1, 9, beat);
-    probe.granted(1, 1, Beat { number: 77, ..beat });
+    probe.granted(1, 1, Heartbeat { number: 77, ..beat });
     assert_eq!((probe.serves_until(), probe.holder.stats().stray), (0, 2));
     assert_eq!(probe.holder.stats().granted, 0);
 }
@@ -205,7 +210,11 @@ fn idle_time_of_a_stopped_node_is_known() {
     assert_eq!(idle(&probe), 9_000, "grants may follow in this configuration");
     probe.tell(9_100, HolderInput::Release);
     assert_eq!(probe.holder.idle_since(), None, "it stopped serving by itself");
-    let never = Holder::new(ReplicaId::new(ME), LeaseConfig::default(), Canary::none());
+    let never = LeaseHolder::new(
+        ReplicaId::new(ME),
+        LeaseConfig::default(),
+        MembershipFaultInjection::none(),
+    );
     assert_eq!(never.idle_since(), None);
 }
 

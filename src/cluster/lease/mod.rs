@@ -1,8 +1,8 @@
 //! The hosting lease: a node begins a message only while a quorum of voters has recently promised
 //! to consent to no configuration without it (docs/protocol/leases.md).
 //!
-//! The parts are pure. [`Holder`] sends heartbeats to all voters and knows until when this node may
-//! serve. [`Grantor`] makes promises and answers how long they still run. [`Departures`] tells from
+//! The parts are pure. [`LeaseHolder`] sends heartbeats to all voters and knows until when this node may
+//! serve. [`Grantor`] makes promises and answers how long they still run. [`DepartedMembers`] tells from
 //! when on the entities of a removed node count as stopped. They know nothing of shards,
 //! singletons, gossip or sockets, and assume only that the *rate* of every clock is within ρ.
 //!
@@ -22,9 +22,9 @@
 //! - Every heartbeat of another configuration is reported to the Replicator (`PeerEpoch`): a holder
 //!   in another configuration than its grantors gets no lease until one side has caught up.
 //! - The clock is `CLOCK_BOOTTIME` and is read before every message and every poll:
-//!   [`Holder::serves`] compares it with the end of the lease; no timer sets a flag.
+//!   [`LeaseHolder::serves`] compares it with the end of the lease; no timer sets a flag.
 
-mod departures;
+mod departed_members;
 mod grantor;
 pub mod guard;
 mod holder;
@@ -34,9 +34,9 @@ use std::time::Duration;
 use ostraca_ddata::replicator::epoch::{EpochId, LeaseSettings};
 use serde::{Deserialize, Serialize};
 
-pub use self::departures::{Departure, Departures};
+pub use self::departed_members::{DepartedMembers, Departure};
 pub use self::grantor::{Grantor, GrantorStats};
-pub use self::holder::{Holder, HolderInput, HolderOutput, HolderStats};
+pub use self::holder::{HolderInput, HolderOutput, HolderStats, LeaseHolder};
 
 /// Clock rates are given in parts of a million.
 const MILLION: u128 = 1_000_000;
@@ -46,11 +46,11 @@ const MILLION: u128 = 1_000_000;
 pub enum LeaseMessage {
     /// Holder → voters: heartbeat.
     #[serde(rename = "b")]
-    Beat(Beat),
+    Beat(Heartbeat),
     /// Grantor → holder: promise to consent, for T_q from the receipt of the heartbeat, to no
     /// configuration without the holder.
     #[serde(rename = "g")]
-    Granted(Beat),
+    Granted(Heartbeat),
     /// Holder → voters: the holder has stopped serving for ever.
     #[serde(rename = "r")]
     Release {
@@ -62,7 +62,7 @@ pub enum LeaseMessage {
 
 /// A heartbeat; in `Granted`, the heartbeat that is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The configuration installed at the holder. A grantor in another configuration grants
     /// nothing.
     #[serde(rename = "e")]
@@ -118,8 +118,14 @@ mod tests {
     fn messages_survive_the_wire_and_a_newer_sender() {
         let epoch = EpochId { generation: 7, number: 3 };
         let messages = [
-            (LeaseMessage::Beat(Beat { epoch, number: 9 }), "81a16282a16582a16707a16e03a16e09"),
-            (LeaseMessage::Granted(Beat { epoch, number: 9 }), "81a16782a16582a16707a16e03a16e09"),
+            (
+                LeaseMessage::Beat(Heartbeat { epoch, number: 9 }),
+                "81a16282a16582a16707a16e03a16e09",
+            ),
+            (
+                LeaseMessage::Granted(Heartbeat { epoch, number: 9 }),
+                "81a16782a16582a16707a16e03a16e09",
+            ),
             (LeaseMessage::Release { number: 9 }, "81a17281a16e09"),
         ];
         for (message, golden) in messages {

@@ -19,11 +19,11 @@ struct Bounds {
     /// Number of ballots that each of the first two seeds starts.
     ballots: u32,
     crashes: u32,
-    canary: Canary,
+    fault_injection: MembershipFaultInjection,
 }
 
 fn bounds(seeds: usize, ballots: u32, crashes: u32) -> Bounds {
-    Bounds { seeds, ballots, crashes, canary: Canary::none() }
+    Bounds { seeds, ballots, crashes, fault_injection: MembershipFaultInjection::none() }
 }
 
 #[derive(Clone)]
@@ -102,7 +102,7 @@ impl World {
         let seed = |place| {
             let node = node(place, 1);
             let memory = FoundingMemory::default();
-            let founding = Founding::new(node, bounds.seeds, memory, bounds.canary);
+            let founding = Founding::new(node, bounds.seeds, memory, bounds.fault_injection);
             Seed { node, founding, begun: 0 }.hashed()
         };
         let seeds = (0..bounds.seeds).map(seed).collect();
@@ -226,7 +226,8 @@ impl World {
                     let dead = seed.node;
                     seed.node = node(place, dead.incarnation.get() / 10 + 1);
                     let memory = seed.founding.memory.clone();
-                    seed.founding = Founding::new(seed.node, bounds.seeds, memory, bounds.canary);
+                    seed.founding =
+                        Founding::new(seed.node, bounds.seeds, memory, bounds.fault_injection);
                     dead
                 });
                 world.crashes += 1;
@@ -281,21 +282,23 @@ fn two_proposers_of_three_seeds_found_one_cluster() {
 
 #[test]
 fn fault_founding_below_promise_is_detected() {
-    let canary = Canary::with(Bug::FoundingBelowPromise);
-    assert!(explore(Bounds { canary, ..bounds(2, 1, 0) }).1);
+    let fault_injection = MembershipFaultInjection::with(MembershipFault::FoundingBelowPromise);
+    assert!(explore(Bounds { fault_injection, ..bounds(2, 1, 0) }).1);
 }
 
 #[test]
 fn fault_founding_ignores_accepted_is_detected() {
-    let canary = Canary::with(Bug::FoundingIgnoresAccepted);
-    assert!(explore(Bounds { canary, ..bounds(2, 2, 0) }).1);
+    let fault_injection = MembershipFaultInjection::with(MembershipFault::FoundingIgnoresAccepted);
+    assert!(explore(Bounds { fault_injection, ..bounds(2, 2, 0) }).1);
 }
 
 /// The reason for a data directory on seeds: a seed that restarts without memory during the
 /// founding can help to found a second cluster (docs/protocol/membership.md#founding-promise).
 #[test]
 fn seed_without_durable_votes_may_found_twice() {
-    let seeds = || Founding::new(node(1, 1), 3, FoundingMemory::default(), Canary::none());
+    let seeds = || {
+        Founding::new(node(1, 1), 3, FoundingMemory::default(), MembershipFaultInjection::none())
+    };
     let (mut forgetful, first) =
         (seeds(), FoundingBallot { number: 1, proposer: node(0, 1).incarnation });
     let told = forgetful.prepare(first, member(node(1, 1)));
@@ -306,7 +309,8 @@ fn seed_without_durable_votes_may_found_twice() {
     let mut again = seeds();
     let told = again.prepare(second, member(node(1, 2)));
     assert!(matches!(told, ClusterMessage::FoundingPromise { accepted: None, .. }), "{told:?}");
-    let mut remembers = Founding::new(node(1, 2), 3, forgetful.memory, Canary::none());
+    let mut remembers =
+        Founding::new(node(1, 2), 3, forgetful.memory, MembershipFaultInjection::none());
     let told = remembers.prepare(second, member(node(1, 2)));
     let is_told = matches!(&told, ClusterMessage::FoundingPromise { accepted: Some(_), .. });
     assert!(is_told, "{told:?}");
@@ -315,7 +319,8 @@ fn seed_without_durable_votes_may_found_twice() {
 #[test]
 fn a_majority_counts_each_seat_once() {
     let me = node(0, 1);
-    let mut founding = Founding::new(me, 3, FoundingMemory::default(), Canary::none());
+    let mut founding =
+        Founding::new(me, 3, FoundingMemory::default(), MembershipFaultInjection::none());
     let ClusterMessage::FoundingPrepare(ballot) = founding.begin() else { panic!() };
     let promise = |founding: &mut Founding, key: &str| {
         founding.promise(key.to_owned(), ballot, Box::new(member(me)), None)
@@ -327,7 +332,8 @@ fn a_majority_counts_each_seat_once() {
 
 #[test]
 fn ballot_with_the_maximum_number_is_refused() {
-    let mut founding = Founding::new(node(0, 1), 1, FoundingMemory::default(), Canary::none());
+    let mut founding =
+        Founding::new(node(0, 1), 1, FoundingMemory::default(), MembershipFaultInjection::none());
     let ballot = FoundingBallot { number: u64::MAX, proposer: ReplicaId::new(7) };
     let answer = founding.prepare(ballot, member(node(0, 1)));
     assert!(matches!(answer, ClusterMessage::FoundingRefused { .. }), "{answer:?}");

@@ -9,23 +9,23 @@ use crate::cluster::gossip::tests::{id, joiner, node, state};
 use crate::cluster::member::Status;
 
 /// A in a cluster of A to C, with A's own settings and the lease settings of the configuration.
-fn member_of_three(config: Cluster, agreed: LeaseSettings) -> Membership {
-    let mut machine = Membership::new(Setup {
+fn member_of_three(config: ClusterConfig, agreed: LeaseSettings) -> Membership {
+    let mut machine = Membership::new(MembershipSetup {
         me: node(1),
         address: joiner(1, 1).address,
         config,
-        settings: Settings::default(),
+        settings: ComparedSettings::default(),
         memory: Memory::default(),
         directory: None,
         seed: 1,
-        canary: Canary::none(),
+        fault_injection: MembershipFaultInjection::none(),
     });
-    let inside = Inside::new(&mut machine.core, Now::default(), state("A B C"));
-    machine.stage = Stage::Inside(Box::new(inside));
+    let inside = JoinedState::new(&mut machine.core, Now::default(), state("A B C"));
+    machine.stage = MembershipStage::Inside(Box::new(inside));
     let settings = EpochSettings { lease: agreed, ..EpochSettings::default() };
     let members = (1..=3).map(ReplicaId::new).collect();
     let epoch = Epoch::founding(EpochId { generation: 1, number: 1 }, members, settings);
-    let installed = Input::Installed(Arc::new(epoch.expect("well formed")));
+    let installed = MembershipInput::Installed(Arc::new(epoch.expect("well formed")));
     machine.handle(Now::default(), installed, &mut Outbox::new());
     machine
 }
@@ -34,11 +34,11 @@ fn member_of_three(config: Cluster, agreed: LeaseSettings) -> Membership {
 fn configuration_decides_whether_a_restart_is_proof() {
     for (own, agreed) in [(true, true), (true, false), (false, true), (false, false)] {
         let lease = HostingLease { restart_is_proof: own, ..HostingLease::default() };
-        let config = Cluster { lease, ..Cluster::default() };
+        let config = ClusterConfig { lease, ..ClusterConfig::default() };
         let of_all = LeaseSettings { restart_is_proof: agreed, ..LeaseSettings::default() };
         let mut machine = member_of_three(config, of_all);
         let again = NodeId { incarnation: ReplicaId::new(99), ..node(2) };
-        let restart = Input::NewIncarnation { old: node(2), node: again, is_proof: true };
+        let restart = MembershipInput::NewIncarnation { old: node(2), node: again, is_proof: true };
         machine.handle(Now::default(), restart, &mut Outbox::new());
         let gossip = machine.gossip().expect("A is in a cluster");
         let status = gossip.member(id('B')).map(|member| member.status);
@@ -69,7 +69,7 @@ fn longest_times_of_settings_do_not_overflow() {
         stop_after: longest,
         ..HostingLease::default()
     };
-    let config = Cluster {
+    let config = ClusterConfig {
         gossip_interval: longest,
         prune_gossip_tombstones_after: longest,
         seed_node_timeout: longest,
@@ -78,19 +78,19 @@ fn longest_times_of_settings_do_not_overflow() {
         failure_detector,
         downing,
         lease,
-        ..Cluster::default()
+        ..ClusterConfig::default()
     };
     let agreed = LeaseSettings { duration: LEASE_MAX, ..LeaseSettings::default() };
     let mut machine = member_of_three(config, agreed);
     let address = joiner(2, 2).address;
     let heard = ClusterMessage::HeartbeatAnswer(1);
     let inputs = [
-        Input::Up { node: node(2), addresses: vec![address.clone()], cluster: None },
-        Input::Tick,
-        Input::Message { from: node(2), message: heard, waited: Duration::ZERO },
-        Input::Closed(node(2)),
-        Input::DialRefused { address, node: Some(node(2)) },
-        Input::Tick,
+        MembershipInput::Up { node: node(2), addresses: vec![address.clone()], cluster: None },
+        MembershipInput::Tick,
+        MembershipInput::Message { from: node(2), message: heard, waited: Duration::ZERO },
+        MembershipInput::Closed(node(2)),
+        MembershipInput::DialRefused { address, node: Some(node(2)) },
+        MembershipInput::Tick,
     ];
     for (input, second) in inputs.into_iter().zip(1..) {
         let mono = Instant::from_nanos(second * 1_000_000_000);

@@ -9,30 +9,30 @@
 //! This file contains the fields and the dispatch of inputs. The machine uses no sockets, clocks,
 //! disks, keys or shards.
 
-mod admitting;
-mod astray;
-mod calling;
-mod deciding;
-mod former;
-mod founding;
-mod inside;
+mod admission;
+mod cluster_search;
+mod configuration_proposals;
+mod connected_peers;
+mod dissemination;
+mod failure_observation;
+mod foundation;
 #[cfg(test)]
 mod inside_tests;
-mod links;
+mod joined_state;
 mod notices;
+mod notifier;
+mod orphan_recovery;
 pub mod port;
-pub mod recovering;
+mod quarantine;
 #[cfg(test)]
 mod recovering_tests;
-mod searching;
-mod shunned;
-mod spreading;
+pub mod recovery;
+mod seed_invitation;
+mod state_history;
 pub mod stats;
 #[cfg(test)]
 mod stranger_tests;
 mod succession;
-mod telling;
-mod watching;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -45,21 +45,24 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use self::inside::Inside;
-use self::links::Links;
+use self::cluster_search::{SearchResult, Searching};
+use self::connected_peers::ConnectedPeers;
+use self::joined_state::JoinedState;
 use self::notices::Notices;
-use self::port::{Command, Input, Memory, Notice, Output, Setup, Sole, StopReason};
-use self::recovering::NotRecovered;
-use self::searching::{Entry, Searching};
-use self::stats::Stats;
-use super::bug::Canary;
-use super::config::Cluster;
+use self::port::{
+    MembershipCommand, MembershipInput, MembershipOutput, MembershipSetup, Memory, OperatorNotice,
+    SoleMemberEvidence, StopReason,
+};
+use self::recovery::NotRecovered;
+use self::stats::MembershipStats;
+use super::config::ClusterConfig;
+use super::fault_injection::MembershipFaultInjection;
 use super::gossip::{ClusterId, Gossip};
-use super::lease::{Holder, HolderInput, HolderOutput, LeaseConfig};
-use super::member::{Address, Hosting, Member};
-use super::wire::{ClusterMessage, Foundation, InitAnswer, Settings};
+use super::lease::{HolderInput, HolderOutput, LeaseConfig, LeaseHolder};
+use super::member::{Address, HostedTypes, Member};
+use super::wire::{ClusterMessage, ComparedSettings, Foundation, InitAnswer};
 
-type Out = Outbox<Output>;
+type MembershipOutbox = Outbox<MembershipOutput>;
 
 /// Maximum number of seeds that are used; further entries of the list are ignored.
 const SEEDS_MAX: usize = 64;
@@ -78,7 +81,7 @@ const PENDING_FOR: Duration = Duration::from_secs(120);
 
 /// The configuration that may be installed next.
 #[derive(Debug)]
-struct Pending {
+struct PendingConfiguration {
     epoch: Arc<Epoch>,
     until: Instant,
 }
@@ -86,28 +89,28 @@ struct Pending {
 /// The membership state machine of one node.
 #[derive(Debug)]
 pub struct Membership {
-    core: Core,
-    stage: Stage,
-    holder: Holder,
+    core: MembershipCore,
+    stage: MembershipStage,
+    holder: LeaseHolder,
 }
 
 /// State that is shared by all parts of the machine.
 #[derive(Debug)]
-struct Core {
+struct MembershipCore {
     me: NodeId,
     address: Address,
-    config: Cluster,
-    settings: Settings,
-    canary: Canary,
+    config: ClusterConfig,
+    settings: ComparedSettings,
+    fault_injection: MembershipFaultInjection,
     rng: SmallRng,
-    links: Links,
+    links: ConnectedPeers,
     memory: Memory,
     directory: Option<u64>,
     /// The newest installed configuration.
     installed: Option<Arc<Epoch>>,
     /// The configuration that may be installed next, as known to the voter of this node.
-    pending: Option<Pending>,
-    hosting: Hosting,
+    pending: Option<PendingConfiguration>,
+    hosting: HostedTypes,
     /// Number of rejected recovery orders, and the reason of the last rejection.
     not_forced: Option<(u64, NotRecovered)>,
     /// Nothing runs here any longer, and nothing will be started.
@@ -118,17 +121,17 @@ struct Core {
     waiting: VecDeque<(u64, NodeId, ClusterMessage)>, // ≤ WAITING_MAX
     loopback: VecDeque<ClusterMessage>, // empty between inputs
     notices: Notices,
-    stats: Stats,
+    stats: MembershipStats,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum MembershipStage {
     /// No input was handled yet.
     New,
     /// Not in a cluster.
     Searching(Box<Searching>),
     /// Member of a cluster.
-    Inside(Box<Inside>),
+    Inside(Box<JoinedState>),
     /// Told to stop; sends nothing any longer.
     Over(StopReason),
 }
@@ -136,26 +139,35 @@ enum Stage {
 impl Membership {
     /// Creates the machine of a node without links. It starts with its first input.
     #[must_use]
-    pub fn new(setup: Setup) -> Self {
-        let Setup { me, address, config, settings, memory, directory, seed, canary } = setup;
+    pub fn new(setup: MembershipSetup) -> Self {
+        let MembershipSetup {
+            me,
+            address,
+            config,
+            settings,
+            memory,
+            directory,
+            seed,
+            fault_injection,
+        } = setup;
         let memory = succession::completed(memory, me, directory);
         let lease = LeaseConfig {
             heartbeat_interval: config.lease.heartbeat_interval,
             stop_after: config.lease.stop_after,
         };
-        let core = Core {
+        let core = MembershipCore {
             me,
             address,
             config,
             settings,
-            canary,
+            fault_injection,
             rng: SmallRng::seed_from_u64(seed),
-            links: Links::default(),
+            links: ConnectedPeers::default(),
             memory,
             directory,
             installed: None,
             pending: None,
-            hosting: Hosting::default(),
+            hosting: HostedTypes::default(),
             not_forced: None,
             drained: false,
             ordered: 0,
@@ -164,9 +176,13 @@ impl Membership {
             waiting: VecDeque::new(),
             loopback: VecDeque::new(),
             notices: Notices::default(),
-            stats: Stats::default(),
+            stats: MembershipStats::default(),
         };
-        Self { core, stage: Stage::New, holder: Holder::new(me.incarnation, lease, canary) }
+        Self {
+            core,
+            stage: MembershipStage::New,
+            holder: LeaseHolder::new(me.incarnation, lease, fault_injection),
+        }
     }
 
     /// Identity of this incarnation.
@@ -180,8 +196,8 @@ impl Membership {
     #[must_use]
     pub const fn gossip(&self) -> Option<&Gossip> {
         match &self.stage {
-            Stage::Inside(inside) => Some(inside.gossip()),
-            Stage::New | Stage::Searching(_) | Stage::Over(_) => None,
+            MembershipStage::Inside(inside) => Some(inside.gossip()),
+            MembershipStage::New | MembershipStage::Searching(_) | MembershipStage::Over(_) => None,
         }
     }
 
@@ -195,8 +211,10 @@ impl Membership {
     #[must_use]
     pub const fn stopped(&self) -> Option<StopReason> {
         match self.stage {
-            Stage::Over(why) => Some(why),
-            Stage::New | Stage::Searching(_) | Stage::Inside(_) => None,
+            MembershipStage::Over(why) => Some(why),
+            MembershipStage::New | MembershipStage::Searching(_) | MembershipStage::Inside(_) => {
+                None
+            }
         }
     }
 
@@ -208,17 +226,19 @@ impl Membership {
 
     /// Counters since the start.
     #[must_use]
-    pub const fn stats(&self) -> &Stats {
+    pub const fn stats(&self) -> &MembershipStats {
         &self.core.stats
     }
 
     /// The notice about the cluster that a searching node waits for, as it appears in the log.
     #[must_use]
-    pub fn waits_for(&self) -> Option<Notice> {
+    pub fn waits_for(&self) -> Option<OperatorNotice> {
         match &self.stage {
-            Stage::Searching(searching) => searching.waits_for(&self.core),
-            Stage::Inside(inside) => inside.is_recovering().then_some(Notice::OrphanRecovery),
-            Stage::New | Stage::Over(_) => None,
+            MembershipStage::Searching(searching) => searching.waits_for(&self.core),
+            MembershipStage::Inside(inside) => {
+                inside.is_recovering().then_some(OperatorNotice::OrphanRecovery)
+            }
+            MembershipStage::New | MembershipStage::Over(_) => None,
         }
     }
 
@@ -226,77 +246,81 @@ impl Membership {
     #[must_use]
     pub fn state(&self) -> Option<&Arc<super::events::ClusterState>> {
         match &self.stage {
-            Stage::Inside(inside) => Some(inside.told()),
-            Stage::New | Stage::Searching(_) | Stage::Over(_) => None,
+            MembershipStage::Inside(inside) => Some(inside.told()),
+            MembershipStage::New | MembershipStage::Searching(_) | MembershipStage::Over(_) => None,
         }
     }
 
-    fn take(&mut self, now: Now, input: Input, out: &mut Out) {
+    fn take(&mut self, now: Now, input: MembershipInput, out: &mut MembershipOutbox) {
         match input {
-            Input::Tick => self.tick(now, out),
-            Input::Up { node, addresses, cluster } => {
+            MembershipInput::Tick => self.tick(now, out),
+            MembershipInput::Up { node, addresses, cluster } => {
                 self.up(now, node, addresses, cluster, out);
             }
-            Input::Closed(node) => {
+            MembershipInput::Closed(node) => {
                 self.core.links.closed(node);
                 match &mut self.stage {
-                    Stage::Searching(searching) => searching.closed(node),
-                    Stage::Inside(inside) => inside.closed(&mut self.core, now, node, out),
-                    Stage::New | Stage::Over(_) => {}
+                    MembershipStage::Searching(searching) => searching.closed(node),
+                    MembershipStage::Inside(inside) => {
+                        inside.closed(&mut self.core, now, node, out);
+                    }
+                    MembershipStage::New | MembershipStage::Over(_) => {}
                 }
             }
-            Input::DialRefused { node, address } => match (&mut self.stage, node) {
-                (Stage::Inside(inside), Some(node)) => {
+            MembershipInput::DialRefused { node, address } => match (&mut self.stage, node) {
+                (MembershipStage::Inside(inside), Some(node)) => {
                     inside.refused(&mut self.core, now, node, out);
                 }
-                (Stage::Searching(searching), _) => searching.refused(&self.core, now, &address),
+                (MembershipStage::Searching(searching), _) => {
+                    searching.refused(&self.core, now, &address);
+                }
                 _ => {}
             },
-            Input::Quarantined(by) => self.quarantined(now, by, out),
-            Input::NewIncarnation { old, node, is_proof } => {
-                if let Stage::Inside(inside) = &mut self.stage {
+            MembershipInput::Quarantined(by) => self.quarantined(now, by, out),
+            MembershipInput::NewIncarnation { old, node, is_proof } => {
+                if let MembershipStage::Inside(inside) = &mut self.stage {
                     inside.new_incarnation(&mut self.core, now, (old, node), is_proof, out);
                 }
             }
-            Input::Message { from, message, waited } => {
+            MembershipInput::Message { from, message, waited } => {
                 self.message(now, from, message, waited, out);
             }
-            Input::Granted { from, beat } => {
+            MembershipInput::Granted { from, beat } => {
                 self.hold(now, HolderInput::Granted { from, beat }, out);
             }
-            Input::Installed(epoch) => self.installed(now, epoch, out),
-            Input::Synced(_) => {}
-            Input::Outcome(outcome) => {
-                if let Stage::Inside(inside) = &mut self.stage {
+            MembershipInput::Installed(epoch) => self.installed(now, epoch, out),
+            MembershipInput::Synced(_) => {}
+            MembershipInput::Outcome(outcome) => {
+                if let MembershipStage::Inside(inside) = &mut self.stage {
                     inside.outcome(now, &outcome);
                 }
             }
-            Input::Excluded(_) => self.excluded(now, out),
-            Input::StopServing => self.hold(now, HolderInput::StopServing, out),
-            Input::Pending(epoch) => self.pending(now, epoch),
-            Input::Persisted => self.persisted(now, out),
-            Input::DowningLease(answer) => {
-                if let Stage::Inside(inside) = &mut self.stage {
+            MembershipInput::Excluded(_) => self.excluded(now, out),
+            MembershipInput::StopServing => self.hold(now, HolderInput::StopServing, out),
+            MembershipInput::Pending(epoch) => self.pending(now, epoch),
+            MembershipInput::Persisted => self.persisted(now, out),
+            MembershipInput::DowningLease(answer) => {
+                if let MembershipStage::Inside(inside) = &mut self.stage {
                     let ends = inside.downing_lease(&mut self.core, now, answer, out);
                     self.stop_if(now, ends, out);
                 }
             }
-            Input::Command(command) => self.command(now, &command, out),
+            MembershipInput::Command(command) => self.command(now, &command, out),
         }
     }
 
-    fn tick(&mut self, now: Now, out: &mut Out) {
+    fn tick(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.hold(now, HolderInput::Tick, out);
         match &mut self.stage {
-            Stage::Searching(searching) => {
+            MembershipStage::Searching(searching) => {
                 let entry = searching.tick(&mut self.core, now, out);
                 self.enter(now, entry, out);
             }
-            Stage::Inside(inside) => {
+            MembershipStage::Inside(inside) => {
                 let ends = inside.tick(&mut self.core, now, out);
                 self.stop_if(now, ends, out);
             }
-            Stage::New | Stage::Over(_) => {}
+            MembershipStage::New | MembershipStage::Over(_) => {}
         }
     }
 
@@ -306,41 +330,45 @@ impl Membership {
         node: NodeId,
         addresses: Vec<Address>,
         cluster: Option<ClusterId>,
-        out: &mut Out,
+        out: &mut MembershipOutbox,
     ) {
         if node.peer == self.core.me.peer {
             // This node's own address under another name, or another incarnation of this peer: not
             // a link.
             self.core.stats.own_dialled += 1;
             match &mut self.stage {
-                Stage::Searching(searching) if node == self.core.me => {
+                MembershipStage::Searching(searching) if node == self.core.me => {
                     searching.is_own(&self.core, &addresses);
                 }
-                Stage::Inside(inside) if node == self.core.me => inside.is_own(&addresses),
+                MembershipStage::Inside(inside) if node == self.core.me => {
+                    inside.is_own(&addresses);
+                }
                 _ => {}
             }
             return;
         }
         self.core.links.up(node, addresses);
         match &mut self.stage {
-            Stage::Searching(searching) => searching.up(&mut self.core, node, out),
-            Stage::Inside(inside) => inside.up(&mut self.core, now, node, cluster, out),
-            Stage::New | Stage::Over(_) => {}
+            MembershipStage::Searching(searching) => searching.up(&mut self.core, node, out),
+            MembershipStage::Inside(inside) => inside.up(&mut self.core, now, node, cluster, out),
+            MembershipStage::New | MembershipStage::Over(_) => {}
         }
     }
 
-    fn quarantined(&mut self, now: Now, by: PeerKey, out: &mut Out) {
+    fn quarantined(&mut self, now: Now, by: PeerKey, out: &mut MembershipOutbox) {
         let why = match &mut self.stage {
-            Stage::Inside(inside) => inside.quarantined(&mut self.core, by),
+            MembershipStage::Inside(inside) => inside.quarantined(&mut self.core, by),
             // This incarnation was admitted and removed before it learned of either, so it can
             // never join. A peer that was never connected has not proved that it belongs to the
             // cluster; it may be an unrelated node at a seed's address.
-            Stage::Searching(_) if self.core.links.has_proved(by) => Some(StopReason::Removed),
-            Stage::Searching(_) => {
+            MembershipStage::Searching(_) if self.core.links.has_proved(by) => {
+                Some(StopReason::Removed)
+            }
+            MembershipStage::Searching(_) => {
                 self.core.stats.nonsense += 1;
                 None
             }
-            Stage::New | Stage::Over(_) => None,
+            MembershipStage::New | MembershipStage::Over(_) => None,
         };
         self.stop_if(now, why, out);
     }
@@ -351,63 +379,66 @@ impl Membership {
         from: NodeId,
         message: ClusterMessage,
         waited: Duration,
-        out: &mut Out,
+        out: &mut MembershipOutbox,
     ) {
         match &mut self.stage {
-            Stage::Searching(searching) => {
+            MembershipStage::Searching(searching) => {
                 let entry = searching.message(&mut self.core, now, from, message, out);
                 self.enter(now, entry, out);
             }
-            Stage::Inside(inside) => {
+            MembershipStage::Inside(inside) => {
                 let ends = inside.message(&mut self.core, now, from, message, waited, out);
                 self.stop_if(now, ends, out);
             }
-            Stage::New | Stage::Over(_) => {}
+            MembershipStage::New | MembershipStage::Over(_) => {}
         }
     }
 
-    fn command(&mut self, now: Now, command: &Command, out: &mut Out) {
+    fn command(&mut self, now: Now, command: &MembershipCommand, out: &mut MembershipOutbox) {
         match command {
-            Command::Host { entity_types, draining } => {
+            MembershipCommand::Host { entity_types, draining } => {
                 let (entity_types, draining) = (entity_types.clone(), *draining);
                 let revision = self.core.hosting.revision + 1;
-                self.core.hosting = Hosting { revision, draining, entity_types };
+                self.core.hosting = HostedTypes { revision, draining, entity_types };
             }
-            Command::Drained => {
+            MembershipCommand::Drained => {
                 self.core.drained = true;
                 self.hold(now, HolderInput::Release, out);
             }
-            Command::Join(address) => {
-                if let Stage::Searching(searching) = &mut self.stage {
+            MembershipCommand::Join(address) => {
+                if let MembershipStage::Searching(searching) = &mut self.stage {
                     searching.join(&mut self.core, now, address.clone(), out);
                 }
                 return;
             }
-            Command::Recover => return self.recover(now, out),
-            Command::Leave(_) | Command::Down(_) | Command::PrepareForFullShutdown => {}
+            MembershipCommand::Recover => return self.recover(now, out),
+            MembershipCommand::Leave(_)
+            | MembershipCommand::Down(_)
+            | MembershipCommand::PrepareForFullShutdown => {}
         }
         match &mut self.stage {
-            Stage::Inside(inside) => inside.command(&mut self.core, command, out),
+            MembershipStage::Inside(inside) => inside.command(&mut self.core, command, out),
             // A node that is not in a cluster can stop at once.
-            Stage::Searching(_) | Stage::New => {
-                let leaves =
-                    matches!(command, Command::Leave(id) if *id == self.core.me.incarnation);
-                if leaves || matches!(command, Command::Drained) {
+            MembershipStage::Searching(_) | MembershipStage::New => {
+                let leaves = matches!(command, MembershipCommand::Leave(id) if *id == self.core.me.incarnation);
+                if leaves || matches!(command, MembershipCommand::Drained) {
                     self.stop(now, StopReason::Left, out);
                 }
             }
-            Stage::Over(_) => {}
+            MembershipStage::Over(_) => {}
         }
     }
 
-    fn persisted(&mut self, now: Now, out: &mut Out) {
+    fn persisted(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.core.persisted(out);
         match &mut self.stage {
-            Stage::Searching(searching) => {
+            MembershipStage::Searching(searching) => {
                 let entry = searching.succeed(&mut self.core, now, out);
                 self.enter(now, entry, out);
             }
-            Stage::Inside(inside) if self.core.durable == self.core.ordered => inside.unsettle(),
+            MembershipStage::Inside(inside) if self.core.durable == self.core.ordered => {
+                inside.unsettle();
+            }
             _ => {}
         }
     }
@@ -415,39 +446,39 @@ impl Membership {
     fn pending(&mut self, now: Now, epoch: Arc<Epoch>) {
         let installed = self.core.installed.as_ref().map(|installed| installed.id());
         if Some(epoch.id()) > installed {
-            self.core.pending = Some(Pending { epoch, until: now.mono + PENDING_FOR });
-            if let Stage::Inside(inside) = &mut self.stage {
+            self.core.pending = Some(PendingConfiguration { epoch, until: now.mono + PENDING_FOR });
+            if let MembershipStage::Inside(inside) = &mut self.stage {
                 inside.unsettle();
             }
         }
     }
 
-    fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Out) {
+    fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut MembershipOutbox) {
         let previous = self.core.installed.replace(epoch.clone());
         self.core.pending = None;
         self.core.note_sole(&epoch, out);
         self.hold(now, HolderInput::Installed(epoch), out);
-        if let Stage::Inside(inside) = &mut self.stage {
+        if let MembershipStage::Inside(inside) = &mut self.stage {
             inside.installed(&self.core, now, previous.as_deref());
         }
     }
 
-    fn excluded(&mut self, now: Now, out: &mut Out) {
+    fn excluded(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.hold(now, HolderInput::Excluded, out);
         let why = match &mut self.stage {
-            Stage::Inside(inside) => inside.excluded(&self.core, now),
-            Stage::New | Stage::Searching(_) | Stage::Over(_) => None,
+            MembershipStage::Inside(inside) => inside.excluded(&self.core, now),
+            MembershipStage::New | MembershipStage::Searching(_) | MembershipStage::Over(_) => None,
         };
         self.stop_if(now, why, out);
     }
 
-    fn enter(&mut self, now: Now, entry: Option<Entry>, out: &mut Out) {
+    fn enter(&mut self, now: Now, entry: Option<SearchResult>, out: &mut MembershipOutbox) {
         let Some(entry) = entry else { return };
         let (gossip, foundation) = match entry {
-            Entry::Stop(why) => return self.stop(now, why, out),
-            Entry::Welcome(gossip) => (gossip, None),
-            Entry::Found(foundation) => (foundation.gossip.clone(), Some(foundation)),
-            Entry::Succeeded(foundation, notice) => {
+            SearchResult::Stop(why) => return self.stop(now, why, out),
+            SearchResult::Welcome(gossip) => (gossip, None),
+            SearchResult::Found(foundation) => (foundation.gossip.clone(), Some(foundation)),
+            SearchResult::Succeeded(foundation, notice) => {
                 return self.go_on(now, &foundation, *notice, out);
             }
         };
@@ -465,56 +496,62 @@ impl Membership {
         let cluster = Some(cluster);
         self.core.memory = Memory { cluster, founding: None, founded, sole, known };
         self.core.persist(out);
-        out.push(Output::Belongs(gossip.cluster()));
+        out.push(MembershipOutput::Belongs(gossip.cluster()));
         if let Some(foundation) = foundation.filter(|_| self.core.installed.is_none()) {
-            out.push(Output::Found(foundation.epoch));
+            out.push(MembershipOutput::Found(foundation.epoch));
         }
-        let inside = Inside::new(&mut self.core, now, Gossip::clone(&gossip));
-        self.stage = Stage::Inside(Box::new(inside));
+        let inside = JoinedState::new(&mut self.core, now, Gossip::clone(&gossip));
+        self.stage = MembershipStage::Inside(Box::new(inside));
     }
 
     /// The only member of a cluster resumes it; its configuration is on disk.
-    fn go_on(&mut self, now: Now, foundation: &Foundation, notice: Notice, out: &mut Out) {
+    fn go_on(
+        &mut self,
+        now: Now,
+        foundation: &Foundation,
+        notice: OperatorNotice,
+        out: &mut MembershipOutbox,
+    ) {
         let memory = &mut self.core.memory;
         // No member is left that has not learned how the cluster began.
         (memory.founding, memory.founded) = (None, None);
         memory.known.clear();
         self.core.persist(out);
-        out.push(Output::Notice(notice));
-        out.push(Output::Belongs(foundation.gossip.cluster()));
-        out.push(Output::Found(foundation.epoch.clone()));
-        let inside = Inside::new(&mut self.core, now, Gossip::clone(&foundation.gossip));
-        self.stage = Stage::Inside(Box::new(inside));
+        out.push(MembershipOutput::Notice(notice));
+        out.push(MembershipOutput::Belongs(foundation.gossip.cluster()));
+        out.push(MembershipOutput::Found(foundation.epoch.clone()));
+        let inside = JoinedState::new(&mut self.core, now, Gossip::clone(&foundation.gossip));
+        self.stage = MembershipStage::Inside(Box::new(inside));
     }
 
-    fn stop_if(&mut self, now: Now, why: Option<StopReason>, out: &mut Out) {
+    fn stop_if(&mut self, now: Now, why: Option<StopReason>, out: &mut MembershipOutbox) {
         if let Some(why) = why {
             self.stop(now, why, out);
         }
     }
 
     /// Stops the machine; it sends nothing any longer.
-    fn stop(&mut self, now: Now, why: StopReason, out: &mut Out) {
-        if !matches!(self.stage, Stage::Over(_)) {
+    fn stop(&mut self, now: Now, why: StopReason, out: &mut MembershipOutbox) {
+        if !matches!(self.stage, MembershipStage::Over(_)) {
             self.hold(now, HolderInput::Excluded, out);
-            self.stage = Stage::Over(why);
-            out.push(Output::Stop(why));
+            self.stage = MembershipStage::Over(why);
+            out.push(MembershipOutput::Stop(why));
         }
     }
 
-    fn hold(&mut self, now: Now, input: HolderInput, out: &mut Out) {
+    fn hold(&mut self, now: Now, input: HolderInput, out: &mut MembershipOutbox) {
         let mut orders = Outbox::new();
         self.holder.handle(now, input, &mut orders);
         out.extend(orders.drain().map(|order| match order {
-            HolderOutput::Send { to, message } => Output::SendLease { to, message },
-            HolderOutput::Held { until } => Output::LeaseHeld { until },
-            HolderOutput::Lapsed => Output::LeaseLapsed,
-            HolderOutput::Stop => Output::LeaseLost,
+            HolderOutput::Send { to, message } => MembershipOutput::SendLease { to, message },
+            HolderOutput::Held { until } => MembershipOutput::LeaseHeld { until },
+            HolderOutput::Lapsed => MembershipOutput::LeaseLapsed,
+            HolderOutput::Stop => MembershipOutput::LeaseLost,
         }));
     }
 }
 
-impl Core {
+impl MembershipCore {
     /// The configured seeds, at most [`SEEDS_MAX`].
     fn seeds(&self) -> BTreeSet<Address> {
         self.config.seeds.iter().take(SEEDS_MAX).cloned().collect()
@@ -530,29 +567,29 @@ impl Core {
         }
     }
 
-    fn send(&mut self, to: NodeId, message: ClusterMessage, out: &mut Out) {
+    fn send(&mut self, to: NodeId, message: ClusterMessage, out: &mut MembershipOutbox) {
         if to == self.me {
             self.loopback.push_back(message);
         } else {
             self.stats.sent += 1;
-            out.push(Output::Send { to, message });
+            out.push(MembershipOutput::Send { to, message });
         }
     }
 
     /// Sends an `InitJoinAnswer` to a node.
-    fn answer(&mut self, to: NodeId, what: InitAnswer, out: &mut Out) {
+    fn answer(&mut self, to: NodeId, what: InitAnswer, out: &mut MembershipOutbox) {
         let settings = self.settings.clone();
         self.send(to, ClusterMessage::InitJoinAnswer { what, settings }, out);
     }
 
-    fn persist(&mut self, out: &mut Out) {
+    fn persist(&mut self, out: &mut MembershipOutbox) {
         self.ordered += 1;
-        out.push(Output::Persist(self.memory.clone()));
+        out.push(MembershipOutput::Persist(self.memory.clone()));
     }
 
     /// Stores or removes the evidence that this node is the only member of its cluster, according
-    /// to the installed configuration. See [`Sole`](port::Sole).
-    fn note_sole(&mut self, epoch: &Arc<Epoch>, out: &mut Out) {
+    /// to the installed configuration. See [`SoleMemberEvidence`](port::Sole).
+    fn note_sole(&mut self, epoch: &Arc<Epoch>, out: &mut MembershipOutbox) {
         let sole = self.sole(epoch).filter(|_| self.memory.cluster.is_some());
         if self.memory.sole != sole {
             self.memory.sole = sole;
@@ -560,15 +597,15 @@ impl Core {
         }
     }
 
-    fn sole(&self, epoch: &Arc<Epoch>) -> Option<Sole> {
+    fn sole(&self, epoch: &Arc<Epoch>) -> Option<SoleMemberEvidence> {
         let directory = self.directory.filter(|_| *epoch.members() == [self.me.incarnation])?;
-        Some(Sole { epoch: epoch.clone(), directory })
+        Some(SoleMemberEvidence { epoch: epoch.clone(), directory })
     }
 
     /// Whether a configuration with other members may be proposed. First the sole-member evidence
     /// must be removed from the disk, because a node that restarts with it would resume the cluster
     /// alone, beside the other members.
-    fn is_ready_for_others(&mut self, out: &mut Out) -> bool {
+    fn is_ready_for_others(&mut self, out: &mut MembershipOutbox) -> bool {
         if self.memory.sole.take().is_some() {
             self.persist(out);
             self.open_after = self.ordered;
@@ -577,7 +614,7 @@ impl Core {
     }
 
     /// Stores the addresses of other members for the next start.
-    fn remember_members(&mut self, gossip: &Gossip, out: &mut Out) {
+    fn remember_members(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         if self.directory.is_none() {
             return;
         }
@@ -599,7 +636,7 @@ impl Core {
     }
 
     /// Sends `message` once all writes ordered so far are durable.
-    fn send_durably(&mut self, to: NodeId, message: ClusterMessage, out: &mut Out) {
+    fn send_durably(&mut self, to: NodeId, message: ClusterMessage, out: &mut MembershipOutbox) {
         if self.durable == self.ordered {
             self.send(to, message, out);
         } else if self.waiting.len() < WAITING_MAX {
@@ -607,7 +644,7 @@ impl Core {
         }
     }
 
-    fn persisted(&mut self, out: &mut Out) {
+    fn persisted(&mut self, out: &mut MembershipOutbox) {
         self.durable = self.ordered.min(self.durable + 1);
         while self.waiting.front().is_some_and(|(after, ..)| *after <= self.durable) {
             if let Some((_, to, message)) = self.waiting.pop_front() {
@@ -616,7 +653,7 @@ impl Core {
         }
     }
 
-    fn say(&mut self, now: Now, notice: Notice, out: &mut Out) {
+    fn say(&mut self, now: Now, notice: OperatorNotice, out: &mut MembershipOutbox) {
         self.notices.say(now.mono, notice, out);
     }
 
@@ -627,7 +664,7 @@ impl Core {
     }
 
     /// Names of the settings that differ: those that must agree, and those that should.
-    fn differing(&self, theirs: &Settings) -> (Vec<String>, Vec<String>) {
+    fn differing(&self, theirs: &ComparedSettings) -> (Vec<String>, Vec<String>) {
         (differ(&self.settings.must, &theirs.must), differ(&self.settings.should, &theirs.should))
     }
 }
@@ -642,13 +679,13 @@ fn differ(ours: &[(String, String)], theirs: &[(String, String)]) -> Vec<String>
 }
 
 impl Machine for Membership {
-    type Input = Input;
-    type Output = Output;
+    type Input = MembershipInput;
+    type Output = MembershipOutput;
 
-    fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
-        if matches!(self.stage, Stage::New) {
+    fn handle(&mut self, now: Now, input: MembershipInput, out: &mut MembershipOutbox) {
+        if matches!(self.stage, MembershipStage::New) {
             let searching = Searching::new(&mut self.core, now, out);
-            self.stage = Stage::Searching(Box::new(searching));
+            self.stage = MembershipStage::Searching(Box::new(searching));
         }
         self.take(now, input, out);
         while let Some(message) = self.core.loopback.pop_front() {
@@ -658,13 +695,13 @@ impl Machine for Membership {
 
     fn next_deadline(&self) -> Option<Instant> {
         let stage = match &self.stage {
-            Stage::New => Some(Instant::default()),
-            Stage::Searching(searching) => Some(searching.next_deadline()),
-            Stage::Inside(inside) => {
+            MembershipStage::New => Some(Instant::default()),
+            MembershipStage::Searching(searching) => Some(searching.next_deadline()),
+            MembershipStage::Inside(inside) => {
                 let pending = self.core.pending.as_ref().map(|pending| pending.until);
                 Some(pending.into_iter().fold(inside.next_deadline(), Instant::min))
             }
-            Stage::Over(_) => None,
+            MembershipStage::Over(_) => None,
         };
         [stage, self.holder.next_deadline()].into_iter().flatten().min()
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
 
-use super::Out;
-use super::port::{Notice, Output};
+use super::MembershipOutbox;
+use super::port::{MembershipOutput, OperatorNotice};
 use crate::cluster::member::Address;
 
 /// Minimum pause between two notices of one kind.
@@ -39,7 +39,7 @@ struct KindState {
 }
 
 impl Notices {
-    pub(super) fn say(&mut self, now: Instant, notice: Notice, out: &mut Out) {
+    pub(super) fn say(&mut self, now: Instant, notice: OperatorNotice, out: &mut MembershipOutbox) {
         let silent = silent(&notice);
         match self.kinds.entry(kind(&notice)) {
             Entry::Vacant(vacant) => {
@@ -54,7 +54,10 @@ impl Notices {
                 }
                 state.raised_at = now;
                 state.silent = silent.to_vec();
-                let grows = matches!(notice, Notice::SeedsSilent { .. } | Notice::NoSeedInside);
+                let grows = matches!(
+                    notice,
+                    OperatorNotice::SeedsSilent { .. } | OperatorNotice::NoSeedInside
+                );
                 let doublings = state.repeats.saturating_sub(1).min(16);
                 let pause = if grows { (PAUSE * (1 << doublings)).min(PAUSE_MAX) } else { PAUSE };
                 if now.saturating_since(state.said_at) < pause {
@@ -64,37 +67,37 @@ impl Notices {
                 state.repeats = state.repeats.saturating_add(1);
             }
         }
-        out.push(Output::Notice(notice));
+        out.push(MembershipOutput::Notice(notice));
     }
 }
 
-fn silent(notice: &Notice) -> &[Address] {
+fn silent(notice: &OperatorNotice) -> &[Address] {
     match notice {
-        Notice::SeedsSilent { silent, .. } => silent,
+        OperatorNotice::SeedsSilent { silent, .. } => silent,
         _ => &[],
     }
 }
 
-const fn kind(notice: &Notice) -> &'static str {
+const fn kind(notice: &OperatorNotice) -> &'static str {
     match notice {
-        Notice::SeedsSilent { .. } => "silent",
-        Notice::OtherSeeds { .. } => "seeds",
-        Notice::Remembers { .. } => "remembers",
-        Notice::AllStopped { .. } => "stopped",
-        Notice::Resumed { .. } => "resumed",
-        Notice::NotResumed { .. } => "doubt",
-        Notice::FoundersLost { .. } => "founders",
-        Notice::OrphanRecovery => "orphan",
-        Notice::NoSeedInside => "inside",
-        Notice::JoinRefused { .. } => "refused",
-        Notice::SettingsDiffer { .. } => "settings",
-        Notice::ForeignCluster { .. } => "foreign",
-        Notice::BadLink(_) => "link",
-        Notice::Paused(_) => "paused",
-        Notice::Downing(_) => "downing",
-        Notice::Forced { .. } | Notice::NotForced(_) => "forced",
-        Notice::WithoutQuorum { .. } => "quorum",
-        Notice::AddressTaken { .. } => "address",
+        OperatorNotice::SeedsSilent { .. } => "silent",
+        OperatorNotice::OtherSeeds { .. } => "seeds",
+        OperatorNotice::Remembers { .. } => "remembers",
+        OperatorNotice::AllStopped { .. } => "stopped",
+        OperatorNotice::Resumed { .. } => "resumed",
+        OperatorNotice::NotResumed { .. } => "doubt",
+        OperatorNotice::FoundersLost { .. } => "founders",
+        OperatorNotice::OrphanRecovery => "orphan",
+        OperatorNotice::NoSeedInside => "inside",
+        OperatorNotice::JoinRefused { .. } => "refused",
+        OperatorNotice::SettingsDiffer { .. } => "settings",
+        OperatorNotice::ForeignCluster { .. } => "foreign",
+        OperatorNotice::BadLink(_) => "link",
+        OperatorNotice::Paused(_) => "paused",
+        OperatorNotice::Downing(_) => "downing",
+        OperatorNotice::Forced { .. } | OperatorNotice::NotForced(_) => "forced",
+        OperatorNotice::WithoutQuorum { .. } => "quorum",
+        OperatorNotice::AddressTaken { .. } => "address",
     }
 }
 
@@ -104,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    fn sayer() -> impl FnMut(u64, Notice) -> usize {
+    fn sayer() -> impl FnMut(u64, OperatorNotice) -> usize {
         let (mut notices, mut out) = (Notices::default(), Outbox::new());
         move |second, notice| {
             notices.say(Instant::from_nanos(second * 1_000_000_000), notice, &mut out);
@@ -115,29 +118,29 @@ mod tests {
     #[test]
     fn each_kind_of_notice_is_sent_once_per_minute() {
         let mut say = sayer();
-        let paused = || Notice::Paused(PAUSE);
+        let paused = || OperatorNotice::Paused(PAUSE);
         let told: Vec<_> = [0, 59, 60, 61].into_iter().map(|at| say(at, paused())).collect();
         assert_eq!(told, [1, 0, 1, 0]);
-        assert_eq!(say(61, Notice::Downing("so".into())), 1);
+        assert_eq!(say(61, OperatorNotice::Downing("so".into())), 1);
     }
     /// Seconds at which a notice is sent that is raised every 5 s from `from` until before `until`.
     fn sent(
-        say: &mut impl FnMut(u64, Notice) -> usize,
+        say: &mut impl FnMut(u64, OperatorNotice) -> usize,
         (from, until): (u64, u64),
-        notice: &Notice,
+        notice: &OperatorNotice,
     ) -> Vec<u64> {
         (from..until).step_by(5).filter(|at| say(*at, notice.clone()) == 1).collect()
     }
 
-    fn silent(ports: &[u16]) -> Notice {
+    fn silent(ports: &[u16]) -> OperatorNotice {
         let at = |port: &u16| Address::new(format!("/ip4/127.0.0.1/tcp/{port}")).expect("short");
         let silent = ports.iter().map(at).collect();
-        Notice::SeedsSilent { silent, others_suffice: true }
+        OperatorNotice::SeedsSilent { silent, others_suffice: true }
     }
 
     #[test]
     fn dead_seed_is_reported_at_growing_intervals() {
-        for notice in [silent(&[1]), Notice::NoSeedInside] {
+        for notice in [silent(&[1]), OperatorNotice::NoSeedInside] {
             let mut say = sayer();
             let hours = sent(&mut say, (0, 4 * 3_600), &notice);
             assert_eq!(hours, [0, 60, 180, 420, 900, 1_860, 3_780, 7_380, 10_980], "{notice}");
@@ -145,7 +148,7 @@ mod tests {
             assert_eq!(later, [20_000, 20_060, 20_180], "after it had answered: {notice}");
         }
         assert!(!silent(&[1]).is_warning(), "the other seeds suffice");
-        let holds_up = Notice::SeedsSilent { silent: Vec::new(), others_suffice: false };
+        let holds_up = OperatorNotice::SeedsSilent { silent: Vec::new(), others_suffice: false };
         assert!(holds_up.is_warning());
     }
 

@@ -5,29 +5,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, Outcome};
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId, MembershipChange, ProposalOutcome};
 use ostraca_ddata::replicator::port::Peer;
 
-use super::recovering::NotRecovered;
-use crate::cluster::bug::Canary;
-use crate::cluster::config::Cluster;
+use super::recovery::NotRecovered;
+use crate::cluster::config::ClusterConfig;
 use crate::cluster::events::ClusterEvent;
+use crate::cluster::fault_injection::MembershipFaultInjection;
 use crate::cluster::gossip::ClusterId;
-use crate::cluster::lease::{Beat, LeaseMessage};
+use crate::cluster::lease::{Heartbeat, LeaseMessage};
 use crate::cluster::member::Address;
-use crate::cluster::wire::{ClusterMessage, Settings};
+use crate::cluster::wire::{ClusterMessage, ComparedSettings};
 
 /// Initial values of a membership machine.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct MembershipSetup {
     /// Identity of this incarnation.
     pub me: NodeId,
     /// Address at which other nodes dial this node; it is a seed if `config.seeds` contains it.
     pub address: Address,
     /// Settings of the section `[cluster]`.
-    pub config: Cluster,
+    pub config: ClusterConfig,
     /// Settings that must or should agree between the nodes of a cluster.
-    pub settings: Settings,
+    pub settings: ComparedSettings,
     /// Content of the data directory, written by a former incarnation.
     pub memory: Memory,
     /// Identifies the data directory within its file system (the inode of its lock); `None` without
@@ -35,8 +35,8 @@ pub struct Setup {
     pub directory: Option<u64>,
     /// Seed of the generator for random receivers and jitter.
     pub seed: u64,
-    /// Fault to inject in tests; otherwise [`Canary::none`].
-    pub canary: Canary,
+    /// Fault to inject in tests; otherwise [`MembershipFaultInjection::none`].
+    pub fault_injection: MembershipFaultInjection,
 }
 
 /// State that survives a restart if there is a data directory. It is small and written rarely.
@@ -53,9 +53,9 @@ pub struct Memory {
     #[serde(rename = "f1", default, skip_serializing_if = "Option::is_none")]
     pub founded: Option<crate::cluster::wire::Foundation>,
     /// The configuration with this node as the only member, as long as no other may follow it; see
-    /// [`Sole`].
+    /// [`SoleMemberEvidence`].
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
-    pub sole: Option<Sole>,
+    pub sole: Option<SoleMemberEvidence>,
     /// Addresses of other members, which are dialled at the next start; at most
     /// [`KNOWN_MAX`](super::KNOWN_MAX).
     #[serde(rename = "k", default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -67,11 +67,11 @@ pub struct Memory {
 /// the first such proposal is sent, so that a restart with it may resume the cluster alone
 /// (docs/protocol/membership.md#sole-evidence).
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Sole {
+pub struct SoleMemberEvidence {
     /// The configuration of this node alone.
     #[serde(rename = "e")]
     pub epoch: Arc<Epoch>,
-    /// The directory that the evidence was written to, as in [`Setup::directory`]. In a copy of the
+    /// The directory that the evidence was written to, as in [`MembershipSetup::directory`]. In a copy of the
     /// directory it differs, and proves nothing: the original may be in use.
     #[serde(rename = "d")]
     pub directory: u64,
@@ -79,7 +79,7 @@ pub struct Sole {
 
 /// Input of the membership machine.
 #[derive(Clone, Debug)]
-pub enum Input {
+pub enum MembershipInput {
     /// A deadline may have passed.
     Tick,
     /// The transport admitted a node: it can receive messages from now on.
@@ -127,31 +127,31 @@ pub enum Input {
         /// Incarnation of the granting voter.
         from: ReplicaId,
         /// The heartbeat that it answers.
-        beat: Beat,
+        beat: Heartbeat,
     },
     /// The Replicator installed this configuration.
     Installed(Arc<Epoch>),
     /// The Replicator is synced for this configuration.
     Synced(EpochId),
     /// Result of a proposal of this node.
-    Outcome(Outcome),
+    Outcome(ProposalOutcome),
     /// The Replicator has learned that this incarnation was removed.
     Excluded(EpochId),
     /// The Replicator has answered a proposal that does not contain this node.
     StopServing,
     /// The Replicator has accepted this next configuration, or is syncing for it.
     Pending(Arc<Epoch>),
-    /// The oldest unanswered [`Output::Persist`] is on disk.
+    /// The oldest unanswered [`MembershipOutput::Persist`] is on disk.
     Persisted,
     /// Answer of the lease provider of `lease-majority`; `None` if the lease was lost.
     DowningLease(Option<crate::cluster::downing::LeaseAnswer>),
     /// A command of a user, or of this node's own shutdown.
-    Command(Command),
+    Command(MembershipCommand),
 }
 
 /// Commands of users and of the shutdown for membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum MembershipCommand {
     /// Join the cluster of the node at this address. Only without seeds.
     Join(Address),
     /// Let this member leave in order.
@@ -161,7 +161,7 @@ pub enum Command {
     /// Freeze joins, promotions, rebalancing and handover, because the whole cluster will stop.
     PrepareForFullShutdown,
     /// An operator states that a majority is lost for good: the remaining members continue without
-    /// it. See [`recovering`](super::recovering).
+    /// it. See [`recovery`](super::recovery).
     Recover,
     /// Set the hosted entity types, and whether this node drains.
     Host {
@@ -178,7 +178,7 @@ pub enum Command {
 /// Output of the membership machine.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Output {
+pub enum MembershipOutput {
     /// Send on the control lane, in order.
     Send {
         /// The receiver. The message is dropped if the transport has not admitted it.
@@ -214,7 +214,7 @@ pub enum Output {
         /// installed.
         base: EpochId,
         /// The members to add and to remove.
-        change: Change,
+        change: MembershipChange,
     },
     /// For the Replicator: force a configuration with these members and this node, without a
     /// quorum.
@@ -249,7 +249,7 @@ pub enum Output {
     /// An event for subscribers.
     Event(ClusterEvent),
     /// A notice for operators; at most one of each kind per minute.
-    Notice(Notice),
+    Notice(OperatorNotice),
     /// Request the lease of `lease-majority` from its provider, or release it.
     DowningLease {
         /// `true` to acquire, `false` to release.
@@ -297,7 +297,7 @@ pub enum StopReason {
 /// Reason why the only member of a cluster does not resume it after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Doubt {
+pub enum ResumeRefusal {
     /// The directory is not the one that the evidence was written to.
     #[error("its data directory is a copy, and the original may be in use")]
     Copied,
@@ -323,7 +323,7 @@ fn and_those_at(stopped: &[Address]) -> String {
 /// A notice for operators.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Notice {
+pub enum OperatorNotice {
     /// Seeds have not answered.
     #[error(
         "still waiting for a cluster: seeds {silent:?} do not answer; are they started, and are \
@@ -406,7 +406,7 @@ pub enum Notice {
         /// The cluster in the data directory.
         cluster: ClusterId,
         /// The reason not to resume.
-        because: Doubt,
+        because: ResumeRefusal,
     },
     /// Seeds agreed on a cluster, but a majority of its first members failed before it began.
     #[error(
@@ -497,7 +497,7 @@ pub enum Notice {
     },
 }
 
-impl Notice {
+impl OperatorNotice {
     /// Whether an operator should act or at least look; otherwise the notice is only informative.
     #[must_use]
     pub const fn is_warning(&self) -> bool {

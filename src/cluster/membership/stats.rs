@@ -4,7 +4,7 @@ use crate::cluster::gossip::exchange::GossipRefused;
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct MembershipStats {
     /// Number of messages sent.
     pub sent: u64,
     /// Dropped messages that a correct peer does not send to a node in this stage.
@@ -41,7 +41,7 @@ pub struct Stats {
     pub forced: u64,
 }
 
-impl Stats {
+impl MembershipStats {
     pub(super) fn refused(&mut self, why: &GossipRefused) {
         match why {
             GossipRefused::ForeignCluster { .. } => self.foreign += 1,

@@ -3,7 +3,7 @@
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings};
 
-use super::searching::is_lost;
+use super::cluster_search::is_lost;
 use super::*;
 use crate::cluster::wire::{Foundation, FoundingBallot, FoundingMemory, InitAnswer};
 
@@ -33,7 +33,7 @@ fn foundation(cluster: ClusterId, founders: &[u8]) -> Foundation {
     for number in &founders[1..] {
         gossip.let_in(node(founders[0]).incarnation, member(*number)).expect("within bounds");
     }
-    gossip.promote(node(founders[0]).incarnation, &super::deciding::ages(&epoch));
+    gossip.promote(node(founders[0]).incarnation, &super::configuration_proposals::ages(&epoch));
     Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) }
 }
 
@@ -46,24 +46,29 @@ impl Bench {
     }
 
     fn on(directory: Option<u64>, memory: Memory) -> Self {
-        Self(Membership::new(Setup {
+        Self(Membership::new(MembershipSetup {
             me: node(1),
             address: address(1),
-            config: Cluster { seeds: [1, 2, 3].map(address).to_vec(), ..Cluster::default() },
-            settings: Settings::default(),
+            config: ClusterConfig {
+                seeds: [1, 2, 3].map(address).to_vec(),
+                ..ClusterConfig::default()
+            },
+            settings: ComparedSettings::default(),
             memory,
             directory,
             seed: 1,
-            canary: Canary::none(),
+            fault_injection: MembershipFaultInjection::none(),
         }))
     }
 
     /// Handles an input; returns the messages that are then sent to node `to`.
-    fn tell(&mut self, input: Input, to: u8) -> Vec<ClusterMessage> {
+    fn tell(&mut self, input: MembershipInput, to: u8) -> Vec<ClusterMessage> {
         let mut out = Outbox::new();
         self.0.handle(Now::default(), input, &mut out);
         let said = out.drain().filter_map(|output| match output {
-            Output::Send { to: receiver, message } if receiver == node(to) => Some(message),
+            MembershipOutput::Send { to: receiver, message } if receiver == node(to) => {
+                Some(message)
+            }
             _ => None,
         });
         said.collect()
@@ -71,15 +76,15 @@ impl Bench {
 
     fn up(&mut self, number: u8) -> Vec<ClusterMessage> {
         let (node, addresses) = (node(number), vec![address(number % 10)]);
-        self.tell(Input::Up { node, addresses, cluster: None }, number)
+        self.tell(MembershipInput::Up { node, addresses, cluster: None }, number)
     }
 
     fn says(&mut self, number: u8, message: ClusterMessage) -> Vec<ClusterMessage> {
         let from = node(number);
-        self.tell(Input::Message { from, message, waited: Duration::ZERO }, number)
+        self.tell(MembershipInput::Message { from, message, waited: Duration::ZERO }, number)
     }
 
-    fn calls(&mut self, number: u8, settings: Settings) -> Vec<ClusterMessage> {
+    fn calls(&mut self, number: u8, settings: ComparedSettings) -> Vec<ClusterMessage> {
         let what = InitAnswer::Member(CLUSTER);
         self.says(number, ClusterMessage::InitJoinAnswer { what, settings })
     }
@@ -96,24 +101,24 @@ fn refusal_of_an_unproven_peer_is_ignored() {
         bench.tell(input, 2);
         bench.0.stopped()
     };
-    assert_eq!(stopped(Input::Tick), None);
-    let stranger = Input::Quarantined(node(2).peer);
+    assert_eq!(stopped(MembershipInput::Tick), None);
+    let stranger = MembershipInput::Quarantined(node(2).peer);
     assert_eq!(stopped(stranger.clone()), None, "it has not proved that it knows the secret");
     let (node, addresses) = (node(2), vec![address(2)]);
-    assert_eq!(stopped(Input::Up { node, addresses, cluster: None }), None);
-    assert_eq!(stopped(Input::Closed(node)), None);
+    assert_eq!(stopped(MembershipInput::Up { node, addresses, cluster: None }), None);
+    assert_eq!(stopped(MembershipInput::Closed(node)), None);
     assert_eq!(stopped(stranger), Some(StopReason::Removed), "it was connected before");
 }
 
 #[test]
 fn invitation_of_a_compatible_member_is_accepted() {
     let mut bench = Bench::new(Memory::default());
-    assert!(bench.calls(4, Settings::default()).is_empty(), "it is not connected");
+    assert!(bench.calls(4, ComparedSettings::default()).is_empty(), "it is not connected");
     bench.up(4);
     let must = vec![("lanes".to_owned(), "other".to_owned())];
-    let others = Settings { must, ..Settings::default() };
+    let others = ComparedSettings { must, ..ComparedSettings::default() };
     assert!(bench.calls(4, others).is_empty());
-    assert!(joins(&bench.calls(4, Settings::default())));
+    assert!(joins(&bench.calls(4, ComparedSettings::default())));
     let gossip = foundation(CLUSTER, &[4, 1]).gossip;
     bench.says(5, ClusterMessage::Welcome { gossip: gossip.clone() });
     assert!(bench.0.gossip().is_none(), "node 5 was not asked");
@@ -126,7 +131,7 @@ fn invitation_of_another_cluster_is_ignored() {
     let memory = Memory { cluster: Some(ClusterId(8)), ..Memory::default() };
     let mut bench = Bench::new(memory);
     bench.up(4);
-    assert!(bench.calls(4, Settings::default()).is_empty());
+    assert!(bench.calls(4, ComparedSettings::default()).is_empty());
     let gossip = foundation(CLUSTER, &[4, 1]).gossip;
     bench.says(4, ClusterMessage::Welcome { gossip });
     assert!(bench.0.gossip().is_none());
@@ -148,11 +153,11 @@ fn inviting_nodes_do_not_displace_seeds() {
     let mut bench = Bench::new(Memory::default());
     for number in 10..250 {
         let (node, addresses) = (node(number), vec![address(number)]);
-        bench.tell(Input::Up { node, addresses, cluster: None }, number);
+        bench.tell(MembershipInput::Up { node, addresses, cluster: None }, number);
         bench.says(number, ClusterMessage::GossipStatus(foundation(CLUSTER, &[4]).gossip.status()));
     }
     bench.up(2);
-    assert!(joins(&bench.calls(2, Settings::default())));
+    assert!(joins(&bench.calls(2, ComparedSettings::default())));
     let gossip = foundation(CLUSTER, &[2, 1]).gossip;
     bench.says(2, ClusterMessage::Welcome { gossip });
     assert!(bench.0.gossip().is_some());
@@ -189,13 +194,13 @@ fn foundation_is_stored_and_sent_to_its_founders() {
     let entered = |memory: Memory| {
         let mut bench = Bench::new(memory);
         bench.up(2);
-        bench.calls(2, Settings::default());
+        bench.calls(2, ComparedSettings::default());
         let mut out = Outbox::new();
         let message = ClusterMessage::Welcome { gossip: foundation(CLUSTER, &[2, 1]).gossip };
-        let welcome = Input::Message { from: node(2), message, waited: Duration::ZERO };
+        let welcome = MembershipInput::Message { from: node(2), message, waited: Duration::ZERO };
         bench.0.handle(Now::default(), welcome, &mut out);
         let written = out.drain().find_map(|output| match output {
-            Output::Persist(memory) => Some(memory),
+            MembershipOutput::Persist(memory) => Some(memory),
             _ => None,
         });
         written.expect("the cluster is stored")
@@ -209,7 +214,7 @@ fn foundation_is_stored_and_sent_to_its_founders() {
     let mut is_told = |number: u8| {
         bench.up(number);
         let seeds = [1, 2, 3].map(address).into_iter().collect();
-        let (member, settings) = (Box::new(member(number)), Settings::default());
+        let (member, settings) = (Box::new(member(number)), ComparedSettings::default());
         let asks = ClusterMessage::InitJoin { member, settings, seeds, cluster: None };
         let said = bench.says(number, asks);
         said.iter().any(|message| matches!(message, ClusterMessage::Founded(_)))
@@ -242,20 +247,20 @@ fn restarted_founders_without_quorum_are_lost() {
 fn sole_evidence_yields_to_a_member_that_answers() {
     let first = EpochId { generation: 5, number: 3 };
     let epoch = Epoch::founding(first, vec![ReplicaId::new(77)], EpochSettings::default());
-    let sole = Some(Sole { epoch: epoch.expect("one").into(), directory: 4 });
+    let sole = Some(SoleMemberEvidence { epoch: epoch.expect("one").into(), directory: 4 });
     let memory = || Memory { cluster: Some(CLUSTER), sole: sole.clone(), ..Memory::default() };
     let founds = |bench: &mut Bench, until: u64| {
         let mut out = Outbox::new();
         for seconds in 0..=until {
             let mono = Now::default().mono + Duration::from_secs(seconds);
-            bench.0.handle(Now { mono, ..Now::default() }, Input::Tick, &mut out);
-            bench.0.handle(Now { mono, ..Now::default() }, Input::Persisted, &mut out);
+            bench.0.handle(Now { mono, ..Now::default() }, MembershipInput::Tick, &mut out);
+            bench.0.handle(Now { mono, ..Now::default() }, MembershipInput::Persisted, &mut out);
         }
-        out.drain().any(|output| matches!(output, Output::Found(_)))
+        out.drain().any(|output| matches!(output, MembershipOutput::Found(_)))
     };
     let mut answered = Bench::on(Some(4), memory());
     answered.up(2);
-    let said = answered.calls(2, Settings::default());
+    let said = answered.calls(2, ComparedSettings::default());
     assert!(said.iter().any(|message| matches!(message, ClusterMessage::Join { .. })), "{said:?}");
     assert!(!founds(&mut answered, 120));
     assert!(founds(&mut Bench::on(Some(4), memory()), 2), "no node answers");

@@ -4,9 +4,9 @@
 //! successor holds the lock of the same data directory, the successor may decide the next
 //! configuration alone: itself, without its predecessor. Three rules keep that safe.
 //!
-//! - *Sole evidence*: [`Sole`] is on disk only while no configuration with other members can exist.
+//! - *Sole evidence*: [`SoleMemberEvidence`] is on disk only while no configuration with other members can exist.
 //!   It is written when a configuration of this node alone is installed, and removed durably before
-//!   the node proposes one with others (`Core::is_ready_for_others`). A crash in between leaves a
+//!   the node proposes one with others (`MembershipCore::is_ready_for_others`). A crash in between leaves a
 //!   node that waits, never a second cluster.
 //! - *Same directory*: the evidence names the inode of the directory's lock. A copied or restored
 //!   directory has another one, so two copies do not both resume; an operator decides
@@ -27,9 +27,9 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::NodeId;
 use ostraca_ddata::replicator::epoch::EpochId;
 
-use super::port::{Doubt, Memory, Notice, Sole};
-use super::searching::lease_settings;
-use super::{Core, Out};
+use super::cluster_search::lease_settings;
+use super::port::{Memory, OperatorNotice, ResumeRefusal, SoleMemberEvidence};
+use super::{MembershipCore, MembershipOutbox};
 use crate::cluster::gossip::{ClusterId, Gossip};
 use crate::cluster::wire::Foundation;
 
@@ -50,7 +50,7 @@ pub(super) fn completed(memory: Memory, me: NodeId, directory: Option<u64>) -> M
         return memory;
     }
     let cluster = Some(foundation.gossip.cluster());
-    let sole = Some(Sole { epoch: foundation.epoch.clone(), directory });
+    let sole = Some(SoleMemberEvidence { epoch: foundation.epoch.clone(), directory });
     Memory { cluster, sole, founding: None, ..memory }
 }
 
@@ -58,9 +58,9 @@ pub(super) fn completed(memory: Memory, me: NodeId, directory: Option<u64>) -> M
 #[derive(Debug)]
 pub(super) struct Succession {
     cluster: ClusterId,
-    sole: Sole,
+    sole: SoleMemberEvidence,
     due: Instant,
-    doubt: Option<Doubt>,
+    doubt: Option<ResumeRefusal>,
     /// An operator ordered to resume; doubts are ignored.
     is_ordered: bool,
     /// The configuration to resume with, and the number of the write that makes it durable.
@@ -69,20 +69,24 @@ pub(super) struct Succession {
 
 impl Succession {
     /// `None` if this node was not the only member.
-    pub(super) fn new(core: &mut Core, now: Now, out: &mut Out) -> Option<Self> {
+    pub(super) fn new(
+        core: &mut MembershipCore,
+        now: Now,
+        out: &mut MembershipOutbox,
+    ) -> Option<Self> {
         let (cluster, sole) = (core.memory.cluster?, core.memory.sole.clone()?);
         let directory = core.directory?;
         let due = now.mono + ASK_FOR;
         let mut succession =
             Self { cluster, due, doubt: None, is_ordered: false, prepared: None, sole };
         if succession.sole.directory != directory {
-            succession.doubt(core, now, Doubt::Copied, out);
+            succession.doubt(core, now, ResumeRefusal::Copied, out);
         }
         Some(succession)
     }
 
     /// The evidence with the configuration that would be replaced.
-    pub(super) const fn sole(&self) -> &Sole {
+    pub(super) const fn sole(&self) -> &SoleMemberEvidence {
         &self.sole
     }
 
@@ -97,11 +101,17 @@ impl Succession {
     }
 
     /// Records a reason not to resume automatically.
-    pub(super) fn doubt(&mut self, core: &mut Core, now: Now, because: Doubt, out: &mut Out) {
+    pub(super) fn doubt(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        because: ResumeRefusal,
+        out: &mut MembershipOutbox,
+    ) {
         if !self.is_ordered {
             self.doubt = Some(because);
             self.prepared = None;
-            core.say(now, Notice::NotResumed { cluster: self.cluster, because }, out);
+            core.say(now, OperatorNotice::NotResumed { cluster: self.cluster, because }, out);
         }
     }
 
@@ -118,7 +128,12 @@ impl Succession {
     }
 
     /// The foundation to resume with, once it is due and durable.
-    pub(super) fn go_on(&mut self, core: &mut Core, now: Now, out: &mut Out) -> Option<Foundation> {
+    pub(super) fn go_on(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        out: &mut MembershipOutbox,
+    ) -> Option<Foundation> {
         if let Some((ordered, foundation)) = &self.prepared {
             return (core.durable >= *ordered).then(|| foundation.clone());
         }
@@ -127,29 +142,33 @@ impl Succession {
         }
         let foundation = self.foundation(core, now)?;
         let directory = core.directory?;
-        core.memory.sole = Some(Sole { epoch: foundation.epoch.clone(), directory });
+        core.memory.sole = Some(SoleMemberEvidence { epoch: foundation.epoch.clone(), directory });
         core.persist(out);
         self.prepared = Some((core.ordered, foundation));
         None
     }
 
-    fn foundation(&self, core: &Core, now: Now) -> Option<Foundation> {
+    fn foundation(&self, core: &MembershipCore, now: Now) -> Option<Foundation> {
         let (me, wall) = (core.me.incarnation, now.wall.as_millis());
         let epoch = self.sole.epoch.succeeded(me, lease_settings(core), wall).ok()?;
         let mut member = core.member();
         member.since = 1;
         let mut gossip = Gossip::found(self.cluster, member).ok()?;
-        gossip.promote(me, &super::deciding::ages(&epoch));
+        gossip.promote(me, &super::configuration_proposals::ages(&epoch));
         Some(Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) })
     }
 
     /// The reason why the node does not resume automatically.
-    pub(super) fn doubts(&self) -> Option<Notice> {
-        self.doubt.map(|because| Notice::NotResumed { cluster: self.cluster, because })
+    pub(super) fn doubts(&self) -> Option<OperatorNotice> {
+        self.doubt.map(|because| OperatorNotice::NotResumed { cluster: self.cluster, because })
     }
 
     /// The notice about the resumed cluster.
-    pub(super) fn notice(&self, configuration: EpochId) -> Notice {
-        Notice::Resumed { cluster: self.cluster, before: self.sole.epoch.id(), configuration }
+    pub(super) fn notice(&self, configuration: EpochId) -> OperatorNotice {
+        OperatorNotice::Resumed {
+            cluster: self.cluster,
+            before: self.sole.epoch.id(),
+            configuration,
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! [`Singleton`] runs on every node that may host the instance or is asked about it; [`Proxy`]
 //! finds the instance from any node. Neither depends on a clock, a socket, or the work of the
 //! instance. The caller ensures that the instance begins a message only while the hosting lease is
-//! valid ([`Holder::serves`](super::lease::Holder::serves)).
+//! valid ([`LeaseHolder::serves`](super::lease::LeaseHolder::serves)).
 //!
 //! # Why there are never two instances
 //! Between each two nodes there is one *right*, which the older node holds at first. A node may
@@ -30,7 +30,7 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use serde::{Deserialize, Serialize};
 
 pub use self::proxy::{Proxy, ProxyInput, ProxyOutput, ProxyStats};
-use super::bug::{Bug, Canary};
+use super::fault_injection::{MembershipFault, MembershipFaultInjection};
 
 /// Messages about one singleton; the caller adds its name. A node that is asked about an unknown
 /// singleton creates a machine in which it is not a candidate, and keeps it.
@@ -79,10 +79,10 @@ pub enum Candidacy {
     NotNow,
 }
 
-/// A member of the installed configuration, or one that [`Departures`](super::lease::Departures)
+/// A member of the installed configuration, or one that [`DepartedMembers`](super::lease::DepartedMembers)
 /// still counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct SingletonMember {
     /// Incarnation of the member.
     pub id: ReplicaId,
     /// Whether it is a candidate.
@@ -95,7 +95,7 @@ pub enum SingletonInput {
     /// A deadline may have passed.
     Tick,
     /// The members of the installed configuration, including this node, oldest first.
-    Members(Vec<Peer>),
+    Members(Vec<SingletonMember>),
     /// A message of a peer.
     Message {
         /// Incarnation of the sender.
@@ -131,7 +131,7 @@ pub enum SingletonOutput {
 
 /// State of the instance on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Running {
+pub enum SingletonState {
     /// It does not run here.
     No,
     /// It runs on this node.
@@ -174,10 +174,10 @@ pub struct Singleton {
     me: ReplicaId,
     /// Time between two requests.
     retry: Duration,
-    canary: Canary,
-    members: Vec<Peer>, // oldest first; ≤ members of the configuration and departed ones
+    fault_injection: MembershipFaultInjection,
+    members: Vec<SingletonMember>, // oldest first; ≤ members of the configuration and departed ones
     rights: BTreeMap<ReplicaId, Right>, // ≤ members
-    running: Running,
+    running: SingletonState,
     leased: bool,
     preparing: bool,
     number: u64,
@@ -187,16 +187,20 @@ pub struct Singleton {
 
 impl Singleton {
     /// Creates the machine of incarnation `me`, which repeats requests after `retry` (recommended:
-    /// 1 s). `canary` injects faults in tests; otherwise pass [`Canary::none`].
+    /// 1 s). `fault_injection` injects faults in tests; otherwise pass [`MembershipFaultInjection::none`].
     #[must_use]
-    pub const fn new(me: ReplicaId, retry: Duration, canary: Canary) -> Self {
+    pub const fn new(
+        me: ReplicaId,
+        retry: Duration,
+        fault_injection: MembershipFaultInjection,
+    ) -> Self {
         Self {
             me,
             retry,
-            canary,
+            fault_injection,
             members: Vec::new(),
             rights: BTreeMap::new(),
-            running: Running::No,
+            running: SingletonState::No,
             leased: false,
             preparing: false,
             number: 0,
@@ -207,7 +211,7 @@ impl Singleton {
 
     /// State of the instance on this node.
     #[must_use]
-    pub const fn running(&self) -> Running {
+    pub const fn running(&self) -> SingletonState {
         self.running
     }
 
@@ -223,7 +227,8 @@ impl Singleton {
     }
 
     fn is_candidate(&self) -> bool {
-        let candidate = |peer: &Peer| peer.id == self.me && peer.candidacy == Candidacy::Candidate;
+        let candidate =
+            |peer: &SingletonMember| peer.id == self.me && peer.candidacy == Candidacy::Candidate;
         self.members.iter().any(candidate)
     }
 
@@ -231,7 +236,7 @@ impl Singleton {
         oldest(&self.members) == Some(self.me)
     }
 
-    fn on_members(&mut self, now: Now, members: Vec<Peer>) {
+    fn on_members(&mut self, now: Now, members: Vec<SingletonMember>) {
         if self.members != members {
             self.retry_at = Some(now.mono); // a member that refused by another view may agree now
         }
@@ -261,13 +266,14 @@ impl Singleton {
                 self.asked_by(from, out);
             }
             M::HandOverDone { number } => {
-                if right.asked == Some(number) || self.canary.has(Bug::AnyDone) {
+                if right.asked == Some(number) || self.fault_injection.has(MembershipFault::AnyDone)
+                {
                     (right.mine, right.asked) = (true, None);
                 } else {
                     self.stats.stale += 1;
                 }
             }
-            M::Identify if self.running == Running::Yes => send(from, M::Here, out),
+            M::Identify if self.running == SingletonState::Yes => send(from, M::Here, out),
             // For the proxy, or without effect: this node's request is repeated until it is
             // answered.
             M::HandOverInProgress { .. } | M::Identify | M::Here | M::Gone => {}
@@ -280,15 +286,17 @@ impl Singleton {
     }
 
     fn asked_by(&mut self, from: ReplicaId, out: &mut Outbox<SingletonOutput>) {
-        if self.keeps(from) || (self.preparing && self.running == Running::Yes) {
+        if self.keeps(from) || (self.preparing && self.running == SingletonState::Yes) {
             self.stats.kept += 1;
             self.forget_wish(from);
             return;
         }
-        if self.running == Running::Yes {
+        if self.running == SingletonState::Yes {
             self.stop(out);
         }
-        if self.running == Running::Stopping && !self.canary.has(Bug::DoneBeforeStopped) {
+        if self.running == SingletonState::Stopping
+            && !self.fault_injection.has(MembershipFault::DoneBeforeStopped)
+        {
             let number = self.rights.get(&from).and_then(|right| right.wanted);
             let answer = number.map(|number| SingletonMessage::HandOverInProgress { number });
             answer.into_iter().for_each(|answer| send(from, answer, out));
@@ -315,23 +323,23 @@ impl Singleton {
 
     fn stopped(&mut self, out: &mut Outbox<SingletonOutput>) {
         match self.running {
-            Running::Yes => {
-                self.running = Running::Finished;
+            SingletonState::Yes => {
+                self.running = SingletonState::Finished;
                 self.say_to_all(SingletonMessage::Gone, out);
             }
-            Running::Stopping => {
-                self.running = Running::No;
+            SingletonState::Stopping => {
+                self.running = SingletonState::No;
                 let wishes = self.rights.iter().filter(|(_, right)| right.wanted.is_some());
                 for id in wishes.map(|(id, _)| *id).collect::<Vec<_>>() {
                     self.asked_by(id, out);
                 }
             }
-            Running::No | Running::Finished => {}
+            SingletonState::No | SingletonState::Finished => {}
         }
     }
 
     fn stop(&mut self, out: &mut Outbox<SingletonOutput>) {
-        self.running = Running::Stopping;
+        self.running = SingletonState::Stopping;
         out.push(SingletonOutput::Stop);
         self.say_to_all(SingletonMessage::Gone, out);
     }
@@ -342,14 +350,14 @@ impl Singleton {
 
     /// Stops, requests rights and starts the instance, as the present facts require.
     fn follow(&mut self, now: Now, out: &mut Outbox<SingletonOutput>) {
-        if self.running == Running::Yes && !(self.leased && self.is_candidate()) {
+        if self.running == SingletonState::Yes && !(self.leased && self.is_candidate()) {
             self.stop(out);
         }
-        if self.running == Running::Finished && !self.is_candidate() {
-            self.running = Running::No;
+        if self.running == SingletonState::Finished && !self.is_candidate() {
+            self.running = SingletonState::No;
         }
         if self.may_start() {
-            self.running = Running::Yes;
+            self.running = SingletonState::Yes;
             self.stats.started += 1;
             out.push(SingletonOutput::Start);
             self.say_to_all(SingletonMessage::Here, out);
@@ -365,13 +373,14 @@ impl Singleton {
     }
 
     fn may_start(&self) -> bool {
-        let idle = self.running == Running::No && self.leased && !self.preparing;
+        let idle = self.running == SingletonState::No && self.leased && !self.preparing;
         if !idle || !self.is_oldest() {
             return false;
         }
         let asked = self.members.iter().filter(|peer| peer.candidacy != Candidacy::Never);
-        let mine = |peer: &Peer| self.rights.get(&peer.id).is_none_or(|right| right.mine);
-        if self.canary.has(Bug::OnlyTheNextOlder) {
+        let mine =
+            |peer: &SingletonMember| self.rights.get(&peer.id).is_none_or(|right| right.mine);
+        if self.fault_injection.has(MembershipFault::OnlyTheNextOlder) {
             let older = asked.take_while(|peer| peer.id != self.me);
             return older.last().is_none_or(mine);
         }
@@ -381,7 +390,7 @@ impl Singleton {
 
     /// Requests every missing right, except from older candidates, which hold it legitimately.
     fn ask(&mut self, due: bool, out: &mut Outbox<SingletonOutput>) {
-        let wants = self.is_candidate() && !self.preparing && self.running == Running::No;
+        let wants = self.is_candidate() && !self.preparing && self.running == SingletonState::No;
         let oldest = self.is_oldest();
         for peer in &self.members {
             let Some(right) = self.rights.get_mut(&peer.id) else { continue };
@@ -406,7 +415,7 @@ impl Singleton {
 }
 
 /// The oldest candidate, if there is one.
-fn oldest(members: &[Peer]) -> Option<ReplicaId> {
+fn oldest(members: &[SingletonMember]) -> Option<ReplicaId> {
     members.iter().find(|peer| peer.candidacy == Candidacy::Candidate).map(|peer| peer.id)
 }
 

@@ -9,7 +9,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 
-use super::{Candidacy, Peer, SingletonMessage, oldest};
+use super::{Candidacy, SingletonMember, SingletonMessage, oldest};
 
 /// Input of a [`Proxy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum ProxyInput {
     /// A deadline may have passed.
     Tick,
     /// The members, oldest first, as for [`Singleton`](super::Singleton).
-    Members(Vec<Peer>),
+    Members(Vec<SingletonMember>),
     /// A message of a user for the singleton.
     Send(Bytes),
     /// A message about the location of the instance; other messages are for the machine.
@@ -84,7 +84,7 @@ pub struct Proxy {
     /// no instance is known.
     buffer_size: usize,
     retry: Duration,
-    members: Vec<Peer>,
+    members: Vec<SingletonMember>,
     target: Option<ReplicaId>,
     returned: VecDeque<Bytes>, // with `buffer` ≤ buffer_size
     buffer: VecDeque<Bytes>,
@@ -218,19 +218,19 @@ mod tests {
         ReplicaId::new(id)
     }
 
-    fn peers(candidacies: &[(u64, Candidacy)]) -> Vec<Peer> {
+    fn peers(candidacies: &[(u64, Candidacy)]) -> Vec<SingletonMember> {
         candidacies
             .iter()
-            .map(|(of, candidacy)| Peer { id: id(*of), candidacy: *candidacy })
+            .map(|(of, candidacy)| SingletonMember { id: id(*of), candidacy: *candidacy })
             .collect()
     }
 
-    struct Probe {
+    struct TestProbe {
         proxy: Proxy,
         out: Vec<ProxyOutput>,
     }
 
-    impl Probe {
+    impl TestProbe {
         fn new(buffer_size: usize) -> Self {
             let proxy = Proxy::new(buffer_size, Duration::from_secs(1));
             let mut probe = Self { proxy, out: Vec::new() };
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn messages_wait_for_the_instance_in_order() {
-        let mut probe = Probe::new(10);
+        let mut probe = TestProbe::new(10);
         probe.send("a");
         probe.send("b");
         assert!(probe.delivered(1).is_empty());
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn oldest_candidate_is_asked_until_it_answers() {
-        let mut probe = Probe::new(10);
+        let mut probe = TestProbe::new(10);
         assert_eq!(probe.identified(), [id(1)]);
         probe.tell(s(0), ProxyInput::Tick);
         assert_eq!(probe.identified().len(), 1);
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn full_buffer_drops_the_oldest_message() {
-        let mut probe = Probe::new(2);
+        let mut probe = TestProbe::new(2);
         for text in ["a", "b", "c"] {
             probe.send(text);
         }
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn buffer_of_size_zero_drops_messages() {
-        let mut probe = Probe::new(0);
+        let mut probe = TestProbe::new(0);
         probe.send("a");
         assert_eq!(probe.proxy.stats().dropped, 1);
         probe.says(1, SingletonMessage::Here);
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn next_candidate_is_asked_when_the_oldest_leaves() {
-        let mut probe = Probe::new(10);
+        let mut probe = TestProbe::new(10);
         probe.says(1, SingletonMessage::Here);
         probe.members(&[(1, Candidacy::NotNow), (2, Candidacy::Candidate)]);
         probe.send("a");
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn denial_is_accepted_except_from_the_oldest() {
-        let mut probe = Probe::new(10);
+        let mut probe = TestProbe::new(10);
         probe.says(2, SingletonMessage::Here);
         probe.tell(s(0), ProxyInput::Denied { from: id(1) });
         assert_eq!(probe.proxy.target(), Some(id(2)), "it was not the target");
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn stopped_instance_gets_no_messages() {
-        let mut probe = Probe::new(10);
+        let mut probe = TestProbe::new(10);
         probe.says(1, SingletonMessage::Here);
         probe.says(2, SingletonMessage::Gone);
         assert_eq!(probe.proxy.target(), Some(id(1)), "another node's Gone has no effect");
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn returned_messages_precede_later_ones() {
-        let mut probe = Probe::new(10);
+        let mut probe = TestProbe::new(10);
         probe.says(1, SingletonMessage::Here);
         for text in ["a", "b"] {
             probe.send(text);
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn non_member_cannot_claim_the_instance() {
-        let mut probe = Probe::new(10);
+        let mut probe = TestProbe::new(10);
         probe.says(9, SingletonMessage::Here);
         assert_eq!(probe.proxy.target(), None);
     }

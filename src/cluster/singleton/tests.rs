@@ -39,7 +39,7 @@ impl World {
     }
 
     fn join(&mut self, node: u64) {
-        self.nodes.insert(node, Singleton::new(id(node), RETRY, Canary::none()));
+        self.nodes.insert(node, Singleton::new(id(node), RETRY, MembershipFaultInjection::none()));
         self.tell(node, SingletonInput::LeaseHeld);
     }
 
@@ -58,13 +58,15 @@ impl World {
                 SingletonOutput::Stop => self.stopping.push(node),
             }
         }
-        let running = self.nodes.values().filter(|one| one.running() != Running::No);
-        let running = running.filter(|one| one.running() != Running::Finished).count();
+        let running = self.nodes.values().filter(|one| one.running() != SingletonState::No);
+        let running = running.filter(|one| one.running() != SingletonState::Finished).count();
         assert!(running <= 1, "two at once: {:?}", self.history);
     }
 
     fn sees(&mut self, node: u64, view: &[(u64, Candidacy)]) {
-        let peers = view.iter().map(|(of, candidacy)| Peer { id: id(*of), candidacy: *candidacy });
+        let peers = view
+            .iter()
+            .map(|(of, candidacy)| SingletonMember { id: id(*of), candidacy: *candidacy });
         self.tell(node, SingletonInput::Members(peers.collect()));
     }
 
@@ -101,7 +103,7 @@ impl World {
     }
 
     fn running(&self) -> Vec<u64> {
-        let yes = |(_, one): &(&u64, &Singleton)| one.running() == Running::Yes;
+        let yes = |(_, one): &(&u64, &Singleton)| one.running() == SingletonState::Yes;
         self.nodes.iter().filter(yes).map(|(node, _)| *node).collect()
     }
 }
@@ -135,7 +137,7 @@ fn older_unknown_member_is_asked_first() {
 fn instance_needs_a_lease() {
     let mut world = World::new(&THREE);
     world.tell(1, SingletonInput::LeaseOver);
-    assert_eq!(world.nodes[&1].running(), Running::Stopping);
+    assert_eq!(world.nodes[&1].running(), SingletonState::Stopping);
     world.stops(1);
     assert!(world.running().is_empty());
     world.tell(1, SingletonInput::LeaseHeld);
@@ -148,7 +150,7 @@ fn leaving_oldest_hands_over_after_its_stop() {
     world.all_see(&[(1, NotNow), (2, Candidate), (3, Candidate)]);
     world.flow();
     assert!(world.running().is_empty(), "the old instance is stopping");
-    assert_eq!(world.nodes[&1].running(), Running::Stopping);
+    assert_eq!(world.nodes[&1].running(), SingletonState::Stopping);
     world.stops(1);
     world.flow();
     assert_eq!(world.history, [(1, true), (1, false), (2, true)]);
@@ -301,7 +303,7 @@ fn full_shutdown_freezes_starts_and_handovers() {
 fn removed_node_stops_without_handover() {
     let mut world = World::new(&THREE);
     world.sees(1, &[(2, Candidate), (3, Candidate)]);
-    assert_eq!(world.nodes[&1].running(), Running::Stopping);
+    assert_eq!(world.nodes[&1].running(), SingletonState::Stopping);
 }
 
 #[test]

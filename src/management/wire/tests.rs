@@ -3,7 +3,7 @@
 
 use super::*;
 
-fn packed(item: &Item) -> Packed {
+fn packed(item: &MsgpackValue) -> Packed {
     Packed::new(item).expect("it has a form")
 }
 
@@ -11,40 +11,40 @@ fn text(text: &str) -> String {
     text.to_owned()
 }
 
-fn requests() -> Vec<Request> {
-    let level = Level::Majority { within_ms: 3_000 };
-    let value = packed(&Item::Text(text("on")));
+fn requests() -> Vec<AdminRequest> {
+    let level = ConsistencyLevel::Majority { within_ms: 3_000 };
+    let value = packed(&MsgpackValue::Text(text("on")));
     vec![
-        Request::Members,
-        Request::Shards { entity_type: text("cart"), within_ms: 5 },
-        Request::Get { key: text("k"), level: Level::Local },
-        Request::Explain {
+        AdminRequest::Members,
+        AdminRequest::Shards { entity_type: text("cart"), within_ms: 5 },
+        AdminRequest::Get { key: text("k"), level: ConsistencyLevel::Local },
+        AdminRequest::Explain {
             entity_type: text("cart"),
-            about: About::Entity(text("e")),
+            about: ExplainSubject::Entity(text("e")),
             within_ms: 5,
         },
-        Request::Set { key: text("k"), value, level },
-        Request::Watch { key: text("k") },
-        Request::Keys { prefix: text("a"), after: None, limit: 7 },
-        Request::Delete { key: text("k"), level: Level::Local },
-        Request::Leave { node: None },
-        Request::Down { node: text("n") },
-        Request::PrepareForShutdown,
-        Request::Drain { undo: false, within_ms: 5 },
-        Request::StopShards { entity_type: text("t"), shards: vec![7], within_ms: 5 },
-        Request::Rebalance { entity_type: text("t") },
-        Request::Health { within_ms: 5 },
+        AdminRequest::Set { key: text("k"), value, level },
+        AdminRequest::Watch { key: text("k") },
+        AdminRequest::Keys { prefix: text("a"), after: None, limit: 7 },
+        AdminRequest::Delete { key: text("k"), level: ConsistencyLevel::Local },
+        AdminRequest::Leave { node: None },
+        AdminRequest::Down { node: text("n") },
+        AdminRequest::PrepareForShutdown,
+        AdminRequest::Drain { undo: false, within_ms: 5 },
+        AdminRequest::StopShards { entity_type: text("t"), shards: vec![7], within_ms: 5 },
+        AdminRequest::Rebalance { entity_type: text("t") },
+        AdminRequest::Health { within_ms: 5 },
     ]
 }
 
-fn answers() -> Vec<Answer> {
-    let all = [Item::Integer(1), Item::Nil].each_ref().map(packed).to_vec();
-    let entry = (packed(&Item::Bool(true)), Content::Count(text("-7")));
-    let held = |shape: &str, content: Content| {
-        Answer::Value(Some(Data { shape: text(shape), content: Verbatim::of(&content) }))
+fn answers() -> Vec<AdminResponse> {
+    let all = [MsgpackValue::Integer(1), MsgpackValue::Nil].each_ref().map(packed).to_vec();
+    let entry = (packed(&MsgpackValue::Bool(true)), ValueContent::Count(text("-7")));
+    let held = |shape: &str, content: ValueContent| {
+        AdminResponse::Value(Some(Data { shape: text(shape), content: Verbatim::of(&content) }))
     };
-    let refusal = Refusal { why: Why::WrongType, text: text("no") };
-    let region = Region { node: text("n"), address: text("/a"), shards: vec![(3, 9)] };
+    let refusal = RequestRefusal { why: RefusalReason::WrongType, text: text("no") };
+    let region = RegionInfo { node: text("n"), address: text("/a"), shards: vec![(3, 9)] };
     let health = Health {
         node: text("n"),
         cluster: Some(text("c")),
@@ -54,28 +54,35 @@ fn answers() -> Vec<Answer> {
     };
     let shards = Shards { entity_type: text("t"), regions: vec![region], ..Shards::default() };
     vec![
-        Answer::Members(members()),
-        Answer::Shards(shards),
-        Answer::Value(None),
-        Answer::Explained(Explained { text: text("why"), detail: packed(&Item::Nil) }),
-        held("flag", Content::Flag(true)),
-        held("or-set", Content::Elements(all.clone())),
-        held("lww-register", Content::Register(None)),
-        held("mv-register", Content::Siblings(all)),
-        held("pn-counter-map", Content::Map(vec![entry])),
-        held("user/x", Content::User { bytes: 5 }),
-        Answer::Done,
-        Answer::Keys(vec![text("k")]),
-        Answer::Refused(refusal),
-        Answer::Ordered(MemberName { node: text("n"), address: text("/a") }),
-        Answer::Drained(Drained { node: text("n"), draining: true, shards: vec![(text("t"), 2)] }),
-        Answer::ShardsStopped(3),
-        Answer::Health(health),
+        AdminResponse::Members(members()),
+        AdminResponse::Shards(shards),
+        AdminResponse::Value(None),
+        AdminResponse::Explained(ExplainAnswer {
+            text: text("why"),
+            detail: packed(&MsgpackValue::Nil),
+        }),
+        held("flag", ValueContent::Flag(true)),
+        held("or-set", ValueContent::Elements(all.clone())),
+        held("lww-register", ValueContent::Register(None)),
+        held("mv-register", ValueContent::Siblings(all)),
+        held("pn-counter-map", ValueContent::Map(vec![entry])),
+        held("user/x", ValueContent::User { bytes: 5 }),
+        AdminResponse::Done,
+        AdminResponse::Keys(vec![text("k")]),
+        AdminResponse::Refused(refusal),
+        AdminResponse::Ordered(MemberName { node: text("n"), address: text("/a") }),
+        AdminResponse::Drained(DrainReport {
+            node: text("n"),
+            draining: true,
+            shards: vec![(text("t"), 2)],
+        }),
+        AdminResponse::ShardsStopped(3),
+        AdminResponse::Health(health),
     ]
 }
 
 fn members() -> Members {
-    let member = Member {
+    let member = MemberInfo {
         node: text("n"),
         peer: text("p"),
         address: text("/a"),
@@ -114,12 +121,12 @@ fn requests_and_answers_have_golden_bytes() {
     let mut found = Vec::new();
     for request in requests() {
         let bytes = encode(&request);
-        assert_eq!(decode::<Request>(&bytes).expect("it is one"), request);
+        assert_eq!(decode::<AdminRequest>(&bytes).expect("it is one"), request);
         found.push(readable(&bytes));
     }
     for answer in answers() {
         let bytes = encode(&answer);
-        assert_eq!(decode::<Answer>(&bytes).expect("it is one"), answer);
+        assert_eq!(decode::<AdminResponse>(&bytes).expect("it is one"), answer);
         found.push(readable(&bytes));
     }
     let golden: Vec<&str> = include_str!("golden.txt").lines().collect();
@@ -129,25 +136,27 @@ fn requests_and_answers_have_golden_bytes() {
 #[test]
 fn unknown_fields_are_skipped_and_missing_ones_default() {
     let later = b"\x81\xa5watch\x82\xa3key\xa1k\xa5since\x01";
-    assert_eq!(decode::<Request>(later).ok(), Some(Request::Watch { key: text("k") }));
+    assert_eq!(decode::<AdminRequest>(later).ok(), Some(AdminRequest::Watch { key: text("k") }));
     let unknown = b"\x81\xa5evict\x81\xa4node\xa1n";
-    assert!(decode::<Request>(unknown).is_err(), "the node refuses it, and goes on");
+    assert!(decode::<AdminRequest>(unknown).is_err(), "the node refuses it, and goes on");
     let reason = b"\x81\xa7refused\x82\xa3why\xa4moon\xa4text\xa2no";
-    let expected = Answer::Refused(Refusal { why: Why::Other, text: text("no") });
-    assert_eq!(decode::<Answer>(reason).ok(), Some(expected));
+    let expected =
+        AdminResponse::Refused(RequestRefusal { why: RefusalReason::Other, text: text("no") });
+    assert_eq!(decode::<AdminResponse>(reason).ok(), Some(expected));
     let earlier = b"\x81\xa7members\x81\xa2me\xa1n";
-    let expected = Answer::Members(Members { me: text("n"), ..Members::default() });
-    assert_eq!(decode::<Answer>(earlier).ok(), Some(expected));
+    let expected = AdminResponse::Members(Members { me: text("n"), ..Members::default() });
+    assert_eq!(decode::<AdminResponse>(earlier).ok(), Some(expected));
 }
 
 #[test]
 fn deepest_map_round_trips() {
-    let mut content = Content::Count(text("1"));
+    let mut content = ValueContent::Count(text("1"));
     for _ in 0..16 {
-        content = Content::Map(vec![(packed(&Item::Nil), content)]);
+        content = ValueContent::Map(vec![(packed(&MsgpackValue::Nil), content)]);
     }
-    let answer = Answer::Value(Some(Data { shape: text("deep"), content: Verbatim::of(&content) }));
-    assert_eq!(decode::<Answer>(&encode(&answer)).ok(), Some(answer));
+    let answer =
+        AdminResponse::Value(Some(Data { shape: text("deep"), content: Verbatim::of(&content) }));
+    assert_eq!(decode::<AdminResponse>(&encode(&answer)).ok(), Some(answer));
 }
 
 /// A stream that yields these bytes and then fails.

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use crate::net::swarm::{Line, Slot};
+use crate::net::swarm::{CountedSubstream, LimitSlot};
 
 /// An ordered byte stream to the other end. The transport does not interpret its bytes.
 ///
@@ -23,7 +23,7 @@ use crate::net::swarm::{Line, Slot};
 /// other end.
 #[derive(Debug)]
 pub struct ClientStream {
-    line: Line,
+    line: CountedSubstream,
     peer: PeerId,
     reading: EndSignal,
     writing: EndSignal,
@@ -35,23 +35,26 @@ pub struct ClientStream {
 #[derive(Debug)]
 pub(in crate::net) enum HeldResource {
     /// A slot out of the node's limit of clients.
-    Slot { _slot: Slot },
+    Slot { _slot: LimitSlot },
     /// The client's connection, which is closed when this sender is dropped.
     Connection { _in_use: oneshot::Sender<()> },
 }
 
 impl ClientStream {
     pub(in crate::net) fn new(
-        line: Line,
+        line: CountedSubstream,
         peer: PeerId,
         undrained_max: Duration,
         held: HeldResource,
-    ) -> (Self, Ends) {
+    ) -> (Self, StreamEndGuard) {
         let (reader, reading) = oneshot::channel();
         let (writer, writing) = oneshot::channel();
         let [reading, writing] = [reading, writing].map(|signal| EndSignal(Some(signal)));
         let stall = Stall { longest: undrained_max, since: None };
-        (Self { line, peer, reading, writing, stall, _held: held }, Ends([reader, writer]))
+        (
+            Self { line, peer, reading, writing, stall, _held: held },
+            StreamEndGuard([reader, writer]),
+        )
     }
 
     /// Peer id of the other end, as authenticated by the connection.
@@ -90,9 +93,9 @@ fn closed() -> io::Error {
 /// Ends a stream when it is dropped, because the connection itself may only end after the peer has
 /// answered.
 #[derive(Debug)]
-pub(in crate::net) struct Ends([oneshot::Sender<()>; 2]);
+pub(in crate::net) struct StreamEndGuard([oneshot::Sender<()>; 2]);
 
-impl Ends {
+impl StreamEndGuard {
     /// Whether the stream was dropped.
     pub(in crate::net) fn are_over(&self) -> bool {
         self.0.iter().all(oneshot::Sender::is_closed)

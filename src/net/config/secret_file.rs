@@ -76,7 +76,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
-    use super::super::{Config, Secret};
+    use super::super::{NetConfig, Secret};
     use super::*;
 
     fn file(mode: u32) -> (tempfile::TempDir, PathBuf) {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn load(path: PathBuf) -> Result<Vec<ReadableSecret>, SecretError> {
-        let mut config = Config { secret_file: Some(path), ..Config::default() };
+        let mut config = NetConfig { secret_file: Some(path), ..NetConfig::default() };
         let warnings = config.read_secret()?;
         assert_eq!(config.secret.expect("it is read").cluster(), [secret()]);
         Ok(warnings)
@@ -121,8 +121,8 @@ mod tests {
     #[test]
     fn secret_in_place_of_its_file_is_not_shown() {
         let misplaced = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
-        let in_place = Config { secret_file: Some(misplaced.into()), ..Config::default() };
-        let both = Config { secret: Some(secret().into()), ..in_place.clone() };
+        let in_place = NetConfig { secret_file: Some(misplaced.into()), ..NetConfig::default() };
+        let both = NetConfig { secret: Some(secret().into()), ..in_place.clone() };
         for mut config in [in_place, both] {
             let error = config.read_secret().expect_err("it is no file").to_string();
             assert!(!error.contains(&misplaced[..8]), "{error}");

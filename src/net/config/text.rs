@@ -13,7 +13,7 @@ use super::{Secret, Secrets};
 pub(super) mod lane_bytes {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::super::Limits;
+    use super::super::NetLimits;
 
     #[derive(Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
@@ -32,7 +32,7 @@ pub(super) mod lane_bytes {
 
     impl Default for LaneBytes {
         fn default() -> Self {
-            Limits::default().lane_bytes_max.into()
+            NetLimits::default().lane_bytes_max.into()
         }
     }
 
@@ -57,7 +57,7 @@ pub(super) mod back_off {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::super::Limits;
+    use super::super::NetLimits;
 
     #[derive(Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
@@ -70,7 +70,7 @@ pub(super) mod back_off {
 
     impl Default for BackOff {
         fn default() -> Self {
-            let (min, max) = Limits::default().back_off;
+            let (min, max) = NetLimits::default().back_off;
             Self { min, max }
         }
     }

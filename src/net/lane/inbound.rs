@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::names::Names;
 use super::sync::{Mutex, MutexGuard, Notify, watch};
-use crate::net::wire::Refusal;
+use crate::net::wire::LaneRefusal;
 
 /// Receiver's state of one lane from one incarnation. Clones share it.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ struct InboundShared {
     /// `None` while a [`Turn`] holds it.
     progress: Mutex<Option<LaneProgress>>,
     returned: Notify,
-    counters: Counters,
+    counters: InboundCounters,
 }
 
 /// Progress of the lane.
@@ -34,7 +34,7 @@ pub(super) struct LaneProgress {
 
 /// Counters that [`InboundStats`] reports.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct InboundCounters {
     pub(super) accepted: AtomicU64,
     pub(super) bytes: AtomicU64,
     pub(super) skipped: AtomicU64,
@@ -76,7 +76,7 @@ impl InboundLane {
             newest: watch::Sender::new(0),
             progress: Mutex::new(Some(LaneProgress::default())),
             returned: Notify::new(),
-            counters: Counters::default(),
+            counters: InboundCounters::default(),
         }))
     }
 
@@ -86,24 +86,24 @@ impl InboundLane {
     /// the generation) starts to count anew.
     ///
     /// # Errors
-    /// [`Refusal::Superseded`] if this generation or a later one had a turn, or comes while this
-    /// one waits; [`Refusal::Gap`] if messages before `first_unacknowledged` are missing here:
+    /// [`LaneRefusal::Superseded`] if this generation or a later one had a turn, or comes while this
+    /// one waits; [`LaneRefusal::Gap`] if messages before `first_unacknowledged` are missing here:
     /// neither side has them, so the sender must begin a new lane
     /// (docs/protocol/transport.md#a-gap-starts-a-new-lane).
     pub async fn take_over(
         &self,
         generation: u64,
         first_unacknowledged: u64,
-    ) -> Result<Turn, Refusal> {
+    ) -> Result<Turn, LaneRefusal> {
         let raised = self.0.newest.send_if_modified(|newest| {
             let later = generation > *newest;
             *newest = generation.max(*newest);
             later
         });
         if !raised {
-            return Err(Refusal::Superseded);
+            return Err(LaneRefusal::Superseded);
         }
-        let mut progress = self.progress_of(generation).await.ok_or(Refusal::Superseded)?;
+        let mut progress = self.progress_of(generation).await.ok_or(LaneRefusal::Superseded)?;
         let lane = generation >> 32;
         if lane > progress.lane {
             let accepted_ever = progress.accepted_ever;
@@ -112,7 +112,7 @@ impl InboundLane {
         let accepted = progress.accepted;
         let turn = Turn { lane: self.clone(), generation, progress };
         if first_unacknowledged > accepted.saturating_add(1) {
-            return Err(Refusal::Gap { accepted, first: first_unacknowledged });
+            return Err(LaneRefusal::Gap { accepted, first: first_unacknowledged });
         }
         Ok(turn)
     }
@@ -167,7 +167,7 @@ impl Turn {
         }
     }
 
-    pub(super) fn counters(&self) -> &Counters {
+    pub(super) fn counters(&self) -> &InboundCounters {
         &self.lane.0.counters
     }
 }

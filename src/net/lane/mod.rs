@@ -14,12 +14,12 @@
 //! [number](Lane::next_generation), at which the receiver starts to count anew.
 
 mod buffer;
-mod desk;
-mod handoff;
+mod combiner;
 pub mod inbound;
 mod names;
 mod outbound;
 pub mod reader;
+mod shared_outbound;
 #[cfg(test)]
 mod threads;
 pub mod writer;
@@ -30,12 +30,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::config::Limits;
-use super::frame::{NAME_BYTES_MAX, Violation};
+use super::config::NetLimits;
+use super::frame::{FrameViolation, NAME_BYTES_MAX};
 use super::wire::FIELDS_MAX;
-use super::{Class, NodeId};
-use handoff::Handoff;
+use super::{NodeId, TrafficClass};
 use outbound::{OutboundQueue, WriterStep};
+use shared_outbound::SharedOutboundQueue;
 use writer::InlineWrite;
 
 /// Synchronisation primitives of [`desk`], [`handoff`] and [`inbound`]. Tests compile these modules
@@ -86,7 +86,7 @@ pub enum SendError {
 
 /// How a writer or a reader ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum LaneEnd {
     /// All messages were acknowledged, and the lane was closed in order.
     #[error("the lane was finished in order")]
     Finished,
@@ -98,7 +98,7 @@ pub enum Ended {
     Broken(#[from] io::Error),
     /// The peer violated the protocol. This may happen again on the next connection.
     #[error("the peer violated the protocol")]
-    Violation(#[from] Violation),
+    Violation(#[from] FrameViolation),
 }
 
 /// Statistics of a lane.
@@ -135,10 +135,10 @@ pub struct Lane(Arc<LaneShared>);
 #[derive(Debug)]
 struct LaneShared {
     to: NodeId,
-    class: Class,
+    class: TrafficClass,
     number: u32,
     substreams: AtomicU32,
-    handoff: Handoff,
+    handoff: SharedOutboundQueue,
     inline_writer: Mutex<InlineWriter>,
 }
 
@@ -156,15 +156,15 @@ impl std::fmt::Debug for InlineWriter {
 }
 
 impl Lane {
-    /// Creates a lane that buffers at most [`Limits::lane_bytes_max`] bytes for this class.
+    /// Creates a lane that buffers at most [`NetLimits::lane_bytes_max`] bytes for this class.
     #[must_use]
-    pub fn new(to: NodeId, class: Class, limits: &Limits) -> Self {
+    pub fn new(to: NodeId, class: TrafficClass, limits: &NetLimits) -> Self {
         Self(Arc::new(LaneShared {
             to,
             class,
             number: LANES.fetch_add(1, Ordering::Relaxed),
             substreams: AtomicU32::new(0),
-            handoff: Handoff::new(OutboundQueue::new(class, limits)),
+            handoff: SharedOutboundQueue::new(OutboundQueue::new(class, limits)),
             inline_writer: Mutex::default(),
         }))
     }
@@ -177,7 +177,7 @@ impl Lane {
 
     /// Traffic class of the lane.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> TrafficClass {
         self.0.class
     }
 
@@ -275,7 +275,7 @@ impl Lane {
         }
     }
 
-    fn resume(&self, accepted: u64) -> Result<u64, Violation> {
+    fn resume(&self, accepted: u64) -> Result<u64, FrameViolation> {
         self.0.handoff.resume(accepted)
     }
 
@@ -287,7 +287,7 @@ impl Lane {
         self.0.handoff.take(turn, copy)
     }
 
-    fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), Violation> {
+    fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), FrameViolation> {
         self.0.handoff.acknowledge(turn, accepted)
     }
 
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn panic_under_the_lock_abandons_the_lane() {
         let to = NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(1) };
-        let lane = Lane::new(to, Class::User, &Limits::default());
+        let lane = Lane::new(to, TrafficClass::User, &NetLimits::default());
         lane.send(&[], b"kept").expect("it has room");
         let panics = || {
             let _held = lane.0.handoff.lock();

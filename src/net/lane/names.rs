@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::net::frame::{
-    self, Field, Header, NAME_BYTES_MAX, NAMES_BYTES_MAX, NAMES_MAX, Violation,
+    self, Field, FrameViolation, Header, NAME_BYTES_MAX, NAMES_BYTES_MAX, NAMES_MAX,
 };
 use crate::net::wire::FIELDS_MAX;
 
 /// Sender's table, and the header that was encoded last.
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct NameTable {
     numbers: HashMap<Arc<str>, u16>, // ≤ NAMES_MAX; local names only
     bytes: usize,                    // of the names; ≤ NAMES_BYTES_MAX
     fresh: Vec<Arc<str>>,            // defined in `header`; ≤ FIELDS_MAX
@@ -23,7 +23,7 @@ pub(super) struct Numbers {
     repeatable: bool,
 }
 
-impl Numbers {
+impl NameTable {
     /// Encodes the header for these fields; `None` if there are too many or one is too long.
     ///
     /// Names that it defines stay in the table. If the message is not appended after all, the
@@ -101,14 +101,16 @@ impl Names {
         &mut self,
         header: Header<'_>,
         fields: &mut Vec<Arc<str>>,
-    ) -> Result<bool, Violation> {
+    ) -> Result<bool, FrameViolation> {
         fields.clear();
         let mut repeatable = true;
         for field in header.fields() {
             match field {
                 Field::Number(number) => {
                     let known = self.names.get(usize::from(number));
-                    fields.push(Arc::clone(known.ok_or(Violation::Header("an unknown number"))?));
+                    fields.push(Arc::clone(
+                        known.ok_or(FrameViolation::Header("an unknown number"))?,
+                    ));
                 }
                 Field::Define(number, name) => {
                     repeatable = false;
@@ -123,12 +125,12 @@ impl Names {
         Ok(repeatable)
     }
 
-    fn define(&mut self, number: u16, name: &str) -> Result<Arc<str>, Violation> {
+    fn define(&mut self, number: u16, name: &str) -> Result<Arc<str>, FrameViolation> {
         if usize::from(number) != self.names.len() {
-            return Err(Violation::Header("a number out of turn"));
+            return Err(FrameViolation::Header("a number out of turn"));
         }
         if self.names.len() == NAMES_MAX || self.bytes + name.len() > NAMES_BYTES_MAX {
-            return Err(Violation::Header("more names than are kept"));
+            return Err(FrameViolation::Header("more names than are kept"));
         }
         let name: Arc<str> = Arc::from(name);
         self.bytes += name.len();
@@ -154,7 +156,7 @@ impl Names {
 mod tests {
     use super::*;
 
-    fn read(names: &mut Names, header: &[u8]) -> Result<Vec<String>, Violation> {
+    fn read(names: &mut Names, header: &[u8]) -> Result<Vec<String>, FrameViolation> {
         let (header, body) = Header::split(header)?;
         assert_eq!(body, b"");
         let mut fields = Vec::new();
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn name_is_sent_once_and_then_as_a_number() {
-        let (mut numbers, mut names) = (Numbers::default(), Names::default());
+        let (mut numbers, mut names) = (NameTable::default(), Names::default());
         let lengths: Vec<usize> = (0..3)
             .map(|_| {
                 let header = numbers.header(&["order", "order", "user"]).expect("short").to_vec();
@@ -178,7 +180,7 @@ mod tests {
 
     #[test]
     fn definitions_of_a_rejected_message_are_repeated() {
-        let mut numbers = Numbers::default();
+        let mut numbers = NameTable::default();
         let first = numbers.header(&["a", "b"]).expect("short").to_vec();
         numbers.forget();
         assert_eq!(numbers.header(&["a", "b"]).expect("short"), first);
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn names_beyond_the_table_are_sent_as_literals() {
-        let (mut numbers, mut names) = (Numbers::default(), Names::default());
+        let (mut numbers, mut names) = (NameTable::default(), Names::default());
         for at in 0..NAMES_MAX + 10 {
             for _ in 0..2 {
                 let name = format!("n{at}");
@@ -202,7 +204,7 @@ mod tests {
         }
         assert_eq!((numbers.numbers.len(), names.names.len()), (NAMES_MAX, NAMES_MAX));
         let long = "x".repeat(NAME_BYTES_MAX);
-        let (mut numbers, mut names) = (Numbers::default(), Names::default());
+        let (mut numbers, mut names) = (NameTable::default(), Names::default());
         for at in 0..2 * NAMES_BYTES_MAX / NAME_BYTES_MAX {
             let name = format!("{at:04}{}", &long[4..]);
             let header = numbers.header(&[&name]).expect("short").to_vec();
@@ -220,19 +222,19 @@ mod tests {
             bytes
         };
         let unknown = read(&mut names, &header(Field::Number(0)));
-        assert_eq!(unknown, Err(Violation::Header("an unknown number")));
+        assert_eq!(unknown, Err(FrameViolation::Header("an unknown number")));
         let early = read(&mut names, &header(Field::Define(1, "b")));
-        assert_eq!(early, Err(Violation::Header("a number out of turn")));
+        assert_eq!(early, Err(FrameViolation::Header("a number out of turn")));
         for at in 0..NAMES_MAX {
             read(&mut names, &header(Field::Define(at as u16, "a"))).expect("in turn");
         }
         let beyond = read(&mut names, &header(Field::Define(NAMES_MAX as u16, "a")));
-        assert_eq!(beyond, Err(Violation::Header("more names than are kept")));
+        assert_eq!(beyond, Err(FrameViolation::Header("more names than are kept")));
     }
 
     #[test]
     fn too_many_fields_or_too_long_ones_have_no_header() {
-        let mut numbers = Numbers::default();
+        let mut numbers = NameTable::default();
         assert_eq!(numbers.header(&["a"; FIELDS_MAX + 1]), None);
         assert_eq!(numbers.header(&[&"x".repeat(NAME_BYTES_MAX + 1)]), None);
         assert!(numbers.header(&[&"x".repeat(NAME_BYTES_MAX)]).is_some());

@@ -9,12 +9,13 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::names::Numbers;
+use super::names::NameTable;
 use super::{LaneStats, SendError};
-use crate::net::Class;
-use crate::net::config::Limits;
+use crate::net::TrafficClass;
+use crate::net::config::NetLimits;
 use crate::net::frame::{
-    self, Cut, FRAME_BYTES, FRAME_BYTES_MIN, FRAME_OVERHEAD, Frame, Violation, kind,
+    self, FRAME_BYTES, FRAME_BYTES_MIN, FRAME_OVERHEAD, Frame, FrameParseResult, FrameViolation,
+    kind,
 };
 
 /// Minimum space at the end of a chunk for the first piece of a long message.
@@ -84,7 +85,7 @@ pub(super) struct OutboundQueue {
     bytes_max: usize,
     window: u64,
 
-    numbers: Numbers,
+    numbers: NameTable,
     sealed: VecDeque<Sealed>, // with `open` ≤ bytes_max, with responses ≤ ANSWERS_FACTOR times
     open: Vec<u8>,            // ≤ FRAME_BYTES
     open_first: u64,          // as Sealed::first; meaningless while `open` is empty
@@ -106,7 +107,7 @@ pub(super) struct OutboundQueue {
     acknowledged_bytes: u64, // gone_bytes ≤ this ≤ taken_bytes; exact whenever all is acknowledged
     sleeps: bool,     // the next message must wake the writer
 
-    state: QueueState,
+    state: OutboundState,
     wanted: Option<usize>, // least bytes rejected as full; room() waits for them
     shares: bool,          // long messages yield to others, as on user lanes
     passing: Option<usize>, // short bytes since a long message was rejected
@@ -117,20 +118,20 @@ pub(super) struct OutboundQueue {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum QueueState {
+enum OutboundState {
     Open,
     Finishing,
     GivenUp,
 }
 
 impl OutboundQueue {
-    pub(super) fn new(class: Class, limits: &Limits) -> Self {
+    pub(super) fn new(class: TrafficClass, limits: &NetLimits) -> Self {
         Self {
             frame_bytes: frame::bytes_max(limits).min(FRAME_BYTES),
             message_bytes_max: limits.message_bytes_max.min(u32::MAX as usize),
             bytes_max: limits.lane_bytes_max(class),
             window: limits.lane_window as u64,
-            numbers: Numbers::default(),
+            numbers: NameTable::default(),
             sealed: VecDeque::new(),
             open: Vec::new(),
             open_first: 1,
@@ -147,9 +148,9 @@ impl OutboundQueue {
             gone_bytes: 0,
             acknowledged_bytes: 0,
             sleeps: false,
-            state: QueueState::Open,
+            state: OutboundState::Open,
             wanted: None,
-            shares: class == Class::User,
+            shares: class == TrafficClass::User,
             passing: None,
             undrained_since: None,
             batches: 0,
@@ -192,7 +193,7 @@ impl OutboundQueue {
         fields: &[&str],
         body: &[u8],
     ) -> Result<bool, SendError> {
-        if self.state != QueueState::Open {
+        if self.state != OutboundState::Open {
             return Err(SendError::Broken);
         }
         if body.len() > self.message_bytes_max {
@@ -317,9 +318,9 @@ impl OutboundQueue {
     ///
     /// # Errors
     /// [`Violation`] if `accepted` is less than was acknowledged, or more than was sent.
-    pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, Violation> {
+    pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, FrameViolation> {
         self.turn += 1;
-        if self.state == QueueState::GivenUp {
+        if self.state == OutboundState::GivenUp {
             return Ok(self.turn);
         }
         self.acknowledge(self.turn, accepted)?;
@@ -344,7 +345,8 @@ impl OutboundQueue {
         };
         let (mut at, mut number) = (0, first);
         while at < bytes.len() {
-            let Ok(Cut::Frame(frame, len)) = frame::cut(&bytes[at..], FRAME_BYTES) else {
+            let Ok(FrameParseResult::Frame(frame, len)) = frame::cut(&bytes[at..], FRAME_BYTES)
+            else {
                 panic!("a chunk holds whole frames, each as this file has written them");
             };
             let begins = matches!(frame, Frame::Message { .. } | Frame::First { .. });
@@ -361,7 +363,7 @@ impl OutboundQueue {
     /// Returns the next step of the writer of this turn. Bytes of the open chunk are copied to
     /// `copy`.
     pub(super) fn take(&mut self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
-        if turn != self.turn || self.state == QueueState::GivenUp {
+        if turn != self.turn || self.state == OutboundState::GivenUp {
             return WriterStep::Superseded;
         }
         let index = (self.cursor.chunk - self.gone) as usize;
@@ -394,7 +396,7 @@ impl OutboundQueue {
             self.advance(copy.len());
             return WriterStep::Copied;
         }
-        if self.state == QueueState::Finishing && self.acknowledged == self.appended {
+        if self.state == OutboundState::Finishing && self.acknowledged == self.appended {
             return WriterStep::Finished;
         }
         self.sleeps = true;
@@ -423,15 +425,15 @@ impl OutboundQueue {
     ///
     /// # Errors
     /// [`Violation`] if `accepted` is less than an earlier one, or more than was sent.
-    pub(super) fn acknowledge(&mut self, turn: u64, accepted: u64) -> Result<bool, Violation> {
-        if turn != self.turn || self.state == QueueState::GivenUp {
+    pub(super) fn acknowledge(&mut self, turn: u64, accepted: u64) -> Result<bool, FrameViolation> {
+        if turn != self.turn || self.state == OutboundState::GivenUp {
             return Ok(false);
         }
         if accepted < self.acknowledged {
-            return Err(Violation::AckBackwards { before: self.acknowledged, accepted });
+            return Err(FrameViolation::AckBackwards { before: self.acknowledged, accepted });
         }
         if accepted > self.sent {
-            return Err(Violation::AckBeyond { sent: self.sent, accepted });
+            return Err(FrameViolation::AckBeyond { sent: self.sent, accepted });
         }
         if accepted == self.acknowledged {
             return Ok(false);
@@ -491,27 +493,27 @@ impl OutboundQueue {
 
     /// Whether no message was rejected since there was room, or the lane has ended.
     pub(super) fn has_room(&self) -> bool {
-        self.wanted.is_none() && self.passing.is_none() || self.state != QueueState::Open
+        self.wanted.is_none() && self.passing.is_none() || self.state != OutboundState::Open
     }
 
     // ── The end ──
 
     pub(super) fn finish(&mut self) {
-        if self.state == QueueState::Open {
-            self.state = QueueState::Finishing;
+        if self.state == OutboundState::Open {
+            self.state = OutboundState::Finishing;
         }
     }
 
     /// Drops all messages. Returns the number of unacknowledged ones.
     pub(super) fn give_up(&mut self) -> u64 {
-        if self.state == QueueState::GivenUp {
+        if self.state == OutboundState::GivenUp {
             return 0;
         }
-        self.state = QueueState::GivenUp;
+        self.state = OutboundState::GivenUp;
         self.sealed.clear();
         self.open = Vec::new();
         self.spare = Vec::new();
-        self.numbers = Numbers::default();
+        self.numbers = NameTable::default();
         self.kept = 0;
         self.undrained_since = None;
         self.appended - self.acknowledged

@@ -17,12 +17,12 @@ use std::time::Duration;
 use futures::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 
-use super::Ended;
+use super::LaneEnd;
 use super::buffer::Buffer;
 use super::inbound::Turn;
-use crate::net::config::Limits;
-use crate::net::frame::{self, ACK_BYTES, Cut, Frame, Header, Violation, kind};
-use crate::net::{Busy, Class, Inbound, NodeId, Receiver};
+use crate::net::config::NetLimits;
+use crate::net::frame::{self, ACK_BYTES, Frame, FrameParseResult, FrameViolation, Header, kind};
+use crate::net::{Busy, Inbound, NodeId, Receiver, TrafficClass};
 
 /// Bytes accepted after which an acknowledgement is sent even if more can be read: at most this,
 /// and a quarter of the bytes that a lane may buffer or have in flight. Each acknowledgement costs
@@ -48,12 +48,12 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     turn: Turn,
     from: NodeId,
-    class: Class,
-    limits: &Limits,
+    class: TrafficClass,
+    limits: &NetLimits,
     receiver: Arc<dyn Receiver>,
-) -> Ended {
+) -> LaneEnd {
     let superseded = pin!(turn.superseded());
-    let mut reader = Reader {
+    let mut reader = LaneReader {
         substream: AckedStream {
             stream,
             acks: Acks::new(turn.accepted(), limits, class),
@@ -61,7 +61,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
             ack_waits: false,
             superseded,
         },
-        intake: Intake {
+        intake: MessageAssembler {
             turn,
             from,
             class,
@@ -78,14 +78,14 @@ pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
         messages: 0,
     };
     match reader.run().await {
-        Ok(()) => Ended::Finished,
+        Ok(()) => LaneEnd::Finished,
         Err(ended) => ended,
     }
 }
 
-struct Reader<'a, S, F> {
+struct LaneReader<'a, S, F> {
     substream: AckedStream<'a, S, F>,
-    intake: Intake<'a>,
+    intake: MessageAssembler<'a>,
     buffer: Buffer,
     frame_bytes_max: usize,
     unyielded: usize,
@@ -102,10 +102,10 @@ struct AckedStream<'a, S, F> {
 }
 
 /// Assembles messages from frames, and offers them to the receiver.
-struct Intake<'a> {
+struct MessageAssembler<'a> {
     turn: Turn,
     from: NodeId,
-    class: Class,
+    class: TrafficClass,
     receiver: &'a dyn Receiver,
     message_bytes_max: usize,
     fields: Vec<Arc<str>>,  // of the current message; ≤ FIELDS_MAX
@@ -135,14 +135,14 @@ enum BodySource {
     Pieces,
 }
 
-impl<S, F> Reader<'_, S, F>
+impl<S, F> LaneReader<'_, S, F>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = ()>,
 {
-    async fn run(&mut self) -> Result<(), Ended> {
+    async fn run(&mut self) -> Result<(), LaneEnd> {
         loop {
-            while let Cut::Frame(frame, len) =
+            while let FrameParseResult::Frame(frame, len) =
                 frame::cut(self.buffer.unread(), self.frame_bytes_max)?
             {
                 let weight = match self.intake.step(frame)? {
@@ -184,8 +184,8 @@ where
         }
     }
 
-    async fn let_others_run(&mut self, weight: usize) -> Result<(), Ended> {
-        if self.intake.class != Class::User {
+    async fn let_others_run(&mut self, weight: usize) -> Result<(), LaneEnd> {
+        if self.intake.class != TrafficClass::User {
             return Ok(());
         }
         self.messages = self.messages.saturating_add(weight);
@@ -197,7 +197,7 @@ where
         poll_fn(|cx| Poll::Ready(self.substream.poll_superseded(cx))).await
     }
 
-    async fn fill(&mut self) -> Result<(), Ended> {
+    async fn fill(&mut self) -> Result<(), LaneEnd> {
         let accepted = self.intake.turn.accepted();
         let Self { substream, buffer, .. } = self;
         let len = poll_fn(|cx| substream.poll_fill(cx, buffer, accepted)).await?;
@@ -216,9 +216,9 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = ()>,
 {
-    fn poll_superseded(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+    fn poll_superseded(&mut self, cx: &mut Context<'_>) -> Result<(), LaneEnd> {
         match self.superseded.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(Ended::Superseded),
+            Poll::Ready(()) => Err(LaneEnd::Superseded),
             Poll::Pending => Ok(()),
         }
     }
@@ -228,7 +228,7 @@ where
         cx: &mut Context<'_>,
         buffer: &mut Buffer,
         accepted: u64,
-    ) -> Poll<Result<usize, Ended>> {
+    ) -> Poll<Result<usize, LaneEnd>> {
         self.poll_superseded(cx)?;
         match buffer.poll_fill(cx, &mut self.stream)? {
             Poll::Ready(0) => Poll::Ready(Err(eof())),
@@ -264,7 +264,7 @@ where
     }
 
     /// Acknowledges the accepted messages, as far as the stream accepts the bytes at once.
-    async fn send_ack(&mut self, accepted: u64) -> Result<(), Ended> {
+    async fn send_ack(&mut self, accepted: u64) -> Result<(), LaneEnd> {
         poll_fn(|cx| {
             let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
             Poll::Ready(Ok(()))
@@ -273,7 +273,7 @@ where
     }
 
     /// Waits until the receiver may have room.
-    async fn wait(&mut self, intake: &Intake<'_>) -> Result<(), Ended> {
+    async fn wait(&mut self, intake: &MessageAssembler<'_>) -> Result<(), LaneEnd> {
         intake.turn.counters().busy.fetch_add(1, Ordering::Relaxed);
         let accepted = intake.turn.accepted();
         let mut ready = intake.receiver.ready(intake.class);
@@ -287,7 +287,7 @@ where
 
     /// Closes the substream. All messages are acknowledged: otherwise the sender would not have
     /// ended the lane.
-    async fn end(&mut self, accepted: u64) -> Result<(), Ended> {
+    async fn end(&mut self, accepted: u64) -> Result<(), LaneEnd> {
         poll_fn(|cx| {
             self.poll_superseded(cx)?;
             ready!(self.acks.poll(cx, &mut self.stream, accepted))?;
@@ -300,15 +300,15 @@ where
 
 // ── Messages ──
 
-impl Intake<'_> {
+impl MessageAssembler<'_> {
     /// Validates a frame and stores what is needed of it. The body of a whole message stays in the
     /// frame.
     #[inline]
-    fn step(&mut self, frame: Frame<'_>) -> Result<FrameStep, Violation> {
+    fn step(&mut self, frame: Frame<'_>) -> Result<FrameStep, FrameViolation> {
         match frame {
             Frame::Message { header, body } => {
                 if self.pieces.is_some() {
-                    return Err(Violation::Pieces("another message among them"));
+                    return Err(FrameViolation::Pieces("another message among them"));
                 }
                 self.check_length(body.len())?;
                 self.read_header(header)?;
@@ -316,7 +316,7 @@ impl Intake<'_> {
             }
             Frame::First { total, header, piece } => {
                 if self.pieces.is_some() {
-                    return Err(Violation::Pieces("another message among them"));
+                    return Err(FrameViolation::Pieces("another message among them"));
                 }
                 self.check_length(total as usize)?;
                 self.read_header(header)?;
@@ -330,22 +330,24 @@ impl Intake<'_> {
                 self.turn.counters().skipped.fetch_add(1, Ordering::Relaxed);
                 Ok(FrameStep::On)
             }
-            Frame::End if self.pieces.is_some() => Err(Violation::Pieces("the end among them")),
+            Frame::End if self.pieces.is_some() => {
+                Err(FrameViolation::Pieces("the end among them"))
+            }
             Frame::End => Ok(FrameStep::End),
-            Frame::Ack { .. } => Err(Violation::Direction(kind::ACK)),
+            Frame::Ack { .. } => Err(FrameViolation::Direction(kind::ACK)),
         }
     }
 
     #[inline]
-    fn check_length(&self, claimed: usize) -> Result<(), Violation> {
+    fn check_length(&self, claimed: usize) -> Result<(), FrameViolation> {
         if claimed > self.message_bytes_max {
-            return Err(Violation::MessageLength { claimed, max: self.message_bytes_max });
+            return Err(FrameViolation::MessageLength { claimed, max: self.message_bytes_max });
         }
         Ok(())
     }
 
     #[inline]
-    fn read_header(&mut self, header: Header<'_>) -> Result<(), Violation> {
+    fn read_header(&mut self, header: Header<'_>) -> Result<(), FrameViolation> {
         if header.as_bytes() == self.repeatable {
             return Ok(());
         }
@@ -357,13 +359,13 @@ impl Intake<'_> {
     }
 
     /// Appends a piece. Memory grows with the received bytes, never with the announced length.
-    fn add(&mut self, piece: &[u8]) -> Result<(), Violation> {
+    fn add(&mut self, piece: &[u8]) -> Result<(), FrameViolation> {
         let Some(pieces) = &mut self.pieces else {
-            return Err(Violation::Pieces("the first is missing"));
+            return Err(FrameViolation::Pieces("the first is missing"));
         };
         let len = pieces.body.len() + piece.len();
         if piece.is_empty() || len > pieces.total {
-            return Err(Violation::Pieces("one is empty, or they are too many"));
+            return Err(FrameViolation::Pieces("one is empty, or they are too many"));
         }
         if len > pieces.body.capacity() {
             let more = pieces.body.len().max(piece.len()).min(pieces.total - pieces.body.len());
@@ -373,13 +375,13 @@ impl Intake<'_> {
         Ok(())
     }
 
-    fn add_last(&mut self, piece: &[u8]) -> Result<FrameStep, Violation> {
+    fn add_last(&mut self, piece: &[u8]) -> Result<FrameStep, FrameViolation> {
         self.add(piece)?;
         match &self.pieces {
             Some(pieces) if pieces.body.len() == pieces.total => {
                 Ok(FrameStep::Message(BodySource::Pieces))
             }
-            _ => Err(Violation::Pieces("they end early")),
+            _ => Err(FrameViolation::Pieces("they end early")),
         }
     }
 
@@ -394,7 +396,7 @@ impl Intake<'_> {
             fields: &self.fields,
             body: body.unwrap_or_else(pieces),
         };
-        let is_weighed = self.class == Class::User;
+        let is_weighed = self.class == TrafficClass::User;
         let weight = if is_weighed { self.receiver.weight(&message) } else { 1 };
         self.receiver.receive(message).map(|()| weight)
     }
@@ -413,7 +415,7 @@ impl Intake<'_> {
     }
 }
 
-impl Intake<'_> {
+impl MessageAssembler<'_> {
     fn pause(&mut self) {
         if mem::take(&mut self.unpaused) {
             self.receiver.pause(self.class);
@@ -421,7 +423,7 @@ impl Intake<'_> {
     }
 }
 
-impl Drop for Intake<'_> {
+impl Drop for MessageAssembler<'_> {
     fn drop(&mut self) {
         self.pause(); // the reader may end at any message
     }
@@ -443,7 +445,7 @@ struct Acks {
 impl Acks {
     /// Uses this node's limits for the sender's, because all nodes of a cluster have the same
     /// settings.
-    fn new(acked: u64, limits: &Limits, class: Class) -> Self {
+    fn new(acked: u64, limits: &NetLimits, class: TrafficClass) -> Self {
         let under_way = limits.lane_window.min(limits.lane_bytes_max(class));
         let every = ACK_EVERY.min(under_way / 4);
         Self { frame: [0; ACK_BYTES], at: ACK_BYTES, acked, unacked: 0, every, unflushed: false }
@@ -482,7 +484,7 @@ impl Acks {
     }
 }
 
-fn eof() -> Ended {
+fn eof() -> LaneEnd {
     io::Error::from(io::ErrorKind::UnexpectedEof).into()
 }
 

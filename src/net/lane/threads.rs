@@ -17,20 +17,17 @@ use loom::thread;
 
 use super::outbound::{OutboundQueue, WriterStep};
 use super::{LaneStats, SendError, names, outbound};
-use crate::net::Class;
-use crate::net::config::Limits;
-use crate::net::frame::{self, Cut, FRAME_BYTES};
+use crate::net::TrafficClass;
+use crate::net::config::NetLimits;
+use crate::net::frame::{self, FRAME_BYTES, FrameParseResult};
 
-use desk::{CombinerHandle, WriterCombiner};
-use handoff::Handoff;
+use combiner::{CombinerHandle, WriterCombiner};
 use inbound::InboundLane;
+use shared_outbound::SharedOutboundQueue;
 
-#[path = "desk.rs"]
+#[path = "combiner.rs"]
 #[expect(clippy::duplicate_mod, reason = "with other types")]
-mod desk;
-#[path = "handoff.rs"]
-#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
-mod handoff;
+mod combiner;
 #[path = "inbound.rs"]
 #[expect(
     dead_code,
@@ -39,6 +36,9 @@ mod handoff;
     reason = "with other types, and not all of it"
 )]
 mod inbound;
+#[path = "shared_outbound.rs"]
+#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
+mod shared_outbound;
 
 /// Fault injected by the replaced primitives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ mod sync {
             changed: Notify,
         }
 
-        pub(in super::super) struct Receiver<T>(Arc<WatchShared<T>>);
+        pub(in super::super) struct ModelReceiver<T>(Arc<WatchShared<T>>);
 
         impl<T> Sender<T> {
             pub(in super::super) fn new(value: T) -> Self {
@@ -216,12 +216,12 @@ mod sync {
                 self.borrow_mut()
             }
 
-            pub(in super::super) fn subscribe(&self) -> Receiver<T> {
-                Receiver(Arc::clone(&self.0))
+            pub(in super::super) fn subscribe(&self) -> ModelReceiver<T> {
+                ModelReceiver(Arc::clone(&self.0))
             }
         }
 
-        impl<T> Receiver<T> {
+        impl<T> ModelReceiver<T> {
             pub(in super::super) async fn wait_for(
                 &mut self,
                 is: impl Fn(&T) -> bool,
@@ -290,7 +290,7 @@ enum PeerMode {
 
 /// Polls the queue like [`writer`](super::writer). Returns how it ended and how many messages it
 /// sent.
-fn write(lane: &Handoff, peer: PeerMode) -> (WriterEnd, u64) {
+fn write(lane: &SharedOutboundQueue, peer: PeerMode) -> (WriterEnd, u64) {
     let wake_up = Arc::<ThreadWaker>::default();
     let (waker, mut copy) = (Waker::from(Arc::clone(&wake_up)), Vec::new());
     let turn = lane.resume(0).expect("nothing was acknowledged");
@@ -318,7 +318,7 @@ fn write(lane: &Handoff, peer: PeerMode) -> (WriterEnd, u64) {
 /// A writer behind a [`WriterCombiner`], like that of [`writer`](super::writer), so that senders
 /// can write inline.
 struct ModelWriter {
-    lane: Arc<Handoff>,
+    lane: Arc<SharedOutboundQueue>,
     turn: u64,
     copy: Vec<u8>,
     sent: u64,
@@ -364,7 +364,7 @@ impl ModelWriter {
 }
 
 /// Sends like a lane whose senders may write inline.
-fn send(lane: &Handoff, handle: &CombinerHandle<ModelWriter>, body: &[u8]) {
+fn send(lane: &SharedOutboundQueue, handle: &CombinerHandle<ModelWriter>, body: &[u8]) {
     while let Err(full) = lane.send(&[], body, || {
         handle.write_inline(ModelWriter::write_inline) || has(LaneFault::CombinerTrusted)
     }) {
@@ -375,16 +375,16 @@ fn send(lane: &Handoff, handle: &CombinerHandle<ModelWriter>, body: &[u8]) {
 
 fn messages(mut bytes: &[u8]) -> u64 {
     let mut found = 0;
-    while let Ok(Cut::Frame(_, length)) = frame::cut(bytes, FRAME_BYTES) {
+    while let Ok(FrameParseResult::Frame(_, length)) = frame::cut(bytes, FRAME_BYTES) {
         (found, bytes) = (found + 1, &bytes[length..]);
     }
     found
 }
 
 /// Creates a lane that buffers this many bytes.
-fn lane(bytes_max: usize) -> Arc<Handoff> {
-    let limits = Limits { lane_bytes_max: [bytes_max; 4], ..Limits::default() };
-    Arc::new(Handoff::new(OutboundQueue::new(Class::User, &limits)))
+fn lane(bytes_max: usize) -> Arc<SharedOutboundQueue> {
+    let limits = NetLimits { lane_bytes_max: [bytes_max; 4], ..NetLimits::default() };
+    Arc::new(SharedOutboundQueue::new(OutboundQueue::new(TrafficClass::User, &limits)))
 }
 
 /// Two senders, and a writer that sleeps in between.

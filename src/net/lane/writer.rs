@@ -16,11 +16,11 @@ use std::task::{Context, Poll, Waker, ready};
 use futures::io::{AsyncRead, AsyncWrite};
 
 use super::buffer::Buffer;
-use super::desk::WriterCombiner;
+use super::combiner::WriterCombiner;
 use super::outbound::WriterStep;
-use super::{Ended, Lane};
-use crate::net::Class;
-use crate::net::frame::{self, Cut, FRAME_BYTES, Frame, Violation, kind};
+use super::{Lane, LaneEnd};
+use crate::net::TrafficClass;
+use crate::net::frame::{self, FRAME_BYTES, Frame, FrameParseResult, FrameViolation, kind};
 
 /// Number of writes, and of reads of acknowledgements, before the task yields.
 const STEPS_PER_POLL: usize = 16;
@@ -28,25 +28,25 @@ const STEPS_PER_POLL: usize = 16;
 /// Carries the lane from message `accepted + 1` on, until it is finished or the substream ends.
 ///
 /// If a lane has several writers, only the one that started last continues.
-pub async fn run<S>(stream: S, lane: Lane, accepted: u64) -> Ended
+pub async fn run<S>(stream: S, lane: Lane, accepted: u64) -> LaneEnd
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let turn = match lane.resume(accepted) {
         Ok(turn) => turn,
-        Err(violation) => return Ended::Violation(violation),
+        Err(violation) => return LaneEnd::Violation(violation),
     };
-    let combiner = WriterCombiner::new(Writer {
+    let combiner = WriterCombiner::new(LaneWriter {
         stream,
         lane: lane.clone(),
         turn,
-        batch: Batch::None,
+        batch: PendingWrite::None,
         copy: Vec::new(),
         unflushed: false,
         idle: false,
         yield_requested: None,
         yielding_since: None,
-        adaptive_yield: AdaptiveYield::default(),
+        adaptive_yield: WriterYield::default(),
         closing: false,
         ended: None,
         waker: None,
@@ -54,7 +54,7 @@ where
     });
     let handle = combiner.handle();
     let inline_write: Arc<InlineWrite> =
-        Arc::new(move || handle.write_inline(Writer::write_inline));
+        Arc::new(move || handle.write_inline(LaneWriter::write_inline));
     lane.set_inline_writer(turn, &inline_write);
     poll_fn(|cx| combiner.with(|writer| writer.poll(cx))).await
 }
@@ -62,20 +62,20 @@ where
 /// Writes inline if the lane's writer is idle. Returns `false` if the writer must be woken instead.
 pub(super) type InlineWrite = dyn Fn() -> bool + Send + Sync;
 
-struct Writer<S> {
+struct LaneWriter<S> {
     stream: S,
     lane: Lane,
     turn: u64,
-    batch: Batch,
+    batch: PendingWrite,
     copy: Vec<u8>, // ≤ FRAME_BYTES
     unflushed: bool,
     idle: bool,                   // the last write sent everything
     yield_requested: Option<u64>, // at this number of messages: the next poll must yield
     yielding_since: Option<u64>,  // it yields since this number of messages
-    adaptive_yield: AdaptiveYield,
+    adaptive_yield: WriterYield,
     closing: bool,
-    ended: Option<io::Result<Ended>>, // during an inline write: the task must return it
-    waker: Option<Waker>,             // of its task
+    ended: Option<io::Result<LaneEnd>>, // during an inline write: the task must return it
+    waker: Option<Waker>,               // of its task
     acks: Buffer,
 }
 
@@ -92,13 +92,13 @@ struct Writer<S> {
 /// each has woken the next, and the path of a response has a chain of that length without the
 /// writer's task.
 #[derive(Debug, Default)]
-struct AdaptiveYield {
+struct WriterYield {
     tries_left: u8,   // further yields without gain that are allowed
     since_yield: u8,  // messages written alone since the last yield
     late_trial: bool, // the next trial comes one message later
 }
 
-impl AdaptiveYield {
+impl WriterYield {
     /// Consecutive yields without gain after which it stops.
     const VAIN_MAX: u8 = 4;
     /// Messages written alone between two trials. Every second time it is one more, because
@@ -128,17 +128,17 @@ impl AdaptiveYield {
 }
 
 /// Bytes being written, and the offset of the next one.
-enum Batch {
+enum PendingWrite {
     None,
     Chunk(Arc<Vec<u8>>, usize),
     Copied(usize),
     End(usize),
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<LaneEnd> {
         if !self.lane.register(self.turn, cx.waker()) {
-            return Poll::Ready(Ended::Superseded);
+            return Poll::Ready(LaneEnd::Superseded);
         }
         match &mut self.waker {
             Some(waker) => waker.clone_from(cx.waker()),
@@ -173,13 +173,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
             Some(ended) => ended,
             None => ready!(self.write(cx)),
         };
-        Poll::Ready(ended.unwrap_or_else(Ended::Broken))
+        Poll::Ready(ended.unwrap_or_else(LaneEnd::Broken))
     }
 
     /// Writes inline, on behalf of the task, which later events of the stream wake. Returns `false`
     /// if the task must be woken now.
     fn write_inline(&mut self) -> bool {
-        if !self.idle || self.lane.class() != Class::User {
+        if !self.idle || self.lane.class() != TrafficClass::User {
             return false;
         }
         let Some(waker) = self.waker.clone() else { return false };
@@ -199,22 +199,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
 
     // ── Writing ──
 
-    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Ended>> {
+    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<LaneEnd>> {
         self.idle = false;
         for _ in 0..STEPS_PER_POLL {
             ready!(self.write_batch(cx))?;
             if self.closing {
                 ready!(Pin::new(&mut self.stream).poll_close(cx))?;
-                return Poll::Ready(Ok(Ended::Finished));
+                return Poll::Ready(Ok(LaneEnd::Finished));
             }
             self.batch = match self.lane.take(self.turn, &mut self.copy) {
-                WriterStep::Chunk(bytes, from) => Batch::Chunk(bytes, from),
-                WriterStep::Copied => Batch::Copied(0),
+                WriterStep::Chunk(bytes, from) => PendingWrite::Chunk(bytes, from),
+                WriterStep::Copied => PendingWrite::Copied(0),
                 WriterStep::Finished => {
                     self.closing = true;
-                    Batch::End(0)
+                    PendingWrite::End(0)
                 }
-                WriterStep::Superseded => return Poll::Ready(Ok(Ended::Superseded)),
+                WriterStep::Superseded => return Poll::Ready(Ok(LaneEnd::Superseded)),
                 WriterStep::Nothing => {
                     ready!(self.flush(cx))?;
                     self.idle = true;
@@ -229,13 +229,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
     fn write_batch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let (bytes, at) = match &mut self.batch {
-                Batch::None => return Poll::Ready(Ok(())),
-                Batch::Chunk(bytes, at) => (&bytes[..], at),
-                Batch::Copied(at) => (&self.copy[..], at),
-                Batch::End(at) => (&frame::END[..], at),
+                PendingWrite::None => return Poll::Ready(Ok(())),
+                PendingWrite::Chunk(bytes, at) => (&bytes[..], at),
+                PendingWrite::Copied(at) => (&self.copy[..], at),
+                PendingWrite::End(at) => (&frame::END[..], at),
             };
             if *at == bytes.len() {
-                self.batch = Batch::None;
+                self.batch = PendingWrite::None;
                 self.unflushed = true;
                 continue;
             }
@@ -258,7 +258,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
     // ── Acknowledgements ──
 
     /// Reads the available acknowledgements. An error ends the writer.
-    fn read_acks(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+    fn read_acks(&mut self, cx: &mut Context<'_>) -> Result<(), LaneEnd> {
         for _ in 0..STEPS_PER_POLL {
             match self.acks.poll_fill(cx, &mut self.stream) {
                 Poll::Pending => return Ok(()),
@@ -273,22 +273,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
         Ok(())
     }
 
-    fn apply_acks(&mut self) -> Result<(), Violation> {
+    fn apply_acks(&mut self) -> Result<(), FrameViolation> {
         let mut newest = None;
-        while let Cut::Frame(frame, len) = frame::cut(self.acks.unread(), FRAME_BYTES)? {
+        while let FrameParseResult::Frame(frame, len) = frame::cut(self.acks.unread(), FRAME_BYTES)?
+        {
             match frame {
                 Frame::Ack { accepted } => match newest.replace(accepted) {
                     Some(before) if before > accepted => {
-                        return Err(Violation::AckBackwards { before, accepted });
+                        return Err(FrameViolation::AckBackwards { before, accepted });
                     }
                     _ => {}
                 },
                 Frame::Unknown(_) => {}
-                Frame::Message { .. } => return Err(Violation::Direction(kind::MESSAGE)),
-                Frame::First { .. } => return Err(Violation::Direction(kind::FIRST)),
-                Frame::Continue(_) => return Err(Violation::Direction(kind::CONTINUE)),
-                Frame::Last(_) => return Err(Violation::Direction(kind::LAST)),
-                Frame::End => return Err(Violation::Direction(kind::END)),
+                Frame::Message { .. } => return Err(FrameViolation::Direction(kind::MESSAGE)),
+                Frame::First { .. } => return Err(FrameViolation::Direction(kind::FIRST)),
+                Frame::Continue(_) => return Err(FrameViolation::Direction(kind::CONTINUE)),
+                Frame::Last(_) => return Err(FrameViolation::Direction(kind::LAST)),
+                Frame::End => return Err(FrameViolation::Direction(kind::END)),
             }
             self.acks.consume(len);
         }
@@ -298,11 +299,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Writer<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::AdaptiveYield;
+    use super::WriterYield;
 
     /// Number of yields for 800 messages, if each yield finds this many further messages.
     fn given(more: u64) -> usize {
-        let mut adaptive_yield = AdaptiveYield::default();
+        let mut adaptive_yield = WriterYield::default();
         let given = (0..800).filter(|_| {
             let given = adaptive_yield.should_yield();
             if given {
@@ -325,7 +326,7 @@ mod tests {
 
     #[test]
     fn writer_stops_yielding_without_gain() {
-        let mut adaptive_yield = AdaptiveYield::default();
+        let mut adaptive_yield = WriterYield::default();
         adaptive_yield.learn(1);
         for _ in 0..4 {
             assert!(adaptive_yield.should_yield());

@@ -6,9 +6,9 @@ use ostraca_ddata::clock::WallTime;
 const MS: Duration = Duration::from_millis(1);
 
 struct Bench {
-    link: Link,
+    link: PeerLink,
     now: Now,
-    out: Outbox<Output>,
+    out: Outbox<LinkOutput>,
 }
 
 fn peers() -> (PeerId, PeerId) {
@@ -26,35 +26,35 @@ fn conn(id: usize) -> ConnectionId {
 
 impl Bench {
     fn new(me: PeerId, peer: PeerId) -> Self {
-        let link = Link::new(me, peer, &Limits::default(), 7);
+        let link = PeerLink::new(me, peer, &NetLimits::default(), 7);
         let now = Now { mono: Instant::from_nanos(1), wall: WallTime::default() };
         Self { link, now, out: Outbox::new() }
     }
 
-    fn give(&mut self, input: Input) -> Vec<Output> {
+    fn give(&mut self, input: LinkInput) -> Vec<LinkOutput> {
         self.link.handle(self.now, input, &mut self.out);
         self.out.drain().collect()
     }
 
-    fn pass(&mut self, span: Duration) -> Vec<Output> {
+    fn pass(&mut self, span: Duration) -> Vec<LinkOutput> {
         let end = self.now.mono + span;
         let mut all = Vec::new();
         while let Some(at) = self.link.next_deadline().filter(|at| *at <= end) {
             self.now.mono = self.now.mono.max(at);
-            all.extend(self.give(Input::Tick));
+            all.extend(self.give(LinkInput::Tick));
         }
         self.now.mono = end;
         all
     }
 
-    fn established(&mut self, id: usize, dialler: Dialler) -> Vec<Output> {
-        self.give(Input::Established { connection: conn(id), dialler })
+    fn established(&mut self, id: usize, dialler: DialSide) -> Vec<LinkOutput> {
+        self.give(LinkInput::Established { connection: conn(id), dialler })
     }
 
     /// Lanes ordered to open, and their connections.
-    fn opens(outputs: &[Output]) -> Vec<(Class, ConnectionId)> {
-        let opened = |output: &Output| match output {
-            Output::Open { class, connection, .. } => Some((*class, *connection)),
+    fn opens(outputs: &[LinkOutput]) -> Vec<(TrafficClass, ConnectionId)> {
+        let opened = |output: &LinkOutput| match output {
+            LinkOutput::Open { class, connection, .. } => Some((*class, *connection)),
             _ => None,
         };
         outputs.iter().filter_map(opened).collect()
@@ -64,21 +64,24 @@ impl Bench {
 fn kept() -> Bench {
     let (me, peer) = peers();
     let mut bench = Bench::new(me, peer);
-    bench.give(Input::Addresses(vec![address(1), address(2)]));
-    let outputs = bench.give(Input::Keep);
-    assert_eq!(outputs, [Output::Dial { purpose: Purpose::Main, address: address(1) }]);
+    bench.give(LinkInput::Addresses(vec![address(1), address(2)]));
+    let outputs = bench.give(LinkInput::Keep);
+    assert_eq!(
+        outputs,
+        [LinkOutput::Dial { purpose: ConnectionPurpose::Main, address: address(1) }]
+    );
     bench
 }
 
-fn dials(outputs: &[Output]) -> usize {
-    outputs.iter().filter(|output| matches!(output, Output::Dial { .. })).count()
+fn dials(outputs: &[LinkOutput]) -> usize {
+    outputs.iter().filter(|output| matches!(output, LinkOutput::Dial { .. })).count()
 }
 
 #[test]
 fn a_kept_peer_is_dialled_and_its_control_lane_opened() {
     let mut bench = kept();
-    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-    assert_eq!(Bench::opens(&outputs), [(Class::Control, conn(1))]);
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    assert_eq!(Bench::opens(&outputs), [(TrafficClass::Control, conn(1))]);
     assert_eq!(bench.link.next_deadline(), None);
 }
 
@@ -87,12 +90,12 @@ fn failed_dials_back_off_and_rotate_addresses() {
     let mut bench = kept();
     let mut pauses = Vec::new();
     for _ in 0..10 {
-        assert_eq!(bench.give(Input::DialFailed(Purpose::Main)), []);
+        assert_eq!(bench.give(LinkInput::DialFailed(ConnectionPurpose::Main)), []);
         let before = bench.now.mono;
         while dials(&bench.pass(MS)) == 0 {}
         pauses.push(bench.now.mono - before);
     }
-    let (first, longest) = Limits::default().back_off;
+    let (first, longest) = NetLimits::default().back_off;
     assert!(pauses[0] >= first / 2 && pauses[0] <= first + MS, "{pauses:?}");
     assert!(pauses[9] >= longest / 2 && pauses[9] <= longest + MS, "{pauses:?}");
 }
@@ -102,29 +105,29 @@ fn failed_dials_back_off_and_rotate_addresses() {
 fn given_and_answering_addresses_are_dialled_in_turn() {
     let (me, peer) = peers();
     let mut bench = Bench::new(me, peer);
-    bench.give(Input::Found(address(1)));
-    bench.give(Input::Addresses(vec![address(2)]));
-    bench.give(Input::Addresses(vec![address(3)]));
+    bench.give(LinkInput::Found(address(1)));
+    bench.give(LinkInput::Addresses(vec![address(2)]));
+    bench.give(LinkInput::Addresses(vec![address(3)]));
     assert_eq!(bench.link.given(), [address(3), address(1)]);
     let mut dialled = Vec::new();
-    let mut outputs = bench.give(Input::Keep);
+    let mut outputs = bench.give(LinkInput::Keep);
     for _ in 0..3 {
-        let [Output::Dial { address, .. }] = &outputs[..] else { panic!("{outputs:?}") };
+        let [LinkOutput::Dial { address, .. }] = &outputs[..] else { panic!("{outputs:?}") };
         dialled.push(address.clone());
-        bench.give(Input::DialFailed(Purpose::Main));
+        bench.give(LinkInput::DialFailed(ConnectionPurpose::Main));
         outputs = bench.pass(1_000 * MS);
     }
     assert_eq!(dialled, [address(3), address(1), address(3)]);
-    bench.give(Input::Found(address(5)));
-    bench.established(1, Dialler::Us(Purpose::Main));
-    bench.give(Input::Reborn);
+    bench.give(LinkInput::Found(address(5)));
+    bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    bench.give(LinkInput::Reborn);
     assert_eq!(
         bench.link.given(),
         [address(3), address(5)],
         "the address where the new incarnation answered"
     );
-    bench.give(Input::Closed(conn(1)));
-    bench.give(Input::Reborn);
+    bench.give(LinkInput::Closed(conn(1)));
+    bench.give(LinkInput::Reborn);
     assert_eq!(bench.link.given(), [address(3)], "addresses of former incarnations are dropped");
 }
 
@@ -132,23 +135,32 @@ fn given_and_answering_addresses_are_dialled_in_turn() {
 #[test]
 fn last_good_address_is_dialled_first() {
     let mut bench = kept();
-    bench.give(Input::DialFailed(Purpose::Main));
-    let outputs = bench.pass(1_000 * MS);
-    assert_eq!(outputs, [Output::Dial { purpose: Purpose::Main, address: address(2) }]);
-    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Opened { class, attempt });
-    let outputs = bench.give(Input::Want(Class::Bulk));
-    assert_eq!(outputs, [Output::Dial { purpose: Purpose::Bulk, address: address(2) }]);
-    bench.give(Input::DialFailed(Purpose::Bulk));
+    bench.give(LinkInput::DialFailed(ConnectionPurpose::Main));
     let outputs = bench.pass(1_000 * MS);
     assert_eq!(
         outputs,
-        [Output::Dial { purpose: Purpose::Bulk, address: address(1) }],
+        [LinkOutput::Dial { purpose: ConnectionPurpose::Main, address: address(2) }]
+    );
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    let outputs = bench.give(LinkInput::Want(TrafficClass::Bulk));
+    assert_eq!(
+        outputs,
+        [LinkOutput::Dial { purpose: ConnectionPurpose::Bulk, address: address(2) }]
+    );
+    bench.give(LinkInput::DialFailed(ConnectionPurpose::Bulk));
+    let outputs = bench.pass(1_000 * MS);
+    assert_eq!(
+        outputs,
+        [LinkOutput::Dial { purpose: ConnectionPurpose::Bulk, address: address(1) }],
         "then another"
     );
-    let outputs = bench.give(Input::Closed(conn(1)));
-    assert_eq!(outputs, [Output::Dial { purpose: Purpose::Main, address: address(2) }]);
+    let outputs = bench.give(LinkInput::Closed(conn(1)));
+    assert_eq!(
+        outputs,
+        [LinkOutput::Dial { purpose: ConnectionPurpose::Main, address: address(2) }]
+    );
 }
 
 #[test]
@@ -157,12 +169,14 @@ fn crossing_dials_settle_on_the_smaller_peers_connection() {
     for (me, peer, by_us_wins) in [(small, large, true), (large, small, false)] {
         for ours_first in [true, false] {
             let mut bench = Bench::new(me, peer);
-            bench.give(Input::Addresses(vec![address(1)]));
-            bench.give(Input::Keep);
-            let ours = |bench: &mut Bench| bench.established(1, Dialler::Us(Purpose::Main));
+            bench.give(LinkInput::Addresses(vec![address(1)]));
+            bench.give(LinkInput::Keep);
+            let ours =
+                |bench: &mut Bench| bench.established(1, DialSide::Us(ConnectionPurpose::Main));
             let theirs = |bench: &mut Bench| {
-                bench.established(2, Dialler::Peer);
-                bench.give(Input::Admitted { connection: conn(2), class: Class::Control })
+                bench.established(2, DialSide::Peer);
+                bench
+                    .give(LinkInput::Admitted { connection: conn(2), class: TrafficClass::Control })
             };
             if ours_first {
                 ours(&mut bench);
@@ -173,8 +187,8 @@ fn crossing_dials_settle_on_the_smaller_peers_connection() {
             }
             let winner = if by_us_wins { conn(1) } else { conn(2) };
             assert_eq!(bench.link.carrier(), Some(winner));
-            let outputs = bench.give(Input::Want(Class::Data));
-            assert_eq!(Bench::opens(&outputs), [(Class::Data, winner)]);
+            let outputs = bench.give(LinkInput::Want(TrafficClass::Data));
+            assert_eq!(Bench::opens(&outputs), [(TrafficClass::Data, winner)]);
         }
     }
 }
@@ -182,30 +196,33 @@ fn crossing_dials_settle_on_the_smaller_peers_connection() {
 #[test]
 fn much_newer_connection_wins_regardless_of_dialler() {
     let mut bench = kept();
-    bench.established(1, Dialler::Us(Purpose::Main));
+    bench.established(1, DialSide::Us(ConnectionPurpose::Main));
     bench.pass(CROSSING);
-    bench.established(2, Dialler::Peer);
-    let outputs = bench.give(Input::Admitted { connection: conn(2), class: Class::Control });
-    assert_eq!(Bench::opens(&outputs), [(Class::Control, conn(2))]);
+    bench.established(2, DialSide::Peer);
+    let outputs =
+        bench.give(LinkInput::Admitted { connection: conn(2), class: TrafficClass::Control });
+    assert_eq!(Bench::opens(&outputs), [(TrafficClass::Control, conn(2))]);
 }
 
 #[test]
 fn unadmitted_connection_carries_no_lanes() {
     let (me, peer) = peers();
     let mut bench = Bench::new(me, peer);
-    bench.give(Input::Want(Class::Control));
-    assert_eq!(bench.established(1, Dialler::Peer), []);
-    let outputs = bench.give(Input::Admitted { connection: conn(1), class: Class::Control });
-    assert_eq!(Bench::opens(&outputs), [(Class::Control, conn(1))]);
+    bench.give(LinkInput::Want(TrafficClass::Control));
+    assert_eq!(bench.established(1, DialSide::Peer), []);
+    let outputs =
+        bench.give(LinkInput::Admitted { connection: conn(1), class: TrafficClass::Control });
+    assert_eq!(Bench::opens(&outputs), [(TrafficClass::Control, conn(1))]);
 }
 
 #[test]
 fn peers_bulk_connection_carries_no_lanes_of_this_node() {
     let (me, peer) = peers();
     let mut bench = Bench::new(me, peer);
-    bench.give(Input::Want(Class::Control));
-    bench.established(1, Dialler::Peer);
-    let outputs = bench.give(Input::Admitted { connection: conn(1), class: Class::Bulk });
+    bench.give(LinkInput::Want(TrafficClass::Control));
+    bench.established(1, DialSide::Peer);
+    let outputs =
+        bench.give(LinkInput::Admitted { connection: conn(1), class: TrafficClass::Bulk });
     assert_eq!(outputs, []);
     assert_eq!(bench.link.carrier(), None);
 }
@@ -213,29 +230,29 @@ fn peers_bulk_connection_carries_no_lanes_of_this_node() {
 #[test]
 fn lanes_move_when_their_connection_dies() {
     let mut bench = kept();
-    bench.established(1, Dialler::Us(Purpose::Main));
-    bench.give(Input::Want(Class::Data));
+    bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    bench.give(LinkInput::Want(TrafficClass::Data));
     bench.pass(CROSSING);
-    bench.established(2, Dialler::Peer);
-    bench.give(Input::Admitted { connection: conn(2), class: Class::Control });
-    let outputs = bench.give(Input::Closed(conn(2)));
-    let both = [(Class::Control, conn(1)), (Class::Data, conn(1))];
+    bench.established(2, DialSide::Peer);
+    bench.give(LinkInput::Admitted { connection: conn(2), class: TrafficClass::Control });
+    let outputs = bench.give(LinkInput::Closed(conn(2)));
+    let both = [(TrafficClass::Control, conn(1)), (TrafficClass::Data, conn(1))];
     assert_eq!(Bench::opens(&outputs), both);
-    let outputs = bench.give(Input::Closed(conn(1)));
+    let outputs = bench.give(LinkInput::Closed(conn(1)));
     assert_eq!(dials(&outputs), 1, "{outputs:?}");
 }
 
 #[test]
 fn broken_substream_reopens_with_a_higher_attempt() {
     let mut bench = kept();
-    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Opened { class, attempt });
-    assert_eq!(bench.give(Input::Ended { class, attempt, end: End::Broken }), []);
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    assert_eq!(bench.give(LinkInput::Ended { class, attempt, end: End::Broken }), []);
     let outputs = bench.pass(60 * MS);
-    let [Output::Open { attempt: next, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    let [LinkOutput::Open { attempt: next, .. }] = outputs[..] else { panic!("{outputs:?}") };
     assert!(next > attempt);
-    let late = Input::Ended { class, attempt, end: End::Broken };
+    let late = LinkInput::Ended { class, attempt, end: End::Broken };
     assert_eq!(bench.give(late), [], "an end of the earlier substream changes nothing");
     assert_eq!(bench.pass(10_000 * MS), []);
 }
@@ -243,9 +260,9 @@ fn broken_substream_reopens_with_a_higher_attempt() {
 #[test]
 fn refused_lane_is_retried_after_the_longest_pause() {
     let mut bench = kept();
-    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Ended { class, attempt, end: End::Refused });
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Ended { class, attempt, end: End::Refused });
     assert_eq!(bench.pass(2_000 * MS), []);
     assert_eq!(Bench::opens(&bench.pass(3_100 * MS)).len(), 1);
 }
@@ -253,118 +270,127 @@ fn refused_lane_is_retried_after_the_longest_pause() {
 #[test]
 fn lane_that_stays_refused_is_given_up() {
     let mut bench = kept();
-    let mut outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    let mut outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
     let mut given_up = 0;
     for _ in 0..31_000 {
         for output in outputs {
-            let Output::Open { class, attempt, .. } = output else { panic!("{output:?}") };
-            let ended = bench.give(Input::Ended { class, attempt, end: End::Refused });
-            given_up += ended.iter().filter(|it| **it == Output::GiveUp(Class::Control)).count();
+            let LinkOutput::Open { class, attempt, .. } = output else { panic!("{output:?}") };
+            let ended = bench.give(LinkInput::Ended { class, attempt, end: End::Refused });
+            given_up +=
+                ended.iter().filter(|it| **it == LinkOutput::GiveUp(TrafficClass::Control)).count();
         }
         outputs = bench.pass(MS);
     }
     // It is retried after 2.5 to 5 s, and given up at the first refusal after 5 s.
     assert!((3..=6).contains(&given_up), "{given_up}");
     let outputs = if outputs.is_empty() { bench.pass(5_000 * MS) } else { outputs };
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Opened { class, attempt });
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
     bench.pass(60_000 * MS);
-    let ended = bench.give(Input::Ended { class, attempt, end: End::Refused });
+    let ended = bench.give(LinkInput::Ended { class, attempt, end: End::Refused });
     assert_eq!(ended, [], "its time begins with the first refusal after it was open");
 }
 
 #[test]
 fn lane_is_awaited_while_it_can_still_be_carried() {
     let mut bench = kept();
-    let control = Class::Control;
+    let control = TrafficClass::Control;
     assert!(bench.link.awaits(control), "its first dial is under way");
-    assert!(!bench.link.awaits(Class::User), "it has no messages");
-    bench.give(Input::DialFailed(Purpose::Main));
+    assert!(!bench.link.awaits(TrafficClass::User), "it has no messages");
+    bench.give(LinkInput::DialFailed(ConnectionPurpose::Main));
     assert!(!bench.link.awaits(control), "no dial succeeds");
     bench.pass(60 * MS);
-    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
     assert!(bench.link.awaits(control), "it is being opened");
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Opened { class, attempt });
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
     assert!(bench.link.awaits(control), "it is open, or its break is not yet reported");
-    bench.give(Input::Ended { class, attempt, end: End::Broken });
+    bench.give(LinkInput::Ended { class, attempt, end: End::Broken });
     assert!(bench.link.awaits(control), "it will be reopened on the same connection");
     let outputs = bench.pass(60 * MS);
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Opened { class, attempt });
-    assert_eq!(dials(&bench.give(Input::Closed(conn(1)))), 1);
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    assert_eq!(dials(&bench.give(LinkInput::Closed(conn(1)))), 1);
     assert!(bench.link.awaits(control), "the link was up a moment ago");
-    let outputs = bench.established(2, Dialler::Us(Purpose::Main));
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Ended { class, attempt, end: End::Refused });
+    let outputs = bench.established(2, DialSide::Us(ConnectionPurpose::Main));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Ended { class, attempt, end: End::Refused });
     assert!(!bench.link.awaits(control), "the peer refused it");
 }
 
 #[test]
 fn bulk_is_awaited_while_a_connection_can_carry_it() {
     let mut bench = kept();
-    bench.established(1, Dialler::Us(Purpose::Main));
-    bench.give(Input::Want(Class::Bulk));
+    bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    bench.give(LinkInput::Want(TrafficClass::Bulk));
     for failed in 0..BULK_ATTEMPTS {
-        assert!(bench.link.awaits(Class::Bulk), "{failed} dials have failed");
+        assert!(bench.link.awaits(TrafficClass::Bulk), "{failed} dials have failed");
         bench.pass(1_000 * MS);
-        bench.give(Input::DialFailed(Purpose::Bulk));
+        bench.give(LinkInput::DialFailed(ConnectionPurpose::Bulk));
     }
-    assert!(bench.link.awaits(Class::Bulk), "it shares");
-    bench.give(Input::Closed(conn(1)));
-    bench.give(Input::DialFailed(Purpose::Main));
-    assert!(!bench.link.awaits(Class::Bulk), "no dial succeeds");
+    assert!(bench.link.awaits(TrafficClass::Bulk), "it shares");
+    bench.give(LinkInput::Closed(conn(1)));
+    bench.give(LinkInput::DialFailed(ConnectionPurpose::Main));
+    assert!(!bench.link.awaits(TrafficClass::Bulk), "no dial succeeds");
 }
 
 #[test]
 fn waiting_time_starts_over_on_a_new_connection() {
     let mut bench = kept();
-    assert_eq!(bench.link.carried_since(Class::Control), None);
-    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
+    assert_eq!(bench.link.carried_since(TrafficClass::Control), None);
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
     let there = bench.now.mono;
-    assert_eq!(bench.link.carried_since(Class::Control), Some(there), "from then on it can open");
+    assert_eq!(
+        bench.link.carried_since(TrafficClass::Control),
+        Some(there),
+        "from then on it can open"
+    );
     bench.pass(30 * MS);
-    assert_eq!(bench.link.carried_since(Class::Control), Some(there));
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Opened { class, attempt });
-    assert_eq!(bench.link.carried_since(Class::Control), Some(there + 30 * MS), "it has opened");
+    assert_eq!(bench.link.carried_since(TrafficClass::Control), Some(there));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    assert_eq!(
+        bench.link.carried_since(TrafficClass::Control),
+        Some(there + 30 * MS),
+        "it has opened"
+    );
     bench.pass(10_000 * MS);
-    bench.give(Input::Closed(conn(1)));
-    assert_eq!(bench.link.carried_since(Class::Control), None);
+    bench.give(LinkInput::Closed(conn(1)));
+    assert_eq!(bench.link.carried_since(TrafficClass::Control), None);
     bench.pass(10_000 * MS);
-    bench.established(2, Dialler::Us(Purpose::Main));
-    assert_eq!(bench.link.carried_since(Class::Control), Some(bench.now.mono));
+    bench.established(2, DialSide::Us(ConnectionPurpose::Main));
+    assert_eq!(bench.link.carried_since(TrafficClass::Control), Some(bench.now.mono));
     // A lane that moves is not yet open on the new connection.
     bench.pass(CROSSING);
-    bench.established(3, Dialler::Us(Purpose::Main));
-    assert_eq!(bench.link.carried_since(Class::Control), Some(bench.now.mono));
+    bench.established(3, DialSide::Us(ConnectionPurpose::Main));
+    assert_eq!(bench.link.carried_since(TrafficClass::Control), Some(bench.now.mono));
     // Neither is one that moves to a connection that has existed for long.
     bench.pass(10_000 * MS);
-    let outputs = bench.give(Input::Closed(conn(3)));
+    let outputs = bench.give(LinkInput::Closed(conn(3)));
     let moved = bench.now.mono;
-    assert_eq!(bench.link.carried_since(Class::Control), Some(moved));
+    assert_eq!(bench.link.carried_since(TrafficClass::Control), Some(moved));
     bench.pass(5_000 * MS);
-    assert_eq!(bench.link.carried_since(Class::Control), Some(moved), "it does not open");
+    assert_eq!(bench.link.carried_since(TrafficClass::Control), Some(moved), "it does not open");
     // Repeated breaks there do not reset the time: the peer has still read nothing.
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Ended { class, attempt, end: End::Broken });
-    assert_eq!(Bench::opens(&bench.pass(60 * MS)), [(Class::Control, conn(2))]);
-    assert_eq!(bench.link.carried_since(Class::Control), Some(moved));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Ended { class, attempt, end: End::Broken });
+    assert_eq!(Bench::opens(&bench.pass(60 * MS)), [(TrafficClass::Control, conn(2))]);
+    assert_eq!(bench.link.carried_since(TrafficClass::Control), Some(moved));
 }
 
 #[test]
 fn failed_attempt_does_not_inherit_a_long_uptime() {
     let mut bench = kept();
-    let outputs = bench.established(1, Dialler::Us(Purpose::Main));
-    let [Output::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
-    bench.give(Input::Opened { class, attempt });
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
     bench.pass(10_000 * MS);
-    bench.give(Input::Closed(conn(1)));
-    let outputs = bench.established(2, Dialler::Us(Purpose::Main));
-    let [Output::Open { class, mut attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Closed(conn(1)));
+    let outputs = bench.established(2, DialSide::Us(ConnectionPurpose::Main));
+    let [LinkOutput::Open { class, mut attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
     let mut pauses = Vec::new();
     for _ in 0..10 {
-        bench.give(Input::Ended { class, attempt, end: End::Broken });
+        bench.give(LinkInput::Ended { class, attempt, end: End::Broken });
         let before = bench.now.mono;
         let outputs = loop {
             let outputs = bench.pass(MS);
@@ -373,10 +399,10 @@ fn failed_attempt_does_not_inherit_a_long_uptime() {
             }
         };
         pauses.push(bench.now.mono - before);
-        let [Output::Open { attempt: next, .. }] = outputs[..] else { panic!("{outputs:?}") };
+        let [LinkOutput::Open { attempt: next, .. }] = outputs[..] else { panic!("{outputs:?}") };
         attempt = next;
     }
-    let (first, longest) = Limits::default().back_off;
+    let (first, longest) = NetLimits::default().back_off;
     assert!(pauses[0] <= first + MS, "the back-off has started over: {pauses:?}");
     assert!(pauses[9] >= longest / 2, "{pauses:?}");
 }
@@ -384,19 +410,19 @@ fn failed_attempt_does_not_inherit_a_long_uptime() {
 #[test]
 fn down_link_abandons_lanes_repeatedly() {
     let mut bench = kept();
-    bench.give(Input::DialFailed(Purpose::Main));
+    bench.give(LinkInput::DialFailed(ConnectionPurpose::Main));
     let mut given_up = 0;
     for _ in 0..21_000 {
         for output in bench.pass(MS) {
             match output {
-                Output::GiveUp(class) => {
-                    assert_eq!(class, Class::Control);
+                LinkOutput::GiveUp(class) => {
+                    assert_eq!(class, TrafficClass::Control);
                     given_up += 1;
                 }
-                Output::Dial { purpose, .. } => {
-                    bench.give(Input::DialFailed(purpose));
+                LinkOutput::Dial { purpose, .. } => {
+                    bench.give(LinkInput::DialFailed(purpose));
                 }
-                Output::Open { .. } => panic!("nothing to open on"),
+                LinkOutput::Open { .. } => panic!("nothing to open on"),
             }
         }
     }
@@ -406,31 +432,33 @@ fn down_link_abandons_lanes_repeatedly() {
 #[test]
 fn bulk_gets_a_connection_of_its_own_and_shares_if_that_fails() {
     let mut bench = kept();
-    bench.established(1, Dialler::Us(Purpose::Main));
-    let outputs = bench.give(Input::Want(Class::Bulk));
-    assert!(matches!(outputs[..], [Output::Dial { purpose: Purpose::Bulk, .. }]));
-    let outputs = bench.established(2, Dialler::Us(Purpose::Bulk));
-    assert_eq!(Bench::opens(&outputs), [(Class::Bulk, conn(2))]);
-    let Some(Output::Open { class, attempt, .. }) = outputs.last() else { panic!("{outputs:?}") };
-    bench.give(Input::Opened { class: *class, attempt: *attempt });
-    let mut outputs = bench.give(Input::Closed(conn(2)));
+    bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    let outputs = bench.give(LinkInput::Want(TrafficClass::Bulk));
+    assert!(matches!(outputs[..], [LinkOutput::Dial { purpose: ConnectionPurpose::Bulk, .. }]));
+    let outputs = bench.established(2, DialSide::Us(ConnectionPurpose::Bulk));
+    assert_eq!(Bench::opens(&outputs), [(TrafficClass::Bulk, conn(2))]);
+    let Some(LinkOutput::Open { class, attempt, .. }) = outputs.last() else {
+        panic!("{outputs:?}")
+    };
+    bench.give(LinkInput::Opened { class: *class, attempt: *attempt });
+    let mut outputs = bench.give(LinkInput::Closed(conn(2)));
     for _ in 0..BULK_ATTEMPTS {
         assert_eq!(dials(&outputs), 1, "{outputs:?}");
-        outputs = bench.give(Input::DialFailed(Purpose::Bulk));
+        outputs = bench.give(LinkInput::DialFailed(ConnectionPurpose::Bulk));
         if Bench::opens(&outputs).is_empty() {
             outputs = bench.pass(1_000 * MS);
         }
     }
-    assert_eq!(Bench::opens(&outputs), [(Class::Bulk, conn(1))]);
+    assert_eq!(Bench::opens(&outputs), [(TrafficClass::Bulk, conn(1))]);
 }
 
 #[test]
 fn new_incarnation_reopens_every_lane() {
     let mut bench = kept();
-    bench.established(1, Dialler::Us(Purpose::Main));
-    bench.give(Input::Want(Class::User));
-    let outputs = bench.give(Input::Reborn);
-    let both = [(Class::Control, conn(1)), (Class::User, conn(1))];
+    bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    bench.give(LinkInput::Want(TrafficClass::User));
+    let outputs = bench.give(LinkInput::Reborn);
+    let both = [(TrafficClass::Control, conn(1)), (TrafficClass::User, conn(1))];
     assert_eq!(Bench::opens(&outputs), both);
 }
 
@@ -438,19 +466,19 @@ fn new_incarnation_reopens_every_lane() {
 fn lanes_of_an_unkept_peer_are_abandoned_once() {
     let (me, peer) = peers();
     let mut bench = Bench::new(me, peer);
-    bench.established(1, Dialler::Peer);
-    bench.give(Input::Admitted { connection: conn(1), class: Class::Control });
-    bench.give(Input::Want(Class::Data));
-    bench.give(Input::Closed(conn(1)));
-    assert_eq!(bench.pass(60_000 * MS), [Output::GiveUp(Class::Data)]);
-    assert!(!bench.link.wants(Class::Data));
+    bench.established(1, DialSide::Peer);
+    bench.give(LinkInput::Admitted { connection: conn(1), class: TrafficClass::Control });
+    bench.give(LinkInput::Want(TrafficClass::Data));
+    bench.give(LinkInput::Closed(conn(1)));
+    assert_eq!(bench.pass(60_000 * MS), [LinkOutput::GiveUp(TrafficClass::Data)]);
+    assert!(!bench.link.wants(TrafficClass::Data));
 }
 
 #[test]
 fn a_released_peer_is_not_dialled() {
     let mut bench = kept();
-    bench.give(Input::DialFailed(Purpose::Main));
-    assert_eq!(bench.give(Input::Release), []);
+    bench.give(LinkInput::DialFailed(ConnectionPurpose::Main));
+    assert_eq!(bench.give(LinkInput::Release), []);
     assert_eq!(dials(&bench.pass(60_000 * MS)), 0);
     assert!(bench.link.is_idle());
 }
@@ -461,50 +489,52 @@ fn every_wanted_lane_ends_up_on_the_carrier() {
         let mut chance = SmallRng::seed_from_u64(seed);
         let mut bench = kept();
         let mut next = 10;
-        let mut open: BTreeMap<Class, (u64, ConnectionId)> = BTreeMap::new();
-        let mut pending: Vec<Output> = Vec::new();
+        let mut open: BTreeMap<TrafficClass, (u64, ConnectionId)> = BTreeMap::new();
+        let mut pending: Vec<LinkOutput> = Vec::new();
         let mut live: Vec<usize> = Vec::new();
-        let mut dialling: Vec<Purpose> = vec![Purpose::Main];
+        let mut dialling: Vec<ConnectionPurpose> = vec![ConnectionPurpose::Main];
         for step in 0..60 {
             let quiet = step >= 50; // no more faults: what is dialled connects
             let outputs = match chance.random_range(0..7) {
                 0 if !quiet => {
                     next += 1;
                     live.push(next);
-                    let mut all = bench.established(next, Dialler::Peer);
-                    let class = Class::ALL[chance.random_range(0..4)];
-                    all.extend(bench.give(Input::Admitted { connection: conn(next), class }));
+                    let mut all = bench.established(next, DialSide::Peer);
+                    let class = TrafficClass::ALL[chance.random_range(0..4)];
+                    all.extend(bench.give(LinkInput::Admitted { connection: conn(next), class }));
                     all
                 }
                 1 if !quiet && !live.is_empty() => {
                     let gone = live.swap_remove(chance.random_range(0..live.len()));
-                    bench.give(Input::Closed(conn(gone)))
+                    bench.give(LinkInput::Closed(conn(gone)))
                 }
                 2 if !quiet && !dialling.is_empty() => {
-                    bench.give(Input::DialFailed(dialling.remove(0)))
+                    bench.give(LinkInput::DialFailed(dialling.remove(0)))
                 }
-                3 if !quiet => bench.give(Input::Want(Class::ALL[chance.random_range(0..4)])),
+                3 if !quiet => {
+                    bench.give(LinkInput::Want(TrafficClass::ALL[chance.random_range(0..4)]))
+                }
                 _ if !dialling.is_empty() => {
                     next += 1;
                     live.push(next);
-                    bench.established(next, Dialler::Us(dialling.remove(0)))
+                    bench.established(next, DialSide::Us(dialling.remove(0)))
                 }
                 _ => bench.pass(6_000 * MS),
             };
             pending.extend(outputs);
             for output in pending.drain(..) {
                 match output {
-                    Output::Open { class, attempt, connection } => {
+                    LinkOutput::Open { class, attempt, connection } => {
                         let before = open.insert(class, (attempt, connection));
                         assert!(before.is_none_or(|(g, _)| g < attempt), "seed {seed}");
                     }
-                    Output::Dial { purpose, .. } => dialling.push(purpose),
-                    Output::GiveUp(_) => {}
+                    LinkOutput::Dial { purpose, .. } => dialling.push(purpose),
+                    LinkOutput::GiveUp(_) => {}
                 }
             }
         }
         let carrier = bench.link.carrier().unwrap_or_else(|| panic!("seed {seed}: no carrier"));
-        for class in [Class::Control, Class::Data, Class::User] {
+        for class in [TrafficClass::Control, TrafficClass::Data, TrafficClass::User] {
             if bench.link.wants(class) {
                 assert_eq!(open[&class].1, carrier, "seed {seed}: {class:?}");
             }

@@ -1,7 +1,7 @@
 //! Frame header of yamux: twelve bytes in front of each frame, all fields big-endian. Source: the
 //! [specification](https://github.com/hashicorp/yamux/blob/master/spec.md).
 
-use super::Violation;
+use super::MuxerViolation;
 
 pub(super) const HEADER_BYTES: usize = 12;
 
@@ -76,17 +76,17 @@ impl FrameHeader {
         bytes
     }
 
-    pub(super) fn decode(bytes: [u8; HEADER_BYTES]) -> Result<Self, Violation> {
+    pub(super) fn decode(bytes: [u8; HEADER_BYTES]) -> Result<Self, MuxerViolation> {
         let [version, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = bytes;
         if version != VERSION {
-            return Err(Violation::Version(version));
+            return Err(MuxerViolation::Version(version));
         }
         let kind = match kind {
             0 => FrameKind::Data,
             1 => FrameKind::Window,
             2 => FrameKind::Ping,
             3 => FrameKind::GoAway,
-            other => return Err(Violation::Kind(other)),
+            other => return Err(MuxerViolation::Kind(other)),
         };
         let flags = Flags(u16::from_be_bytes([f0, f1]));
         let stream = u32::from_be_bytes([s0, s1, s2, s3]);
@@ -120,8 +120,8 @@ mod tests {
     fn malformed_headers_are_named() {
         let mut bytes = [0; HEADER_BYTES];
         bytes[1] = 4;
-        assert_eq!(FrameHeader::decode(bytes), Err(Violation::Kind(4)));
+        assert_eq!(FrameHeader::decode(bytes), Err(MuxerViolation::Kind(4)));
         bytes[0] = 1;
-        assert_eq!(FrameHeader::decode(bytes), Err(Violation::Version(1)));
+        assert_eq!(FrameHeader::decode(bytes), Err(MuxerViolation::Version(1)));
     }
 }

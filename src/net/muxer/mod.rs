@@ -13,10 +13,10 @@
 //! that is idle, a task that writes to a stream. A `SharedStream` holds the state of one stream.
 //! Its lock is never held during reading, writing or encryption.
 
+mod combiner;
 mod half_closed;
 mod header;
 mod pipe;
-mod seat;
 mod session;
 mod stream;
 #[cfg(test)]
@@ -37,8 +37,8 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use parking_lot::Mutex;
 use tokio::task::coop;
 
+use self::combiner::{SessionAccess, SessionCombiner};
 use self::pipe::{SharedStream, store_waker};
-use self::seat::{Access, SessionCombiner};
 use self::session::MuxerSession;
 pub use self::stream::Stream;
 
@@ -78,7 +78,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> InboundConnectionUpgrade<C> for Yamux {
     type Future = Ready<Result<Muxer<C>, Infallible>>;
 
     fn upgrade_inbound(self, socket: C, _: Self::Info) -> Self::Future {
-        ready(Ok(Muxer::new(socket, Mode::Server, self.streams_max)))
+        ready(Ok(Muxer::new(socket, MuxerSide::Server, self.streams_max)))
     }
 }
 
@@ -88,13 +88,13 @@ impl<C: AsyncRead + AsyncWrite + Unpin> OutboundConnectionUpgrade<C> for Yamux {
     type Future = Ready<Result<Muxer<C>, Infallible>>;
 
     fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
-        ready(Ok(Muxer::new(socket, Mode::Client, self.streams_max)))
+        ready(Ok(Muxer::new(socket, MuxerSide::Client, self.streams_max)))
     }
 }
 
 /// Side of the connection, which decides the stream ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum MuxerSide {
     /// Dialled the connection; its streams have odd ids.
     Client,
     /// Accepted the connection; its streams have even ids.
@@ -104,7 +104,7 @@ enum Mode {
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum MuxerError {
     /// Normal end: the peer has sent go-away, or has closed the socket between two frames.
     #[error("the peer has closed the connection")]
     Closed,
@@ -113,7 +113,7 @@ pub enum Error {
     Io(#[from] io::Error),
     /// The peer violated the protocol, and was sent go-away.
     #[error("the peer violated the yamux protocol")]
-    Violation(#[from] Violation),
+    Violation(#[from] MuxerViolation),
     /// This side has used all 2³¹ stream ids.
     #[error("the stream ids of the connection are used up: dial again")]
     NoMoreStreams,
@@ -122,7 +122,7 @@ pub enum Error {
 /// Violation of the protocol by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Violation {
+pub enum MuxerViolation {
     /// A frame has an unknown version.
     #[error("a frame has version {0}, expected 0")]
     Version(u8),
@@ -211,8 +211,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> SharedMuxer<C> {
     fn ask<T>(
         &self,
         cx: &mut Context<'_>,
-        ask: impl FnOnce(&mut MuxerSession<C>, &mut Context<'_>) -> Poll<Result<T, Error>>,
-    ) -> Poll<Result<T, Error>> {
+        ask: impl FnOnce(&mut MuxerSession<C>, &mut Context<'_>) -> Poll<Result<T, MuxerError>>,
+    ) -> Poll<Result<T, MuxerError>> {
         self.register(cx);
         into_poll(self.combiner.ask(|session| ask(session, cx)))
     }
@@ -229,11 +229,11 @@ impl<C> Drop for WakeOnPanic<'_, C> {
     }
 }
 
-fn into_poll<T>(found: Access<Poll<Result<T, Error>>>) -> Poll<Result<T, Error>> {
+fn into_poll<T>(found: SessionAccess<Poll<Result<T, MuxerError>>>) -> Poll<Result<T, MuxerError>> {
     match found {
-        Access::Free(result) => result,
-        Access::Busy => Poll::Pending,
-        Access::Gone => Poll::Ready(Err(Error::Closed)),
+        SessionAccess::Free(result) => result,
+        SessionAccess::Busy => Poll::Pending,
+        SessionAccess::Gone => Poll::Ready(Err(MuxerError::Closed)),
     }
 }
 
@@ -244,7 +244,7 @@ pub struct Muxer<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
-    fn new(socket: C, mode: Mode, streams_max: usize) -> Self {
+    fn new(socket: C, mode: MuxerSide, streams_max: usize) -> Self {
         let shared = SharedMuxer {
             combiner: SessionCombiner::new(MuxerSession::new(socket, mode, streams_max)),
             waiting: SendQueue::default(),
@@ -260,24 +260,33 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
 
 impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
     type Substream = Stream<C>;
-    type Error = Error;
+    type Error = MuxerError;
 
-    fn poll_inbound(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Stream<C>, Error>> {
+    fn poll_inbound(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Stream<C>, MuxerError>> {
         let arrived = self.shared.ask(cx, |session, _| session.poll_arrived().map(Ok));
         arrived.map_ok(|pipe| self.stream(pipe))
     }
 
-    fn poll_outbound(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Stream<C>, Error>> {
+    fn poll_outbound(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Stream<C>, MuxerError>> {
         let opened = self.shared.ask(cx, |session, _| session.poll_open());
         opened.map_ok(|pipe| self.stream(pipe))
     }
 
-    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), MuxerError>> {
         self.shared.ask(cx, |session, cx| session.poll_close(cx, &self.shared.waiting))
     }
 
     /// The only method that moves data. libp2p calls it on every poll, before the others.
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, Error>> {
+    fn poll(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<StreamMuxerEvent, MuxerError>> {
         self.shared.register(cx);
         into_poll(self.shared.combiner.work(|session| {
             let polled = session.poll(cx, &self.shared.waiting);

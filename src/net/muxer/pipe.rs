@@ -10,7 +10,7 @@ use std::task::Waker;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Violation;
+use super::MuxerViolation;
 use super::header::{Flags, FrameHeader, FrameKind, HEADER_BYTES, WINDOW_FIRST};
 use crate::net::noise::PLAIN_MAX;
 
@@ -388,9 +388,9 @@ impl StreamState {
     }
 
     /// Checks data of the peer against its window, and reduces the window.
-    pub(super) fn expect(&mut self, len: u32) -> Result<(), Violation> {
+    pub(super) fn expect(&mut self, len: u32) -> Result<(), MuxerViolation> {
         let Some(granted) = self.granted.checked_sub(len) else {
-            return Err(Violation::Window { granted: self.granted, sent: len });
+            return Err(MuxerViolation::Window { granted: self.granted, sent: len });
         };
         self.granted = granted;
         Ok(())
@@ -424,8 +424,8 @@ impl StreamState {
     }
 
     /// Adds to the credit that the peer has granted.
-    pub(super) fn credit(&mut self, more: u32) -> Result<Option<Waker>, Violation> {
-        self.credit = self.credit.checked_add(more).ok_or(Violation::Credit)?;
+    pub(super) fn credit(&mut self, more: u32) -> Result<Option<Waker>, MuxerViolation> {
+        self.credit = self.credit.checked_add(more).ok_or(MuxerViolation::Credit)?;
         Ok(if more > 0 { self.writer.take() } else { None })
     }
 

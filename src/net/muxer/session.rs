@@ -20,7 +20,7 @@ use super::header::{
     Flags, FrameHeader, FrameKind, GO_AWAY_NORMAL, GO_AWAY_VIOLATION, HEADER_BYTES, WINDOW_FIRST,
 };
 use super::pipe::{HeaderBuffer, PIECE, PeerHalf, RecvBuffer, SharedStream};
-use super::{Error, Mode, SendQueue, Violation};
+use super::{MuxerError, MuxerSide, MuxerViolation, SendQueue};
 
 /// Bytes written before the session reads again.
 const BYTES_PER_TURN: usize = 256 * 1024;
@@ -38,13 +38,13 @@ const REFUSED_MAX: usize = 256;
 #[derive(Debug)]
 pub(super) struct MuxerSession<C> {
     socket: C,
-    mode: Mode,
+    mode: MuxerSide,
     streams_max: usize,
     streams: HashMap<u32, Arc<SharedStream>>, // ≤ streams_max
     half_closed: HalfClosed,
     next_id: u32,
     arrived: VecDeque<Arc<SharedStream>>, // of `streams`, not yet accepted
-    end: Option<Error>,                   // error of writing
+    end: Option<MuxerError>,              // error of writing
     has_read: bool,                       // in this poll
     // Reading.
     expected: Expected,
@@ -93,7 +93,7 @@ impl<C> MuxerSession<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
-    pub(super) fn new(socket: C, mode: Mode, streams_max: usize) -> Self {
+    pub(super) fn new(socket: C, mode: MuxerSide, streams_max: usize) -> Self {
         Self {
             socket,
             mode,
@@ -101,8 +101,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
             streams: HashMap::new(),
             half_closed: HalfClosed::default(),
             next_id: match mode {
-                Mode::Client => 1,
-                Mode::Server => 2,
+                MuxerSide::Client => 1,
+                MuxerSide::Server => 2,
             },
             arrived: VecDeque::new(),
             end: None,
@@ -125,10 +125,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         &mut self,
         cx: &mut Context<'_>,
         waiting: &SendQueue,
-    ) -> Poll<Result<Infallible, Error>> {
+    ) -> Poll<Result<Infallible, MuxerError>> {
         self.has_read = false;
         let read = self.poll_read(cx);
-        if let Poll::Ready(Err(Error::Violation(_))) = &read {
+        if let Poll::Ready(Err(MuxerError::Violation(_))) = &read {
             self.go_away = GoAway::Wanted(GO_AWAY_VIOLATION);
         }
         if self.end.is_none()
@@ -164,12 +164,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
     }
 
     /// Opens a stream once there are fewer than the maximum.
-    pub(super) fn poll_open(&mut self) -> Poll<Result<Arc<SharedStream>, Error>> {
+    pub(super) fn poll_open(&mut self) -> Poll<Result<Arc<SharedStream>, MuxerError>> {
         if self.streams.len() >= self.streams_max {
             return Poll::Pending;
         }
         let pipe = Arc::new(SharedStream::outbound(self.next_id));
-        self.next_id = self.next_id.checked_add(2).ok_or(Error::NoMoreStreams)?;
+        self.next_id = self.next_id.checked_add(2).ok_or(MuxerError::NoMoreStreams)?;
         self.streams.insert(pipe.id, Arc::clone(&pipe));
         Poll::Ready(Ok(pipe))
     }
@@ -184,18 +184,18 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         &mut self,
         cx: &mut Context<'_>,
         waiting: &SendQueue,
-    ) -> Poll<Result<(), Error>> {
+    ) -> Poll<Result<(), MuxerError>> {
         if self.go_away == GoAway::Idle {
             self.go_away = GoAway::Wanted(GO_AWAY_NORMAL);
             self.wake_all(|pipe| pipe.lock().close());
         }
         ready!(self.poll_write(cx, waiting, usize::MAX))?;
-        Pin::new(&mut self.socket).poll_close(cx).map_err(Error::Io)
+        Pin::new(&mut self.socket).poll_close(cx).map_err(MuxerError::Io)
     }
 
     // ── Reading ──
 
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Infallible, Error>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Infallible, MuxerError>> {
         loop {
             match &mut self.expected {
                 Expected::Header(bytes, have) => {
@@ -203,7 +203,11 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
                         ready!(Pin::new(&mut self.socket).poll_read(cx, &mut bytes[*have..]))?;
                     if len == 0 {
                         let at_end = *have == 0;
-                        return Poll::Ready(Err(if at_end { Error::Closed } else { broken() }));
+                        return Poll::Ready(Err(if at_end {
+                            MuxerError::Closed
+                        } else {
+                            broken()
+                        }));
                     }
                     self.has_read = true;
                     *have += len;
@@ -234,7 +238,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
-    fn on(&mut self, header: FrameHeader) -> Result<(), Error> {
+    fn on(&mut self, header: FrameHeader) -> Result<(), MuxerError> {
         match header.kind {
             FrameKind::Data | FrameKind::Window => self.on_stream(header),
             FrameKind::Ping => {
@@ -244,11 +248,11 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
                 }
                 Ok(())
             }
-            FrameKind::GoAway => Err(Error::Closed),
+            FrameKind::GoAway => Err(MuxerError::Closed),
         }
     }
 
-    fn on_stream(&mut self, header: FrameHeader) -> Result<(), Error> {
+    fn on_stream(&mut self, header: FrameHeader) -> Result<(), MuxerError> {
         let FrameHeader { kind, flags, stream, len } = header;
         let (data, mut credit) = if kind == FrameKind::Data { (len, 0) } else { (0, len) };
         let is_new = flags.has(Flags::SYN) && !flags.has(Flags::RST);
@@ -309,24 +313,24 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     /// Accepts or refuses a stream of the peer. `false`: there is no room for it, and it alone is
     /// reset (docs/protocol/transport.md#an-extra-stream-is-reset-alone).
-    fn on_open(&mut self, id: u32, credit: u32) -> Result<bool, Error> {
-        let odd = self.mode == Mode::Server; // clients use odd ids
+    fn on_open(&mut self, id: u32, credit: u32) -> Result<bool, MuxerError> {
+        let odd = self.mode == MuxerSide::Server; // clients use odd ids
         if id == 0 || (id % 2 == 1) != odd {
-            return Err(Violation::Id(id).into());
+            return Err(MuxerViolation::Id(id).into());
         }
         if self.streams.contains_key(&id) {
-            return Err(Violation::OpenedTwice(id).into());
+            return Err(MuxerViolation::OpenedTwice(id).into());
         }
         if self.streams.len() >= self.streams_max {
             if self.refused.len() == REFUSED_MAX {
-                return Err(Violation::Insists.into());
+                return Err(MuxerViolation::Insists.into());
             }
             let flags = Flags::ACK.and(Flags::RST);
             let refusal = FrameHeader { kind: FrameKind::Data, flags, stream: id, len: 0 };
             self.refused.push_back(refusal);
             return Ok(false);
         }
-        let credit = credit.checked_add(WINDOW_FIRST).ok_or(Violation::Credit)?;
+        let credit = credit.checked_add(WINDOW_FIRST).ok_or(MuxerViolation::Credit)?;
         self.half_closed.remove(id); // a peer that reuses the id no longer uses the former stream
         let pipe = Arc::new(SharedStream::inbound(id, credit));
         self.streams.insert(id, Arc::clone(&pipe));
@@ -343,7 +347,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         cx: &mut Context<'_>,
         waiting: &SendQueue,
         most: usize,
-    ) -> Poll<Result<(), Error>> {
+    ) -> Poll<Result<(), MuxerError>> {
         let mut written = 0;
         loop {
             while let unsent @ [_, ..] = self.headers.unsent() {
@@ -370,7 +374,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), MuxerError>> {
         if self.unflushed > 0 {
             ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
             self.unflushed = 0;
@@ -422,13 +426,17 @@ fn write<C: AsyncWrite + Unpin>(
     socket: &mut C,
     cx: &mut Context<'_>,
     bytes: &[u8],
-) -> Poll<Result<usize, Error>> {
+) -> Poll<Result<usize, MuxerError>> {
     let len = ready!(Pin::new(socket).poll_write(cx, bytes))?;
-    Poll::Ready(if len == 0 { Err(Error::Io(io::ErrorKind::WriteZero.into())) } else { Ok(len) })
+    Poll::Ready(if len == 0 {
+        Err(MuxerError::Io(io::ErrorKind::WriteZero.into()))
+    } else {
+        Ok(len)
+    })
 }
 
-fn broken() -> Error {
-    Error::Io(io::ErrorKind::UnexpectedEof.into())
+fn broken() -> MuxerError {
+    MuxerError::Io(io::ErrorKind::UnexpectedEof.into())
 }
 
 fn wake(waker: Option<Waker>) {

@@ -9,11 +9,11 @@ use loom::sync::Notify;
 use loom::sync::atomic::AtomicBool;
 use loom::thread;
 
-use seat::{Access, SessionCombiner};
+use combiner::{SessionAccess, SessionCombiner};
 
-#[path = "seat.rs"]
+#[path = "combiner.rs"]
 #[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
-mod seat;
+mod combiner;
 
 mod sync {
     pub(super) use loom::sync::Mutex;
@@ -60,14 +60,14 @@ fn data_arrives(fault: MuxerFault, writers: usize) {
         loop {
             wakes.wait();
             let has_read = combiner.work(|()| arrived.load(sync::Ordering::SeqCst));
-            if has_read == Access::Free(true) {
+            if has_read == SessionAccess::Free(true) {
                 break;
             }
             let asked = match fault {
                 MuxerFault::QueryAsWork => combiner.work(|()| ()),
                 _ => combiner.ask(|()| ()),
             };
-            assert_ne!(asked, Access::Gone);
+            assert_ne!(asked, SessionAccess::Gone);
         }
         for thread in threads {
             thread.join().expect("no panic");

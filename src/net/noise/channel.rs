@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures::{AsyncRead, AsyncWrite};
 
-use super::sealed::{Incoming, Outgoing};
+use super::sealed::{SealedReceiveBuffer, SealedSendBuffer};
 use super::session::CipherSession;
 
 /// Bytes read after which the connection's task yields: a piece of a lane. (The last read may
@@ -25,14 +25,14 @@ const BYTES_PER_TURN: usize = 64 * 1024;
 pub struct Channel<S> {
     socket: S,
     session: CipherSession,
-    outgoing: Outgoing,
-    incoming: Incoming,
+    outgoing: SealedSendBuffer,
+    incoming: SealedReceiveBuffer,
     this_turn: usize, // bytes read since the last yield
 }
 
 impl<S> Channel<S> {
     pub(super) fn new(socket: S, session: CipherSession) -> Self {
-        let (outgoing, incoming) = (Outgoing::default(), Incoming::default());
+        let (outgoing, incoming) = (SealedSendBuffer::default(), SealedReceiveBuffer::default());
         Self { socket, session, outgoing, incoming, this_turn: 0 }
     }
 }
@@ -166,9 +166,9 @@ mod tests {
     }
 
     /// A reader that returns a few bytes per call.
-    struct Slow(Cursor<Vec<u8>>);
+    struct SlowReader(Cursor<Vec<u8>>);
 
-    impl AsyncRead for Slow {
+    impl AsyncRead for SlowReader {
         fn poll_read(
             mut self: Pin<&mut Self>,
             cx: &mut Context<'_>,
@@ -234,7 +234,7 @@ mod tests {
     fn busy_channel_yields_after_each_piece() {
         const BYTES: usize = 1 << 20;
         let (travels, far) = sealed_messages(&vec![9; BYTES], 4_000);
-        let mut channel = Channel::new(Slow(Cursor::new(travels)), far);
+        let mut channel = Channel::new(SlowReader(Cursor::new(travels)), far);
         let woken = Arc::<WakeCounter>::default();
         let waker = Arc::clone(&woken).into();
         let mut cx = Context::from_waker(&waker);

@@ -13,9 +13,9 @@ const KEY_BYTES: usize = 32;
 /// Resolver for snow. It holds the static key pair of this process, so that snow need not derive
 /// the public key again for each handshake.
 #[derive(Default)]
-pub(super) struct Resolver(pub(super) Option<KeyPair>);
+pub(super) struct CurveResolver(pub(super) Option<KeyPair>);
 
-impl CryptoResolver for Resolver {
+impl CryptoResolver for CurveResolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
         RingResolver.resolve_rng()
     }
@@ -33,11 +33,11 @@ impl CryptoResolver for Resolver {
     }
 }
 
-impl Resolver {
+impl CurveResolver {
     /// Creates the curve without a key: snow sets or generates one later.
     fn curve(&self) -> Box<dyn Dh> {
         let (secret, public) = ([0; KEY_BYTES].into(), [0; KEY_BYTES].into());
-        Box::new(Curve { pair: KeyPair { secret, public }, known: self.0.clone() })
+        Box::new(StaticDh { pair: KeyPair { secret, public }, known: self.0.clone() })
     }
 }
 
@@ -65,12 +65,12 @@ impl KeyPair {
     }
 }
 
-struct Curve {
+struct StaticDh {
     pair: KeyPair,
     known: Option<KeyPair>,
 }
 
-impl Dh for Curve {
+impl Dh for StaticDh {
     fn name(&self) -> &'static str {
         "25519"
     }

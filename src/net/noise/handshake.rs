@@ -25,10 +25,10 @@ use prost::Message;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-use super::curve::{KeyPair, Resolver};
+use super::curve::{CurveResolver, KeyPair};
 use super::session::CipherSession;
 use super::suite::Suite;
-use super::{Channel, Error};
+use super::{Channel, NoiseError};
 use crate::net::identity::random;
 use crate::net::secrets::{Secrets, preshared};
 
@@ -40,7 +40,7 @@ pub(super) const BYTES_MAX: usize = 4 * 1024;
 
 /// Side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum HandshakeSide {
     /// The dialler, which sends the first message.
     Initiator,
     /// The side that accepted the connection.
@@ -49,7 +49,7 @@ pub(super) enum Side {
 
 /// Handshake payload: the peer's identity, and its signature of the static key.
 #[derive(Clone, PartialEq, Message)]
-struct Payload {
+struct IdentityPayload {
     #[prost(bytes = "vec", tag = "1")]
     identity: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -71,20 +71,24 @@ pub(super) struct HandshakeParams {
 }
 
 impl Keys {
-    pub(super) fn new(identity: &Keypair) -> Result<Self, Error> {
+    pub(super) fn new(identity: &Keypair) -> Result<Self, NoiseError> {
         let pair = KeyPair::new(*Zeroizing::new(random()?));
         let signature = identity.sign(&[SIGNED, pair.public()].concat())?;
         let identity = identity.public().encode_protobuf();
-        let payload = Payload { identity, signature }.encode_to_vec();
+        let payload = IdentityPayload { identity, signature }.encode_to_vec();
         Ok(Self { pair, payload })
     }
 }
 
 /// Creates snow's handshake state. A responder replaces the preshared key while it tries others.
-fn begin(keys: &Keys, agreed: &HandshakeParams, role: Side) -> Result<HandshakeState, Error> {
+fn begin(
+    keys: &Keys,
+    agreed: &HandshakeParams,
+    role: HandshakeSide,
+) -> Result<HandshakeState, NoiseError> {
     let pattern = agreed.suite.pattern(agreed.secrets.is_some());
     let pattern = pattern.parse().expect("a name that Noise knows");
-    let resolver = Box::new(Resolver(Some(keys.pair.clone())));
+    let resolver = Box::new(CurveResolver(Some(keys.pair.clone())));
     let builder = Builder::with_resolver(pattern, resolver).prologue(&agreed.prologue)?;
     let mut builder = builder.local_private_key(keys.pair.secret())?;
     let secret = agreed.secrets.as_ref().and_then(|secrets| secrets.dialling());
@@ -93,8 +97,8 @@ fn begin(keys: &Keys, agreed: &HandshakeParams, role: Side) -> Result<HandshakeS
         builder = builder.psk(0, key)?;
     }
     Ok(match role {
-        Side::Initiator => builder.build_initiator()?,
-        Side::Responder => builder.build_responder()?,
+        HandshakeSide::Initiator => builder.build_initiator()?,
+        HandshakeSide::Responder => builder.build_responder()?,
     })
 }
 
@@ -102,24 +106,24 @@ pub(super) async fn run<S>(
     mut socket: S,
     keys: Arc<Keys>,
     agreed: HandshakeParams,
-    role: Side,
-) -> Result<(PeerId, Channel<S>), Error>
+    role: HandshakeSide,
+) -> Result<(PeerId, Channel<S>), NoiseError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut noise = begin(&keys, &agreed, role)?;
     let peer = match role {
-        Side::Initiator => {
+        HandshakeSide::Initiator => {
             send_message(&mut socket, &mut noise, &[]).await?;
             let peer = receive_identity(&mut socket, &mut noise).await?;
             send_message(&mut socket, &mut noise, &keys.payload).await?;
             peer
         }
-        Side::Responder => {
+        HandshakeSide::Responder => {
             let message = receive(&mut socket).await?;
             let early = open_first(&mut noise, &message, agreed.secrets.as_deref())?;
             if !early.is_empty() {
-                return Err(Error::EarlyData(early.len()));
+                return Err(NoiseError::EarlyData(early.len()));
             }
             send_message(&mut socket, &mut noise, &keys.payload).await?;
             receive_identity(&mut socket, &mut noise).await?
@@ -131,16 +135,19 @@ where
 }
 
 /// Receives and verifies the peer's identity.
-async fn receive_identity<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<PeerId, Error>
+async fn receive_identity<S>(
+    socket: &mut S,
+    noise: &mut HandshakeState,
+) -> Result<PeerId, NoiseError>
 where
     S: AsyncRead + Unpin,
 {
     let payload = receive_message(socket, noise).await?;
-    let Payload { identity, signature } = Payload::decode(&payload[..])?;
+    let IdentityPayload { identity, signature } = IdentityPayload::decode(&payload[..])?;
     let identity = PublicKey::try_decode_protobuf(&identity)?;
     let key = noise.get_remote_static().expect("XX transmits the static key");
     if !identity.verify(&[SIGNED, key].concat(), &signature) {
-        return Err(Error::Signature);
+        return Err(NoiseError::Signature);
     }
     Ok(identity.to_peer_id())
 }
@@ -149,7 +156,7 @@ async fn send_message<S>(
     socket: &mut S,
     noise: &mut HandshakeState,
     payload: &[u8],
-) -> Result<(), Error>
+) -> Result<(), NoiseError>
 where
     S: AsyncWrite + Unpin,
 {
@@ -162,7 +169,10 @@ where
     Ok(())
 }
 
-async fn receive_message<S>(socket: &mut S, noise: &mut HandshakeState) -> Result<Vec<u8>, Error>
+async fn receive_message<S>(
+    socket: &mut S,
+    noise: &mut HandshakeState,
+) -> Result<Vec<u8>, NoiseError>
 where
     S: AsyncRead + Unpin,
 {
@@ -175,26 +185,26 @@ fn open_first(
     noise: &mut HandshakeState,
     message: &[u8],
     secrets: Option<&Secrets>,
-) -> Result<Vec<u8>, Error> {
+) -> Result<Vec<u8>, NoiseError> {
     let Some(secrets) = secrets else { return open(noise, message) };
     for (holder, secret) in secrets.accepted() {
         noise.set_psk(0, &*preshared(holder, secret))?;
         match open(noise, message) {
-            Err(Error::Handshake(snow::Error::Decrypt)) => {} // snow has restored its state
+            Err(NoiseError::Handshake(snow::Error::Decrypt)) => {} // snow has restored its state
             opened => return opened,
         }
     }
-    Err(Error::Handshake(snow::Error::Decrypt))
+    Err(NoiseError::Handshake(snow::Error::Decrypt))
 }
 
-fn open(noise: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, Error> {
+fn open(noise: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, NoiseError> {
     let mut payload = vec![0; message.len()];
     let len = noise.read_message(message, &mut payload)?;
     payload.truncate(len);
     Ok(payload)
 }
 
-async fn receive<S>(socket: &mut S) -> Result<Vec<u8>, Error>
+async fn receive<S>(socket: &mut S) -> Result<Vec<u8>, NoiseError>
 where
     S: AsyncRead + Unpin,
 {
@@ -202,7 +212,7 @@ where
     socket.read_exact(&mut prefix).await?;
     let len = usize::from(u16::from_be_bytes(prefix));
     if len > BYTES_MAX {
-        return Err(Error::TooLong(len));
+        return Err(NoiseError::TooLong(len));
     }
     let mut message = vec![0; len];
     socket.read_exact(&mut message).await?;
@@ -235,7 +245,7 @@ mod tests {
         HandshakeParams { suite: Suite::ChaChaPoly, prologue: Arc::new([]), secrets }
     }
 
-    async fn shake(socket: Socket, keys: Keys, role: Side) -> Result<PeerId, Error> {
+    async fn shake(socket: Socket, keys: Keys, role: HandshakeSide) -> Result<PeerId, NoiseError> {
         run(socket, Arc::new(keys), agreed(None), role).await.map(|(peer, _)| peer)
     }
 
@@ -245,12 +255,15 @@ mod tests {
 
     /// Runs a handshake with these secrets. Returns both results, and the number of multiplications
     /// on the curve at both ends together.
-    fn shake_with(dials: Option<Secrets>, accepts: Secrets) -> ([Result<PeerId, Error>; 2], usize) {
+    fn shake_with(
+        dials: Option<Secrets>,
+        accepts: Secrets,
+    ) -> ([Result<PeerId, NoiseError>; 2], usize) {
         let (near, far) = sockets();
         let (near_keys, far_keys) = (Arc::new(keys()), Arc::new(keys()));
         let before = multiplications::so_far();
-        let near = run(near, near_keys, agreed(dials), Side::Initiator);
-        let far = run(far, far_keys, agreed(Some(accepts)), Side::Responder);
+        let near = run(near, near_keys, agreed(dials), HandshakeSide::Initiator);
+        let far = run(far, far_keys, agreed(Some(accepts)), HandshakeSide::Responder);
         let (near, far) = block_on(join(near, far));
         let ends = [near.map(|(peer, _)| peer), far.map(|(peer, _)| peer)];
         (ends, multiplications::so_far() - before)
@@ -281,33 +294,38 @@ mod tests {
         for dials in strangers {
             let (ends, multiplications) = shake_with(dials, all([1, 2, 3]));
             let [near, far] = ends.map(|end| end.expect_err("a stranger"));
-            assert!(matches!(far, Error::Handshake(snow::Error::Decrypt | snow::Error::Input)));
-            assert!(matches!(near, Error::Io(_)), "it was answered nothing: {near}");
+            assert!(matches!(
+                far,
+                NoiseError::Handshake(snow::Error::Decrypt | snow::Error::Input)
+            ));
+            assert!(matches!(near, NoiseError::Io(_)), "it was answered nothing: {near}");
             assert_eq!(multiplications, 1, "the stranger's own ephemeral key");
         }
     }
 
-    async fn answer(socket: Socket) -> Result<PeerId, Error> {
-        shake(socket, keys(), Side::Responder).await
+    async fn answer(socket: Socket) -> Result<PeerId, NoiseError> {
+        shake(socket, keys(), HandshakeSide::Responder).await
     }
 
     /// Errors of a peer of a node with this false payload: of the dialling peer, and of the dialled
     /// one.
-    fn refusals(payload: &[u8]) -> [Error; 2] {
-        [(Side::Initiator, Side::Responder), (Side::Responder, Side::Initiator)].map(
-            |(us, them)| {
-                let (near, far) = sockets();
-                let liar = Keys { payload: payload.to_vec(), ..keys() };
-                let (us, liar) = block_on(join(shake(near, keys(), us), shake(far, liar, them)));
-                if them == Side::Responder {
-                    assert!(
-                        matches!(liar.expect_err("found out"), Error::Io(_)),
-                        "it learned this identity"
-                    );
-                }
-                us.expect_err("a lie")
-            },
-        )
+    fn refusals(payload: &[u8]) -> [NoiseError; 2] {
+        [
+            (HandshakeSide::Initiator, HandshakeSide::Responder),
+            (HandshakeSide::Responder, HandshakeSide::Initiator),
+        ]
+        .map(|(us, them)| {
+            let (near, far) = sockets();
+            let liar = Keys { payload: payload.to_vec(), ..keys() };
+            let (us, liar) = block_on(join(shake(near, keys(), us), shake(far, liar, them)));
+            if them == HandshakeSide::Responder {
+                assert!(
+                    matches!(liar.expect_err("found out"), NoiseError::Io(_)),
+                    "it learned this identity"
+                );
+            }
+            us.expect_err("a lie")
+        })
     }
 
     #[test]
@@ -315,25 +333,25 @@ mod tests {
         let victim = Keypair::generate_ed25519();
         let identity = victim.public().encode_protobuf();
         // A signature of the victim for another key, its own.
-        let elsewhere = Payload::decode(&Keys::new(&victim).expect("it signs").payload[..]);
+        let elsewhere = IdentityPayload::decode(&Keys::new(&victim).expect("it signs").payload[..]);
         for signature in [Vec::new(), vec![0; 64], elsewhere.expect("ours").signature] {
-            let payload = Payload { identity: identity.clone(), signature }.encode_to_vec();
+            let payload = IdentityPayload { identity: identity.clone(), signature }.encode_to_vec();
             for refusal in refusals(&payload) {
-                assert!(matches!(refusal, Error::Signature));
+                assert!(matches!(refusal, NoiseError::Signature));
             }
         }
     }
 
     #[test]
     fn malformed_identity_is_refused() {
-        let short = Payload { identity: vec![8, 1, 18, 1, 0], signature: vec![0; 64] };
+        let short = IdentityPayload { identity: vec![8, 1, 18, 1, 0], signature: vec![0; 64] };
         for payload in [Vec::new(), short.encode_to_vec()] {
             for refusal in refusals(&payload) {
-                assert!(matches!(refusal, Error::Identity(_)));
+                assert!(matches!(refusal, NoiseError::Identity(_)));
             }
         }
         for refusal in refusals(&[0xFF; 9]) {
-            assert!(matches!(refusal, Error::Payload(_)));
+            assert!(matches!(refusal, NoiseError::Payload(_)));
         }
     }
 
@@ -343,14 +361,15 @@ mod tests {
         let long = u16::try_from(BYTES_MAX + 1).expect("short").to_be_bytes();
         let (sent, us) = block_on(join(near.write_all(&long), answer(far)));
         sent.expect("there is room");
-        assert!(matches!(us.expect_err("long"), Error::TooLong(len) if len == BYTES_MAX + 1));
+        assert!(matches!(us.expect_err("long"), NoiseError::TooLong(len) if len == BYTES_MAX + 1));
         let (mut near, far) = sockets();
         let keys = keys();
-        let mut noise = begin(&keys, &agreed(None), Side::Initiator).expect("it has a key");
+        let mut noise =
+            begin(&keys, &agreed(None), HandshakeSide::Initiator).expect("it has a key");
         let sent = send_message(&mut near, &mut noise, b"early");
         let (sent, us) = block_on(join(sent, answer(far)));
         sent.expect("there is room");
-        assert!(matches!(us.expect_err("early"), Error::EarlyData(5)));
+        assert!(matches!(us.expect_err("early"), NoiseError::EarlyData(5)));
     }
 
     /// With such a public key the shared secret is publicly known.
@@ -362,7 +381,7 @@ mod tests {
             (hello[1], hello[2]) = (32, low);
             let (sent, us) = block_on(join(near.write_all(&hello), answer(far)));
             sent.expect("there is room");
-            assert!(matches!(us.expect_err("known"), Error::Handshake(snow::Error::Dh)));
+            assert!(matches!(us.expect_err("known"), NoiseError::Handshake(snow::Error::Dh)));
         }
     }
 

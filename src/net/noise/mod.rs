@@ -29,7 +29,7 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use libp2p::identity::{DecodingError, Keypair, SigningError};
 
 pub use self::channel::Channel;
-use self::handshake::{BYTES_MAX, HandshakeParams, Keys, Side};
+use self::handshake::{BYTES_MAX, HandshakeParams, HandshakeSide, Keys};
 pub use self::sealed::PLAIN_MAX;
 use self::suite::Suite;
 use super::identity::Entropy;
@@ -48,8 +48,8 @@ impl Noise {
     /// Creates an upgrade with the identity of this node, for all peers.
     ///
     /// # Errors
-    /// [`Error`] if the identity cannot sign, or the system provides no randomness.
-    pub fn new(identity: &Keypair) -> Result<Self, Error> {
+    /// [`NoiseError`] if the identity cannot sign, or the system provides no randomness.
+    pub fn new(identity: &Keypair) -> Result<Self, NoiseError> {
         let keys = Arc::new(Keys::new(identity)?);
         let keyring = Keyring::default();
         Ok(Self { keys, prologue: Arc::new([]), keyring, has_stock_peers: false })
@@ -75,8 +75,8 @@ impl Noise {
     }
 
     /// Parameters of the handshake with this protocol name.
-    fn agreed(&self, name: &str) -> Result<HandshakeParams, Error> {
-        let unknown = || Error::Unknown(name.to_owned());
+    fn agreed(&self, name: &str) -> Result<HandshakeParams, NoiseError> {
+        let unknown = || NoiseError::Unknown(name.to_owned());
         let prologue = self.prologue.clone();
         let Some(secrets) = self.keyring.secrets() else {
             let suite = Suite::named(name, false).ok_or_else(unknown)?;
@@ -98,8 +98,8 @@ impl Noise {
         self,
         socket: S,
         name: Cow<'static, str>,
-        role: Side,
-    ) -> Result<(PeerId, Channel<S>), Error>
+        role: HandshakeSide,
+    ) -> Result<(PeerId, Channel<S>), NoiseError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -129,11 +129,11 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     type Output = (PeerId, Channel<S>);
-    type Error = Error;
-    type Future = BoxFuture<'static, Result<Self::Output, Error>>;
+    type Error = NoiseError;
+    type Future = BoxFuture<'static, Result<Self::Output, NoiseError>>;
 
     fn upgrade_inbound(self, socket: S, name: Self::Info) -> Self::Future {
-        self.run(socket, name, Side::Responder).boxed()
+        self.run(socket, name, HandshakeSide::Responder).boxed()
     }
 }
 
@@ -142,18 +142,18 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     type Output = (PeerId, Channel<S>);
-    type Error = Error;
-    type Future = BoxFuture<'static, Result<Self::Output, Error>>;
+    type Error = NoiseError;
+    type Future = BoxFuture<'static, Result<Self::Output, NoiseError>>;
 
     fn upgrade_outbound(self, socket: S, name: Self::Info) -> Self::Future {
-        self.run(socket, name, Side::Initiator).boxed()
+        self.run(socket, name, HandshakeSide::Initiator).boxed()
     }
 }
 
 /// Why no channel was established.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum NoiseError {
     /// The negotiated name is none of [`Noise::protocol_info`](UpgradeInfo::protocol_info).
     #[error("unknown protocol name of a cipher: {0:?}")]
     Unknown(String),

@@ -28,13 +28,13 @@ const ROOM_MAX: usize = 2 * MESSAGE_MAX;
 
 /// Outgoing messages: the sealed one that is being sent, and the content of the next one.
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(super) struct SealedSendBuffer {
     sealed: Vec<u8>, // ≤ MESSAGE_MAX
     sent: usize,     // bytes of `sealed` that were sent
     open: Vec<u8>,   // ≤ PLAIN_MAX
 }
 
-impl Outgoing {
+impl SealedSendBuffer {
     /// Buffers as many bytes as fit into the next message. Returns their number.
     pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(PLAIN_MAX - self.open.len());
@@ -91,7 +91,7 @@ impl Outgoing {
 
 /// Incoming messages: bytes as they arrived, and the content of the last opened message.
 #[derive(Default)]
-pub(super) struct Incoming {
+pub(super) struct SealedReceiveBuffer {
     bytes: Vec<u8>,       // ≤ ROOM_MAX
     raw: Range<usize>,    // of `bytes`: not yet opened
     content: Vec<u8>,     // ≤ CIPHER_MAX
@@ -99,7 +99,7 @@ pub(super) struct Incoming {
     is_broken: bool,      // a message was modified in transit: no other is opened
 }
 
-impl Incoming {
+impl SealedReceiveBuffer {
     /// Copies unread decrypted data to `out`, and returns its length.
     pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
         let len = out.len().min(self.unread.len());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// Sends `all` in messages of `each` bytes, which are received in portions of another size.
-    fn pass(all: &[u8], each: usize, portion: usize) -> Incoming {
+    fn pass(all: &[u8], each: usize, portion: usize) -> SealedReceiveBuffer {
         pass_with(sessions(Suite::ChaChaPoly, None), all, each, portion)
     }
 
@@ -201,8 +201,9 @@ mod tests {
         all: &[u8],
         each: usize,
         portion: usize,
-    ) -> Incoming {
-        let (mut outgoing, mut incoming) = (Outgoing::default(), Incoming::default());
+    ) -> SealedReceiveBuffer {
+        let (mut outgoing, mut incoming) =
+            (SealedSendBuffer::default(), SealedReceiveBuffer::default());
         let mut travels = Vec::new();
         for content in all.chunks(each) {
             assert_eq!(outgoing.take(content), content.len());
@@ -242,15 +243,17 @@ mod tests {
 
     #[test]
     fn quiet_channel_takes_little_memory_and_busy_one_five_messages() {
-        let memory = |incoming: &Incoming| (incoming.bytes.capacity(), incoming.content.capacity());
-        assert_eq!(memory(&Incoming::default()), (0, 0));
+        let memory = |incoming: &SealedReceiveBuffer| {
+            (incoming.bytes.capacity(), incoming.content.capacity())
+        };
+        assert_eq!(memory(&SealedReceiveBuffer::default()), (0, 0));
         let (raw, content) = memory(&pass(&[7; 100_000], 100, 1_000));
         assert!(raw == ROOM_MIN && content < 256, "{raw}, {content}");
         for each in [PLAIN_MAX, PLAIN_MAX - 12, 40_000, 5_000] {
             let (raw, content) = memory(&pass(&vec![7; 2_000_000], each, usize::MAX));
             assert!(raw == ROOM_MAX && content <= CIPHER_MAX, "{each}: {raw}, {content}");
         }
-        let (mut outgoing, mut near) = (Outgoing::default(), near());
+        let (mut outgoing, mut near) = (SealedSendBuffer::default(), near());
         while outgoing.take(&[7; 100]) > 0 {}
         outgoing.seal(&mut near).expect("nonces are left");
         assert_eq!(
@@ -261,7 +264,7 @@ mod tests {
 
     #[test]
     fn message_never_exceeds_its_maximum() {
-        let (mut outgoing, mut near) = (Outgoing::default(), near());
+        let (mut outgoing, mut near) = (SealedSendBuffer::default(), near());
         assert_eq!(outgoing.take(&[]), 0);
         assert!(!outgoing.is_begun(), "nothing was taken");
         assert_eq!(outgoing.take(&vec![7; 2 * PLAIN_MAX]), PLAIN_MAX);
@@ -273,7 +276,7 @@ mod tests {
 
     #[test]
     fn message_too_short_for_its_tag_is_refused() {
-        let mut incoming = Incoming::default();
+        let mut incoming = SealedReceiveBuffer::default();
         incoming.room()[..4].copy_from_slice(&[0, 2, 9, 9]);
         incoming.fill(4);
         let error = incoming.open(&mut near()).expect_err("no tag");
@@ -282,7 +285,7 @@ mod tests {
 
     #[test]
     fn message_that_cannot_be_sealed_stays() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = SealedSendBuffer::default();
         outgoing.take(b"sealed");
         outgoing.seal(&mut near()).expect("a nonce is left");
         outgoing.sent(outgoing.unsent().len());

@@ -69,13 +69,13 @@ fn unusable(error: Error) -> io::Error {
 pub(super) mod tests {
     use snow::Builder;
 
-    use super::super::curve::Resolver;
+    use super::super::curve::CurveResolver;
     use super::*;
 
     /// Both ends of a connection after a handshake, the initiator first.
     pub(in super::super) fn states(suite: Suite) -> [TransportState; 2] {
         let pattern = || suite.pattern(false).parse().expect("a pattern that Noise knows");
-        let builder = || Builder::with_resolver(pattern(), Box::new(Resolver::default()));
+        let builder = || Builder::with_resolver(pattern(), Box::new(CurveResolver::default()));
         let keys = [(); 2].map(|()| builder().generate_keypair().expect("randomness").private);
         let near = builder().local_private_key(&keys[0]).and_then(Builder::build_initiator);
         let far = builder().local_private_key(&keys[1]).and_then(Builder::build_responder);
@@ -105,7 +105,7 @@ pub(super) mod tests {
     pub(in super::super) fn unable_to_seal() -> CipherSession {
         let pattern = "Noise_N_25519_ChaChaPoly_SHA256".parse().expect("a pattern");
         let builder =
-            || Builder::with_resolver(Clone::clone(&pattern), Box::new(Resolver::default()));
+            || Builder::with_resolver(Clone::clone(&pattern), Box::new(CurveResolver::default()));
         let keys = builder().generate_keypair().expect("randomness");
         let near = builder().remote_public_key(&keys.public).and_then(Builder::build_initiator);
         let far = builder().local_private_key(&keys.private).and_then(Builder::build_responder);

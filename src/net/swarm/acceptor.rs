@@ -21,7 +21,7 @@ use libp2p::core::transport::{Boxed, DialOpts, ListenerId, TransportError, Trans
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::unfinished::{HandshakeId, HandshakeProgress, UnfinishedHandshakes};
+use super::unfinished_handshakes::{HandshakeId, HandshakeProgress, UnfinishedHandshakes};
 use crate::net::address;
 
 /// Minimum number of bytes that a dialler sends until the first message of the cipher is complete:

@@ -22,16 +22,16 @@ use libp2p::swarm::{
 };
 use tokio::sync::oneshot;
 
-use super::limits::{Slot, Slots};
-use crate::net::{CLIENT_PROTOCOL, Class};
+use super::limits::{LimitSlot, LimitSlots};
+use crate::net::{CLIENT_PROTOCOL, TrafficClass};
 
-pub(super) type OpenResult = Result<Line, OpenFailed>;
+pub(super) type OpenResult = Result<CountedSubstream, OpenFailed>;
 
 /// Protocol of a substream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Protocol of the lanes of this class.
-    Lane(Class),
+    Lane(TrafficClass),
     /// The protocol of clients.
     Client,
 }
@@ -39,10 +39,10 @@ pub enum Protocol {
 impl Protocol {
     /// Protocols that a node accepts.
     pub(super) const ALL: &'static [Self] = &[
-        Self::Lane(Class::Control),
-        Self::Lane(Class::Data),
-        Self::Lane(Class::User),
-        Self::Lane(Class::Bulk),
+        Self::Lane(TrafficClass::Control),
+        Self::Lane(TrafficClass::Data),
+        Self::Lane(TrafficClass::User),
+        Self::Lane(TrafficClass::Bulk),
         Self::Client,
     ];
 }
@@ -65,9 +65,9 @@ pub struct OpenRequest {
 
 /// Recipient of the result of an [`OpenRequest`], and the slot of the substream.
 #[derive(Debug)]
-pub struct Reply {
+pub struct OpenReply {
     to: oneshot::Sender<OpenResult>,
-    slot: Slot,
+    slot: LimitSlot,
 }
 
 /// Event of the handler for the behaviour.
@@ -78,7 +78,7 @@ pub enum FromHandler {
         /// Protocol that was negotiated.
         protocol: Protocol,
         /// Substream that was opened.
-        stream: Line,
+        stream: CountedSubstream,
     },
     /// The peer exceeded its limit of substreams; this one was reset.
     TooMany,
@@ -108,9 +108,9 @@ pub enum OpenFailed {
 /// One end of a substream. It occupies a slot of the peer's limit until it is dropped. Dropping it
 /// without closing it resets the other end.
 #[derive(Debug)]
-pub struct Line {
+pub struct CountedSubstream {
     stream: Stream,
-    _slot: Slot,
+    _slot: LimitSlot,
 }
 
 /// Handler of one connection.
@@ -119,14 +119,14 @@ pub struct Handler {
     slots: Arc<PeerSlots>,
     within: Duration,
     takes: &'static [Protocol],
-    queue: VecDeque<ConnectionHandlerEvent<RequestProtocol, Reply, FromHandler>>, // ≤ slots
+    queue: VecDeque<ConnectionHandlerEvent<RequestProtocol, OpenReply, FromHandler>>, // ≤ slots
 }
 
 /// Slots of one peer, shared by its connections.
 #[derive(Debug)]
 pub(super) struct PeerSlots {
-    pub(super) inbound: Slots,
-    pub(super) outbound: Slots,
+    pub(super) inbound: LimitSlots,
+    pub(super) outbound: LimitSlots,
 }
 
 /// Maximum time for the negotiation of a substream. libp2p's timer panics if the time at which it
@@ -141,7 +141,9 @@ impl Handler {
 
     fn arrived(&mut self, protocol: Protocol, stream: Stream) {
         let event = match self.slots.inbound.take() {
-            Some(slot) => FromHandler::Inbound { protocol, stream: Line { stream, _slot: slot } },
+            Some(slot) => {
+                FromHandler::Inbound { protocol, stream: CountedSubstream { stream, _slot: slot } }
+            }
             None => FromHandler::TooMany,
         };
         self.queue.push_back(ConnectionHandlerEvent::NotifyBehaviour(event));
@@ -154,7 +156,7 @@ impl ConnectionHandler for Handler {
     type InboundProtocol = AcceptProtocols;
     type OutboundProtocol = RequestProtocol;
     type InboundOpenInfo = ();
-    type OutboundOpenInfo = Reply;
+    type OutboundOpenInfo = OpenReply;
 
     fn listen_protocol(&self) -> SubstreamProtocol<AcceptProtocols> {
         SubstreamProtocol::new(AcceptProtocols(self.takes), ()).with_timeout(self.within)
@@ -163,7 +165,7 @@ impl ConnectionHandler for Handler {
     fn poll(
         &mut self,
         _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<RequestProtocol, Reply, FromHandler>> {
+    ) -> Poll<ConnectionHandlerEvent<RequestProtocol, OpenReply, FromHandler>> {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
@@ -172,7 +174,7 @@ impl ConnectionHandler for Handler {
             let _ = to.send(Err(OpenFailed::TooMany(self.slots.outbound.max()))); // or dropped
             return;
         };
-        let protocol = SubstreamProtocol::new(RequestProtocol(protocol), Reply { to, slot });
+        let protocol = SubstreamProtocol::new(RequestProtocol(protocol), OpenReply { to, slot });
         self.queue.push_back(ConnectionHandlerEvent::OutboundSubstreamRequest {
             protocol: protocol.with_timeout(self.within),
         });
@@ -180,7 +182,7 @@ impl ConnectionHandler for Handler {
 
     fn on_connection_event(
         &mut self,
-        event: ConnectionEvent<'_, AcceptProtocols, RequestProtocol, (), Reply>,
+        event: ConnectionEvent<'_, AcceptProtocols, RequestProtocol, (), OpenReply>,
     ) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
@@ -189,9 +191,9 @@ impl ConnectionHandler for Handler {
             }) => self.arrived(protocol, stream),
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound {
                 protocol: stream,
-                info: Reply { to, slot },
+                info: OpenReply { to, slot },
             }) => {
-                let _ = to.send(Ok(Line { stream, _slot: slot })); // an error drops and resets it
+                let _ = to.send(Ok(CountedSubstream { stream, _slot: slot })); // an error drops and resets it
             }
             ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
                 let _ = info.to.send(Err(failed(error))); // an error: the caller has gone
@@ -255,7 +257,7 @@ impl OutboundUpgrade<Stream> for RequestProtocol {
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for CountedSubstream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -265,7 +267,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for CountedSubstream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

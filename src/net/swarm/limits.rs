@@ -14,8 +14,8 @@ use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
 
 use super::handler::PeerSlots;
-use super::unfinished::{AddressGroup, Busiest};
-use crate::net::config::Limits;
+use super::unfinished_handshakes::{AddressGroup, BusiestGroup};
+use crate::net::config::NetLimits;
 
 /// Exceeded limit, or missing entry in the allow-list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +93,7 @@ pub struct Refusals {
 /// Table of this node's connections.
 #[derive(Debug)]
 pub(super) struct Connections {
-    limits: Limits,
+    limits: NetLimits,
     allowed: BTreeSet<PeerId>,                    // empty: all peers
     open: BTreeMap<ConnectionId, OpenConnection>, // ≤ limits.connections
     peers: BTreeMap<PeerId, PeerConnections>,     // ≤ limits.connections
@@ -106,7 +106,7 @@ struct OpenConnection {
     peer: PeerId,
     host: Option<IpAddr>, // address of the dialler; `None` if this node dialled
     rank: u64,
-    calls: Slots, // unanswered calls of a client: ≤ 1
+    calls: LimitSlots, // unanswered calls of a client: ≤ 1
     closing: bool,
 }
 
@@ -119,7 +119,7 @@ struct PeerConnections {
 }
 
 impl Connections {
-    pub(super) fn new(limits: &Limits, allowed: &[PeerId]) -> Self {
+    pub(super) fn new(limits: &NetLimits, allowed: &[PeerId]) -> Self {
         Self {
             limits: limits.clone(),
             allowed: allowed.iter().copied().collect(),
@@ -165,11 +165,14 @@ impl Connections {
             return Err(self.count(Exceeded::ConnectionsPerPeer));
         }
         self.established += 1;
-        let (rank, calls) = (self.established, Slots::new(1));
+        let (rank, calls) = (self.established, LimitSlots::new(1));
         self.open.insert(id, OpenConnection { peer, host, rank, calls, closing: false });
         let known = self.peers.entry(peer).or_insert_with(|| PeerConnections {
             connections: BTreeSet::new(),
-            slots: Arc::new(PeerSlots { inbound: Slots::new(lanes), outbound: Slots::new(lanes) }),
+            slots: Arc::new(PeerSlots {
+                inbound: LimitSlots::new(lanes),
+                outbound: LimitSlots::new(lanes),
+            }),
             is_admitted: false,
         });
         known.connections.insert(id);
@@ -217,7 +220,7 @@ impl Connections {
     /// of the address group with the most of them, together with the number of connections of that
     /// group. Without a secret any peer can finish a handshake
     /// (docs/protocol/transport.md#unadmitted-connections-are-bounded).
-    pub(super) fn unadmitted_excess(&mut self) -> Option<(ConnectionId, Busiest)> {
+    pub(super) fn unadmitted_excess(&mut self) -> Option<(ConnectionId, BusiestGroup)> {
         let group = |open: &OpenConnection| open.host.map(AddressGroup::of);
         let mut places = BTreeMap::<_, usize>::new(); // ≤ twice limits.unadmitted
         let live = || self.unadmitted().filter(|(_, open)| !open.closing);
@@ -228,7 +231,7 @@ impl Connections {
         let most = places.values().copied().max()?;
         let of_busiest = live().filter(|(_, open)| places[&group(open)] == most);
         let (id, open) = of_busiest.min_by_key(|(_, open)| open.rank)?;
-        let busiest = Busiest { address: open.host, places: most };
+        let busiest = BusiestGroup { address: open.host, places: most };
         self.count(Exceeded::Unadmitted);
         Some((id, busiest))
     }
@@ -253,7 +256,7 @@ impl Connections {
     /// Takes the slot for a client's call on that connection, until the call is answered. A
     /// connection may have one unanswered call, so that all of them are bounded by the number of
     /// connections.
-    pub(super) fn call(&mut self, id: ConnectionId) -> Result<Slot, Exceeded> {
+    pub(super) fn call(&mut self, id: ConnectionId) -> Result<LimitSlot, Exceeded> {
         let place = self.open.get(&id).and_then(|open| open.calls.take());
         place.ok_or_else(|| self.count(Exceeded::Clients))
     }
@@ -289,24 +292,24 @@ impl Connections {
 
 /// A limited number of slots. Clones share them.
 #[derive(Clone, Debug)]
-pub(in crate::net) struct Slots {
+pub(in crate::net) struct LimitSlots {
     taken: Arc<AtomicUsize>,
     max: usize,
 }
 
 /// A slot, released on drop.
 #[derive(Debug)]
-pub(in crate::net) struct Slot(Arc<AtomicUsize>);
+pub(in crate::net) struct LimitSlot(Arc<AtomicUsize>);
 
-impl Slots {
+impl LimitSlots {
     pub(in crate::net) fn new(max: usize) -> Self {
         Self { taken: Arc::new(AtomicUsize::new(0)), max }
     }
 
-    pub(in crate::net) fn take(&self) -> Option<Slot> {
+    pub(in crate::net) fn take(&self) -> Option<LimitSlot> {
         let room = |taken| (taken < self.max).then(|| taken + 1);
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
-        taken.is_ok().then(|| Slot(Arc::clone(&self.taken)))
+        taken.is_ok().then(|| LimitSlot(Arc::clone(&self.taken)))
     }
 
     pub(super) const fn max(&self) -> usize {
@@ -318,7 +321,7 @@ impl Slots {
     }
 }
 
-impl Drop for Slot {
+impl Drop for LimitSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -328,7 +331,7 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    fn connections(limits: &Limits) -> Connections {
+    fn connections(limits: &NetLimits) -> Connections {
         Connections::new(limits, &[])
     }
 
@@ -342,7 +345,7 @@ mod tests {
 
     #[test]
     fn one_call_of_a_connection_waits_for_its_answer() {
-        let mut all = connections(&Limits::default());
+        let mut all = connections(&NetLimits::default());
         for number in 1..=2 {
             all.admit(id(number), PeerId::random(), host(1)).expect("within the limit");
         }
@@ -367,7 +370,7 @@ mod tests {
 
     #[test]
     fn unadmitted_connections_of_the_busiest_address_are_closed() {
-        let mut all = connections(&Limits { unadmitted: 4, ..Limits::default() });
+        let mut all = connections(&NetLimits { unadmitted: 4, ..NetLimits::default() });
         establish(&mut all, 1, host(1));
         (2..100).for_each(|number| _ = establish(&mut all, number, host(2)));
         let open: Vec<_> = all.open.keys().copied().collect();
@@ -377,7 +380,7 @@ mod tests {
 
     #[test]
     fn admitted_and_dialled_connections_are_never_unadmitted() {
-        let mut all = connections(&Limits { unadmitted: 2, ..Limits::default() });
+        let mut all = connections(&NetLimits { unadmitted: 2, ..NetLimits::default() });
         for number in 1..=10 {
             establish(&mut all, number, host(1));
             all.admitted(id(number));
@@ -390,7 +393,7 @@ mod tests {
 
     #[test]
     fn unadmitted_connections_that_never_finish_closing_are_bounded() {
-        let mut all = connections(&Limits { unadmitted: 2, ..Limits::default() });
+        let mut all = connections(&NetLimits { unadmitted: 2, ..NetLimits::default() });
         let admitted = (1..=20).filter(|&number| {
             let admitted = all.admit(id(number), PeerId::random(), host(1)).is_ok();
             if let Some((excess, _)) = all.unadmitted_excess() {
@@ -403,7 +406,7 @@ mod tests {
 
     #[test]
     fn restarted_peer_replaces_its_oldest_connection() {
-        let mut all = connections(&Limits { connections_per_peer: 2, ..Limits::default() });
+        let mut all = connections(&NetLimits { connections_per_peer: 2, ..NetLimits::default() });
         let peer = PeerId::random();
         for number in 1..=2 {
             all.admit(id(number), peer, None).expect("within the limit");
@@ -421,7 +424,7 @@ mod tests {
 
     #[test]
     fn closing_connections_of_a_peer_are_bounded() {
-        let mut all = connections(&Limits { connections_per_peer: 2, ..Limits::default() });
+        let mut all = connections(&NetLimits { connections_per_peer: 2, ..NetLimits::default() });
         let peer = PeerId::random();
         let admitted = (1..=100).filter(|&number| {
             let admitted = all.admit(id(number), peer, None).is_ok();
@@ -437,7 +440,7 @@ mod tests {
 
     #[test]
     fn total_connections_are_bounded_and_state_is_freed() {
-        let mut all = connections(&Limits { connections: 2, ..Limits::default() });
+        let mut all = connections(&NetLimits { connections: 2, ..NetLimits::default() });
         let peers = [PeerId::random(), PeerId::random(), PeerId::random()];
         assert!(all.admit(id(1), peers[0], None).is_ok());
         assert!(all.admit(id(2), peers[1], None).is_ok());
@@ -450,7 +453,7 @@ mod tests {
     #[test]
     fn allow_list_admits_only_its_peers() {
         let (friend, stranger) = (PeerId::random(), PeerId::random());
-        let mut all = Connections::new(&Limits::default(), &[friend]);
+        let mut all = Connections::new(&NetLimits::default(), &[friend]);
         assert!(all.admit(id(1), friend, None).is_ok());
         assert_eq!(all.admit(id(2), stranger, None).err(), Some(Exceeded::NotAllowed));
         assert_eq!(all.refusals().not_allowed, 1);
@@ -458,7 +461,7 @@ mod tests {
 
     #[test]
     fn dropped_slot_is_free_again() {
-        let slots = Slots::new(1);
+        let slots = LimitSlots::new(1);
         let taken = slots.take().expect("the first");
         assert!(slots.take().is_none());
         drop(taken);

@@ -6,7 +6,7 @@ use ostraca_ddata::id::NodeId;
 
 use crate::cluster::member::{ADDRESS_BYTES_MAX, Status};
 use crate::cluster::membership::port::StopReason;
-use crate::cluster::membership::recovering::NotRecovered;
+use crate::cluster::membership::recovery::NotRecovered;
 
 /// The node has stopped, or was started without membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,9 +6,9 @@
 
 mod error;
 mod newcomers;
-mod recovering;
+mod recovery;
 mod view;
-pub(crate) mod watching;
+pub(crate) mod watchers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use ostraca_ddata::id::NodeId;
 use tokio::sync::oneshot;
 
 pub use self::error::{DownError, JoinError, LeaveError, RecoverError, Stopped, UpError};
-pub use self::recovering::Recovered;
+pub use self::recovery::RecoveryResult;
 pub use self::view::ClusterView;
-pub use self::watching::ClusterEvents;
-use self::watching::{ClusterSnapshot, MembershipState, Watchers};
+pub use self::watchers::ClusterEvents;
+use self::watchers::{ClusterSnapshot, MembershipState, Watchers};
 use super::clock::Clock;
-use super::control::dialling::bare;
+use super::control::dialler::bare;
 use super::control::machine::{Control, ControlInbox};
 use crate::cluster::member::{Member, Status};
-use crate::cluster::membership::port::{Command, Input};
-use crate::cluster::membership::stats::Stats;
+use crate::cluster::membership::port::{MembershipCommand, MembershipInput};
+use crate::cluster::membership::stats::MembershipStats;
 
 /// Handle for the cluster: its members, its events, and orders such as join, leave and down. Cheap
 /// to clone; all clones refer to the same node.
@@ -39,7 +39,7 @@ use crate::cluster::membership::stats::Stats;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let node = Node::start(Config::default()).await?; // without seeds: a cluster of its own
 /// let cluster = node.cluster();
-/// cluster.up().await?;
+/// cluster.wait_until_up().await?;
 /// assert_eq!(cluster.members().len(), 1);
 /// let mut events = cluster.events();
 /// assert!(matches!(events.next().await, Some(ClusterEvent::CurrentState(_))));
@@ -88,14 +88,14 @@ impl Cluster {
     /// # Errors
     /// [`UpError`] if the node can no longer become Up. Otherwise this waits without a limit; the
     /// log names from time to time the nodes that have not answered.
-    pub async fn up(&self) -> Result<(), UpError> {
+    pub async fn wait_until_up(&self) -> Result<(), UpError> {
         let mut watch = self.watchers.watch();
         let seen = watch.wait_for(|seen| self.arrival(seen).is_some()).await;
         let arrival = seen.ok().and_then(|seen| self.arrival(&seen));
         arrival.unwrap_or(Err(UpError::Stopped))
     }
 
-    /// Result of [`up`](Self::up) in this state; `None` if the node is still joining.
+    /// Result of [`wait_until_up`](Self::wait_until_up) in this state; `None` if the node is still joining.
     fn arrival(&self, seen: &ClusterSnapshot) -> Option<Result<(), UpError>> {
         match seen.membership {
             MembershipState::Out(why) => return Some(Err(UpError::Out(why))),
@@ -128,7 +128,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub async fn stats(&self) -> Result<Stats, Stopped> {
+    pub async fn stats(&self) -> Result<MembershipStats, Stopped> {
         self.look(|control| *control.membership().stats()).await
     }
 
@@ -138,7 +138,7 @@ impl Cluster {
         self.watchers.listen()
     }
 
-    /// Joins the cluster of the node at this address. [`up`](Self::up) waits until that has
+    /// Joins the cluster of the node at this address. [`wait_until_up`](Self::wait_until_up) waits until that has
     /// happened. Only for nodes without seeds that were started with `wait-for-join`.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ impl Cluster {
         }
         let address =
             bare(address).ok_or_else(|| JoinError::Address { len: address.to_string().len() })?;
-        Ok(self.order(Command::Join(address)).await?)
+        Ok(self.order(MembershipCommand::Join(address)).await?)
     }
 
     /// Asks a member, this node or another one, to leave gracefully: it moves its shards away and
@@ -164,7 +164,7 @@ impl Cluster {
         if !self.watchers.state().members.contains_key(&node.incarnation) {
             return Err(LeaveError::Unknown { node });
         }
-        Ok(self.order(Command::Leave(node.incarnation)).await?)
+        Ok(self.order(MembershipCommand::Leave(node.incarnation)).await?)
     }
 
     /// Declares a member dead. It is removed once a quorum of the other members agrees, which waits
@@ -176,7 +176,7 @@ impl Cluster {
         if !self.watchers.state().members.contains_key(&node.incarnation) {
             return Err(DownError::Unknown { node });
         }
-        Ok(self.order(Command::Down(node.incarnation)).await?)
+        Ok(self.order(MembershipCommand::Down(node.incarnation)).await?)
     }
 
     /// Permanently freezes joins, promotions, rebalance and hand-over, because the whole cluster is
@@ -185,12 +185,12 @@ impl Cluster {
     /// # Errors
     /// [`Stopped`].
     pub async fn prepare_for_full_shutdown(&self) -> Result<(), Stopped> {
-        self.order(Command::PrepareForFullShutdown).await
+        self.order(MembershipCommand::PrepareForFullShutdown).await
     }
 
-    pub(crate) async fn order(&self, command: Command) -> Result<(), Stopped> {
+    pub(crate) async fn order(&self, command: MembershipCommand) -> Result<(), Stopped> {
         let place = self.inbox.place().await.map_err(|_| Stopped)?;
-        place.request(Input::Command(command).into()).map_err(|_| Stopped)
+        place.request(MembershipInput::Command(command).into()).map_err(|_| Stopped)
     }
 
     /// Waits until the status of this node (`None`: not a member) meets a condition, or membership

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Cluster;
-use super::watching::{ClusterSnapshot, MembershipState};
+use super::watchers::{ClusterSnapshot, MembershipState};
 use crate::cluster::member::{Member, Status};
 
 /// Maximum wait, and the time for which a member counts as new after it became Up.
@@ -92,7 +92,7 @@ mod tests {
     use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 
     use super::super::JoinsBy;
-    use super::super::watching::Watchers;
+    use super::super::watchers::Watchers;
     use super::*;
     use crate::cluster::events::{ClusterEvent, ClusterState};
     use crate::cluster::member::Address;

@@ -10,11 +10,11 @@ use ostraca_ddata::id::NodeId;
 use ostraca_ddata::machine::{Machine, Outbox};
 
 use super::super::inbox::Inbox;
-use super::super::wiring::sharding::{self, Dest};
+use super::super::routes::sharding::{self, ShardingDestination};
 use crate::cluster::membership::Membership;
-use crate::cluster::membership::port::{Input, Output};
+use crate::cluster::membership::port::{MembershipInput, MembershipOutput};
 use crate::cluster::wire::ClusterMessage;
-use crate::sharding::machines::{Input as Fact, Machines};
+use crate::sharding::machines::{Machines, ShardingInput as Fact};
 
 /// The inbox of the control part.
 pub(crate) type ControlInbox = Inbox<Control>;
@@ -25,7 +25,7 @@ pub(crate) enum ControlInput {
     /// A deadline of either machine may have passed.
     Tick,
     /// An input for membership.
-    Fact(Input),
+    Fact(MembershipInput),
     /// A message of a peer for membership.
     Heard {
         /// The sender that the transport authenticated.
@@ -39,8 +39,8 @@ pub(crate) enum ControlInput {
     Sharding(Fact),
 }
 
-impl From<Input> for ControlInput {
-    fn from(input: Input) -> Self {
+impl From<MembershipInput> for ControlInput {
+    fn from(input: MembershipInput) -> Self {
         Self::Fact(input)
     }
 }
@@ -54,8 +54,8 @@ impl From<Fact> for ControlInput {
 /// An output of either machine.
 #[derive(Debug)]
 pub(crate) enum ControlOutput {
-    Membership(Output),
-    Sharding(Dest),
+    Membership(MembershipOutput),
+    Sharding(ShardingDestination),
 }
 
 /// Membership and the sharding machines as one machine.
@@ -88,7 +88,7 @@ impl Control {
                 ControlInput::Tick => self.tick(now, out),
                 ControlInput::Fact(input) => self.member(now, input, &mut queue, out),
                 ControlInput::Heard { from, message, at } => {
-                    let input = Input::Message { from, message, waited: now.mono - at };
+                    let input = MembershipInput::Message { from, message, waited: now.mono - at };
                     self.member(now, input, &mut queue, out);
                 }
                 ControlInput::Sharding(fact) => self.shard(now, fact, &mut queue, out),
@@ -99,7 +99,7 @@ impl Control {
     fn member(
         &mut self,
         now: Now,
-        input: Input,
+        input: MembershipInput,
         queue: &mut VecDeque<ControlInput>,
         out: &mut Outbox<ControlOutput>,
     ) {
@@ -125,7 +125,7 @@ impl Control {
         self.machines.handle(now, fact, &mut orders);
         for order in orders.drain() {
             match sharding::route(order) {
-                Dest::Membership(input) => queue.push_back(input.into()),
+                ShardingDestination::Membership(input) => queue.push_back(input.into()),
                 dest => out.push(ControlOutput::Sharding(dest)),
             }
         }
@@ -134,7 +134,7 @@ impl Control {
     fn tick(&mut self, now: Now, out: &mut Outbox<ControlOutput>) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if is_due(self.membership.next_deadline()) {
-            self.work(now, Input::Tick.into(), out);
+            self.work(now, MembershipInput::Tick.into(), out);
         }
         if is_due(self.machines.next_deadline()) {
             self.work(now, Fact::Tick.into(), out);

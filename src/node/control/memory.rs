@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::machine::ControlInbox;
 use crate::cluster::gossip::wire::{GOSSIP_BYTES_MAX, GossipDecodeError, decode, encode};
-use crate::cluster::membership::port::{Input, Memory};
+use crate::cluster::membership::port::{MembershipInput, Memory};
 use crate::net::identity::write_durably;
 
 const FILE: &str = "membership";
@@ -80,7 +80,7 @@ impl MemoryWriter {
         let task = runtime.spawn(async move {
             while let Some(memory) = receiver.recv().await {
                 write(&dir, encode(&memory), || receiver.is_closed()).await;
-                let _ = inbox.fact(Input::Persisted.into()); // fails only after membership's end
+                let _ = inbox.fact(MembershipInput::Persisted.into()); // fails only after membership's end
             }
         });
         (Self { orders }, task)

@@ -3,10 +3,10 @@
 //! On a shared thread a long merge of replicated data or a handler that blocks would delay
 //! heartbeats, and other nodes would suspect a healthy node.
 
-pub(crate) mod dialling;
+pub(crate) mod dialler;
+pub(crate) mod environment;
 pub(crate) mod machine;
 pub(crate) mod memory;
-pub(crate) mod world;
 
 use std::any::Any;
 use std::io;
@@ -17,10 +17,10 @@ use std::thread;
 use futures::FutureExt;
 use tokio::sync::oneshot;
 
+use self::environment::ControlEnvironment;
 use self::machine::{Control, ControlInbox};
 pub use self::memory::MemoryError;
-use self::world::ControlWorld;
-use super::cluster::watching::Watchers;
+use super::cluster::watchers::Watchers;
 use super::driver::Driver;
 use super::replicator::said;
 use super::shutdown::{CoordinatedShutdown, Reason};
@@ -39,10 +39,14 @@ impl ControlPart {
     ///
     /// # Errors
     /// If the operating system starts no thread.
-    pub(crate) fn start(machine: Control, world: ControlWorld, alive: Alive) -> io::Result<Self> {
+    pub(crate) fn start(
+        machine: Control,
+        world: ControlEnvironment,
+        alive: Alive,
+    ) -> io::Result<Self> {
         let inbox = world.inbox.clone();
         let (clock, watchers) = (world.clock, world.watchers.clone());
-        let (shutdown, hostings) = (world.shutdown.clone(), world.hostings.clone());
+        let (shutdown, region_registry) = (world.shutdown.clone(), world.region_registry.clone());
         let lease = world.lease.clone();
         let driver = Driver::new(machine, world, inbox.clone(), clock);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
@@ -50,7 +54,7 @@ impl ControlPart {
         thread::Builder::new().name("ostraca-control".to_owned()).spawn(move || {
             runtime.block_on(run(driver, &watchers, &shutdown));
             lease.end(); // it is not renewed any longer: entities must stop now
-            hostings.end();
+            region_registry.end();
             drop(runtime);
             drop(alive); // nothing of this part runs any longer
             let _ = end.send(()); // fails if no caller waits for the end
@@ -72,7 +76,7 @@ impl Drop for ControlPart {
 }
 
 async fn run(
-    driver: Driver<Control, ControlWorld>,
+    driver: Driver<Control, ControlEnvironment>,
     watchers: &Watchers,
     shutdown: &CoordinatedShutdown,
 ) {

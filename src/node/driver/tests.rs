@@ -62,7 +62,7 @@ impl Machine for Echo {
 #[derive(Clone, Debug, Default)]
 struct RecordingWorld<const ON_CALLERS: bool>(Arc<Mutex<Vec<Vec<u32>>>>, Vec<u32>, bool);
 
-impl<const ON_CALLERS: bool> World<Echo> for RecordingWorld<ON_CALLERS> {
+impl<const ON_CALLERS: bool> MachineEnvironment<Echo> for RecordingWorld<ON_CALLERS> {
     const NAME: &'static str = "echo";
     const ON_CALLERS: bool = ON_CALLERS;
 
@@ -191,7 +191,7 @@ async fn panic_of_a_machine_releases_all_callers() {
     assert!(running.await.expect_err("it panicked").is_panic());
     assert!(inbox.fact(Heard::Tick).is_err());
     assert!(inbox.place().await.is_err());
-    assert_eq!(inbox.waiting(), super::super::inbox::Waiting::default());
+    assert_eq!(inbox.waiting(), super::super::inbox::QueueLengths::default());
 }
 
 // ── Yielding to other tasks ──
@@ -423,7 +423,7 @@ async fn each_input_is_handled_once_and_in_order_per_sender() {
             .expect("no panic");
     }
     let all_handled = async {
-        while inbox.waiting() != super::super::inbox::Waiting::default() {
+        while inbox.waiting() != super::super::inbox::QueueLengths::default() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };

@@ -18,11 +18,11 @@ use std::time::Duration;
 use ostraca_ddata::data::Value;
 use ostraca_ddata::key::{Key, KeyName, Pattern};
 use ostraca_ddata::replicator::epoch::Epoch;
-use ostraca_ddata::replicator::port::Input;
+use ostraca_ddata::replicator::port::ReplicatorInput;
 use ostraca_ddata::replicator::request::{
-    ReadConsistency, Reply, Request, RequestError, Update, WriteConsistency,
+    ReadConsistency, ReplicatorReply, ReplicatorRequest, RequestError, Update, WriteConsistency,
 };
-use ostraca_ddata::replicator::stats::Stats;
+use ostraca_ddata::replicator::stats::ReplicatorStats;
 use ostraca_ddata::types::DataType;
 use ostraca_ddata::types::edit::{Edit, EditError};
 use tokio::sync::oneshot;
@@ -36,13 +36,13 @@ use self::error::{CallFailure, Panicked};
 pub use self::error::{DeleteError, FlushError, GetError, QueryError, UpdateError};
 use self::subscription::Subscribers;
 pub use self::subscription::{Change, KeyChange, PrefixSubscription, Subscription};
-use super::data::Answer;
-use super::driver::{Counters, Turns};
-use super::inbox::{Inbox, Place, Waiting};
-use super::outgoing::{Sending, Sent};
+use super::data::DataResult;
+use super::driver::{DriverCounters, TurnStats};
+use super::inbox::{Inbox, QueueLengths, QueuePermit};
+use super::message_sender::{AtomicSendCounters, SendCounters};
 use super::receiver::DataReceiver;
 use super::replies::{NoReply, OpenError, Replies};
-use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
+use crate::cluster::lease::guard::{GuardInput, GuardedReplicator as Machine};
 
 /// A caller runs its request on its own thread if fewer than this number of other requests are
 /// pending. With more, the Replicator's task handles many requests in a turn, and their messages
@@ -79,21 +79,21 @@ pub struct Replicator {
 
 pub(super) struct ReplicatorState {
     pub(super) inbox: Inbox<Machine>,
-    pub(super) replies: Arc<Replies<Answer>>,
+    pub(super) replies: Arc<Replies<DataResult>>,
     pub(super) replies_limit: usize,
     pub(super) subscribers: Arc<Subscribers>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<DriverCounters>,
     pub(super) receiver: Arc<DataReceiver>,
-    pub(super) sending: Arc<Sending>,
+    pub(super) sending: Arc<AtomicSendCounters>,
 }
 
 /// Load of the Replicator, read without waiting for its task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Number of queued inputs.
-    pub waiting: Waiting,
+    pub waiting: QueueLengths,
     /// Turns and inputs handled so far.
-    pub turns: Turns,
+    pub turns: TurnStats,
     /// Number of futures that wait for a reply.
     pub replies_awaited: usize,
     /// Number of open subscriptions.
@@ -103,7 +103,7 @@ pub struct Load {
     /// Messages from peers that could not be decoded.
     pub undecodable: u64,
     /// Messages sent to peers, and those that were not sent.
-    pub sent: Sent,
+    pub sent: SendCounters,
 }
 
 impl Replicator {
@@ -158,11 +158,14 @@ impl Replicator {
     {
         let result = Arc::new(Mutex::new(None));
         let update = Update::new(key, consistency, contained(f, result.clone())).untold();
-        let request = Request::Update(update);
+        let request = ReplicatorRequest::Update(update);
         let reply = self.ask::<UpdateError>(request, patience_of_write(consistency));
         async move {
             let reply = reply.await?;
-            assert!(matches!(reply, Reply::Updated { .. }), "an update is answered by {reply:?}");
+            assert!(
+                matches!(reply, ReplicatorReply::Updated { .. }),
+                "an update is answered by {reply:?}"
+            );
             let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
             Ok(result.expect("an update succeeds only after its function stored its result"))
         }
@@ -178,12 +181,12 @@ impl Replicator {
         consistency: ReadConsistency,
     ) -> impl Future<Output = Result<Option<T>, GetError>> + Send + use<T> {
         let (key, shape) = (key.name().clone(), Some(T::shape()));
-        let request = Request::Get { key, shape, consistency };
+        let request = ReplicatorRequest::Get { key, shape, consistency };
         let reply = self.ask::<GetError>(request, patience_of_read(consistency));
         async move {
             match reply.await? {
-                Reply::Got { value: None, .. } => Ok(None),
-                Reply::Got { value: Some(value), .. } => {
+                ReplicatorReply::Got { value: None, .. } => Ok(None),
+                ReplicatorReply::Got { value: Some(value), .. } => {
                     let (expected, found) = (T::shape(), value.shape().clone());
                     value.get().map(Some).ok_or(GetError::WrongType { expected, found })
                 }
@@ -201,11 +204,11 @@ impl Replicator {
         key: &KeyName,
         consistency: ReadConsistency,
     ) -> impl Future<Output = Result<Option<Value>, GetError>> + Send + use<> {
-        let request = Request::Get { key: key.clone(), shape: None, consistency };
+        let request = ReplicatorRequest::Get { key: key.clone(), shape: None, consistency };
         let reply = self.ask::<GetError>(request, patience_of_read(consistency));
         async move {
             match reply.await? {
-                Reply::Got { value, .. } => Ok(value),
+                ReplicatorReply::Got { value, .. } => Ok(value),
                 other => unreachable!("a read is answered by Got, not {other:?}"),
             }
         }
@@ -237,7 +240,7 @@ impl Replicator {
         key: &Key<T>,
         consistency: WriteConsistency,
     ) -> impl Future<Output = Result<(), DeleteError>> + Send + use<T> {
-        let request = Request::Delete { key: key.name().clone(), consistency };
+        let request = ReplicatorRequest::Delete { key: key.name().clone(), consistency };
         let reply = self.ask::<DeleteError>(request, patience_of_write(consistency));
         async move { reply.await.map(drop) }
     }
@@ -316,11 +319,12 @@ impl Replicator {
         after: Option<&KeyName>,
         limit: usize,
     ) -> impl Future<Output = Result<Vec<KeyName>, QueryError>> + Send + use<> {
-        let request = Request::Keys { prefix: prefix.to_owned(), after: after.cloned(), limit };
+        let request =
+            ReplicatorRequest::Keys { prefix: prefix.to_owned(), after: after.cloned(), limit };
         let reply = self.ask::<QueryError>(request, None);
         async move {
             match reply.await? {
-                Reply::Keys(keys) => Ok(keys),
+                ReplicatorReply::Keys(keys) => Ok(keys),
                 other => unreachable!("a query for keys is answered by Keys, not {other:?}"),
             }
         }
@@ -331,10 +335,10 @@ impl Replicator {
     /// # Errors
     /// [`QueryError`].
     pub fn replica_count(&self) -> impl Future<Output = Result<usize, QueryError>> + Send + use<> {
-        let reply = self.ask::<QueryError>(Request::ReplicaCount, None);
+        let reply = self.ask::<QueryError>(ReplicatorRequest::ReplicaCount, None);
         async move {
             match reply.await? {
-                Reply::ReplicaCount(count) => Ok(count),
+                ReplicatorReply::ReplicaCount(count) => Ok(count),
                 other => unreachable!("a count is answered by ReplicaCount, not {other:?}"),
             }
         }
@@ -348,7 +352,8 @@ impl Replicator {
         &self,
         within: Duration,
     ) -> impl Future<Output = Result<(), FlushError>> + Send + use<> {
-        let reply = self.ask::<FlushError>(Request::FlushChanges { within }, Some(within));
+        let reply =
+            self.ask::<FlushError>(ReplicatorRequest::FlushChanges { within }, Some(within));
         async move { reply.await.map(drop) }
     }
 
@@ -366,7 +371,9 @@ impl Replicator {
     ///
     /// # Errors
     /// [`QueryError`].
-    pub fn stats(&self) -> impl Future<Output = Result<Stats, QueryError>> + Send + use<> {
+    pub fn stats(
+        &self,
+    ) -> impl Future<Output = Result<ReplicatorStats, QueryError>> + Send + use<> {
         self.look(|machine| machine.replicator().stats())
     }
 
@@ -407,9 +414,9 @@ impl Replicator {
     /// behind, the request fails [`GRACE`] after the deadline.
     fn ask<E>(
         &self,
-        request: Request,
+        request: ReplicatorRequest,
         patience: Option<Duration>,
-    ) -> impl Future<Output = Result<Reply, E>> + Send + use<E>
+    ) -> impl Future<Output = Result<ReplicatorReply, E>> + Send + use<E>
     where
         E: From<CallFailure> + From<RequestError>,
     {
@@ -421,9 +428,9 @@ impl Replicator {
 impl ReplicatorState {
     async fn ask(
         &self,
-        request: Request,
+        request: ReplicatorRequest,
         patience: Option<Duration>,
-    ) -> Result<Answer, CallFailure> {
+    ) -> Result<DataResult, CallFailure> {
         let place = match self.inbox.place_now() {
             Some(place) => place,
             None => Box::pin(self.place(patience)).await?,
@@ -433,7 +440,7 @@ impl ReplicatorState {
             OpenError::Full => CallFailure::Overloaded { limit: self.replies_limit },
             OpenError::Ended => CallFailure::Stopped,
         })?;
-        let input = GuardInput::Data(Input::Request { id: pending.id(), request });
+        let input = GuardInput::Data(ReplicatorInput::Request { id: pending.id(), request });
         let asked =
             if pending.others() < FEW { place.request_here(input) } else { place.request(input) };
         asked.map_err(|_| CallFailure::Stopped)?;
@@ -444,7 +451,10 @@ impl ReplicatorState {
     }
 
     /// Waits for a place in the inbox.
-    async fn place(&self, patience: Option<Duration>) -> Result<Place<'_, Machine>, CallFailure> {
+    async fn place(
+        &self,
+        patience: Option<Duration>,
+    ) -> Result<QueuePermit<'_, Machine>, CallFailure> {
         let place = match patience {
             None => self.inbox.place().await,
             Some(span) => {
@@ -474,7 +484,7 @@ where
     R: Send + 'static,
     F: FnOnce(&mut Edit<'_, T>) -> Result<R, EditError> + Send + 'static,
 {
-    let mut kept = Contained(Some((f, result)));
+    let mut kept = PanicSafeDrop(Some((f, result)));
     move |edit| {
         let (f, result) = kept.0.take().expect("a function that runs once");
         let run = AssertUnwindSafe(move || {
@@ -487,9 +497,9 @@ where
 }
 
 /// A value of the program that may panic when it is dropped. The panic is caught.
-struct Contained<T>(Option<T>);
+struct PanicSafeDrop<T>(Option<T>);
 
-impl<T> Drop for Contained<T> {
+impl<T> Drop for PanicSafeDrop<T> {
     fn drop(&mut self) {
         if let Some(inner) = self.0.take() {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(inner)));

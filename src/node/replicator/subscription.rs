@@ -14,15 +14,15 @@ use std::task::{Context, Poll, Waker};
 use futures::Stream;
 use ostraca_ddata::data::Value;
 use ostraca_ddata::key::{KeyName, Pattern};
-use ostraca_ddata::replicator::port::Input;
-use ostraca_ddata::replicator::request::{Notice, Request, SubscriptionId};
+use ostraca_ddata::replicator::port::ReplicatorInput;
+use ostraca_ddata::replicator::request::{ReplicatorRequest, SubscriptionId, SubscriptionNotice};
 use ostraca_ddata::types::DataType;
 use ostraca_ddata::types::shape::Shape;
 
-use super::super::data::Answer;
+use super::super::data::DataResult;
 use super::super::inbox::Inbox;
 use super::super::replies::Replies;
-use crate::cluster::lease::guard::{Guard as Machine, GuardInput};
+use crate::cluster::lease::guard::{GuardInput, GuardedReplicator as Machine};
 
 /// Table of open subscriptions, each with its unread changes.
 #[derive(Debug, Default)]
@@ -50,11 +50,11 @@ struct Unread {
 
 impl Subscribers {
     /// Adds a change to a subscription, if it is still open.
-    pub(crate) fn tell(&self, id: SubscriptionId, notice: Notice) {
+    pub(crate) fn tell(&self, id: SubscriptionId, notice: SubscriptionNotice) {
         let Some(unread) = self.lock().open.get(&id).cloned() else { return };
         let (key, value) = match notice {
-            Notice::Changed { key, value, .. } => (key, Some(value)),
-            Notice::Deleted { key } => (key, None),
+            SubscriptionNotice::Changed { key, value, .. } => (key, Some(value)),
+            SubscriptionNotice::Deleted { key } => (key, None),
         };
         let mut unread = lock(&unread);
         let old = unread.news.insert(key, value);
@@ -129,14 +129,14 @@ struct Feed {
     unread: Arc<Mutex<Unread>>,
     subscribers: Arc<Subscribers>,
     inbox: Inbox<Machine>,
-    replies: Arc<Replies<Answer>>,
+    replies: Arc<Replies<DataResult>>,
 }
 
 impl Feed {
     fn open(
         subscribers: &Arc<Subscribers>,
         inbox: &Inbox<Machine>,
-        replies: &Arc<Replies<Answer>>,
+        replies: &Arc<Replies<DataResult>>,
         pattern: Pattern,
     ) -> Self {
         let (id, unread) = subscribers.open();
@@ -147,14 +147,14 @@ impl Feed {
             inbox: inbox.clone(),
             replies: replies.clone(),
         };
-        feed.ask(Request::Subscribe { subscription: id, pattern });
+        feed.ask(ReplicatorRequest::Subscribe { subscription: id, pattern });
         feed
     }
 
-    fn ask(&self, request: Request) {
+    fn ask(&self, request: ReplicatorRequest) {
         let id = self.replies.id_without_reply();
         // Fails only if the node has stopped, and then the stream has ended already.
-        let _ = self.inbox.request_now(GuardInput::Data(Input::Request { id, request }));
+        let _ = self.inbox.request_now(GuardInput::Data(ReplicatorInput::Request { id, request }));
     }
 
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(KeyName, Option<Value>)>> {
@@ -176,7 +176,7 @@ impl Drop for Feed {
     fn drop(&mut self) {
         let known = self.subscribers.lock().open.remove(&self.id);
         if known.is_some() {
-            self.ask(Request::Unsubscribe(self.id));
+            self.ask(ReplicatorRequest::Unsubscribe(self.id));
         }
     }
 }
@@ -208,7 +208,7 @@ impl<T: DataType> Subscription<T> {
     pub(super) fn open(
         subscribers: &Arc<Subscribers>,
         inbox: &Inbox<Machine>,
-        replies: &Arc<Replies<Answer>>,
+        replies: &Arc<Replies<DataResult>>,
         key: &KeyName,
     ) -> Self {
         let feed = Feed::open(subscribers, inbox, replies, Pattern::Exact(key.clone()));
@@ -266,7 +266,7 @@ impl PrefixSubscription {
     pub(super) fn open(
         subscribers: &Arc<Subscribers>,
         inbox: &Inbox<Machine>,
-        replies: &Arc<Replies<Answer>>,
+        replies: &Arc<Replies<DataResult>>,
         pattern: Pattern,
     ) -> Self {
         Self { feed: Feed::open(subscribers, inbox, replies, pattern) }
@@ -316,10 +316,10 @@ mod tests {
     #[test]
     fn changes_for_closed_streams_are_dropped_and_end_reaches_all() {
         let subscribers = Subscribers::default();
-        subscribers.tell(SubscriptionId(9), Notice::Deleted { key: "k".into() });
+        subscribers.tell(SubscriptionId(9), SubscriptionNotice::Deleted { key: "k".into() });
         let (id, unread) = subscribers.open();
-        subscribers.tell(id, Notice::Deleted { key: "k".into() });
-        subscribers.tell(id, Notice::Deleted { key: "k".into() });
+        subscribers.tell(id, SubscriptionNotice::Deleted { key: "k".into() });
+        subscribers.tell(id, SubscriptionNotice::Deleted { key: "k".into() });
         assert_eq!(lock(&unread).news.len(), 1, "only the latest change of a key is kept");
         subscribers.end();
         assert!(lock(&unread).ended);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::cluster::member::{ENTITY_TYPES_MAX, NAME_BYTES_MAX};
 use crate::node::shutdown::Reason;
-use crate::sharding::config::ConfigError;
+use crate::sharding::config::ShardingConfigError;
 use crate::sharding::ids::{EntityType, InvalidName};
 
 /// Why an entity type was not started. Nothing of it runs.
@@ -43,7 +43,7 @@ pub enum NotStarted {
     },
     /// The settings of the type are invalid or contradict each other.
     #[error(transparent)]
-    Settings(#[from] ConfigError),
+    Settings(#[from] ShardingConfigError),
     /// This node has started as many entity types as a member can announce.
     #[error("this node has started {ENTITY_TYPES_MAX} entity types, which is the maximum")]
     TooMany,
@@ -55,7 +55,7 @@ pub enum NotStarted {
 /// The node has stopped, or was started without membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has stopped, or was started without membership")]
-pub struct Unanswered;
+pub struct ShardingUnavailable;
 
 /// Why a node is not ready to serve. Once ready, a node stays ready until its shutdown begins.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::hostings::Progress;
+use super::region_registry::Progress;
 use super::{NotReady, Sharding};
 use crate::cluster::member::Status;
 use crate::sharding::ids::EntityType;
@@ -52,7 +52,7 @@ impl Sharding {
 
     /// Like [`ready`](Self::ready), with a time limit of the caller.
     pub(crate) async fn ready_within(&self, within: Duration) -> Result<(), NotReady> {
-        let (shutdown, mut progress) = (&self.0.shutdown, self.0.hostings.progress());
+        let (shutdown, mut progress) = (&self.0.shutdown, self.0.region_registry.progress());
         let missing = |progress: &Progress| missing(&self.names(), progress);
         let is_settled = |progress: &Progress| progress.ended || missing(progress).is_empty();
         let waits = shutdown.reason().is_none() && !is_settled(&progress.borrow());
@@ -128,7 +128,7 @@ mod tests {
         let first = PhaseSettings { timeout: Duration::from_secs(600) }; // the test ends it
         config.shutdown.phases.insert(Phase::BeforeServiceUnbind, first);
         let node = Node::start(config).await.expect("it starts");
-        node.cluster().up().await.expect("it founds a cluster");
+        node.cluster().wait_until_up().await.expect("it founds a cluster");
         let (shutdown, sharding) = (node.shutdown(), node.sharding());
         assert_eq!(sharding.ready().await, Ok(()));
         let (release, released) = oneshot::channel::<()>();
@@ -154,7 +154,7 @@ mod tests {
             config.sharding.healthcheck =
                 HealthCheck { names, disabled_after, ..HealthCheck::default() };
             let node = Node::start(config).await.expect("it starts");
-            node.cluster().up().await.expect("it founds a cluster");
+            node.cluster().wait_until_up().await.expect("it founds a cluster");
             let ready = node.sharding().ready_within(Duration::from_millis(1)).await;
             let types = BTreeSet::from([absent.clone()]);
             let expected = match disabled_after {

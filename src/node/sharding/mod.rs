@@ -1,21 +1,21 @@
 //! [`Sharding`]: the program's handle for starting and querying entity types on this node.
 //!
 //! The machines of a type (coordinator and region) run on the thread of membership. Module
-//! `hostings` passes their orders to the code that runs the entities, which uses this node's lanes,
+//! `region_registry` passes their orders to the code that runs the entities, which uses this node's lanes,
 //! lease, clock and runtime through module `world`. The protocol is described in
 //! docs/protocol/sharding.md.
 
-mod balancing;
+mod balance;
+mod entity_type_setup;
+mod environment;
 mod error;
 mod health;
-pub(crate) mod hostings;
-mod pinning;
+mod pins;
 mod queries;
-mod starting;
+pub(crate) mod region_registry;
 mod steps;
 mod strategies;
 mod view;
-mod world;
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,31 +27,33 @@ use ostraca_ddata::id::ReplicaId;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-pub use self::balancing::{Drained, RebalanceError};
-pub use self::error::{NotReady, NotStarted, Unanswered};
-use self::hostings::Hostings;
-pub use self::pinning::{Pin, PinError};
-pub use self::queries::{QueryError, RegionState, ShardState};
-pub use self::starting::EntityTypeSetup;
+pub use self::balance::{DrainProgress, RebalanceError};
+pub use self::entity_type_setup::EntityTypeSetup;
+use self::environment::{SharedEnvironment, TypeEnvironment};
+pub use self::error::{NotReady, NotStarted, ShardingUnavailable};
+pub use self::pins::{Pin, PinError};
+pub use self::queries::{RegionState, ShardState, ShardingQueryError};
+use self::region_registry::RegionRegistry;
 pub use self::view::TypeView;
-use self::world::{SharedEnvironment, TypeWorld};
 use super::clock::Clock;
 use super::control::machine::{Control, ControlInbox, ControlInput};
-use super::crew::Crew;
-use super::lease::Lease;
+use super::executor::Executor;
+use super::lease::LeaseDeadline;
 use super::replicator::Replicator;
 use super::shutdown::{Phase, ShutdownObserver};
 use crate::cluster::member::NAME_BYTES_MAX;
 use crate::config::Config;
 use crate::net::handle::Net;
 use crate::sharding::allocation::ShardAllocationStrategy;
-use crate::sharding::asks::Asks;
-use crate::sharding::config::Sharding as Settings;
-pub use crate::sharding::explain::{About, Account, Explained, Explanation, Witness};
-use crate::sharding::hosting::{Hosting, World};
+use crate::sharding::config::ShardingConfig as Settings;
+pub use crate::sharding::explanation::{
+    DecisionReport, DecisionSource, ExplainedDecision, Explanation, ExplanationSubject,
+};
 use crate::sharding::ids::{EntityType, RegionId};
 pub use crate::sharding::machines::ClusterShardingStats;
-use crate::sharding::machines::{Hosts, Input};
+use crate::sharding::machines::{Hosts, ShardingInput};
+use crate::sharding::pending_asks::PendingAsks;
+use crate::sharding::region_handle::{RegionEnvironment, RegionHandle};
 
 /// Interval after which all types request barrier acknowledgements again that have not arrived.
 const REMIND: Duration = Duration::from_secs(2);
@@ -66,53 +68,71 @@ struct ShardingState {
     phase: Duration, // timeout of the shutdown phase in which shards are handed over
     roles: BTreeSet<String>,
     message_bytes_max: usize,
-    asks: Arc<Asks>,
+    asks: Arc<PendingAsks>,
     replicator: Replicator,
     shared: SharedEnvironment,
-    hostings: Arc<Hostings>,
-    started: Mutex<Started>,
+    region_registry: Arc<RegionRegistry>,
+    started: Mutex<StartedTypes>,
     shutdown: ShutdownObserver,
     seen_up: OnceLock<tokio::time::Instant>, // when a health check first saw this node Up
 }
 
 /// Started types, each with its role here and its typed handle; ≤ ENTITY_TYPES_MAX.
-type Started = BTreeMap<EntityType, (Hosts, Box<dyn Any + Send>)>;
+type StartedTypes = BTreeMap<EntityType, (Hosts, Box<dyn Any + Send>)>;
 
 /// Parts of the node that [`Sharding::new`] needs.
-pub(super) struct Setup<'a> {
+pub(super) struct ShardingSetup<'a> {
     pub(super) me: ReplicaId,
     pub(super) config: &'a Config,
     pub(super) net: Arc<OnceLock<Net>>,
     pub(super) inbox: ControlInbox,
-    pub(super) lease: Lease,
+    pub(super) lease: LeaseDeadline,
     pub(super) clock: Clock,
-    pub(super) hostings: Arc<Hostings>,
+    pub(super) region_registry: Arc<RegionRegistry>,
     pub(super) replicator: Replicator,
     pub(super) shutdown: ShutdownObserver,
 }
 
 /// Properties of a starting type beside its settings.
-struct TypeSpec {
+struct StartingType {
     extractor: Arc<str>, // name of the extractor
-    strategy: Option<Named>,
+    strategy: Option<NamedStrategy>,
     hosts: Hosts,
 }
 
 /// A strategy of the program with its name. The name is asked for only once, and never under a lock
 /// of this module, because it runs code of the program.
-type Named = (Arc<str>, Arc<dyn ShardAllocationStrategy>);
+type NamedStrategy = (Arc<str>, Arc<dyn ShardAllocationStrategy>);
 
 impl Sharding {
     /// Creates the handle. Entities will run on the current runtime.
-    pub(super) fn new(setup: Setup<'_>) -> Self {
-        let Setup { me, config, net, inbox, lease, clock, hostings, replicator, shutdown } = setup;
+    pub(super) fn new(setup: ShardingSetup<'_>) -> Self {
+        let ShardingSetup {
+            me,
+            config,
+            net,
+            inbox,
+            lease,
+            clock,
+            region_registry,
+            replicator,
+            shutdown,
+        } = setup;
         let phase = Phase::ClusterShardingShutdownRegion;
-        drop(hostings.remind_every(REMIND)); // the task ends with the machines
+        drop(region_registry.remind_every(REMIND)); // the task ends with the machines
         let (runtime, net) = (Handle::current(), Arc::downgrade(&net));
-        let (full, weak) = (Arc::default(), Arc::downgrade(&hostings));
-        let crew = Crew::new(runtime.clone());
-        let shared =
-            SharedEnvironment { net, inbox, lease, clock, runtime, crew, hostings: weak, full };
+        let (full, weak) = (Arc::default(), Arc::downgrade(&region_registry));
+        let executor = Executor::new(runtime.clone());
+        let shared = SharedEnvironment {
+            net,
+            inbox,
+            lease,
+            clock,
+            runtime,
+            executor,
+            region_registry: weak,
+            full,
+        };
         Self(Arc::new(ShardingState {
             me: RegionId::new(me),
             settings: config.sharding.clone(),
@@ -120,10 +140,10 @@ impl Sharding {
             roles: config.cluster.roles.clone(),
             // A message's length is 32 bits on the wire.
             message_bytes_max: config.net.limits.message_bytes_max.min(u32::MAX as usize),
-            asks: hostings.asks().clone(),
+            asks: region_registry.asks().clone(),
             replicator,
             shared,
-            hostings,
+            region_registry,
             started: Mutex::default(),
             shutdown,
             seen_up: OnceLock::new(),
@@ -136,8 +156,8 @@ impl Sharding {
         &self,
         entity_type: &EntityType,
         settings: Settings,
-        TypeSpec { extractor, strategy, hosts }: TypeSpec,
-        make: impl FnOnce(Settings, Arc<dyn World>) -> (H, Arc<dyn Hosting>),
+        StartingType { extractor, strategy, hosts }: StartingType,
+        make: impl FnOnce(Settings, Arc<dyn RegionEnvironment>) -> (H, Arc<dyn RegionHandle>),
     ) -> Result<H, NotStarted> {
         let mut started = self.started();
         if let Some(known) = known(&started, entity_type, hosts) {
@@ -146,23 +166,24 @@ impl Sharding {
         let wanted = hosts;
         self.check(entity_type, &settings)?;
         let hosts = if self.may_host(&settings) { hosts } else { Hosts::Nothing };
-        let world = TypeWorld::new(entity_type.clone(), self.0.shared.clone());
+        let world = TypeEnvironment::new(entity_type.clone(), self.0.shared.clone());
         let (handle, hosting) = make(settings.clone(), Arc::new(world));
-        if !self.0.hostings.add(entity_type, &hosting) {
+        if !self.0.region_registry.add(entity_type, &hosting) {
             return Err(NotStarted::TooMany);
         }
         let strategy = strategy.map(|named| self.bring(entity_type, named));
         let (entity, settings) = (entity_type.clone(), Box::new(settings));
-        let start = Input::Start { entity_type: entity, settings, extractor, strategy, hosts };
-        self.tell(start).map_err(|Unanswered| NotStarted::Stopped)?;
+        let start =
+            ShardingInput::Start { entity_type: entity, settings, extractor, strategy, hosts };
+        self.tell(start).map_err(|ShardingUnavailable| NotStarted::Stopped)?;
         started.insert(entity_type.clone(), (wanted, Box::new(handle.clone())));
         Ok(handle)
     }
 
     /// Registers a strategy of the program, so that the machines can ask it. Returns its name.
-    fn bring(&self, entity_type: &EntityType, (name, strategy): Named) -> Arc<str> {
+    fn bring(&self, entity_type: &EntityType, (name, strategy): NamedStrategy) -> Arc<str> {
         let SharedEnvironment { inbox, runtime, .. } = &self.0.shared;
-        let strategies = self.0.hostings.strategies();
+        let strategies = self.0.region_registry.strategies();
         strategies.add(entity_type, strategy, runtime.clone(), inbox.clone());
         name
     }
@@ -183,24 +204,27 @@ impl Sharding {
     /// messages are routed; earlier messages are buffered.
     ///
     /// # Errors
-    /// [`Unanswered`] if the node stops before that.
-    pub async fn registered(&self, entity_type: &str) -> Result<(), Unanswered> {
-        let mut progress = self.0.hostings.progress();
+    /// [`ShardingUnavailable`] if the node stops before that.
+    pub async fn wait_until_registered(
+        &self,
+        entity_type: &str,
+    ) -> Result<(), ShardingUnavailable> {
+        let mut progress = self.0.region_registry.progress();
         let is_registered = |registered: &BTreeSet<EntityType>| {
             registered.iter().any(|known| known.as_str() == entity_type)
         };
         let seen = progress
             .wait_for(|progress| progress.ended || is_registered(&progress.registered))
             .await
-            .map_err(|_| Unanswered)?;
-        if is_registered(&seen.registered) { Ok(()) } else { Err(Unanswered) }
+            .map_err(|_| ShardingUnavailable)?;
+        if is_registered(&seen.registered) { Ok(()) } else { Err(ShardingUnavailable) }
     }
 
     /// State of each entity type that was started on this node.
     ///
     /// # Errors
-    /// [`Unanswered`].
-    pub async fn types(&self) -> Result<Vec<TypeView>, Unanswered> {
+    /// [`ShardingUnavailable`].
+    pub async fn types(&self) -> Result<Vec<TypeView>, ShardingUnavailable> {
         self.look(|control| {
             let types = control.machines().types();
             types.filter_map(|(name, of_type)| TypeView::of(name, of_type)).collect()
@@ -210,34 +234,34 @@ impl Sharding {
 
     /// Waits until the machines have handled all earlier inputs of this handle.
     async fn settled(&self) -> Result<(), NotStarted> {
-        self.look(|_| ()).await.map_err(|Unanswered| NotStarted::Stopped)
+        self.look(|_| ()).await.map_err(|ShardingUnavailable| NotStarted::Stopped)
     }
 
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Control) -> T + Send + 'static,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, ShardingUnavailable> {
         let (sender, receiver) = oneshot::channel();
-        let place = self.0.shared.inbox.place().await.map_err(|_| Unanswered)?;
+        let place = self.0.shared.inbox.place().await.map_err(|_| ShardingUnavailable)?;
         let look = |control: &Control| {
             let _ = sender.send(look(control)); // fails if the caller dropped its future
         };
-        place.look(look).map_err(|_| Unanswered)?;
-        receiver.await.map_err(|_| Unanswered)
+        place.look(look).map_err(|_| ShardingUnavailable)?;
+        receiver.await.map_err(|_| ShardingUnavailable)
     }
 
     /// Makes this node accept no further shards.
     pub(super) fn begin_drain(&self) {
-        let _ = self.tell(Input::Drain); // fails if the node has stopped: nothing to drain then
+        let _ = self.tell(ShardingInput::Drain); // fails if the node has stopped: nothing to drain then
     }
 
     /// Hands over all shards. Ends when none is left on this node and other nodes have probably
-    /// learned the new homes, see [`Hostings::calm`].
+    /// learned the new homes, see [`RegionRegistry::calm`].
     pub(super) async fn leave(&self) {
-        if self.tell(Input::Leave).is_ok() {
-            let mut progress = self.0.hostings.progress();
+        if self.tell(ShardingInput::Leave).is_ok() {
+            let mut progress = self.0.region_registry.progress();
             let _ = progress.wait_for(|progress| progress.left || progress.ended).await;
-            self.0.hostings.calm().await;
+            self.0.region_registry.calm().await;
         }
     }
 
@@ -246,11 +270,11 @@ impl Sharding {
         self.0.settings.lane_broken_after
     }
 
-    fn tell(&self, input: Input) -> Result<(), Unanswered> {
-        self.0.shared.inbox.fact(ControlInput::from(input)).map_err(|_| Unanswered)
+    fn tell(&self, input: ShardingInput) -> Result<(), ShardingUnavailable> {
+        self.0.shared.inbox.fact(ControlInput::from(input)).map_err(|_| ShardingUnavailable)
     }
 
-    fn started(&self) -> MutexGuard<'_, Started> {
+    fn started(&self) -> MutexGuard<'_, StartedTypes> {
         self.0.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -264,7 +288,7 @@ fn end_of_wait(timeout: Duration) -> tokio::time::Instant {
 
 /// Result of a repeated start of a type; `None` if the type has not been started before.
 fn known<H: Clone + 'static>(
-    started: &Started,
+    started: &StartedTypes,
     entity_type: &EntityType,
     hosts: Hosts,
 ) -> Option<Result<H, NotStarted>> {
@@ -299,7 +323,7 @@ mod tests {
     #[test]
     fn repeated_start_returns_the_handle_unless_the_types_differ() {
         let named = |name: &str| EntityType::new(name).expect("a name");
-        let mut started = Started::new();
+        let mut started = StartedTypes::new();
         started.insert(named("hosted"), (Hosts::Shards, Box::new(1_u32)));
         started.insert(named("routed"), (Hosts::Nothing, Box::new(2_u32)));
         let again = |name: &str, hosts| known::<u32>(&started, &named(name), hosts);

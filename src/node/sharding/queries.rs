@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Sharding, Unanswered, end_of_wait};
-use crate::sharding::explain::{About, Explanation, Recalled, Topic};
+use super::{Sharding, ShardingUnavailable, end_of_wait};
+use crate::sharding::explanation::{DecisionReports, Explanation, ExplanationSubject, Topic};
 use crate::sharding::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
-use crate::sharding::machines::{ClusterShardingStats, Found, Input, Question, TypeMachines};
-use crate::sharding::region::{Region, RegionInput, Run};
+use crate::sharding::machines::{
+    ClusterQuery, ClusterQueryResult, ClusterShardingStats, ShardingInput, TypeMachines,
+};
+use crate::sharding::region::{HostingPhase, Region, RegionInput};
 
 /// Pause before the home of a shard is asked again when the shard did not live there.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -25,7 +27,7 @@ const HOME_ANSWERS: Duration = Duration::from_secs(1);
 /// Why a query about an entity type failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum QueryError {
+pub enum ShardingQueryError {
     /// The name is not valid for an entity type or an entity.
     #[error(transparent)]
     Name(#[from] InvalidName),
@@ -73,7 +75,7 @@ pub enum QueryError {
     },
     /// The node has stopped, or was started without membership.
     #[error(transparent)]
-    Unanswered(#[from] Unanswered),
+    Unanswered(#[from] ShardingUnavailable),
 }
 
 fn hosted(host: &Option<RegionId>) -> String {
@@ -87,7 +89,7 @@ fn hosted(host: &Option<RegionId>) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShardState {
     /// Whether the shard lives here or is being drained, and by which decision it came.
-    pub run: Run,
+    pub run: HostingPhase,
     /// Number of its entities, including those that only have buffered messages.
     pub entities: u64,
 }
@@ -111,7 +113,7 @@ impl Sharding {
     /// Returns the shards of a type on this node, with their number of entities. A proxy has none.
     ///
     /// # Errors
-    /// [`QueryError`] if the type was not started here, or the node has stopped.
+    /// [`ShardingQueryError`] if the type was not started here, or the node has stopped.
     ///
     /// # Example
     /// ```
@@ -135,7 +137,7 @@ impl Sharding {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn region_state(&self, entity_type: &str) -> Result<RegionState, QueryError> {
+    pub async fn region_state(&self, entity_type: &str) -> Result<RegionState, ShardingQueryError> {
         let entity_type = self.known_here(entity_type).await?;
         let named = entity_type.clone();
         let hosted = self.look(move |control| {
@@ -143,7 +145,7 @@ impl Sharding {
             region.into_iter().flat_map(Region::hosted).collect::<Vec<_>>()
         });
         let hosted = hosted.await?;
-        let entities = self.0.hostings.count(&entity_type);
+        let entities = self.0.region_registry.count(&entity_type);
         let state = |(shard, run)| {
             (shard, ShardState { run, entities: entities.get(&shard).copied().unwrap_or(0) })
         };
@@ -154,28 +156,28 @@ impl Sharding {
     /// all have answered, or after `timeout`; the result names the regions that have not answered.
     ///
     /// # Errors
-    /// [`QueryError`] if the type was not started here, or the node stops.
+    /// [`ShardingQueryError`] if the type was not started here, or the node stops.
     pub async fn cluster_sharding_stats(
         &self,
         entity_type: &str,
         timeout: Duration,
-    ) -> Result<ClusterShardingStats, QueryError> {
+    ) -> Result<ClusterShardingStats, ShardingQueryError> {
         let entity_type = self.known_here(entity_type).await?;
-        match self.survey(entity_type, Question::Count, timeout).await? {
-            Found::Counted(stats) => Ok(stats),
+        match self.cluster_query(entity_type, ClusterQuery::Count, timeout).await? {
+            ClusterQueryResult::Counted(stats) => Ok(stats),
             _ => Ok(ClusterShardingStats::default()), // never: the answer matches the question
         }
     }
 
-    async fn survey(
+    async fn cluster_query(
         &self,
         entity_type: EntityType,
-        question: Question,
+        question: ClusterQuery,
         within: Duration,
-    ) -> Result<Found, QueryError> {
-        let (id, answer) = self.0.hostings.await_survey();
-        self.tell(Input::Survey { id, entity_type, question, within })?;
-        Ok(answer.await.map_err(|_| Unanswered)?)
+    ) -> Result<ClusterQueryResult, ShardingQueryError> {
+        let (id, answer) = self.0.region_registry.await_survey();
+        self.tell(ShardingInput::Survey { id, entity_type, question, within })?;
+        Ok(answer.await.map_err(|_| ShardingUnavailable)?)
     }
 
     /// Explains why a shard, or the shard of an entity, lives where it lives, or which shards came
@@ -186,7 +188,7 @@ impl Sharding {
     /// restart.
     ///
     /// # Errors
-    /// [`QueryError`] if the type was not started here or has no such shard, or the node stops.
+    /// [`ShardingQueryError`] if the type was not started here or has no such shard, or the node stops.
     ///
     /// # Example
     /// ```
@@ -218,32 +220,33 @@ impl Sharding {
     pub async fn explain(
         &self,
         entity_type: &str,
-        about: About,
+        about: ExplanationSubject,
         timeout: Duration,
-    ) -> Result<Explanation, QueryError> {
+    ) -> Result<Explanation, ShardingQueryError> {
         let entity_type = self.known_here(entity_type).await?;
-        if let About::Shard(shard) = about
+        if let ExplanationSubject::Shard(shard) = about
             && let Ok(shards) = self.of_region(&entity_type, Region::number_of_shards).await
             && shard.get() >= shards
         {
-            return Err(QueryError::NoShard { entity_type, shard, shards });
+            return Err(ShardingQueryError::NoShard { entity_type, shard, shards });
         }
         let shard = match &about {
-            About::Shard(shard) => Some(*shard),
-            About::Entity(id) => self.0.hostings.shard(&entity_type, id),
-            About::Node(_) => None,
+            ExplanationSubject::Shard(shard) => Some(*shard),
+            ExplanationSubject::Entity(id) => self.0.region_registry.shard(&entity_type, id),
+            ExplanationSubject::Node(_) => None,
         };
         let topic = match (&about, shard) {
-            (About::Node(node), _) => Topic::Region(RegionId::new(*node)),
+            (ExplanationSubject::Node(node), _) => Topic::Region(RegionId::new(*node)),
             (_, Some(shard)) => Topic::Shard(shard),
             (_, None) => return Err(self.not_started(entity_type).await),
         };
-        let found = self.survey(entity_type.clone(), Question::Why(topic), timeout).await?;
+        let found =
+            self.cluster_query(entity_type.clone(), ClusterQuery::Why(topic), timeout).await?;
         let recalled = match found {
-            Found::Recalled(recalled) => recalled,
-            _ => Recalled::default(), // never: the answer matches the question
+            ClusterQueryResult::Recalled(recalled) => recalled,
+            _ => DecisionReports::default(), // never: the answer matches the question
         };
-        let home = shard.and_then(|shard| self.0.hostings.home(&entity_type, shard));
+        let home = shard.and_then(|shard| self.0.region_registry.home(&entity_type, shard));
         Ok(Explanation { shard, home, ..Explanation::new(entity_type, about, recalled) })
     }
 
@@ -251,14 +254,14 @@ impl Sharding {
     /// shard has no home yet, its home is lost, or this node's region is not registered.
     ///
     /// # Errors
-    /// [`QueryError::NotStarted`] if the type was not started here.
+    /// [`ShardingQueryError::NotStarted`] if the type was not started here.
     pub fn shard_home(
         &self,
         entity_type: &str,
         shard: ShardId,
-    ) -> Result<Option<RegionId>, QueryError> {
+    ) -> Result<Option<RegionId>, ShardingQueryError> {
         let entity_type = self.started_here(entity_type)?;
-        Ok(self.0.hostings.home(&entity_type, shard))
+        Ok(self.0.region_registry.home(&entity_type, shard))
     }
 
     /// Whether an entity is live on any node: it runs, has buffered messages, or has a state that a
@@ -266,7 +269,7 @@ impl Sharding {
     /// no home of its shard.
     ///
     /// # Errors
-    /// [`QueryError::NoAnswer`] if the home of the shard does not answer within `timeout`; others
+    /// [`ShardingQueryError::NoAnswer`] if the home of the shard does not answer within `timeout`; others
     /// if the type was not started here, or the node stops.
     ///
     /// # Example
@@ -300,25 +303,25 @@ impl Sharding {
         entity_type: &str,
         id: &str,
         timeout: Duration,
-    ) -> Result<bool, QueryError> {
+    ) -> Result<bool, ShardingQueryError> {
         let entity_type = self.known_here(entity_type).await?;
         let entity = EntityId::new(id)?;
-        let hostings = &self.0.hostings;
-        let Some(shard) = hostings.shard(&entity_type, &entity) else {
+        let region_registry = &self.0.region_registry;
+        let Some(shard) = region_registry.shard(&entity_type, &entity) else {
             return Err(self.not_started(entity_type).await);
         };
         let until = end_of_wait(timeout);
         loop {
-            let Some(at) = hostings.home(&entity_type, shard) else { return Ok(false) };
-            let question = Question::Exists { entity: entity.clone(), at };
+            let Some(at) = region_registry.home(&entity_type, shard) else { return Ok(false) };
+            let question = ClusterQuery::Exists { entity: entity.clone(), at };
             let left = until.saturating_duration_since(Instant::now());
-            if let Found::Lives(Some(lives)) =
-                self.survey(entity_type.clone(), question, left.min(HOME_ANSWERS)).await?
+            if let ClusterQueryResult::Lives(Some(lives)) =
+                self.cluster_query(entity_type.clone(), question, left.min(HOME_ANSWERS)).await?
             {
                 return Ok(lives);
             }
             if Instant::now() >= until {
-                return Err(QueryError::NoAnswer { shard, home: at, waited: timeout });
+                return Err(ShardingQueryError::NoAnswer { shard, home: at, waited: timeout });
             }
             tokio::time::sleep(AGAIN.min(left)).await; // the shard starts there or has moved on
         }
@@ -330,28 +333,28 @@ impl Sharding {
     /// started again by then.
     ///
     /// # Errors
-    /// [`QueryError::NotStopped`] if that takes longer than `timeout`, [`QueryError::NoShard`];
+    /// [`ShardingQueryError::NotStopped`] if that takes longer than `timeout`, [`ShardingQueryError::NoShard`];
     /// others if the type was not started here, or the node stops.
     pub async fn stop_shards(
         &self,
         entity_type: &str,
         shards: impl IntoIterator<Item = ShardId>,
         timeout: Duration,
-    ) -> Result<(), QueryError> {
+    ) -> Result<(), ShardingQueryError> {
         let entity_type = self.known_here(entity_type).await?;
         let wanted: BTreeSet<ShardId> = shards.into_iter().collect();
         let shards = self.of_region(&entity_type, Region::number_of_shards).await?;
         if let Some(shard) = wanted.last().copied().filter(|shard| shard.get() >= shards) {
-            return Err(QueryError::NoShard { entity_type, shard, shards });
+            return Err(ShardingQueryError::NoShard { entity_type, shard, shards });
         }
         let asked = wanted.len();
-        let mut progress = self.0.hostings.progress();
+        let mut progress = self.0.region_registry.progress();
         let until = end_of_wait(timeout);
         // The region's deadline is later than this one, so that a shard that is missing from its
         // list before this deadline has stopped and was not given up.
         let (shards, within) = (wanted.iter().copied().collect(), timeout.saturating_add(AGAIN));
         let fact = RegionInput::Stop { shards, within };
-        self.tell(Input::Fact { entity_type: entity_type.clone(), fact })?;
+        self.tell(ShardingInput::Fact { entity_type: entity_type.clone(), fact })?;
         loop {
             let wanted = wanted.clone();
             let stopping = move |region: &Region| {
@@ -362,13 +365,15 @@ impl Sharding {
             let changed = tokio::time::timeout_at(until, progress.changed());
             match (left, late < AGAIN) {
                 (0, true) => return Ok(()),
-                (0, false) => return Err(QueryError::NotStopped { left: asked, waited: timeout }),
+                (0, false) => {
+                    return Err(ShardingQueryError::NotStopped { left: asked, waited: timeout });
+                }
                 _ => {}
             }
             match changed.await {
                 Ok(Ok(())) if !progress.borrow().ended => {}
-                Ok(_) => return Err(Unanswered.into()),
-                Err(_) => return Err(QueryError::NotStopped { left, waited: timeout }),
+                Ok(_) => return Err(ShardingUnavailable.into()),
+                Err(_) => return Err(ShardingQueryError::NotStopped { left, waited: timeout }),
             }
         }
     }
@@ -378,51 +383,54 @@ impl Sharding {
         &self,
         entity_type: &EntityType,
         say: impl FnOnce(&Region) -> T + Send + 'static,
-    ) -> Result<T, Unanswered> {
+    ) -> Result<T, ShardingUnavailable> {
         let named = entity_type.clone();
         self.look(move |control| {
             let region = control.machines().of(&named).and_then(TypeMachines::region);
             region.filter(|region| !region.has_left()).map(say)
         })
         .await?
-        .ok_or(Unanswered)
+        .ok_or(ShardingUnavailable)
     }
 
     /// The regions that host a type, as announced by the members. Proxies are not included.
     ///
     /// # Errors
-    /// [`QueryError`] if the type was not started here, or the node has stopped.
+    /// [`ShardingQueryError`] if the type was not started here, or the node has stopped.
     pub async fn current_regions(
         &self,
         entity_type: &str,
-    ) -> Result<BTreeSet<RegionId>, QueryError> {
+    ) -> Result<BTreeSet<RegionId>, ShardingQueryError> {
         let entity_type = self.known_here(entity_type).await?;
         Ok(self.look(move |control| control.machines().regions(&entity_type).collect()).await?)
     }
 
     /// Returns the name of a type that was started on this node. The error names a node that hosts
     /// it.
-    pub(super) async fn known_here(&self, entity_type: &str) -> Result<EntityType, QueryError> {
+    pub(super) async fn known_here(
+        &self,
+        entity_type: &str,
+    ) -> Result<EntityType, ShardingQueryError> {
         match self.started_here(entity_type) {
-            Err(QueryError::NotStarted { entity_type, .. }) => {
+            Err(ShardingQueryError::NotStarted { entity_type, .. }) => {
                 Err(self.not_started(entity_type).await)
             }
             known => known,
         }
     }
 
-    fn started_here(&self, entity_type: &str) -> Result<EntityType, QueryError> {
+    fn started_here(&self, entity_type: &str) -> Result<EntityType, ShardingQueryError> {
         let entity_type = EntityType::new(entity_type)?;
         if self.started().contains_key(&entity_type) {
             Ok(entity_type)
         } else {
-            Err(QueryError::NotStarted { entity_type, host: None })
+            Err(ShardingQueryError::NotStarted { entity_type, host: None })
         }
     }
 
-    async fn not_started(&self, entity_type: EntityType) -> QueryError {
+    async fn not_started(&self, entity_type: EntityType) -> ShardingQueryError {
         let named = entity_type.clone();
         let host = self.look(move |control| control.machines().regions(&named).next()).await;
-        QueryError::NotStarted { entity_type, host: host.unwrap_or_default() }
+        ShardingQueryError::NotStarted { entity_type, host: host.unwrap_or_default() }
     }
 }

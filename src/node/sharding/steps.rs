@@ -7,9 +7,11 @@ use tracing::field::DisplayValue;
 
 use crate::cluster::member::Address;
 use crate::node::names::{NodeName, NodeNames};
+use crate::sharding::decision_history::{
+    DecisionStep, DecisionStepKind, Remembered, SlowDecisions,
+};
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::region::Unregistered;
-use crate::sharding::remembered::{Remembered, Slow, Step, What};
 
 /// Maximum number of shards or nodes that a warning names; the total is logged as a number.
 const NAMED_MAX: usize = 8;
@@ -29,8 +31,8 @@ fn took(span: Option<Duration>) -> Option<tracing::field::DebugValue<Duration>> 
 }
 
 /// Logs a step of a decision.
-pub(super) fn log(entity_type: &EntityType, step: &Step, names: &NodeNames) {
-    let Step { what, of } = step;
+pub(super) fn log(entity_type: &EntityType, step: &DecisionStep, names: &NodeNames) {
+    let DecisionStep { what, of } = step;
     let Remembered { shard, generation, why, awaited, .. } = of;
     let (from, to) = (place(names, of.from), place(names, of.to));
     let [queued, written, drained, settled] =
@@ -42,22 +44,22 @@ pub(super) fn log(entity_type: &EntityType, step: &Step, names: &NodeNames) {
     );
 }
 
-const fn name(what: What) -> &'static str {
+const fn name(what: DecisionStepKind) -> &'static str {
     match what {
-        What::Decided => "decided",
-        What::Written => "written",
-        What::Settled => "settled",
-        What::Told => "told",
-        What::Started => "started",
-        What::Adopted => "adopted",
-        What::Draining => "draining",
-        What::Drained => "drained",
+        DecisionStepKind::Decided => "decided",
+        DecisionStepKind::Written => "written",
+        DecisionStepKind::Settled => "settled",
+        DecisionStepKind::Told => "told",
+        DecisionStepKind::Started => "started",
+        DecisionStepKind::Adopted => "adopted",
+        DecisionStepKind::Draining => "draining",
+        DecisionStepKind::Drained => "drained",
     }
 }
 
 /// Logs decisions that take unusually long, with the nodes that they wait for.
-pub(super) fn warn(entity_type: &EntityType, slow: &Slow, names: &NodeNames) {
-    let Slow { shards, waited, limit, awaited } = slow;
+pub(super) fn warn(entity_type: &EntityType, slow: &SlowDecisions, names: &NodeNames) {
+    let SlowDecisions { shards, waited, limit, awaited } = slow;
     let (count, some) = (shards.len(), &shards[..shards.len().min(NAMED_MAX)]);
     let named = nodes(names, &awaited[..awaited.len().min(NAMED_MAX)]);
     tracing::warn!(

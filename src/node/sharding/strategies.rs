@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 
 use crate::node::control::machine::{ControlInbox, ControlInput};
 use crate::node::replicator::said;
-use crate::sharding::allocation::{Advice, Asked, ShardAllocationStrategy};
+use crate::sharding::allocation::{ShardAllocationStrategy, StrategyAnswer, StrategyRequest};
 use crate::sharding::ids::EntityType;
-use crate::sharding::machines::Input;
+use crate::sharding::machines::ShardingInput;
 
 /// The program's allocation strategies, by entity type.
 #[derive(Default)]
@@ -57,21 +57,21 @@ impl Strategies {
     }
 
     /// Starts a request to the strategy of a type. Never waits for the answer.
-    pub(crate) fn ask(&self, entity_type: &EntityType, number: u64, asked: Asked) {
+    pub(crate) fn ask(&self, entity_type: &EntityType, number: u64, asked: StrategyRequest) {
         let mut all = self.all();
         let Some(own) = all.get_mut(entity_type) else { return };
         let (strategy, inbox) = (own.strategy.clone(), own.inbox.clone());
         let entity_type = entity_type.clone();
         let line = match &asked {
-            Asked::Home { .. } => &mut own.homes,
-            Asked::Moves { .. } => &mut own.moves,
+            StrategyRequest::Home { .. } => &mut own.homes,
+            StrategyRequest::Moves { .. } => &mut own.moves,
         };
         line.end();
         let turn = line.turn.clone();
         line.newest = Some(own.runtime.spawn(async move {
             let _turn = turn.lock_owned().await;
             let advice = consult(&*strategy, asked).await;
-            let said = Input::Advised { entity_type, number, advice };
+            let said = ShardingInput::Advised { entity_type, number, advice };
             let _ = inbox.fact(ControlInput::from(said)); // fails only after the machines' end
         }));
     }
@@ -98,7 +98,10 @@ impl RequestLine {
 }
 
 /// Calls the strategy. A panic becomes an error.
-async fn consult(strategy: &dyn ShardAllocationStrategy, asked: Asked) -> Result<Advice, Arc<str>> {
+async fn consult(
+    strategy: &dyn ShardAllocationStrategy,
+    asked: StrategyRequest,
+) -> Result<StrategyAnswer, Arc<str>> {
     match AssertUnwindSafe(asked.of(strategy)).catch_unwind().await {
         Ok(advice) => advice.map_err(|why| why.0.to_string().into()),
         Err(panic) => Err(panicked(&*panic)),

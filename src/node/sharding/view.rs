@@ -5,7 +5,7 @@ use ostraca_ddata::id::ReplicaId;
 use crate::sharding::coordinator::Coordinator;
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
 use crate::sharding::machines::{Hosts, TypeMachines};
-use crate::sharding::region::{Region, Run};
+use crate::sharding::region::{HostingPhase, Region};
 
 /// Snapshot of an entity type on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct TypeView {
     /// The node of the coordinator, if this node knows it.
     pub coordinator: Option<ReplicaId>,
     /// Shards that live on this node or are being drained here.
-    pub shards: Vec<(ShardId, Run)>,
+    pub shards: Vec<(ShardId, HostingPhase)>,
     /// Homes of all shards that have one; empty unless the coordinator runs on this node.
     pub homes: Vec<(ShardId, RegionId)>,
 }

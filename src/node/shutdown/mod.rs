@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use self::phase::{Phase, PhaseSettings, Settings};
+pub use self::phase::{Phase, PhaseSettings, ShutdownConfig};
 use crate::cluster::membership::port::StopReason;
 
 /// Reason why a node stops.
@@ -86,13 +86,13 @@ pub struct TooLate {
     pub phase: Phase,
 }
 
-struct Task {
+struct ShutdownTask {
     name: String,
     run: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>,
 }
 
-struct State {
-    tasks: BTreeMap<Phase, Vec<Task>>, // unbounded: the program adds them
+struct ShutdownTasks {
+    tasks: BTreeMap<Phase, Vec<ShutdownTask>>, // unbounded: the program adds them
     begun: Option<Phase>,
 }
 
@@ -103,9 +103,9 @@ struct ShutdownProgress {
 }
 
 struct ShutdownState {
-    settings: Settings,
+    settings: ShutdownConfig,
     runtime: Handle,
-    state: Mutex<State>,
+    state: Mutex<ShutdownTasks>,
     progress: watch::Sender<ShutdownProgress>,
 }
 
@@ -131,8 +131,8 @@ pub struct CoordinatedShutdown(Arc<ShutdownState>);
 impl CoordinatedShutdown {
     /// Creates a shutdown that has not begun. Its tasks will run on the current runtime.
     #[must_use]
-    pub(super) fn new(settings: Settings) -> Self {
-        let state = Mutex::new(State { tasks: BTreeMap::new(), begun: None });
+    pub(super) fn new(settings: ShutdownConfig) -> Self {
+        let state = Mutex::new(ShutdownTasks { tasks: BTreeMap::new(), begun: None });
         let progress = watch::Sender::new(ShutdownProgress::default());
         Self(Arc::new(ShutdownState { settings, runtime: Handle::current(), state, progress }))
     }
@@ -157,7 +157,7 @@ impl CoordinatedShutdown {
             return Err(TooLate { phase });
         }
         let run = Box::new(move || task().boxed());
-        state.tasks.entry(phase).or_default().push(Task { name: name.into(), run });
+        state.tasks.entry(phase).or_default().push(ShutdownTask { name: name.into(), run });
         Ok(())
     }
 
@@ -230,10 +230,10 @@ impl CoordinatedShutdown {
         self.0.progress.send_modify(|progress| progress.done = true);
     }
 
-    async fn run_phase(&self, phase: Phase, tasks: Vec<Task>) {
+    async fn run_phase(&self, phase: Phase, tasks: Vec<ShutdownTask>) {
         let within = self.timeout(phase);
         let (mut running, mut names) = (JoinSet::new(), HashMap::new());
-        for Task { name, run } in tasks {
+        for ShutdownTask { name, run } in tasks {
             let id = running.spawn(async move { run().await }).id();
             names.insert(id, name);
         }
@@ -263,13 +263,13 @@ impl CoordinatedShutdown {
         }
     }
 
-    fn take(&self, phase: Phase) -> Vec<Task> {
+    fn take(&self, phase: Phase) -> Vec<ShutdownTask> {
         let mut state = self.lock();
         state.begun = Some(phase);
         state.tasks.remove(&phase).unwrap_or_default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ShutdownTasks> {
         // The program's code never runs under the lock, so the state is consistent after a panic.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -312,15 +312,15 @@ mod tests {
         move || async move { note(&log, what) }.boxed()
     }
 
-    fn quick() -> Settings {
+    fn quick() -> ShutdownConfig {
         let timeout = Duration::from_millis(20);
         let quick = |phase| (phase, PhaseSettings { timeout });
-        Settings { phases: Phase::ALL.into_iter().map(quick).collect() }
+        ShutdownConfig { phases: Phase::ALL.into_iter().map(quick).collect() }
     }
 
     #[tokio::test]
     async fn tasks_run_once_in_the_order_of_phases() {
-        let (shutdown, log) = (CoordinatedShutdown::new(Settings::default()), Log::default());
+        let (shutdown, log) = (CoordinatedShutdown::new(ShutdownConfig::default()), Log::default());
         for phase in Phase::ALL.into_iter().rev() {
             shutdown.add_task(phase, "test", noting(&log, phase.name())).expect("in time");
         }
@@ -335,7 +335,7 @@ mod tests {
 
     #[tokio::test]
     async fn tasks_of_a_phase_run_concurrently() {
-        let shutdown = CoordinatedShutdown::new(Settings::default());
+        let shutdown = CoordinatedShutdown::new(ShutdownConfig::default());
         let (one, other) = (Arc::new(tokio::sync::Notify::new()), tokio::sync::Notify::new());
         let other = Arc::new(other);
         for (mine, yours) in [(one.clone(), other.clone()), (other, one)] {
@@ -363,7 +363,7 @@ mod tests {
 
     #[tokio::test]
     async fn task_can_add_tasks_only_to_later_phases() {
-        let (shutdown, log) = (CoordinatedShutdown::new(Settings::default()), Log::default());
+        let (shutdown, log) = (CoordinatedShutdown::new(ShutdownConfig::default()), Log::default());
         let adds = {
             let (shutdown, log) = (shutdown.clone(), log.clone());
             move || async move {
@@ -402,7 +402,7 @@ mod tests {
 
     #[tokio::test]
     async fn abandoned_shutdown_drops_its_tasks() {
-        let shutdown = CoordinatedShutdown::new(Settings::default());
+        let shutdown = CoordinatedShutdown::new(ShutdownConfig::default());
         let held = Arc::new(());
         let holds = held.clone();
         shutdown.add_task(Phase::Terminate, "holds", || async { drop(holds) }).expect("in time");

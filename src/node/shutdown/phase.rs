@@ -108,7 +108,7 @@ impl fmt::Display for Phase {
 /// `[cluster.shutdown]`: a section for each phase whose timeout is not the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
-pub struct Settings {
+pub struct ShutdownConfig {
     /// Settings of the phases that are configured.
     pub phases: BTreeMap<Phase, PhaseSettings>, // ≤ Phase::ALL
 }
@@ -122,7 +122,7 @@ pub struct PhaseSettings {
     pub timeout: Duration,
 }
 
-impl Settings {
+impl ShutdownConfig {
     /// Timeout of a phase: the configured one, or [`Phase::default_timeout`].
     #[must_use]
     pub fn timeout(&self, phase: Phase) -> Duration {
@@ -159,14 +159,14 @@ mod tests {
             assert_eq!(phase.to_string(), name);
             assert_eq!(phase.default_timeout(), Duration::from_secs(seconds));
             let quoted = format!("[{name}]\ntimeout = \"7s\"");
-            let settings: Settings = toml::from_str(&quoted).expect("a name in settings");
+            let settings: ShutdownConfig = toml::from_str(&quoted).expect("a name in settings");
             assert_eq!(settings.timeout(phase), Duration::from_secs(7), "{name}");
         }
     }
 
     #[test]
     fn unset_phases_have_default_timeouts() {
-        let settings: Settings =
+        let settings: ShutdownConfig =
             toml::from_str("[cluster-leave]\ntimeout = \"30s\"").expect("valid");
         for phase in Phase::ALL {
             let expected = match phase {
@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(settings.timeout(phase), expected, "{phase}");
         }
         for wrong in ["[cluster-leaf]\ntimeout = \"1s\"", "[terminate]\ntime = \"1s\""] {
-            assert!(toml::from_str::<Settings>(wrong).is_err(), "{wrong}");
+            assert!(toml::from_str::<ShutdownConfig>(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -8,7 +8,7 @@ use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{Allocations, Move, Why};
+use super::{AllocationReason, Allocations, Move};
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// `[cluster.sharding.consistent-hashing]`: settings of the strategy.
@@ -31,8 +31,11 @@ impl ConsistentHashing {
         seen.targets().into_iter().max_by_key(weight)
     }
 
-    pub(super) fn allocate(shard: ShardId, seen: &Allocations) -> Option<(RegionId, Why)> {
-        Some((Self::owner(shard.get().into(), seen)?, Why::Ring))
+    pub(super) fn allocate(
+        shard: ShardId,
+        seen: &Allocations,
+    ) -> Option<(RegionId, AllocationReason)> {
+        Some((Self::owner(shard.get().into(), seen)?, AllocationReason::Ring))
     }
 
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Allocations, Move, Why};
+use super::{AllocationReason, Allocations, Move};
 use crate::cluster::member::Address;
 use crate::sharding::ids::{RegionId, ShardId};
 
@@ -29,18 +29,18 @@ impl External {
         shard: ShardId,
         asker: Option<RegionId>,
         seen: &Allocations,
-    ) -> Option<(RegionId, Why)> {
+    ) -> Option<(RegionId, AllocationReason)> {
         let pin = self.pin(shard);
         if let Some(region) = pin.and_then(|address| at(address, seen)) {
-            return Some((region, Why::Pinned));
+            return Some((region, AllocationReason::Pinned));
         }
         let able =
             |asker: &RegionId| seen.regions.get(asker).is_some_and(super::Candidate::may_host);
         let (home, why) = match asker.filter(able) {
-            Some(asker) => (asker, Why::Asked),
+            Some(asker) => (asker, AllocationReason::Asked),
             None => seen.fewest()?, // a proxy or a leaving region asked, or no region did
         };
-        Some((home, pin.map_or(why, |pinned| Why::Absent { pinned: pinned.clone() })))
+        Some((home, pin.map_or(why, |pinned| AllocationReason::Absent { pinned: pinned.clone() })))
     }
 
     /// Proposes moves of shards that are not where they are pinned to, within the limit.
@@ -54,7 +54,7 @@ impl External {
             seen.homes().filter(|(shard, from)| seen.may_move(*shard) && seen.may_give(*from));
         let misplaced = movable.filter_map(|(shard, from)| {
             let to = *by_address.get(self.pin(shard)?)?;
-            (to != from).then_some(Move { shard, from, to, why: Why::Pinned })
+            (to != from).then_some(Move { shard, from, to, why: AllocationReason::Pinned })
         });
         let has_room = |wanted: &Move| {
             let given = given.entry(wanted.from).or_insert(0);

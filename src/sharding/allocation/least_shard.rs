@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::{Allocations, Candidate, Move, Why};
+use super::{AllocationReason, Allocations, Candidate, Move};
 use crate::cluster::member::Status;
 use crate::sharding::ids::{RegionId, ShardId};
 
@@ -135,7 +135,7 @@ impl<'a> BalancePlan<'a> {
                 self.targets.iter().copied().min_by_key(|region| (self.sizes[region], *region))
             });
             let Some(to) = to else { return };
-            self.take(shard, from, to, Why::Drain);
+            self.take(shard, from, to, AllocationReason::Drain);
         }
     }
 
@@ -148,7 +148,8 @@ impl<'a> BalancePlan<'a> {
                 return;
             }
             let Some(to) = self.most_missing(window) else { return };
-            let why = Why::Balance { source: self.sizes[&from], target: self.sizes[&to] };
+            let why =
+                AllocationReason::Balance { source: self.sizes[&from], target: self.sizes[&to] };
             self.take(shard, from, to, why);
         }
     }
@@ -168,7 +169,7 @@ impl<'a> BalancePlan<'a> {
         wanting.copied().max_by_key(|region| (missing(region), std::cmp::Reverse(*region)))
     }
 
-    fn take(&mut self, shard: ShardId, from: RegionId, to: RegionId, why: Why) {
+    fn take(&mut self, shard: ShardId, from: RegionId, to: RegionId, why: AllocationReason) {
         *self.sizes.entry(from).or_insert(0) -= 1;
         *self.sizes.entry(to).or_insert(0) += 1;
         *self.given.entry(from).or_insert(0) += 1;

@@ -9,9 +9,9 @@
 //! be slow.
 
 mod consistent;
+mod custom_strategy;
 mod external;
 mod least_shard;
-mod own;
 pub mod pins;
 mod rounds;
 mod version;
@@ -24,9 +24,11 @@ use std::sync::Arc;
 use crate::cluster::member::{Address, Status};
 
 pub use consistent::ConsistentHashing;
+pub use custom_strategy::{
+    ShardAllocationStrategy, StrategyAnswer, StrategyError, StrategyFuture, StrategyRequest,
+};
 pub use external::External;
 pub use least_shard::LeastShard;
-pub use own::{Advice, Answer, Asked, ShardAllocationStrategy, StrategyError};
 pub use rounds::LeastShardRounds;
 pub use version::AppVersion;
 
@@ -102,13 +104,13 @@ pub struct Move {
     /// The proposed new home.
     pub to: RegionId,
     /// Reason, for the record of decisions.
-    pub why: Why,
+    pub why: AllocationReason,
 }
 
 /// Reason of a strategy's proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Why {
+pub enum AllocationReason {
     /// The target had the fewest shards.
     Fewest {
         /// Number of shards of the target before.
@@ -138,7 +140,7 @@ pub enum Why {
     Custom(Arc<str>),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for AllocationReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fewest { shards } => write!(f, "fewest shards: {shards}"),
@@ -158,7 +160,7 @@ impl fmt::Display for Why {
 /// A built-in strategy with its settings.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Strategy {
+pub enum AllocationStrategy {
     /// Even numbers of shards with the fewest moves, balanced continuously.
     LeastShard(LeastShard),
     /// Even numbers of shards, balanced in rounds as Pekko does it.
@@ -169,7 +171,7 @@ pub enum Strategy {
     External(External),
 }
 
-impl Strategy {
+impl AllocationStrategy {
     /// Proposes a region for a shard without a home; `None` if no region may host now. `asker` is
     /// the region that asked for the shard; `None` if the coordinator needs a home because the last
     /// one was lost or leaves.
@@ -179,7 +181,7 @@ impl Strategy {
         shard: ShardId,
         asker: Option<RegionId>,
         seen: &Allocations,
-    ) -> Option<(RegionId, Why)> {
+    ) -> Option<(RegionId, AllocationReason)> {
         match self {
             Self::LeastShard(_) | Self::Rounds(_) => seen.fewest(),
             Self::ConsistentHashing(_) => ConsistentHashing::allocate(shard, seen),
@@ -226,7 +228,7 @@ impl Allocations {
                 shard,
                 from,
                 to,
-                why: Why::Custom(Arc::clone(why)),
+                why: AllocationReason::Custom(Arc::clone(why)),
             })
         });
         moves.collect()
@@ -259,12 +261,12 @@ impl Allocations {
 
     /// The target with the fewest shards; `None` if there is no target.
     #[must_use]
-    pub fn fewest(&self) -> Option<(RegionId, Why)> {
+    pub fn fewest(&self) -> Option<(RegionId, AllocationReason)> {
         let targets = self.targets();
         let (&region, of) = (self.regions.iter())
             .filter(|(region, _)| targets.contains(region))
             .min_by(|a, b| suitability(*a, *b))?;
-        Some((region, Why::Fewest { shards: of.shards.len() }))
+        Some((region, AllocationReason::Fewest { shards: of.shards.len() }))
     }
 
     /// Whether a round may begin, by Pekko's rules: all regions run the same version, and no member

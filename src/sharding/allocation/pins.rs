@@ -10,7 +10,7 @@ use std::time::Duration;
 use ostraca_ddata::data::Value;
 use ostraca_ddata::key::{Key, Pattern};
 use ostraca_ddata::replicator::request::{
-    ReadConsistency, Request, SubscriptionId, Update, WriteConsistency,
+    ReadConsistency, ReplicatorRequest, SubscriptionId, Update, WriteConsistency,
 };
 use ostraca_ddata::types::edit::{Edit, EditError};
 use ostraca_ddata::types::{DataType as _, LWWMap};
@@ -24,7 +24,7 @@ pub type Pins = LWWMap<ShardId, Address>;
 
 /// A request of the coordinator's node to the Replicator about pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AskPins {
+pub enum PinsRequest {
     /// Subscribe to changes of the pins.
     Watch,
     /// Update the local copy from a majority; the answer means that this is done.
@@ -55,23 +55,26 @@ impl PinsKey {
 
     /// The request that carries out `ask`. `id` names the subscription.
     #[must_use]
-    pub fn request(&self, id: SubscriptionId, ask: AskPins) -> Request {
+    pub fn request(&self, id: SubscriptionId, ask: PinsRequest) -> ReplicatorRequest {
         let key = self.0.name().clone();
         let consistency = match ask {
-            AskPins::Watch => {
-                return Request::Subscribe { subscription: id, pattern: Pattern::Exact(key) };
+            PinsRequest::Watch => {
+                return ReplicatorRequest::Subscribe {
+                    subscription: id,
+                    pattern: Pattern::Exact(key),
+                };
             }
-            AskPins::Catch { within } => ReadConsistency::majority(within),
-            AskPins::Read => ReadConsistency::Local,
+            PinsRequest::Catch { within } => ReadConsistency::majority(within),
+            PinsRequest::Read => ReadConsistency::Local,
         };
-        Request::Get { key, shape: Some(Pins::shape()), consistency }
+        ReplicatorRequest::Get { key, shape: Some(Pins::shape()), consistency }
     }
 
     /// A request that applies [`change`] to the pins and writes them to a majority.
     #[must_use]
-    pub fn changing(&self, wanted: Wanted, within: Duration) -> Request {
+    pub fn changing(&self, wanted: Wanted, within: Duration) -> ReplicatorRequest {
         let change = move |pins: &mut Edit<'_, Pins>| change(pins, &wanted);
-        Request::Update(Update::new(&self.0, WriteConsistency::majority(within), change))
+        ReplicatorRequest::Update(Update::new(&self.0, WriteConsistency::majority(within), change))
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-use super::{Allocations, Move, Why};
+use super::{AllocationReason, Allocations, Move};
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// `[cluster.sharding.least-shard-rounds]`: a round every `rebalance-interval`.
@@ -148,7 +148,7 @@ fn with_targets(shards: Vec<ShardId>, seen: &Allocations) -> Vec<Move> {
         }
         sizes.insert(from, source - 1);
         sizes.insert(to, target + 1);
-        moves.push(Move { shard, from, to, why: Why::Balance { source, target } });
+        moves.push(Move { shard, from, to, why: AllocationReason::Balance { source, target } });
     }
     moves
 }

@@ -2,9 +2,9 @@
 
 #[cfg(test)]
 mod threads;
-mod waiting;
+mod waiters;
 
-pub(super) use waiting::{Callers, Seat};
+pub(super) use waiters::{CallerRegistration, Callers};
 
 /// Synchronisation primitives of [`waiting`]. Its loom tests replace them with loom's.
 mod sync {

@@ -9,20 +9,20 @@ use loom::model::Builder;
 use loom::sync::Mutex;
 use loom::thread;
 
-use crate::sharding::batch::{Batch, Passing};
-use crate::sharding::mailbox::{Mailbox, Room};
-use waiting::Callers;
+use crate::sharding::batch::{MessageBatch, MessageInTransit};
+use crate::sharding::mailbox::{Mailbox, MailboxLimits};
+use waiters::Callers;
 
-#[path = "waiting.rs"]
+#[path = "waiters.rs"]
 #[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
-mod waiting;
+mod waiters;
 
 mod sync {
     pub(super) use loom::sync::atomic::AtomicBool;
     pub(super) use loom::sync::{Mutex, MutexGuard};
 }
 
-const ROOM: Room = Room { messages: 1, bytes: 1_000 };
+const ROOM: MailboxLimits = MailboxLimits { messages: 1, bytes: 1_000 };
 
 /// A step that the test leaves out, to show that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,17 +43,17 @@ impl Wake for CallerWaker {
     }
 }
 
-struct Shard {
+struct ModelShard {
     mailbox: Mutex<Mailbox<u8>>,
     callers: Callers,
 }
 
-impl Shard {
+impl ModelShard {
     fn offer(&self, message: u8) -> bool {
         let mut mailbox = self.mailbox.lock().expect("no thread panicked");
         let fits = mailbox.check(ROOM, 1).is_ok();
         if fits {
-            mailbox.push(Passing::Typed(message));
+            mailbox.push(MessageInTransit::Typed(message));
         }
         fits
     }
@@ -75,7 +75,7 @@ impl Shard {
     fn take(&self, fault: CallerFault) -> usize {
         let (taken, made_room) = {
             let mut mailbox = self.mailbox.lock().expect("no thread panicked");
-            let taken = mailbox.take(usize::MAX, &mut Batch::default());
+            let taken = mailbox.take(usize::MAX, &mut MessageBatch::default());
             (taken, taken > 0 && mailbox.make_room())
         };
         if made_room && fault != CallerFault::Wake {
@@ -89,7 +89,7 @@ fn explore(callers: u8, fault: CallerFault) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let shard = Shard { mailbox: Mutex::new(Mailbox::default()), callers: Callers::new() };
+        let shard = ModelShard { mailbox: Mutex::new(Mailbox::default()), callers: Callers::new() };
         let shard = Arc::new(shard);
         assert!(shard.offer(0), "the mailbox is empty");
         let tellers = (1..=callers).map(|message| {

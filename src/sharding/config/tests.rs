@@ -1,11 +1,11 @@
 //! Tests of the settings: what is parsed, what is refused, and the errors.
 
 use super::*;
-use crate::sharding::passivation::settings::{Policy, Scope, Segmented};
+use crate::sharding::passivation::settings::{LimitScope, Policy, Segmented};
 
 const PHASE: Duration = Duration::from_secs(20);
 
-fn read(text: &str) -> Sharding {
+fn read(text: &str) -> ShardingConfig {
     toml::from_str(text).unwrap_or_else(|cause| panic!("{text}: {cause}"))
 }
 
@@ -15,7 +15,7 @@ fn refusal(text: &str) -> String {
 
 #[test]
 fn defaults_match_the_documentation_and_are_valid() {
-    let sharding = Sharding::default();
+    let sharding = ShardingConfig::default();
     assert_eq!(sharding.check(PHASE), Ok(()));
     assert_eq!(read(""), sharding);
     let documented = "number-of-shards = 1000\nextractor = \"xxh3\"\n\
@@ -34,7 +34,8 @@ fn defaults_match_the_documentation_and_are_valid() {
 
 #[test]
 fn settings_survive_a_round_trip() {
-    let mut sharding = Sharding { role: Some("backend".to_owned()), ..Sharding::default() };
+    let mut sharding =
+        ShardingConfig { role: Some("backend".to_owned()), ..ShardingConfig::default() };
     sharding.write_majority_plus = MajorityPlus::All(AllWord::All);
     sharding.passivation.composite.window = Some(Policy::MostRecentlyUsed);
     let orders = EntityType::new("orders").expect("a valid name");
@@ -54,13 +55,13 @@ fn type_overrides_only_named_settings() {
     let orders = sharding.of(&EntityType::new("orders").expect("a valid name"));
     assert_eq!((orders.number_of_shards, orders.buffer_size), (64, 400));
     assert_eq!(orders.role.as_deref(), Some("backend"));
-    assert_eq!(orders.passivation.scope, Scope::Shard);
+    assert_eq!(orders.passivation.scope, LimitScope::Shard);
     let limits = [orders.buffer_bytes_max, orders.held_size, orders.held_bytes_max];
     assert_eq!(limits, [1, 2, 3]);
     assert_eq!((orders.mailbox_size, orders.mailbox_bytes_max), (4, 5));
     assert_eq!(orders.slow_handler_after, Duration::from_secs(1));
     let others = sharding.of(&EntityType::new("others").expect("a valid name"));
-    assert_eq!((others.number_of_shards, others.passivation.scope), (1_000, Scope::Region));
+    assert_eq!((others.number_of_shards, others.passivation.scope), (1_000, LimitScope::Region));
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn every_value_out_of_range_is_named() {
         let error = refusal(text);
         assert!(error.contains(expected), "{text}: {error}");
     }
-    let mut many = Sharding::default();
+    let mut many = ShardingConfig::default();
     let name = |n| EntityType::new(&format!("t{n}")).expect("a valid name");
     many.types.extend((0..=TYPES_MAX).map(|n| (name(n), Overrides::default())));
     let error = many.check(PHASE).expect_err("too many").to_string();
@@ -154,8 +155,8 @@ fn e20_strategies_read_from_text_and_built_in_code_are_equal() {
         idle-timeout = \"0s\"\n[passivation.composite]\nwindow-proportion = 0.2\n\
         optimizer = \"none\"\nfilter = \"none\"\nwindow = { policy = \"least-recently-used\" }\n\
         main = { policy = \"segmented\", proportions = [0.25, 0.75] }";
-    let mut built = Passivation { active_entity_limit: 20, ..Passivation::default() };
-    built.strategy = crate::sharding::passivation::settings::Strategy::Composite;
+    let mut built = PassivationConfig { active_entity_limit: 20, ..PassivationConfig::default() };
+    built.strategy = crate::sharding::passivation::settings::PassivationStrategy::Composite;
     built.idle_timeout = Duration::ZERO;
     built.composite.window_proportion = 0.2;
     built.composite.optimizer = crate::sharding::passivation::settings::Optimizer::None;
@@ -167,9 +168,9 @@ fn e20_strategies_read_from_text_and_built_in_code_are_equal() {
 #[test]
 fn e20_remembering_stops_passivation_unknown_policy_fails() {
     assert_eq!(read("remember-entities = true").automatic_passivation(), None);
-    assert!(Sharding::default().automatic_passivation().is_some());
+    assert!(ShardingConfig::default().automatic_passivation().is_some());
     for unknown in ["[passivation]\nstrategy = \"random\"", "buffer-sise = 3"] {
-        assert!(toml::from_str::<Sharding>(unknown).is_err(), "{unknown}");
+        assert!(toml::from_str::<ShardingConfig>(unknown).is_err(), "{unknown}");
     }
 }
 
@@ -178,11 +179,14 @@ fn each_name_gives_its_strategy_with_its_settings() {
     let text = "allocation-strategy = \"least-shard-rounds\"\n\
         [least-shard-rounds]\nrebalance-absolute-limit = 20";
     let rounds = LeastShardRounds { rebalance_absolute_limit: 20, ..Default::default() };
-    assert_eq!(read(text).strategy(), Strategy::Rounds(rounds));
+    assert_eq!(read(text).strategy(), AllocationStrategy::Rounds(rounds));
     let names = [
-        ("least-shard", Strategy::LeastShard(LeastShard::default())),
-        ("consistent-hashing", Strategy::ConsistentHashing(ConsistentHashing::default())),
-        ("external", Strategy::External(External { pinned: None, max_moves_in_flight: 16 })),
+        ("least-shard", AllocationStrategy::LeastShard(LeastShard::default())),
+        ("consistent-hashing", AllocationStrategy::ConsistentHashing(ConsistentHashing::default())),
+        (
+            "external",
+            AllocationStrategy::External(External { pinned: None, max_moves_in_flight: 16 }),
+        ),
     ];
     for (name, strategy) in names {
         let text = format!("allocation-strategy = \"{name}\"");

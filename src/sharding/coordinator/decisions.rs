@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use ostraca_ddata::clock::Now;
 
-use super::desk::{StrategyQuestion, Writing};
+use super::pending_decisions::{StrategyQuestion, Writing};
 use super::port::{Chosen, CoordinatorOutput};
-use super::record::Record;
+use super::record::ShardRecord;
 use super::takeover::reason;
-use super::{BATCH_MAX, Coordinator, Out, Phase};
-use crate::sharding::bug::Bug;
-use crate::sharding::home::{Decision, ShardHome};
+use super::{BATCH_MAX, Coordinator, CoordinatorOutbox, CoordinatorPhase};
+use crate::sharding::fault_injection::ShardingFault;
+use crate::sharding::home::{NewDecision, ShardHome};
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 
 impl Coordinator {
@@ -48,7 +48,7 @@ impl Coordinator {
     #[must_use]
     pub fn moving_of(&self, shard: ShardId) -> Option<(Option<RegionId>, RegionId)> {
         let record = self.records.get(&shard);
-        if let Some(planned) = self.desk.planned(shard) {
+        if let Some(planned) = self.pending_decisions.planned(shard) {
             return Some((record.and_then(|record| record.home().region), planned?));
         }
         let record = record.filter(|record| !record.is_settled())?;
@@ -59,9 +59,9 @@ impl Coordinator {
 
     /// Shards with a decision, including those that wait for their first write.
     fn placed(&self) -> BTreeSet<ShardId> {
-        let written = self.desk.writing.iter().filter(|writing| !writing.recovery);
+        let written = self.pending_decisions.writing.iter().filter(|writing| !writing.recovery);
         let first = written.flat_map(|writing| writing.cells.iter().map(|(id, _)| *id));
-        let new = self.desk.wishes.keys().copied().chain(first);
+        let new = self.pending_decisions.wishes.keys().copied().chain(first);
         self.records.keys().copied().chain(new).collect()
     }
 
@@ -69,12 +69,12 @@ impl Coordinator {
     #[must_use]
     pub fn planned(&self, shard: ShardId) -> Option<RegionId> {
         let acked = || self.records.get(&shard).and_then(|record| record.home().region);
-        self.desk.planned(shard).unwrap_or_else(acked)
+        self.pending_decisions.planned(shard).unwrap_or_else(acked)
     }
 
     /// Marks a shard as needing a home, because a region asks for it or its home is lost or leaves.
     pub(super) fn unplace(&mut self, shard: ShardId, asker: Option<RegionId>) {
-        let first = self.desk.unplaced.entry(shard).or_default();
+        let first = self.pending_decisions.unplaced.entry(shard).or_default();
         *first = first.or(asker);
     }
 
@@ -86,7 +86,7 @@ impl Coordinator {
 
     pub(super) fn check_home(&mut self, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
-        if self.desk.planned(shard).is_some() {
+        if self.pending_decisions.planned(shard).is_some() {
             return; // checked again after that write
         }
         if record.is_lost(&self.installed) || self.is_leaving(shard) && !self.preparing {
@@ -95,19 +95,19 @@ impl Coordinator {
     }
 
     /// Asks the strategy for homes of the unplaced shards.
-    pub(super) fn place(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn place(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let targets = self.targets().count();
         let waits = |question: &StrategyQuestion| question.ask_again > now.mono && targets > 0;
-        if self.desk.question.as_ref().is_some_and(waits) {
+        if self.pending_decisions.question.as_ref().is_some_and(waits) {
             return;
         }
-        self.desk.question = None; // its late answer has another number
-        let first = self.records.is_empty() && self.desk.writing.is_none();
+        self.pending_decisions.question = None; // its late answer has another number
+        let first = self.records.is_empty() && self.pending_decisions.writing.is_none();
         if first && targets < self.config.min_regions.max(1) {
             return;
         }
-        if targets > 0 && self.config.preallocate && !self.desk.preallocated {
-            self.desk.preallocated = true; // a shard whose plan is taken back is unplaced again
+        if targets > 0 && self.config.preallocate && !self.pending_decisions.preallocated {
+            self.pending_decisions.preallocated = true; // a shard whose plan is taken back is unplaced again
             let all = (0..self.config.shards).map(ShardId::new);
             let new: Vec<_> = all.filter(|id| !self.is_known(*id)).collect();
             new.into_iter().for_each(|shard| self.unplace(shard, None));
@@ -123,7 +123,8 @@ impl Coordinator {
         self.last_id += 1;
         let question = self.last_id;
         let ask_again = now.mono + self.config.allocating;
-        self.desk.question = Some(StrategyQuestion { number: question, ask_again, vain: false });
+        self.pending_decisions.question =
+            Some(StrategyQuestion { number: question, ask_again, vain: false });
         out.push(CoordinatorOutput::Allocate { question, shards });
     }
 
@@ -132,41 +133,43 @@ impl Coordinator {
         &self,
         from: ShardId,
     ) -> impl Iterator<Item = (ShardId, Option<RegionId>)> + '_ {
-        let unplaced = self.desk.unplaced.range(from..).map(|(shard, asker)| (*shard, *asker));
+        let unplaced =
+            self.pending_decisions.unplaced.range(from..).map(|(shard, asker)| (*shard, *asker));
         unplaced.filter(|(shard, _)| !self.is_stopping(*shard))
     }
 
     /// Whether a shard needs a home now.
     #[must_use]
     pub fn is_unplaced(&self, shard: ShardId) -> bool {
-        self.desk.unplaced.contains_key(&shard) && !self.is_stopping(shard)
+        self.pending_decisions.unplaced.contains_key(&shard) && !self.is_stopping(shard)
     }
 
     /// Shards whose home or move has changed since the last call; `None`: anything may have
     /// changed, including the regions.
     pub fn take_changed(&mut self) -> Option<BTreeSet<ShardId>> {
-        self.desk.changed.replace(BTreeSet::new())
+        self.pending_decisions.changed.replace(BTreeSet::new())
     }
 
     fn is_known(&self, shard: ShardId) -> bool {
-        self.records.contains_key(&shard) || self.desk.planned(shard).is_some()
+        self.records.contains_key(&shard) || self.pending_decisions.planned(shard).is_some()
     }
 
     /// Without any target, the shards of leaving regions get no home
     /// (docs/protocol/sharding.md#no-target-means-home-none).
     fn leave_nowhere(&mut self, now: Now) {
         let why = reason("its region leaves and there is no other");
-        for shard in self.desk.unplaced.keys().copied().collect::<Vec<_>>() {
+        for shard in self.pending_decisions.unplaced.keys().copied().collect::<Vec<_>>() {
             let home = self.planned(shard);
             if home.is_some_and(|home| self.leaves(home)) {
-                self.desk.wish(now, shard, None, &why);
+                self.pending_decisions.wish(now, shard, None, &why);
             }
         }
     }
 
     pub(super) fn allocated(&mut self, now: Now, question: u64, homes: &[Chosen]) {
-        let asked = self.desk.question.as_ref().is_some_and(|asked| asked.number == question);
-        if !asked || self.phase != Phase::Active {
+        let asked =
+            self.pending_decisions.question.as_ref().is_some_and(|asked| asked.number == question);
+        if !asked || self.phase != CoordinatorPhase::Active {
             return;
         }
         let (mut chosen, mut vain) = (false, homes.is_empty());
@@ -174,7 +177,7 @@ impl Coordinator {
             let waits = self.is_unplaced(*shard);
             if waits && self.is_target(*to) {
                 let why = self.cause(*shard, why);
-                self.desk.wish(now, *shard, Some(*to), &why);
+                self.pending_decisions.wish(now, *shard, Some(*to), &why);
                 chosen = true;
             } else {
                 self.stats.refused += 1;
@@ -183,7 +186,7 @@ impl Coordinator {
         }
         // After an answer without a usable choice the question waits for its timeout; otherwise the
         // strategy and the coordinator would ask and answer in a busy loop.
-        match &mut self.desk.question {
+        match &mut self.pending_decisions.question {
             Some(question) if !chosen && vain => question.vain = true,
             question => *question = None,
         }
@@ -197,32 +200,32 @@ impl Coordinator {
         why: &Arc<str>,
     ) {
         let fits = to.is_none_or(|to| self.is_target(to)) && shard.get() < self.config.shards;
-        let there = self.planned(shard) == to || self.desk.planned(shard).is_some();
+        let there = self.planned(shard) == to || self.pending_decisions.planned(shard).is_some();
         let fits = fits && !(to.is_some() && self.is_stopping(shard));
-        if self.phase != Phase::Active || self.preparing || !fits || there {
+        if self.phase != CoordinatorPhase::Active || self.preparing || !fits || there {
             self.stats.refused += 1;
             return;
         }
-        self.desk.wish(now, shard, to, why);
+        self.pending_decisions.wish(now, shard, to, why);
     }
 
     /// Puts all waiting decisions, at most [`BATCH_MAX`], into one write. Each lists every
     /// predecessor (docs/protocol/sharding.md#a-decision-lists-every-predecessor), because a region
     /// left out could still host beside the new home.
-    pub(super) fn commit(&mut self, now: Now, out: &mut Out) {
-        if self.desk.writing.is_some() {
+    pub(super) fn commit(&mut self, now: Now, out: &mut CoordinatorOutbox) {
+        if self.pending_decisions.writing.is_some() {
             return;
         }
         let (generation, epoch) = (self.next_generation(), self.installed.epoch);
         let mut cells = Vec::new();
         while cells.len() < BATCH_MAX
-            && let Some((shard, wish)) = self.desk.wishes.pop_first()
+            && let Some((shard, wish)) = self.pending_decisions.wishes.pop_first()
         {
             let record = self.records.get(&shard);
-            let hosted = record.map_or(Generation::NEVER, Record::hosted);
-            let before = record.map(Record::home);
-            let decision = Decision { generation, region: wish.to, epoch, hosted };
-            let home = ShardHome::decide(before, decision, self.canary);
+            let hosted = record.map_or(Generation::NEVER, ShardRecord::hosted);
+            let before = record.map(ShardRecord::home);
+            let decision = NewDecision { generation, region: wish.to, epoch, hosted };
+            let home = ShardHome::decide(before, decision, self.fault_injection);
             let from = before.and_then(|before| before.region);
             self.remember(now, shard, &home, from, wish);
             cells.push((shard, home));
@@ -230,8 +233,8 @@ impl Coordinator {
         if cells.is_empty() {
             return;
         }
-        let early = self.canary.has(Bug::SpeaksBeforeAck).then(|| cells.clone());
-        self.desk.writing = Some(Writing { cells, recovery: false });
+        let early = self.fault_injection.has(ShardingFault::SpeaksBeforeAck).then(|| cells.clone());
+        self.pending_decisions.writing = Some(Writing { cells, recovery: false });
         self.write(out);
         for (shard, home) in early.into_iter().flatten() {
             self.decided(now, shard, home);
@@ -241,11 +244,11 @@ impl Coordinator {
     /// A quorum holds a decision, so the regions may hear of it
     /// (docs/protocol/sharding.md#speak-after-the-acknowledgement).
     pub(super) fn decided(&mut self, now: Now, shard: ShardId, home: ShardHome) {
-        let hosted = self.records.get(&shard).map_or(Generation::NEVER, Record::hosted);
-        let mut record = Record::new(home, hosted);
+        let hosted = self.records.get(&shard).map_or(Generation::NEVER, ShardRecord::hosted);
+        let mut record = ShardRecord::new(home, hosted);
         let empty = record.settle_empty(&self.installed);
         self.records.insert(shard, record);
-        self.desk.touch(shard);
+        self.pending_decisions.touch(shard);
         self.announce(shard);
         if empty {
             return self.settled(now, shard);

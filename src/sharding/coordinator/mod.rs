@@ -8,20 +8,20 @@
 //! refused once is silent for good. It sees no user messages, and learns only the choices of a
 //! strategy.
 
-mod agreeing;
+mod agreement;
+mod announcements;
+mod decision_log;
 mod decisions;
-mod desk;
-mod leaving;
-mod mail;
+mod leaving_regions;
+mod outbound;
+mod pending_decisions;
 mod port;
 mod record;
-mod recounting;
+mod recount;
 mod registry;
-mod remembering;
 mod slow_handlers;
-mod speaking;
 mod stats;
-mod stopping;
+mod stop_requests;
 mod takeover;
 #[cfg(test)]
 mod tests;
@@ -35,24 +35,24 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::types::Term;
 
-use self::desk::Desk;
-use self::mail::{Mail, send};
+use self::outbound::{CoordinatorOutboundBatch, send};
+use self::pending_decisions::PendingDecisions;
 pub use self::port::{Chosen, CoordinatorInput, CoordinatorOutput};
-pub use self::record::Record;
-use self::recounting::{Count, Part, Recount};
+pub use self::record::ShardRecord;
+use self::recount::{Recount, RecountPart, RecountReport};
 pub use self::registry::RegisteredRegion;
 pub use self::stats::CoordinatorStats;
-use super::agreed::Agreed;
-use super::bug::Canary;
+use super::agreed_settings::AgreedSettings;
+use super::decision_history::{DecisionHistory, DecisionStep, REMEMBERED_MAX};
+use super::fault_injection::ShardingFaultInjection;
 use super::ids::{RegionId, SHARDS_MAX, ShardId};
 use super::installed::Installed;
-use super::pace::Pace;
-use super::remembered::{REMEMBERED_MAX, Ring, Step};
 use super::repeat::{Pauses, Repeats};
-use super::store::Recovered;
+use super::slow_decisions::SlowDecisionDetector;
+use super::store::RecountRecord;
 use super::wire::{ToCoordinator, ToRegion};
 
-type Out = Outbox<CoordinatorOutput>;
+type CoordinatorOutbox = Outbox<CoordinatorOutput>;
 
 /// Maximum number of cells in one write. Further ones wait for the next write.
 pub const BATCH_MAX: usize = 4_096;
@@ -109,7 +109,7 @@ impl Default for CoordinatorConfig {
 
 /// Phase of a coordinator between the start of its singleton and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum CoordinatorPhase {
     /// The singleton does not run here.
     #[default]
     Off,
@@ -130,53 +130,57 @@ pub enum Phase {
 pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
-    agreed: Agreed,
-    agreeing: bool,               // the settings of the type are being written
-    recovered: Option<Recovered>, // the last forced configuration that was recounted
+    agreed: AgreedSettings,
+    agreeing: bool,                   // the settings of the type are being written
+    recovered: Option<RecountRecord>, // the last forced configuration that was recounted
     recount: Option<Recount>,
-    canary: Canary,
-    phase: Phase,
+    fault_injection: ShardingFaultInjection,
+    phase: CoordinatorPhase,
     term: Term,
     seq: u64, // of the last write under this term
     installed: Installed,
     regions: BTreeMap<RegionId, RegisteredRegion>, // ≤ members
     slow: BTreeMap<RegionId, BTreeSet<ShardId>>,   // ≤ members × SLOW_SHARDS_MAX
     leavers: BTreeMap<RegionId, ShardId>, // wait for `MayLeave`; shard to check next; ≤ regions
-    records: BTreeMap<ShardId, Record>,   // ≤ config.shards
-    desk: Desk,
+    records: BTreeMap<ShardId, ShardRecord>, // ≤ config.shards
+    pending_decisions: PendingDecisions,
     asked: Option<u64>, // the pending request to the Replicator
     last_id: u64,
     ask_at: Option<Instant>,
     hindrance: Option<Arc<str>>,
-    mail: Mail,
+    outbound: CoordinatorOutboundBatch,
     repeats: Repeats,
     stops: BTreeMap<ShardId, BTreeMap<RegionId, u64>>, // request numbers; ≤ shards × members
     preparing: bool,
     dirty: bool,
-    ring: Ring,
-    steps: Vec<Step>, // of this batch
-    pace: Pace,
+    decision_history: DecisionHistory,
+    steps: Vec<DecisionStep>, // of this batch
+    slow_decisions: SlowDecisionDetector,
     stats: CoordinatorStats,
 }
 
 impl Coordinator {
     /// Creates the coordinator on incarnation `me`, which does nothing until the singleton starts
-    /// here. `canary` is [`Canary::none`] except in test suites.
+    /// here. `fault_injection` is [`ShardingFaultInjection::none`] except in test suites.
     ///
     /// # Panics
     /// If the type has no shards, or more than [`SHARDS_MAX`].
     #[must_use]
-    pub fn new(me: ReplicaId, config: CoordinatorConfig, canary: Canary) -> Self {
+    pub fn new(
+        me: ReplicaId,
+        config: CoordinatorConfig,
+        fault_injection: ShardingFaultInjection,
+    ) -> Self {
         assert!((1..=SHARDS_MAX).contains(&config.shards), "1 to {SHARDS_MAX} shards");
         Self {
             me,
             config,
-            agreed: Agreed::default(),
+            agreed: AgreedSettings::default(),
             agreeing: false,
             recovered: None,
             recount: None,
-            canary,
-            phase: Phase::Off,
+            fault_injection,
+            phase: CoordinatorPhase::Off,
             term: Term::default(),
             seq: 0,
             installed: Installed::default(),
@@ -184,38 +188,38 @@ impl Coordinator {
             slow: BTreeMap::new(),
             leavers: BTreeMap::new(),
             records: BTreeMap::new(),
-            desk: Desk::default(),
+            pending_decisions: PendingDecisions::default(),
             asked: None,
             last_id: 0,
             ask_at: None,
             hindrance: None,
-            mail: Mail::default(),
+            outbound: CoordinatorOutboundBatch::default(),
             repeats: Repeats::default(),
             stops: BTreeMap::new(),
             preparing: false,
             dirty: false,
-            ring: Ring::new(config.remembered),
+            decision_history: DecisionHistory::new(config.remembered),
             steps: Vec::new(),
-            pace: Pace::default(),
+            slow_decisions: SlowDecisionDetector::default(),
             stats: CoordinatorStats::default(),
         }
     }
 
     /// Sets the settings of the type on this node. Regions with other settings are not registered.
     #[must_use]
-    pub fn agreeing(self, agreed: Agreed) -> Self {
+    pub fn agreeing(self, agreed: AgreedSettings) -> Self {
         Self { agreed, ..self }
     }
 
     /// Continues the record of decisions of a former coordinator on this node.
     #[must_use]
-    pub fn remembering(self, ring: Ring) -> Self {
-        Self { ring, ..self }
+    pub fn remembering(self, decision_history: DecisionHistory) -> Self {
+        Self { decision_history, ..self }
     }
 
     /// The phase of this coordinator.
     #[must_use]
-    pub const fn phase(&self) -> Phase {
+    pub const fn phase(&self) -> CoordinatorPhase {
         self.phase
     }
 
@@ -233,12 +237,12 @@ impl Coordinator {
 
     /// State of a shard, by decisions that a quorum holds.
     #[must_use]
-    pub fn record(&self, shard: ShardId) -> Option<&Record> {
+    pub fn record(&self, shard: ShardId) -> Option<&ShardRecord> {
         self.records.get(&shard)
     }
 
     /// State of every shard that a decision was ever made about.
-    pub fn records(&self) -> impl Iterator<Item = (ShardId, &Record)> {
+    pub fn records(&self) -> impl Iterator<Item = (ShardId, &ShardRecord)> {
         self.records.iter().map(|(id, record)| (*id, record))
     }
 
@@ -249,8 +253,8 @@ impl Coordinator {
 
     /// The most recent decisions, with reason and duration.
     #[must_use]
-    pub const fn remembered(&self) -> &Ring {
-        &self.ring
+    pub const fn remembered(&self) -> &DecisionHistory {
+        &self.decision_history
     }
 
     /// Counters since the coordinator was created.
@@ -259,7 +263,13 @@ impl Coordinator {
         &self.stats
     }
 
-    fn message(&mut self, now: Now, from: RegionId, message: ToCoordinator, out: &mut Out) {
+    fn message(
+        &mut self,
+        now: Now,
+        from: RegionId,
+        message: ToCoordinator,
+        out: &mut CoordinatorOutbox,
+    ) {
         match message {
             ToCoordinator::Register { proxy, hosted, highest, agreed, slow } => {
                 if self.is_superseded(highest, out) {
@@ -274,13 +284,13 @@ impl Coordinator {
                 }
             }
             ToCoordinator::Counted { term, hosted, told, highest } => {
-                self.counted(now, from, term, Count::new(hosted, &told, highest), out);
+                self.counted(now, from, term, RecountReport::new(hosted, &told, highest), out);
             }
             ToCoordinator::CountedPart { term, first, next, hosted, told, highest } => {
-                let count = Count::new(hosted, &told, highest);
-                self.counted_part(now, (from, term), Part { first, next, count }, out);
+                let count = RecountReport::new(hosted, &told, highest);
+                self.counted_part(now, (from, term), RecountPart { first, next, count }, out);
             }
-            _ if self.phase != Phase::Active => {} // the region repeats the message
+            _ if self.phase != CoordinatorPhase::Active => {} // the region repeats the message
             ToCoordinator::GetShardHome(shards) => self.get_homes(from, shards),
             ToCoordinator::Hosted(shards) => {
                 for (shard, at) in shards {
@@ -301,14 +311,14 @@ impl Coordinator {
     }
 
     /// Does the work that is due, then sends the messages of this batch.
-    fn work(&mut self, now: Now, out: &mut Out) {
+    fn work(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         self.dirty = false;
         if self.ask_at.is_some_and(|at| at <= now.mono) {
             self.ask_at = None;
             self.ask_store(out);
         }
         self.ask_all(now, out);
-        if self.phase == Phase::Active {
+        if self.phase == CoordinatorPhase::Active {
             self.place(now, out);
             self.commit(now, out);
             self.let_leave(out);
@@ -316,7 +326,7 @@ impl Coordinator {
             self.look_for_slow(now, out);
         }
         self.tell_steps(out);
-        self.mail.flush(self.config.word_bytes_max, out);
+        self.outbound.flush(self.config.word_bytes_max, out);
     }
 }
 
@@ -324,7 +334,7 @@ impl Machine for Coordinator {
     type Input = CoordinatorInput;
     type Output = CoordinatorOutput;
 
-    fn handle(&mut self, now: Now, input: CoordinatorInput, out: &mut Out) {
+    fn handle(&mut self, now: Now, input: CoordinatorInput, out: &mut CoordinatorOutbox) {
         match input {
             CoordinatorInput::Tick => return self.work(now, out),
             CoordinatorInput::Start { above } => self.start(now, above, out),
@@ -347,10 +357,10 @@ impl Machine for Coordinator {
         if self.dirty {
             return Some(Instant::default()); // right after this batch
         }
-        if self.phase != Phase::Active {
+        if self.phase != CoordinatorPhase::Active {
             return self.ask_at.into_iter().chain(self.recounts_at()).min();
         }
-        let question = self.desk.question.as_ref().map(|question| question.ask_again);
+        let question = self.pending_decisions.question.as_ref().map(|question| question.ask_again);
         [self.ask_at, self.repeats.next(), question].into_iter().flatten().min()
     }
 }

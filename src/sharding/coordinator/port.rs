@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
-use crate::sharding::agreed::Agreed;
+use crate::sharding::agreed_settings::AgreedSettings;
+use crate::sharding::decision_history::{DecisionStep, SlowDecisions};
 use crate::sharding::ids::{RegionId, ShardId};
 use crate::sharding::installed::Installed;
-use crate::sharding::remembered::{Slow, Step};
-use crate::sharding::store::{Answer, Ask};
+use crate::sharding::store::{StoreAnswer, StoreRequest};
 use crate::sharding::wire::{ShardingMessage, ToCoordinator};
 
 /// Input of the coordinator.
@@ -37,7 +37,7 @@ pub enum CoordinatorInput {
         /// The request's number, see [`CoordinatorOutput::Ask`].
         id: u64,
         /// Result of the request.
-        answer: Answer,
+        answer: StoreAnswer,
     },
     /// A configuration is installed on this node.
     Installed(Installed),
@@ -87,7 +87,7 @@ pub enum CoordinatorOutput {
         /// Number of the request, repeated by its answer.
         id: u64,
         /// Request to carry out.
-        ask: Ask,
+        ask: StoreRequest,
     },
     /// Ask the strategy for homes. It sees [`Coordinator::allocation`](super::Coordinator), which
     /// includes decisions under way.
@@ -100,11 +100,11 @@ pub enum CoordinatorOutput {
     },
     /// The stored settings of the type differ from this node's. The coordinator has stepped down,
     /// and a new one on this node would step down too.
-    Differs(Agreed),
+    Differs(AgreedSettings),
     /// A decision made progress; reported as an event.
-    Step(Box<Step>),
+    Step(Box<DecisionStep>),
     /// A decision takes unusually long; reported as a warning.
-    Slow(Slow),
+    Slow(SlowDecisions),
     /// The term is taken, everything is read and rewritten: this coordinator decides from now on.
     Acting(Term),
     /// The coordinator was refused and sends nothing any longer. The singleton's instance here must

@@ -8,14 +8,14 @@ use crate::sharding::installed::Installed;
 
 /// The acknowledged decision about one shard, and which regions have carried it out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Record {
+pub struct ShardRecord {
     home: ShardHome,
     hosted: Generation,
     settled: bool,
     drained: BTreeSet<RegionId>, // ≤ those in `home.after`
 }
 
-impl Record {
+impl ShardRecord {
     /// A decision that a quorum holds and that no region has heard of yet.
     pub(super) const fn new(home: ShardHome, hosted: Generation) -> Self {
         Self { home, hosted, settled: false, drained: BTreeSet::new() }

@@ -7,14 +7,16 @@
 
 use ostraca_ddata::clock::Now;
 
-use super::mail::send;
+use super::outbound::send;
 use super::takeover::reason;
-use super::{Coordinator, Out, Phase};
-use crate::sharding::agreed::Agreed;
-use crate::sharding::bug::Bug;
+use super::{Coordinator, CoordinatorOutbox, CoordinatorPhase};
+use crate::sharding::agreed_settings::AgreedSettings;
+use crate::sharding::fault_injection::ShardingFault;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
-use crate::sharding::wire::{NotYet, ROUTE_BYTES, ReleaseShard, ShardRoute, ToRegion, in_messages};
+use crate::sharding::wire::{
+    ROUTE_BYTES, RegistrationRefusal, ReleaseShard, ShardRoute, ToRegion, in_messages,
+};
 
 /// A registered region or proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,13 +48,21 @@ impl Coordinator {
     }
 
     /// Reason why the coordinator does not register a region; `None` if it does.
-    pub(super) fn refusal(&self, from: RegionId, agreed: &Agreed) -> Option<NotYet> {
+    pub(super) fn refusal(
+        &self,
+        from: RegionId,
+        agreed: &AgreedSettings,
+    ) -> Option<RegistrationRefusal> {
         match self.phase {
-            Phase::Off | Phase::Down => Some(NotYet::Elsewhere),
+            CoordinatorPhase::Off | CoordinatorPhase::Down => Some(RegistrationRefusal::Elsewhere),
             // This node's settings may be the ones that differ: the cluster's are not read yet.
-            Phase::Reading | Phase::Rewriting | Phase::Recounting => Some(NotYet::Reading),
-            _ if *agreed != self.agreed => Some(NotYet::Differs(self.agreed.clone())),
-            Phase::Active => (!self.installed.members.contains(&from)).then_some(NotYet::NoMember),
+            CoordinatorPhase::Reading
+            | CoordinatorPhase::Rewriting
+            | CoordinatorPhase::Recounting => Some(RegistrationRefusal::Reading),
+            _ if *agreed != self.agreed => Some(RegistrationRefusal::Differs(self.agreed.clone())),
+            CoordinatorPhase::Active => {
+                (!self.installed.members.contains(&from)).then_some(RegistrationRefusal::NoMember)
+            }
         }
     }
 
@@ -63,19 +73,19 @@ impl Coordinator {
         proxy: bool,
         hosted: &[(ShardId, Generation)],
         highest: Generation,
-        out: &mut Out,
+        out: &mut CoordinatorOutbox,
     ) {
         let known = self.regions.get(&from).copied();
         let leaver = known.filter(|known| known.leaving); // it registers as a proxy from then on
         let new = leaver.unwrap_or(RegisteredRegion { proxy, leaving: false });
         self.regions.insert(from, new);
         if known != Some(new) {
-            self.desk.changed = None;
+            self.pending_decisions.changed = None;
         }
         if known.is_none() {
-            self.desk.reconsider();
+            self.pending_decisions.reconsider();
         }
-        if self.mail.is_first_registration(from) {
+        if self.outbound.is_first_registration(from) {
             // An audit of a region that knows the newest decision needs no table.
             let newest = self.records.values().map(|record| record.home().generation).max();
             let lacks = known.is_none() || newest > Some(highest);
@@ -86,7 +96,7 @@ impl Coordinator {
         self.audit(now, from, hosted, highest);
     }
 
-    fn acknowledge(&self, from: RegionId, homes: Vec<ShardRoute>, out: &mut Out) {
+    fn acknowledge(&self, from: RegionId, homes: Vec<ShardRoute>, out: &mut CoordinatorOutbox) {
         let mut tables = in_messages(homes, self.config.word_bytes_max, |_| ROUTE_BYTES);
         let last = tables.pop().unwrap_or_default();
         for table in tables {
@@ -107,7 +117,8 @@ impl Coordinator {
     ) {
         for (shard, at) in hosted {
             let newest = self.records.get(shard).map(|record| record.home().generation);
-            let ignored = newest.filter(|_| self.canary.has(Bug::RegistrationConfirmsNewest));
+            let ignored = newest
+                .filter(|_| self.fault_injection.has(ShardingFault::RegistrationConfirmsNewest));
             self.confirmed(now, *shard, from, ignored.unwrap_or(*at));
             self.audit_shard(now, (*shard, *at), from, highest);
         }
@@ -135,9 +146,9 @@ impl Coordinator {
         }
         let Some(record) = self.records.get(&shard) else {
             // Possible only after a quorum has lost its data: the running shard is kept there.
-            if self.desk.planned(shard).is_none() {
+            if self.pending_decisions.planned(shard).is_none() {
                 let why = reason("it was found running");
-                self.desk.wish(now, shard, Some(from), &why);
+                self.pending_decisions.wish(now, shard, Some(from), &why);
             }
             return;
         };
@@ -150,7 +161,7 @@ impl Coordinator {
         // Otherwise the registration is merely late.
         self.stats.duplicate_home_detected += u64::from(highest >= home.generation);
         let (generation, to, listed) = (home.generation, home.region, Generation::NEVER);
-        self.mail.release(from, ReleaseShard { shard, generation, to, listed });
+        self.outbound.release(from, ReleaseShard { shard, generation, to, listed });
     }
 
     pub(super) fn get_homes(&mut self, from: RegionId, shards: Vec<ShardId>) {
@@ -161,12 +172,12 @@ impl Coordinator {
             }
             // A leaving region may ask because it keeps a payload, not only for waiting messages.
             if let Some(hosted) = self.is_over_for(shard, from) {
-                self.mail.hosted(from, shard, hosted);
+                self.outbound.hosted(from, shard, hosted);
             }
             let lost = self.records.get(&shard).is_none_or(|r| r.is_lost(&self.installed));
             match self.route(shard).filter(|route| route.home.is_some() && !lost) {
-                Some(route) => self.mail.announce(from, route),
-                None if self.desk.planned(shard).flatten().is_some() => {} // announced to all
+                Some(route) => self.outbound.announce(from, route),
+                None if self.pending_decisions.planned(shard).flatten().is_some() => {} // announced to all
                 None => self.unplace(shard, Some(from)),
             }
         }
@@ -174,10 +185,10 @@ impl Coordinator {
 
     /// Installs a configuration. Regions of removed members no longer host anything, so their
     /// shards get new homes. A coordinator steps down if the configuration was forced.
-    pub(super) fn install(&mut self, now: Now, installed: Installed, out: &mut Out) {
+    pub(super) fn install(&mut self, now: Now, installed: Installed, out: &mut CoordinatorOutbox) {
         let before = self.installed.members.clone();
         let is_replaced = self.installed.is_replaced_by(&installed);
-        let runs = !matches!(self.phase, Phase::Off | Phase::Down);
+        let runs = !matches!(self.phase, CoordinatorPhase::Off | CoordinatorPhase::Down);
         if !self.installed.install(installed) {
             return;
         }
@@ -186,7 +197,7 @@ impl Coordinator {
             return self.step_down(self.term, why, out);
         }
         self.recount_members(now, out);
-        if self.phase != Phase::Active {
+        if self.phase != CoordinatorPhase::Active {
             return;
         }
         self.regions.retain(|id, _| self.installed.members.contains(id));
@@ -195,15 +206,15 @@ impl Coordinator {
         for wanted in self.stops.values_mut() {
             wanted.retain(|id, _| self.installed.members.contains(id));
         }
-        self.desk.changed = None;
-        self.desk.reconsider();
+        self.pending_decisions.changed = None;
+        self.pending_decisions.reconsider();
         for new in self.installed.members.difference(&before) {
             send(new.replica(), ToRegion::Here(self.term), out);
         }
         let members = self.installed.members.clone();
         let gone = |home: RegionId| !members.contains(&home);
         self.take_back_wishes(gone);
-        let settled = |(shard, record): (&ShardId, &mut super::Record)| {
+        let settled = |(shard, record): (&ShardId, &mut super::ShardRecord)| {
             record.settle_empty(&self.installed).then_some(*shard)
         };
         let empty: Vec<ShardId> = self.records.iter_mut().filter_map(settled).collect();

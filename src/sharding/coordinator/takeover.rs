@@ -14,28 +14,32 @@ use std::sync::Arc;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::types::Term;
 
-use super::desk::{Desk, Writing};
-use super::mail::send;
+use super::outbound::send;
+use super::pending_decisions::{PendingDecisions, Writing};
 use super::port::CoordinatorOutput;
-use super::record::Record;
-use super::{BATCH_MAX, Coordinator, Out, Phase};
-use crate::sharding::agreed::Agreed;
-use crate::sharding::bug::Bug;
+use super::record::ShardRecord;
+use super::{BATCH_MAX, Coordinator, CoordinatorOutbox, CoordinatorPhase};
+use crate::sharding::agreed_settings::AgreedSettings;
+use crate::sharding::fault_injection::ShardingFault;
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{Generation, ShardId};
-use crate::sharding::installed::Forced;
-use crate::sharding::store::{Answer, Ask};
+use crate::sharding::installed::ForcedGeneration;
+use crate::sharding::store::{StoreAnswer, StoreRequest};
 use crate::sharding::wire::ToRegion;
 
 impl Coordinator {
-    pub(super) fn start(&mut self, now: Now, above: u64, out: &mut Out) {
-        if self.phase != Phase::Off {
+    pub(super) fn start(&mut self, now: Now, above: u64, out: &mut CoordinatorOutbox) {
+        if self.phase != CoordinatorPhase::Off {
             return; // it runs, or has stepped down for good
         }
-        self.phase = Phase::Reading;
+        self.phase = CoordinatorPhase::Reading;
         // Writes and promises of members that a recovery gave up, past or future, must not win.
-        let forced = self.installed.forced.as_ref().filter(|_| !self.canary.has(Bug::TermsGoOn));
-        let forced = forced.map_or(0, Forced::terms_above);
+        let forced = self
+            .installed
+            .forced
+            .as_ref()
+            .filter(|_| !self.fault_injection.has(ShardingFault::TermsGoOn));
+        let forced = forced.map_or(0, ForcedGeneration::terms_above);
         self.raise(now.mono, Term { number: above.max(forced), owner: self.me }, out);
     }
 
@@ -46,46 +50,47 @@ impl Coordinator {
     /// The singleton is handed over. The next coordinator may read a decision that is still on its
     /// way to the Replicator, like any other.
     pub(super) fn stop(&mut self) {
-        if self.phase != Phase::Down {
+        if self.phase != CoordinatorPhase::Down {
             self.forget();
-            self.phase = Phase::Off;
+            self.phase = CoordinatorPhase::Off;
         }
     }
 
     fn forget(&mut self) {
         (self.agreeing, self.recount) = (false, None);
-        (self.desk, self.asked, self.ask_at) = (Desk::default(), None, None);
+        (self.pending_decisions, self.asked, self.ask_at) =
+            (PendingDecisions::default(), None, None);
         self.hindrance = None;
         self.records.clear();
         self.regions.clear();
         self.slow.clear();
         self.leavers.clear();
         self.repeats.clear();
-        self.pace.forget_all();
+        self.slow_decisions.forget_all();
         self.stops.clear();
-        self.mail = super::Mail::default();
+        self.outbound = super::CoordinatorOutboundBatch::default();
     }
 
-    pub(super) fn step_down(&mut self, highest: Term, why: &str, out: &mut Out) {
+    pub(super) fn step_down(&mut self, highest: Term, why: &str, out: &mut CoordinatorOutbox) {
         self.forget();
-        self.phase = Phase::Down;
+        self.phase = CoordinatorPhase::Down;
         let highest = highest.max(self.term);
         out.push(CoordinatorOutput::SteppedDown { highest, why: why.into() });
     }
 
     /// Sends the Replicator the request of the current phase.
-    pub(super) fn ask_store(&mut self, out: &mut Out) {
+    pub(super) fn ask_store(&mut self, out: &mut CoordinatorOutbox) {
         match self.phase {
-            Phase::Reading => {
-                let ask = Ask::Fence { term: self.term, within: self.config.reading };
+            CoordinatorPhase::Reading => {
+                let ask = StoreRequest::Fence { term: self.term, within: self.config.reading };
                 self.ask(ask, out);
             }
-            Phase::Rewriting | Phase::Active => self.write(out),
-            Phase::Off | Phase::Recounting | Phase::Down => {}
+            CoordinatorPhase::Rewriting | CoordinatorPhase::Active => self.write(out),
+            CoordinatorPhase::Off | CoordinatorPhase::Recounting | CoordinatorPhase::Down => {}
         }
     }
 
-    pub(super) fn ask(&mut self, ask: Ask, out: &mut Out) {
+    pub(super) fn ask(&mut self, ask: StoreRequest, out: &mut CoordinatorOutbox) {
         self.last_id += 1;
         self.asked = Some(self.last_id);
         out.push(CoordinatorOutput::Ask { id: self.last_id, ask });
@@ -93,19 +98,19 @@ impl Coordinator {
 
     /// Writes the pending cells, each attempt under a new stamp. A decision keeps the generation of
     /// its first write.
-    pub(super) fn write(&mut self, out: &mut Out) {
+    pub(super) fn write(&mut self, out: &mut CoordinatorOutbox) {
         if self.agreeing {
             return self.write_agreed(out);
         }
         if self.write_recovered(out) {
             return;
         }
-        let Some(writing) = &self.desk.writing else { return };
+        let Some(writing) = &self.pending_decisions.writing else { return };
         let cells = writing.cells.clone();
         self.seq += 1;
         self.stats.writes += 1;
         let (term, seq, within) = (self.term, self.seq, self.config.writing);
-        self.ask(Ask::Write { term, seq, cells, within }, out);
+        self.ask(StoreRequest::Write { term, seq, cells, within }, out);
     }
 
     /// The generation of a decision that is made now: the stamp of the next write.
@@ -113,40 +118,48 @@ impl Coordinator {
         Generation::new(self.term, self.seq + 1)
     }
 
-    pub(super) fn answered(&mut self, now: Now, id: u64, answer: Answer, out: &mut Out) {
+    pub(super) fn answered(
+        &mut self,
+        now: Now,
+        id: u64,
+        answer: StoreAnswer,
+        out: &mut CoordinatorOutbox,
+    ) {
         if self.asked != Some(id) {
             return;
         }
         (self.asked, self.hindrance) = (None, None);
         match (self.phase, answer) {
-            (Phase::Off | Phase::Down, _) => {}
-            (Phase::Reading, Answer::Fenced(cells, agreed, recovered)) => {
+            (CoordinatorPhase::Off | CoordinatorPhase::Down, _) => {}
+            (CoordinatorPhase::Reading, StoreAnswer::Fenced(cells, agreed, recovered)) => {
                 self.recovered = recovered;
                 self.read(now, cells, agreed, out);
             }
-            (Phase::Reading, Answer::Refused { current }) => {
+            (CoordinatorPhase::Reading, StoreAnswer::Refused { current }) => {
                 self.raise(now.mono + self.config.retry, current, out);
             }
-            (_, Answer::Refused { current }) => {
+            (_, StoreAnswer::Refused { current }) => {
                 self.step_down(current, "another coordinator holds a higher term", out);
             }
-            (Phase::Rewriting | Phase::Active, Answer::Written) => self.written(now, out),
-            (_, Answer::Late) => {
+            (CoordinatorPhase::Rewriting | CoordinatorPhase::Active, StoreAnswer::Written) => {
+                self.written(now, out);
+            }
+            (_, StoreAnswer::Late) => {
                 self.stats.repeated += 1;
                 self.ask_at = Some(now.mono);
             }
-            (_, Answer::NotNow { why }) => {
+            (_, StoreAnswer::NotNow { why }) => {
                 self.hindrance = Some(why.into());
                 self.ask_at = Some(now.mono + self.config.retry);
             }
-            (_, Answer::Over { why }) => self.step_down(self.term, &why, out),
-            (_, Answer::Fenced(..) | Answer::Written) => {} // answers no request of this phase
+            (_, StoreAnswer::Over { why }) => self.step_down(self.term, &why, out),
+            (_, StoreAnswer::Fenced(..) | StoreAnswer::Written) => {} // answers no request of this phase
         }
     }
 
     /// Takes a higher term, which it requests at `at`. No region has learned the old one, so
     /// nothing is lost.
-    fn raise(&mut self, at: Instant, current: Term, out: &mut Out) {
+    fn raise(&mut self, at: Instant, current: Term, out: &mut CoordinatorOutbox) {
         let number = current.number.max(self.term.number);
         if number >= Term::NUMBER_MAX {
             return self.step_down(current, "no higher term is possible", out);
@@ -159,8 +172,8 @@ impl Coordinator {
         &mut self,
         now: Now,
         cells: Vec<(ShardId, ShardHome)>,
-        agreed: Option<Agreed>,
-        out: &mut Out,
+        agreed: Option<AgreedSettings>,
+        out: &mut CoordinatorOutbox,
     ) {
         // A replica that promised this term early may show cells that a higher term wrote since.
         let highest = cells.iter().map(|(_, home)| home.generation.term).max();
@@ -172,47 +185,47 @@ impl Coordinator {
         }
         let mut cells: BTreeMap<_, _> = cells.into_iter().collect();
         self.renew_older_decisions(now, &mut cells);
-        if self.canary.has(Bug::RecoveryDropsAfter) {
+        if self.fault_injection.has(ShardingFault::RecoveryDropsAfter) {
             cells.values_mut().for_each(|home| home.after.clear());
         }
-        self.phase = Phase::Rewriting;
-        if self.canary.has(Bug::NoRewrite) {
+        self.phase = CoordinatorPhase::Rewriting;
+        if self.fault_injection.has(ShardingFault::NoRewrite) {
             self.adopt(cells.into_iter().collect());
             return self.rewritten(now, out);
         }
-        self.desk.unread = cells;
+        self.pending_decisions.unread = cells;
         if self.agreeing { self.write(out) } else { self.rewrite(now, out) }
     }
 
     /// Rewrites the next batch of the cells that were read; after the last one, ends the takeover.
-    pub(super) fn rewrite(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn rewrite(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let mut cells = Vec::new();
         while cells.len() < BATCH_MAX
-            && let Some(cell) = self.desk.unread.pop_first()
+            && let Some(cell) = self.pending_decisions.unread.pop_first()
         {
             cells.push(cell);
         }
         if cells.is_empty() {
             return self.rewritten(now, out);
         }
-        self.desk.writing = Some(Writing { cells, recovery: true });
+        self.pending_decisions.writing = Some(Writing { cells, recovery: true });
         self.write(out);
     }
 
     fn adopt(&mut self, cells: Vec<(ShardId, ShardHome)>) {
         for (shard, home) in cells {
-            self.records.insert(shard, Record::new(home, Generation::NEVER));
+            self.records.insert(shard, ShardRecord::new(home, Generation::NEVER));
         }
     }
 
-    fn written(&mut self, now: Now, out: &mut Out) {
+    fn written(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if std::mem::take(&mut self.agreeing) {
             return self.rewrite(now, out);
         }
         if self.recovered() {
             return self.act(now, out);
         }
-        let Some(writing) = self.desk.writing.take() else { return };
+        let Some(writing) = self.pending_decisions.writing.take() else { return };
         if writing.recovery {
             self.adopt(writing.cells);
             return self.rewrite(now, out);
@@ -225,8 +238,8 @@ impl Coordinator {
     }
 
     /// Becomes active, because a quorum holds all cells under this term.
-    pub(super) fn act(&mut self, now: Now, out: &mut Out) {
-        self.phase = Phase::Active;
+    pub(super) fn act(&mut self, now: Now, out: &mut CoordinatorOutbox) {
+        self.phase = CoordinatorPhase::Active;
         self.stats.terms += 1;
         out.push(CoordinatorOutput::Acting(self.term));
         for region in &self.installed.members {
@@ -246,9 +259,13 @@ impl Coordinator {
 
     /// Steps down if a region has received a generation of a higher term
     /// (docs/protocol/sharding.md#a-reported-higher-term-ends-a-coordinator).
-    pub(super) fn is_superseded(&mut self, highest: Generation, out: &mut Out) -> bool {
+    pub(super) fn is_superseded(
+        &mut self,
+        highest: Generation,
+        out: &mut CoordinatorOutbox,
+    ) -> bool {
         let is_higher = highest.term.is_valid() && highest.term > self.term; // a peer's word
-        let superseded = self.phase == Phase::Active && is_higher;
+        let superseded = self.phase == CoordinatorPhase::Active && is_higher;
         if superseded {
             self.step_down(highest.term, "a region knows a higher term", out);
         }

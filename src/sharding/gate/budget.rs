@@ -17,18 +17,18 @@ pub const HELD_FLOOR: Waits = Waits { messages: 100, bytes: 64 << 10 };
 
 /// Most messages and bytes that may return to a sender from one lane, with the largest settings and
 /// the smallest messages.
-const BROUGHT_BACK: Limits = Limits { messages: 1 << 20, bytes: 64 << 20 };
+const BROUGHT_BACK: BufferLimits = BufferLimits { messages: 1 << 20, bytes: 64 << 20 };
 
 /// Limits of the messages that a region's gates keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct BufferLimits {
     /// Most messages of all shards; at least 1.
     pub messages: usize,
     /// Most bytes of these messages.
     pub bytes: usize,
 }
 
-impl Limits {
+impl BufferLimits {
     /// Returns how much one sender may send here as moved, over all shards, if its own buffer has
     /// the limit `self`: its buffer, as much again that came back from an overtaken home, and twice
     /// that for nodes with other settings. No other limit applies to moved messages, and only the
@@ -112,7 +112,7 @@ pub struct Full {
 /// The messages that are kept, counted against their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
-    limits: Limits,
+    limits: BufferLimits,
     floor: Waits, // for each shard
     waits: Waits, // ≤ limits, plus one floor per shard, plus messages that were only counted
 }
@@ -120,7 +120,7 @@ pub struct Budget {
 impl Budget {
     /// Makes a budget without any messages.
     #[must_use]
-    pub const fn new(limits: Limits) -> Self {
+    pub const fn new(limits: BufferLimits) -> Self {
         const NOTHING: Waits = Waits { messages: 0, bytes: 0 };
         Self { limits, floor: NOTHING, waits: NOTHING }
     }
@@ -141,7 +141,7 @@ impl Budget {
     /// # Errors
     /// [`Full`] names the limit that is reached; nothing was reserved.
     pub fn reserve(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
-        let Limits { messages: messages_max, bytes: bytes_max } = self.limits;
+        let BufferLimits { messages: messages_max, bytes: bytes_max } = self.limits;
         let too_large =
             |wait: Waits, limit| wait.messages > 0 && wait.bytes.saturating_add(bytes) > limit;
         let (all, share) = (self.waits, (messages_max / 4).max(1));
@@ -194,17 +194,17 @@ impl Budget {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBudget {
     all: Budget,
-    limits: Limits,
-    moved: Limits,                 // of one lane
+    limits: BufferLimits,
+    moved: BufferLimits,           // of one lane
     of: BTreeMap<RegionId, Waits>, // ≤ lanes with held messages
     movers: BTreeSet<RegionId>,    // ≤ members
 }
 
 impl HeldBudget {
     /// Makes a budget without any messages. Beyond `limits`, each sender may have `moved`
-    /// [moved](Limits::of_moved) messages held.
+    /// [moved](BufferLimits::of_moved) messages held.
     #[must_use]
-    pub const fn new(limits: Limits, moved: Limits) -> Self {
+    pub const fn new(limits: BufferLimits, moved: BufferLimits) -> Self {
         let all = Budget::new(limits).with_floor(HELD_FLOOR);
         Self { all, limits, moved, of: BTreeMap::new(), movers: BTreeSet::new() }
     }
@@ -251,11 +251,11 @@ impl HeldBudget {
 
     /// Records that a sender moved a message here. Returns how much all senders that did so may
     /// together have in the mailbox of one entity.
-    pub fn moved_by(&mut self, from: RegionId) -> Limits {
+    pub fn moved_by(&mut self, from: RegionId) -> BufferLimits {
         self.movers.insert(from);
-        let Limits { messages, bytes } = self.moved;
+        let BufferLimits { messages, bytes } = self.moved;
         let all = |limit: usize| limit.saturating_mul(self.movers.len());
-        Limits { messages: all(messages), bytes: all(bytes) }
+        BufferLimits { messages: all(messages), bytes: all(bytes) }
     }
 
     /// Forgets a sender that left the configuration; it moves no further messages.
@@ -264,7 +264,7 @@ impl HeldBudget {
     }
 
     /// Sets the limits of moved messages.
-    pub const fn limit_moved(&mut self, limits: Limits) {
+    pub const fn limit_moved(&mut self, limits: BufferLimits) {
         self.moved = limits;
     }
 
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn message_limit_of_region_and_quarter_for_one_shard() {
-        let mut budget = Budget::new(Limits { messages: 8, bytes: 1_000 });
+        let mut budget = Budget::new(BufferLimits { messages: 8, bytes: 1_000 });
         assert_eq!(full(&mut budget, 1, waits(1, 1)), None);
         assert_eq!(full(&mut budget, 1, waits(2, 2)), Some(Reached::ShardMessages));
         for _ in 1..8 {
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn byte_limits_apply_unless_a_message_is_alone() {
-        let mut budget = Budget::new(Limits { messages: 100, bytes: 20 });
+        let mut budget = Budget::new(BufferLimits { messages: 100, bytes: 20 });
         assert_eq!(full(&mut budget, 50, waits(0, 0)), None);
         assert_eq!(full(&mut budget, 1, waits(1, 50)), Some(Reached::ShardBytes));
         assert_eq!(full(&mut budget, 1, waits(0, 0)), Some(Reached::RegionBytes));
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn shard_floor_is_reserved_within_its_own_limit() {
-        let limits = Limits { messages: 16, bytes: 100 };
+        let limits = BufferLimits { messages: 16, bytes: 100 };
         let mut budget = Budget::new(limits).with_floor(waits(2, 10));
         (0..20).for_each(|_| budget.count(6));
         assert_eq!(budget.waits(), waits(20, 120), "counted but not refused");
@@ -338,8 +338,8 @@ mod tests {
     /// A peer that marks all its messages as moved takes no room from other peers.
     #[test]
     fn moved_messages_are_limited_per_lane_over_all_shards() {
-        let limits = Limits { messages: 2, bytes: 20 };
-        let mut held = HeldBudget::new(limits, Limits { messages: 3, bytes: 300 });
+        let limits = BufferLimits { messages: 2, bytes: 20 };
+        let mut held = HeldBudget::new(limits, BufferLimits { messages: 3, bytes: 300 });
         let why = |held: &mut HeldBudget, from, bytes| {
             held.reserve_moved(region(from), bytes).err().map(|full| full.why)
         };
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn direct_messages_have_the_common_limits() {
-        let limits = Limits { messages: 1_000, bytes: 1 << 20 };
+        let limits = BufferLimits { messages: 1_000, bytes: 1 << 20 };
         let mut held = HeldBudget::new(limits, limits);
         let full = held.reserve(region(1), 1, waits(250, 9)).expect_err("a quarter");
         assert_eq!((full.why, held.of.len()), (Reached::ShardMessages, 0));
@@ -373,13 +373,13 @@ mod tests {
 
     #[test]
     fn moved_limit_is_a_multiple_of_the_buffer_per_sender() {
-        let own = Limits { messages: 100_000, bytes: 256 << 20 };
-        assert_eq!(own.of_moved(), Limits { messages: 4 << 20, bytes: 1 << 30 });
-        let mut held = HeldBudget::new(own, Limits { messages: 3, bytes: 5 });
-        assert_eq!(held.moved_by(region(1)), Limits { messages: 3, bytes: 5 });
-        assert_eq!(held.moved_by(region(2)), Limits { messages: 6, bytes: 10 });
+        let own = BufferLimits { messages: 100_000, bytes: 256 << 20 };
+        assert_eq!(own.of_moved(), BufferLimits { messages: 4 << 20, bytes: 1 << 30 });
+        let mut held = HeldBudget::new(own, BufferLimits { messages: 3, bytes: 5 });
+        assert_eq!(held.moved_by(region(1)), BufferLimits { messages: 3, bytes: 5 });
+        assert_eq!(held.moved_by(region(2)), BufferLimits { messages: 6, bytes: 10 });
         held.ended(region(1));
-        assert_eq!(held.moved_by(region(2)), Limits { messages: 3, bytes: 5 });
+        assert_eq!(held.moved_by(region(2)), BufferLimits { messages: 3, bytes: 5 });
     }
 
     #[test]

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::budget::Waits;
-use super::bug::{Bug, Canary};
-use super::route::Item;
+use super::fault_injection::{GateFault, GateFaultInjection};
+use super::route::SizedMessage;
 use crate::sharding::ids::{Generation, RegionId};
 
 /// State of a shard in the region of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Run {
+pub enum HostingPhase {
     /// No entity of the shard runs here.
     #[default]
     Idle,
@@ -25,9 +25,9 @@ pub enum Run {
 
 /// State of a shard in its region, as the region's machine reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Standing {
+pub struct HostState {
     /// Whether the shard runs here.
-    pub run: Run,
+    pub run: HostingPhase,
     /// The highest decision that a `Host` or `Release` named.
     pub newest: Generation,
     /// The home according to that decision.
@@ -37,27 +37,27 @@ pub struct Standing {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Held<M> {
-    Message { stamp: Generation, item: Item<M> },
+enum HeldFrame<M> {
+    Message { stamp: Generation, item: SizedMessage<M> },
     Barrier { stamp: Generation },
 }
 
 /// Decision about a message or barrier that arrived or was held.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Verdict<M> {
-    Accept(Item<M>),
+pub(super) enum GateVerdict<M> {
+    Accept(SizedMessage<M>),
     /// The message is held; nothing to do.
     Hold,
     /// Return the message to its sender, with the newest decision known here.
     Bounce {
         stamp: Generation,
-        item: Item<M>,
+        item: SizedMessage<M>,
     },
     Echo {
         stamp: Generation,
     },
     /// The message should be held, and the limit of held messages is reached.
-    Refuse(Item<M>),
+    Refuse(SizedMessage<M>),
 }
 
 enum Disposition {
@@ -69,16 +69,20 @@ enum Disposition {
 /// State of the receiving half.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Host<M> {
-    pub(super) standing: Standing,
-    held: BTreeMap<RegionId, VecDeque<Held<M>>>, // by lane; ≤ the limit of `Post::reserve_held`
-    waits: Waits,                                // held messages of all lanes
+    pub(super) standing: HostState,
+    held: BTreeMap<RegionId, VecDeque<HeldFrame<M>>>, // by lane; ≤ the limit of `GateEffects::reserve_held`
+    waits: Waits,                                     // held messages of all lanes
     left: Vec<(RegionId, Waits)>, // released since `take_left`; empty between two steps of the gate
 }
 
 impl<M> Host<M> {
     pub(super) const fn new() -> Self {
-        let standing =
-            Standing { run: Run::Idle, newest: Generation::NEVER, home: None, pending: false };
+        let standing = HostState {
+            run: HostingPhase::Idle,
+            newest: Generation::NEVER,
+            home: None,
+            pending: false,
+        };
         let waits = Waits { messages: 0, bytes: 0 };
         Self { standing, held: BTreeMap::new(), waits, left: Vec::new() }
     }
@@ -89,35 +93,44 @@ impl<M> Host<M> {
     }
 
     #[cfg(test)]
-    pub(super) fn messages(&self) -> impl Iterator<Item = &Item<M>> + '_ {
+    pub(super) fn messages(&self) -> impl Iterator<Item = &SizedMessage<M>> + '_ {
         self.held.values().flatten().filter_map(|held| match held {
-            Held::Message { item, .. } => Some(item),
-            Held::Barrier { .. } => None,
+            HeldFrame::Message { item, .. } => Some(item),
+            HeldFrame::Barrier { .. } => None,
         })
     }
 
     #[cfg(test)]
     pub(super) fn holds_barrier_of(&self, lane: RegionId) -> bool {
         let held = self.held.get(&lane).into_iter().flatten();
-        held.into_iter().any(|held| matches!(held, Held::Barrier { .. }))
+        held.into_iter().any(|held| matches!(held, HeldFrame::Barrier { .. }))
     }
 
     /// Accept, hold or bounce (docs/protocol/message-order.md#accept-hold-or-bounce): a message is
     /// accepted only at the generation by which the shard lives here, held while its decision is
     /// unknown or pending here, and bounced otherwise. The own lane is also accepted while
     /// draining.
-    fn disposition(&self, lane: Lane, stamp: Generation, canary: Canary) -> Disposition {
-        let Standing { run, newest, pending, .. } = self.standing;
+    fn disposition(
+        &self,
+        lane: LaneKind,
+        stamp: Generation,
+        fault_injection: GateFaultInjection,
+    ) -> Disposition {
+        let HostState { run, newest, pending, .. } = self.standing;
         match (run, lane) {
-            (Run::Hosting(at), _) if stamp == at => return Disposition::Accept,
-            (Run::Draining(at), Lane::Own) if stamp == at => return Disposition::Accept,
-            (Run::Hosting(at), _) if stamp < at && canary.has(Bug::LowStampAccepted) => {
+            (HostingPhase::Hosting(at), _) if stamp == at => return Disposition::Accept,
+            (HostingPhase::Draining(at), LaneKind::Own) if stamp == at => {
+                return Disposition::Accept;
+            }
+            (HostingPhase::Hosting(at), _)
+                if stamp < at && fault_injection.has(GateFault::LowStampAccepted) =>
+            {
                 return Disposition::Accept;
             }
             _ => {}
         }
-        let ahead = stamp > newest && !canary.has(Bug::BounceAhead);
-        let waits = stamp == newest && pending && !canary.has(Bug::BouncePending);
+        let ahead = stamp > newest && !fault_injection.has(GateFault::BounceAhead);
+        let waits = stamp == newest && pending && !fault_injection.has(GateFault::BouncePending);
         if ahead || waits { Disposition::Hold } else { Disposition::Bounce }
     }
 
@@ -125,12 +138,12 @@ impl<M> Host<M> {
     pub(super) fn accepts(
         &self,
         from: RegionId,
-        lane: Lane,
+        lane: LaneKind,
         stamp: Generation,
-        canary: Canary,
+        fault_injection: GateFaultInjection,
     ) -> bool {
         !self.is_holding(from)
-            && matches!(self.disposition(lane, stamp, canary), Disposition::Accept)
+            && matches!(self.disposition(lane, stamp, fault_injection), Disposition::Accept)
     }
 
     /// Decides about a message from a lane. `reserve(bytes, waits)` returns whether a message of
@@ -138,25 +151,25 @@ impl<M> Host<M> {
     pub(super) fn arrive(
         &mut self,
         from: RegionId,
-        lane: Lane,
-        (stamp, item): (Generation, Item<M>),
-        canary: Canary,
+        lane: LaneKind,
+        (stamp, item): (Generation, SizedMessage<M>),
+        fault_injection: GateFaultInjection,
         reserve: impl FnOnce(usize, Waits) -> bool,
-    ) -> Verdict<M> {
+    ) -> GateVerdict<M> {
         if !self.is_holding(from) {
-            match self.disposition(lane, stamp, canary) {
-                Disposition::Accept => return Verdict::Accept(item),
-                Disposition::Bounce => return Verdict::Bounce { stamp, item },
+            match self.disposition(lane, stamp, fault_injection) {
+                Disposition::Accept => return GateVerdict::Accept(item),
+                Disposition::Bounce => return GateVerdict::Bounce { stamp, item },
                 Disposition::Hold => {}
             }
         }
         if !reserve(item.bytes, self.waits) {
-            return Verdict::Refuse(item);
+            return GateVerdict::Refuse(item);
         }
         self.waits.messages += 1;
         self.waits.bytes += item.bytes;
-        self.held.entry(from).or_default().push_back(Held::Message { stamp, item });
-        Verdict::Hold
+        self.held.entry(from).or_default().push_back(HeldFrame::Message { stamp, item });
+        GateVerdict::Hold
     }
 
     /// Decides whether a barrier is acknowledged now. A barrier waits behind held messages of its
@@ -166,49 +179,55 @@ impl<M> Host<M> {
         &mut self,
         from: RegionId,
         stamp: Generation,
-        canary: Canary,
-    ) -> Verdict<M> {
-        if self.is_holding(from) && !canary.has(Bug::EchoPastHeld) {
+        fault_injection: GateFaultInjection,
+    ) -> GateVerdict<M> {
+        if self.is_holding(from) && !fault_injection.has(GateFault::EchoPastHeld) {
             let queue = self.held.entry(from).or_default();
             match queue.back_mut() {
                 // The sender waits only for its newest barrier, and repeated barriers must not grow
                 // the queue.
-                Some(Held::Barrier { stamp: last }) => *last = stamp,
-                _ => queue.push_back(Held::Barrier { stamp }),
+                Some(HeldFrame::Barrier { stamp: last }) => *last = stamp,
+                _ => queue.push_back(HeldFrame::Barrier { stamp }),
             }
-            return Verdict::Hold;
+            return GateVerdict::Hold;
         }
-        Verdict::Echo { stamp }
+        GateVerdict::Echo { stamp }
     }
 
     /// Decides again about everything held, lane by lane in order, up to the first message of a
     /// lane that is still held (docs/protocol/message-order.md#held-messages-are-judged-again).
-    pub(super) fn settle(&mut self, me: RegionId, canary: Canary) -> Vec<(RegionId, Verdict<M>)> {
+    pub(super) fn settle(
+        &mut self,
+        me: RegionId,
+        fault_injection: GateFaultInjection,
+    ) -> Vec<(RegionId, GateVerdict<M>)> {
         let mut settled = Vec::new();
-        if canary.has(Bug::HeldStays) && !matches!(self.standing.run, Run::Hosting(_)) {
+        if fault_injection.has(GateFault::HeldStays)
+            && !matches!(self.standing.run, HostingPhase::Hosting(_))
+        {
             return settled;
         }
         for (from, mut queue) in std::mem::take(&mut self.held) {
-            let lane = if from == me { Lane::Own } else { Lane::Remote };
+            let lane = if from == me { LaneKind::Own } else { LaneKind::Remote };
             let mut left = Waits::default();
             while let Some(next) = queue.pop_front() {
                 let (stamp, item) = match next {
-                    Held::Barrier { stamp } => {
-                        settled.push((from, Verdict::Echo { stamp }));
+                    HeldFrame::Barrier { stamp } => {
+                        settled.push((from, GateVerdict::Echo { stamp }));
                         continue;
                     }
-                    Held::Message { stamp, item } => (stamp, item),
+                    HeldFrame::Message { stamp, item } => (stamp, item),
                 };
                 let bytes = item.bytes;
-                match self.disposition(lane, stamp, canary) {
-                    Disposition::Hold if !self.bounces_all(canary) => {
-                        queue.push_front(Held::Message { stamp, item });
+                match self.disposition(lane, stamp, fault_injection) {
+                    Disposition::Hold if !self.bounces_all(fault_injection) => {
+                        queue.push_front(HeldFrame::Message { stamp, item });
                         self.held.insert(from, queue);
                         break;
                     }
-                    Disposition::Accept => settled.push((from, Verdict::Accept(item))),
+                    Disposition::Accept => settled.push((from, GateVerdict::Accept(item))),
                     Disposition::Hold | Disposition::Bounce => {
-                        settled.push((from, Verdict::Bounce { stamp, item }));
+                        settled.push((from, GateVerdict::Bounce { stamp, item }));
                     }
                 }
                 left.messages += 1;
@@ -221,10 +240,10 @@ impl<M> Host<M> {
 
     /// Ends a lane whose sender left the configuration. Its barriers are dropped because no sender
     /// waits for the echo. Its messages were acknowledged, and wait for their decision as before.
-    pub(super) fn ended(&mut self, lane: RegionId, canary: Canary) {
+    pub(super) fn ended(&mut self, lane: RegionId, fault_injection: GateFaultInjection) {
         let Some(mut queue) = self.held.remove(&lane) else { return };
-        queue.retain(|held| matches!(held, Held::Message { .. }));
-        if canary.has(Bug::HeldForgotten) {
+        queue.retain(|held| matches!(held, HeldFrame::Message { .. }));
+        if fault_injection.has(GateFault::HeldForgotten) {
             self.left(lane, waits(&std::mem::take(&mut queue)));
         }
         if !queue.is_empty() {
@@ -235,23 +254,23 @@ impl<M> Host<M> {
     /// Returns the lanes whose first held message waits for a decision that is not known here.
     pub(super) fn ahead(&self) -> impl Iterator<Item = RegionId> + '_ {
         let newest = self.standing.newest;
-        let is_ahead = move |queue: &VecDeque<Held<M>>| matches!(queue.front(), Some(Held::Message { stamp, .. }) if *stamp > newest);
+        let is_ahead = move |queue: &VecDeque<HeldFrame<M>>| matches!(queue.front(), Some(HeldFrame::Message { stamp, .. }) if *stamp > newest);
         self.held.iter().filter(move |(_, queue)| is_ahead(queue)).map(|(lane, _)| *lane)
     }
 
     /// Removes and returns the held messages of a lane.
-    pub(super) fn forget(&mut self, lane: RegionId) -> Vec<Item<M>> {
+    pub(super) fn forget(&mut self, lane: RegionId) -> Vec<SizedMessage<M>> {
         let Some(queue) = self.held.remove(&lane) else { return Vec::new() };
         self.left(lane, waits(&queue));
         let messages = queue.into_iter().filter_map(|held| match held {
-            Held::Message { item, .. } => Some(item),
-            Held::Barrier { .. } => None,
+            HeldFrame::Message { item, .. } => Some(item),
+            HeldFrame::Barrier { .. } => None,
         });
         messages.collect()
     }
 
     /// Removes and returns all held messages.
-    pub(super) fn empty(&mut self) -> Vec<Item<M>> {
+    pub(super) fn empty(&mut self) -> Vec<SizedMessage<M>> {
         let lanes: Vec<RegionId> = self.held.keys().copied().collect();
         lanes.into_iter().flat_map(|lane| self.forget(lane)).collect()
     }
@@ -273,16 +292,17 @@ impl<M> Host<M> {
         self.held.get(&lane).is_some_and(|queue| !queue.is_empty())
     }
 
-    fn bounces_all(&self, canary: Canary) -> bool {
-        let released = !matches!(self.standing.run, Run::Hosting(_)) && !self.standing.pending;
-        canary.has(Bug::AllHeldBounced) && released
+    fn bounces_all(&self, fault_injection: GateFaultInjection) -> bool {
+        let released =
+            !matches!(self.standing.run, HostingPhase::Hosting(_)) && !self.standing.pending;
+        fault_injection.has(GateFault::AllHeldBounced) && released
     }
 }
 
-fn waits<M>(queue: &VecDeque<Held<M>>) -> Waits {
+fn waits<M>(queue: &VecDeque<HeldFrame<M>>) -> Waits {
     let mut waits = Waits::default();
     for held in queue {
-        if let Held::Message { item, .. } = held {
+        if let HeldFrame::Message { item, .. } = held {
             waits.messages += 1;
             waits.bytes += item.bytes;
         }
@@ -292,7 +312,7 @@ fn waits<M>(queue: &VecDeque<Held<M>>) -> Waits {
 
 /// Origin of a message or barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum LaneKind {
     /// The lane of length zero from this node to itself.
     Own,
     Remote,

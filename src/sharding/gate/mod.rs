@@ -7,30 +7,30 @@
 //! like any other, with a lane of length zero.
 //!
 //! A gate is synchronous and protected by one lock per shard. The holder calls one method at a
-//! time, and the effects on lanes and mailboxes (through [`Post`]) happen within the call, so
+//! time, and the effects on lanes and mailboxes (through [`GateEffects`]) happen within the call, so
 //! nothing overtakes a flush. It knows no runtime, socket, clock or message type.
 
 mod budget;
-pub mod bug;
+pub mod fault_injection;
 mod host;
 mod route;
 
 use std::collections::VecDeque;
 
-use bug::{Bug, Canary};
-use host::{Host, Lane, Verdict};
-use route::{Current, Mode, Route};
+use fault_injection::{GateFault, GateFaultInjection};
+use host::{GateVerdict, Host, LaneKind};
+use route::{Current, Route, RouteState};
 
-pub use budget::{Budget, Full, HELD_FLOOR, HeldBudget, Limits, Reached, Waits};
-pub use host::{Run, Standing};
-pub use route::{Decision, Fit, Item};
+pub use budget::{Budget, BufferLimits, Full, HELD_FLOOR, HeldBudget, Reached, Waits};
+pub use host::{HostState, HostingPhase};
+pub use route::{HomeDecision, MailboxLimitCheck, SizedMessage};
 
 use super::ids::{Generation, RegionId};
 
 /// Effects of a gate on its node: lanes, mailboxes and limits. Lock order: gate, lane, mailbox.
 ///
 /// A stamp is the generation by which the sender believes the receiver to be the home.
-pub trait Post<M> {
+pub trait GateEffects<M> {
     /// Appends a message to the lane to a region.
     ///
     /// # Errors
@@ -41,9 +41,9 @@ pub trait Post<M> {
         &mut self,
         to: RegionId,
         stamp: Generation,
-        item: Item<M>,
-        fit: Fit,
-    ) -> Result<(), NotSent<M>>;
+        item: SizedMessage<M>,
+        fit: MailboxLimitCheck,
+    ) -> Result<(), LaneSendError<M>>;
 
     /// Appends a barrier to the lane to a region, also if the lane is full.
     ///
@@ -59,14 +59,14 @@ pub trait Post<M> {
     fn echo(&mut self, to: RegionId, stamp: Generation);
 
     /// Puts a message into the mailbox of its entity.
-    fn accept(&mut self, from: RegionId, item: Item<M>, origin: Origin);
+    fn accept(&mut self, from: RegionId, item: SizedMessage<M>, origin: Origin);
 
     /// Refuses a message because the limit of held messages is reached: a dead letter is counted,
     /// and an asker is told at once.
-    fn refuse(&mut self, from: RegionId, item: Item<M>);
+    fn refuse(&mut self, from: RegionId, item: SizedMessage<M>);
 
     /// Drops a message that came back on a lane that was given up; it was counted as lost then.
-    fn ignore(&mut self, from: RegionId, item: Item<M>);
+    fn ignore(&mut self, from: RegionId, item: SizedMessage<M>);
 
     /// Reserves room in the buffer for a message of `bytes` bytes in a gate where `own` wait; see
     /// [`Budget::reserve`].
@@ -92,11 +92,11 @@ pub trait Post<M> {
 
 /// Reason why a message was not put on a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotSent<M> {
+pub enum LaneSendError<M> {
     /// The lane has no room now.
-    Full(Item<M>),
+    Full(SizedMessage<M>),
     /// The lane no longer exists.
-    Gone(Item<M>),
+    Gone(SizedMessage<M>),
 }
 
 /// Error: the region left the installed configuration, and its lane has ended.
@@ -109,9 +109,9 @@ pub struct Bounce<M> {
     /// The stamp that the sender gave it.
     pub stamp: Generation,
     /// The message that returns.
-    pub item: Item<M>,
+    pub item: SizedMessage<M>,
     /// The newest decision that its receiver knows; above the stamp.
-    pub newest: Decision,
+    pub newest: HomeDecision,
 }
 
 /// Origin of a message of this node.
@@ -127,7 +127,7 @@ pub enum Origin {
 
 /// Result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum SendOutcome {
     /// It is on its lane, or in its mailbox.
     Sent,
     /// It waits in the gate's buffer.
@@ -154,7 +154,7 @@ pub struct Gate<M> {
     me: RegionId,
     route: Route<M>,
     host: Host<M>,
-    canary: Canary,
+    fault_injection: GateFaultInjection,
 }
 
 impl<M> Gate<M> {
@@ -166,7 +166,7 @@ impl<M> Gate<M> {
             me,
             route: Route::new(),
             host: Host::new(),
-            canary: Canary::none(),
+            fault_injection: GateFaultInjection::none(),
         }
     }
 
@@ -176,20 +176,20 @@ impl<M> Gate<M> {
     /// [`Full`] with the message, if it would have to wait and there is no room.
     pub fn tell(
         &mut self,
-        item: Item<M>,
+        item: SizedMessage<M>,
         origin: Origin,
-        post: &mut impl Post<M>,
-    ) -> Result<Told, (Full, Item<M>)> {
+        post: &mut impl GateEffects<M>,
+    ) -> Result<SendOutcome, (Full, SizedMessage<M>)> {
         let item = match self.fast_path {
             FastPath::Lane(Current { generation, home }) => {
-                match post.send(home, generation, item, Fit::Must) {
-                    Ok(()) => return Ok(Told::Sent),
-                    Err(NotSent::Full(item) | NotSent::Gone(item)) => item,
+                match post.send(home, generation, item, MailboxLimitCheck::Must) {
+                    Ok(()) => return Ok(SendOutcome::Sent),
+                    Err(LaneSendError::Full(item) | LaneSendError::Gone(item)) => item,
                 }
             }
             FastPath::Here => {
                 post.accept(self.me, item, origin);
-                return Ok(Told::Sent);
+                return Ok(SendOutcome::Sent);
             }
             FastPath::None => item,
         };
@@ -199,16 +199,16 @@ impl<M> Gate<M> {
     }
 
     /// Takes in an acknowledged decision, from an announcement or the coordinator's answer.
-    pub fn learn(&mut self, decision: Decision, post: &mut impl Post<M>) {
+    pub fn learn(&mut self, decision: HomeDecision, post: &mut impl GateEffects<M>) {
         self.learnt(decision, post);
         self.flush(post);
     }
 
-    /// Returns whether [`arrived`](Self::arrived) would only [accept](Post::accept) such a message.
+    /// Returns whether [`arrived`](Self::arrived) would only [accept](GateEffects::accept) such a message.
     /// Then a caller that has its bytes elsewhere need not build a message.
     #[must_use]
     pub fn accepts(&self, from: RegionId, stamp: Generation) -> bool {
-        self.host.accepts(from, Lane::Remote, stamp, self.canary)
+        self.host.accepts(from, LaneKind::Remote, stamp, self.fault_injection)
     }
 
     /// Takes in a message from the lane of another node.
@@ -216,23 +216,28 @@ impl<M> Gate<M> {
         &mut self,
         from: RegionId,
         stamp: Generation,
-        item: Item<M>,
-        post: &mut impl Post<M>,
+        item: SizedMessage<M>,
+        post: &mut impl GateEffects<M>,
     ) {
-        let (canary, word) = (self.canary, (stamp, item));
+        let (fault_injection, word) = (self.fault_injection, (stamp, item));
         let reserve = |bytes, own| post.reserve_held(from, bytes, own).is_ok();
-        let verdict = self.host.arrive(from, Lane::Remote, word, canary, reserve);
+        let verdict = self.host.arrive(from, LaneKind::Remote, word, fault_injection, reserve);
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
 
     /// Takes in a barrier from the lane of another node.
-    pub fn barrier_arrived(&mut self, from: RegionId, stamp: Generation, post: &mut impl Post<M>) {
-        let verdict = self.host.barrier(from, stamp, self.canary);
+    pub fn barrier_arrived(
+        &mut self,
+        from: RegionId,
+        stamp: Generation,
+        post: &mut impl GateEffects<M>,
+    ) {
+        let verdict = self.host.barrier(from, stamp, self.fault_injection);
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
 
     /// Takes in a message that another node bounced.
-    pub fn bounced(&mut self, from: RegionId, back: Bounce<M>, post: &mut impl Post<M>) {
+    pub fn bounced(&mut self, from: RegionId, back: Bounce<M>, post: &mut impl GateEffects<M>) {
         if self.is_current(from, back.stamp) {
             self.came_back(back, post);
             self.flush(post);
@@ -242,7 +247,7 @@ impl<M> Gate<M> {
     }
 
     /// Takes in the echo of a barrier from another node.
-    pub fn echoed(&mut self, from: RegionId, stamp: Generation, post: &mut impl Post<M>) {
+    pub fn echoed(&mut self, from: RegionId, stamp: Generation, post: &mut impl GateEffects<M>) {
         self.echo_came(from, stamp);
         self.flush(post);
     }
@@ -258,29 +263,29 @@ impl<M> Gate<M> {
     /// region's machine made before it heard of that end does not undo it.
     pub fn stand(
         &mut self,
-        mut standing: Standing,
-        mut payload: VecDeque<Item<M>>,
-        post: &mut impl Post<M>,
+        mut standing: HostState,
+        mut payload: VecDeque<SizedMessage<M>>,
+        post: &mut impl GateEffects<M>,
     ) {
-        let sealed = self.host.standing.run == Run::Idle;
-        if sealed && matches!(standing.run, Run::Draining(_)) {
-            standing.run = Run::Idle; // after the seal no entity is left that could drain
+        let sealed = self.host.standing.run == HostingPhase::Idle;
+        if sealed && matches!(standing.run, HostingPhase::Draining(_)) {
+            standing.run = HostingPhase::Idle; // after the seal no entity is left that could drain
         }
         let stayed = self.stays_here();
         self.host.standing = standing;
-        if !self.canary.has(Bug::PayloadBehind) {
+        if !self.fault_injection.has(GateFault::PayloadBehind) {
             payload.drain(..).for_each(|item| post.accept(self.me, item, Origin::Anybody));
         }
-        let newest = Decision { generation: standing.newest, home: standing.home };
+        let newest = HomeDecision { generation: standing.newest, home: standing.home };
         if stayed && !self.stays_here() {
             // The own lane is empty, so no echo has to be awaited
             // (docs/protocol/message-order.md#the-own-region-keeps-its-gate).
             self.route.learn(newest);
-            self.route.complete(self.canary);
+            self.route.complete(self.fault_injection);
         } else {
             self.learnt(newest, post);
         }
-        let settled = self.host.settle(self.me, self.canary);
+        let settled = self.host.settle(self.me, self.fault_injection);
         self.release_held(post);
         for (from, verdict) in settled {
             self.carry_out(from, verdict, Origin::Anybody, post);
@@ -293,7 +298,7 @@ impl<M> Gate<M> {
     /// it are lost. Acknowledged messages of it that are held here stay
     /// (docs/protocol/message-order.md#a-lane-ends-with-its-incarnation): its node may have left in
     /// order because none of its messages waited with it.
-    pub fn removed(&mut self, region: RegionId, post: &mut impl Post<M>) {
+    pub fn removed(&mut self, region: RegionId, post: &mut impl GateEffects<M>) {
         let current = self.route.mode.current();
         if self.route.known.home == Some(region) {
             self.route.known.home = None;
@@ -301,7 +306,7 @@ impl<M> Gate<M> {
         if let Some(current) = current.filter(|current| current.home == region) {
             self.lane_ended(current);
         }
-        self.host.ended(region, self.canary);
+        self.host.ended(region, self.fault_injection);
         self.release_held(post);
         self.flush(post);
     }
@@ -313,7 +318,11 @@ impl<M> Gate<M> {
 
     /// Removes the held messages of a lane whose sender left the configuration and whose decision
     /// nobody announces (docs/protocol/message-order.md#orphaned-held-messages-expire).
-    pub fn give_up_held(&mut self, lane: RegionId, post: &mut impl Post<M>) -> Vec<Item<M>> {
+    pub fn give_up_held(
+        &mut self,
+        lane: RegionId,
+        post: &mut impl GateEffects<M>,
+    ) -> Vec<SizedMessage<M>> {
         let taken = self.host.forget(lane);
         self.release_held(post);
         taken
@@ -323,13 +332,13 @@ impl<M> Gate<M> {
     /// moved to another region and the gate waits for an echo of this lane, the lane is given up
     /// and the result is true: the caller must count its unacknowledged messages as lost
     /// (docs/protocol/message-order.md#a-cut-lane-is-given-up-only-after-a-move).
-    pub fn give_up(&mut self, region: RegionId, post: &mut impl Post<M>) -> bool {
+    pub fn give_up(&mut self, region: RegionId, post: &mut impl GateEffects<M>) -> bool {
         let elsewhere = self.route.known.home.is_some_and(|home| home != region);
-        let waits = matches!(self.route.mode, Mode::Wait(current) if current.home == region);
+        let waits = matches!(self.route.mode, RouteState::Wait(current) if current.home == region);
         if !(elsewhere && waits) {
             return false;
         }
-        self.route.complete(self.canary);
+        self.route.complete(self.fault_injection);
         self.flush(post);
         true
     }
@@ -337,8 +346,8 @@ impl<M> Gate<M> {
     /// Repeats the barrier while a change of lanes is under way, because the barrier or its echo
     /// may be lost with a lane that one of its ends gave up
     /// (docs/protocol/message-order.md#barriers-are-repeated). A second echo is ignored.
-    pub fn remind(&mut self, post: &mut impl Post<M>) {
-        if let Mode::Wait(current) = self.route.mode
+    pub fn remind(&mut self, post: &mut impl GateEffects<M>) {
+        if let RouteState::Wait(current) = self.route.mode
             && current.home != self.me
             && post.barrier(current.home, current.generation).is_err()
         {
@@ -349,14 +358,14 @@ impl<M> Gate<M> {
 
     /// Sends waiting messages after the lane in use got room, up to about `bytes` bytes. Returns
     /// whether more wait and the lane has not refused one.
-    pub fn room(&mut self, bytes: usize, post: &mut impl Post<M>) -> bool {
+    pub fn room(&mut self, bytes: usize, post: &mut impl GateEffects<M>) -> bool {
         let more = self.send_waiting(bytes, post);
         self.update_fast_path();
         more
     }
 
     /// Removes all waiting and held messages, because this node has stopped hosting and routing.
-    pub fn empty(&mut self, post: &mut impl Post<M>) -> Vec<Item<M>> {
+    pub fn empty(&mut self, post: &mut impl GateEffects<M>) -> Vec<SizedMessage<M>> {
         let mut taken = Vec::with_capacity(self.waiting() + self.held());
         for (item, counts) in self.route.empty() {
             if counts {
@@ -385,7 +394,7 @@ impl<M> Gate<M> {
     /// Returns the number of waiting messages whose home is known and that wait for its lane.
     #[must_use]
     pub fn behind_a_lane(&self) -> usize {
-        if self.route.mode == Mode::Parked { 0 } else { self.route.waiting() }
+        if self.route.mode == RouteState::Parked { 0 } else { self.route.waiting() }
     }
 
     /// Returns the number of held messages from lanes.
@@ -395,14 +404,14 @@ impl<M> Gate<M> {
     }
 
     /// Returns whether a message of this node goes straight into its mailbox here, that is, whether
-    /// [`tell`](Self::tell) would only [accept](Post::accept) it.
+    /// [`tell`](Self::tell) would only [accept](GateEffects::accept) it.
     #[must_use]
     pub const fn leads_here(&self) -> bool {
         matches!(self.fast_path, FastPath::Here)
     }
 
     /// Returns the lane and stamp with which a message of this node goes out at once, that is, with
-    /// which [`tell`](Self::tell) would only [send](Post::send) it, if the lane takes it.
+    /// which [`tell`](Self::tell) would only [send](GateEffects::send) it, if the lane takes it.
     #[must_use]
     pub const fn lane(&self) -> Option<(RegionId, Generation)> {
         match self.fast_path {
@@ -415,38 +424,38 @@ impl<M> Gate<M> {
     /// home. Check after every call, because any call may end a lane.
     #[must_use]
     pub fn wants_home(&self) -> bool {
-        self.route.mode == Mode::Parked && self.route.waiting() > 0
+        self.route.mode == RouteState::Parked && self.route.waiting() > 0
     }
 
     /// Returns whether messages of this node go down a lane to another node, or wait for room in
     /// it.
     #[must_use]
     pub fn uses_lane(&self) -> bool {
-        matches!(self.route.mode, Mode::Open(current) if current.home != self.me)
+        matches!(self.route.mode, RouteState::Open(current) if current.home != self.me)
     }
 
     /// Returns whether a change of lanes is under way.
     #[must_use]
     pub const fn is_moving(&self) -> bool {
-        matches!(self.route.mode, Mode::Wait(_))
+        matches!(self.route.mode, RouteState::Wait(_))
     }
 
     /// Returns the newest acknowledged decision that this gate knows.
     #[must_use]
-    pub const fn newest(&self) -> Decision {
+    pub const fn newest(&self) -> HomeDecision {
         self.route.known
     }
 
     /// Returns the state of the shard in the region of this node.
     #[must_use]
-    pub const fn standing(&self) -> Standing {
+    pub const fn standing(&self) -> HostState {
         self.host.standing
     }
 }
 
 #[cfg(test)]
 impl<M> Gate<M> {
-    fn held_messages(&self) -> impl Iterator<Item = &Item<M>> + '_ {
+    fn held_messages(&self) -> impl Iterator<Item = &SizedMessage<M>> + '_ {
         self.host.messages()
     }
 
@@ -459,15 +468,17 @@ impl<M> Gate<M> {
 impl<M> Gate<M> {
     fn tell_slow(
         &mut self,
-        item: Item<M>,
+        item: SizedMessage<M>,
         origin: Origin,
-        post: &mut impl Post<M>,
-    ) -> Result<Told, (Full, Item<M>)> {
-        let Some(current) = self.route.open(self.canary) else { return self.buffer(item, post) };
-        match self.send(current, item, (origin, Fit::Must), post) {
-            Ok(()) => Ok(Told::Sent),
-            Err(NotSent::Full(item)) => self.buffer(item, post),
-            Err(NotSent::Gone(item)) => {
+        post: &mut impl GateEffects<M>,
+    ) -> Result<SendOutcome, (Full, SizedMessage<M>)> {
+        let Some(current) = self.route.open(self.fault_injection) else {
+            return self.buffer(item, post);
+        };
+        match self.send(current, item, (origin, MailboxLimitCheck::Must), post) {
+            Ok(()) => Ok(SendOutcome::Sent),
+            Err(LaneSendError::Full(item)) => self.buffer(item, post),
+            Err(LaneSendError::Gone(item)) => {
                 self.lane_ended(current);
                 self.buffer(item, post)
             }
@@ -476,25 +487,29 @@ impl<M> Gate<M> {
 
     /// Recomputes the fast path.
     fn update_fast_path(&mut self) {
-        self.fast_path = match self.route.open(Canary::none()) {
+        self.fast_path = match self.route.open(GateFaultInjection::none()) {
             Some(_) if self.stays_here() => FastPath::Here,
             Some(current) if current.home != self.me => FastPath::Lane(current),
             _ => FastPath::None,
         };
     }
 
-    fn buffer(&mut self, item: Item<M>, post: &mut impl Post<M>) -> Result<Told, (Full, Item<M>)> {
-        let first = self.route.waiting() == 0 && self.route.mode == Mode::Parked;
+    fn buffer(
+        &mut self,
+        item: SizedMessage<M>,
+        post: &mut impl GateEffects<M>,
+    ) -> Result<SendOutcome, (Full, SizedMessage<M>)> {
+        let first = self.route.waiting() == 0 && self.route.mode == RouteState::Parked;
         match post.reserve(item.bytes, self.route.counted()) {
             Ok(()) => self.route.push(item),
             Err(full) => return Err((full, item)),
         }
-        Ok(if first { Told::FirstWithoutHome } else { Told::Buffered })
+        Ok(if first { SendOutcome::FirstWithoutHome } else { SendOutcome::Buffered })
     }
 
     /// Sends all messages that can be sent. Every operation that changes the gate ends with this
     /// call.
-    fn flush(&mut self, post: &mut impl Post<M>) {
+    fn flush(&mut self, post: &mut impl GateEffects<M>) {
         self.send_waiting(usize::MAX, post);
         self.update_fast_path();
     }
@@ -502,7 +517,7 @@ impl<M> Gate<M> {
     /// Sends waiting messages from the head of the buffer, in order, as far as the lane has room
     /// and up to about `most` bytes (docs/protocol/message-order.md#flush-from-the-head). The lane
     /// may change meanwhile. Returns whether more wait and the lane has not refused one.
-    fn send_waiting(&mut self, most: usize, post: &mut impl Post<M>) -> bool {
+    fn send_waiting(&mut self, most: usize, post: &mut impl GateEffects<M>) -> bool {
         let mut sent = 0_usize;
         while sent < most
             && let Some((current, waiting, fit)) = self.route.next()
@@ -515,36 +530,36 @@ impl<M> Gate<M> {
                     post.release(bytes);
                 }
                 Ok(()) => {}
-                Err(NotSent::Full(item)) => {
+                Err(LaneSendError::Full(item)) => {
                     self.route.put_back(put_back(item), fit);
                     return false;
                 }
-                Err(NotSent::Gone(item)) => {
+                Err(LaneSendError::Gone(item)) => {
                     self.route.put_back(put_back(item), fit);
                     self.lane_ended(current);
                 }
             }
             sent = sent.saturating_add(bytes.max(1));
         }
-        matches!(self.route.mode, Mode::Open(_)) && self.route.buffered() > 0
+        matches!(self.route.mode, RouteState::Open(_)) && self.route.buffered() > 0
     }
 
     fn send(
         &mut self,
         current: Current,
-        item: Item<M>,
-        (origin, fit): (Origin, Fit),
-        post: &mut impl Post<M>,
-    ) -> Result<(), NotSent<M>> {
+        item: SizedMessage<M>,
+        (origin, fit): (Origin, MailboxLimitCheck),
+        post: &mut impl GateEffects<M>,
+    ) -> Result<(), LaneSendError<M>> {
         let Current { generation, home } = current;
         if home != self.me {
             return post.send(home, generation, item, fit);
         }
-        let (canary, me, word) = (self.canary, self.me, (generation, item));
+        let (fault_injection, me, word) = (self.fault_injection, self.me, (generation, item));
         let reserve = |bytes, own| post.reserve_held(me, bytes, own).is_ok();
-        match self.host.arrive(self.me, Lane::Own, word, canary, reserve) {
+        match self.host.arrive(self.me, LaneKind::Own, word, fault_injection, reserve) {
             // Treated as a full lane until the shard's state here changes.
-            Verdict::Refuse(item) => Err(NotSent::Full(item)),
+            GateVerdict::Refuse(item) => Err(LaneSendError::Full(item)),
             verdict => {
                 self.carry_out(self.me, verdict, origin, post);
                 Ok(())
@@ -553,7 +568,7 @@ impl<M> Gate<M> {
     }
 
     /// Releases the room of messages that were held and no longer are.
-    fn release_held(&mut self, post: &mut impl Post<M>) {
+    fn release_held(&mut self, post: &mut impl GateEffects<M>) {
         for (lane, what) in self.host.take_left() {
             post.release_held(lane, what);
         }
@@ -562,17 +577,17 @@ impl<M> Gate<M> {
     fn carry_out(
         &mut self,
         from: RegionId,
-        verdict: Verdict<M>,
+        verdict: GateVerdict<M>,
         origin: Origin,
-        post: &mut impl Post<M>,
+        post: &mut impl GateEffects<M>,
     ) {
-        let Standing { newest, home, .. } = self.host.standing;
+        let HostState { newest, home, .. } = self.host.standing;
         match verdict {
-            Verdict::Hold => {}
-            Verdict::Accept(item) => post.accept(from, item, origin),
-            Verdict::Refuse(item) => post.refuse(from, item),
-            Verdict::Bounce { stamp, item } => {
-                let newest = Decision { generation: newest, home };
+            GateVerdict::Hold => {}
+            GateVerdict::Accept(item) => post.accept(from, item, origin),
+            GateVerdict::Refuse(item) => post.refuse(from, item),
+            GateVerdict::Bounce { stamp, item } => {
+                let newest = HomeDecision { generation: newest, home };
                 let back = Bounce { stamp, item, newest };
                 if from != self.me {
                     post.bounce(from, back);
@@ -582,37 +597,37 @@ impl<M> Gate<M> {
                     post.ignore(from, back.item);
                 }
             }
-            Verdict::Echo { stamp } if from == self.me => self.echo_came(from, stamp),
-            Verdict::Echo { stamp } => post.echo(from, stamp),
+            GateVerdict::Echo { stamp } if from == self.me => self.echo_came(from, stamp),
+            GateVerdict::Echo { stamp } => post.echo(from, stamp),
         }
     }
 
     /// One barrier at a time (docs/protocol/message-order.md#one-barrier-at-a-time): a newer
     /// decision changes the lane only if no change is under way, because one barrier covers
     /// everything on the lane.
-    fn learnt(&mut self, decision: Decision, post: &mut impl Post<M>) {
+    fn learnt(&mut self, decision: HomeDecision, post: &mut impl GateEffects<M>) {
         if !self.route.learn(decision) {
             return;
         }
         match self.route.mode {
-            Mode::Parked => self.route.complete(self.canary),
-            Mode::Open(_) if self.stays_here() => {}
-            Mode::Open(current) => self.change(current, post),
-            Mode::Wait(current) if self.canary.has(Bug::BarrierReplaced) => {
+            RouteState::Parked => self.route.complete(self.fault_injection),
+            RouteState::Open(_) if self.stays_here() => {}
+            RouteState::Open(current) => self.change(current, post),
+            RouteState::Wait(current) if self.fault_injection.has(GateFault::BarrierReplaced) => {
                 let home = decision.home.unwrap_or(current.home);
                 self.change(Current { generation: decision.generation, home }, post);
             }
-            Mode::Wait(_) => {}
+            RouteState::Wait(_) => {}
         }
     }
 
     /// A bounce returns the message and teaches
     /// (docs/protocol/message-order.md#a-bounce-returns-the-message-and-teaches): it proves that
     /// this lane is no longer the right one.
-    fn came_back(&mut self, back: Bounce<M>, post: &mut impl Post<M>) {
+    fn came_back(&mut self, back: Bounce<M>, post: &mut impl GateEffects<M>) {
         self.route.returned(back.item);
         self.learnt(back.newest, post);
-        if let Mode::Open(current) = self.route.mode
+        if let RouteState::Open(current) = self.route.mode
             && current.generation == back.stamp
         {
             self.change(current, post);
@@ -621,10 +636,10 @@ impl<M> Gate<M> {
 
     /// Leaves the lane: sends a barrier and waits until everything on the lane was accepted or came
     /// back.
-    fn change(&mut self, current: Current, post: &mut impl Post<M>) {
-        self.route.mode = Mode::Wait(current);
-        if self.canary.has(Bug::FlushWithoutEcho) {
-            return self.route.complete(self.canary);
+    fn change(&mut self, current: Current, post: &mut impl GateEffects<M>) {
+        self.route.mode = RouteState::Wait(current);
+        if self.fault_injection.has(GateFault::FlushWithoutEcho) {
+            return self.route.complete(self.fault_injection);
         }
         if current.home != self.me {
             if post.barrier(current.home, current.generation).is_err() {
@@ -632,7 +647,7 @@ impl<M> Gate<M> {
             }
             return;
         }
-        let verdict = self.host.barrier(self.me, current.generation, self.canary);
+        let verdict = self.host.barrier(self.me, current.generation, self.fault_injection);
         self.carry_out(self.me, verdict, Origin::Anybody, post);
     }
 
@@ -640,18 +655,18 @@ impl<M> Gate<M> {
     /// no echo will come.
     fn lane_ended(&mut self, current: Current) {
         if self.route.known.generation > current.generation {
-            self.route.complete(self.canary);
+            self.route.complete(self.fault_injection);
         } else {
-            self.route.mode = Mode::Parked;
+            self.route.mode = RouteState::Parked;
         }
     }
 
     /// Echo completes the change (docs/protocol/message-order.md#echo-completes-the-change):
     /// everything before the barrier was accepted or returned.
     fn echo_came(&mut self, from: RegionId, stamp: Generation) {
-        let waits = matches!(self.route.mode, Mode::Wait(_));
+        let waits = matches!(self.route.mode, RouteState::Wait(_));
         if waits && self.is_current(from, stamp) {
-            self.route.complete(self.canary);
+            self.route.complete(self.fault_injection);
         }
     }
 
@@ -666,7 +681,10 @@ impl<M> Gate<M> {
     /// decision in use. Then a newer announcement is only remembered
     /// (docs/protocol/message-order.md#the-own-region-keeps-its-gate).
     fn stays_here(&self) -> bool {
-        let (Run::Hosting(at) | Run::Draining(at)) = self.host.standing.run else { return false };
+        let (HostingPhase::Hosting(at) | HostingPhase::Draining(at)) = self.host.standing.run
+        else {
+            return false;
+        };
         self.is_current(self.me, at)
     }
 }
@@ -675,8 +693,8 @@ impl<M> Gate<M> {
 impl<M> Gate<M> {
     /// Returns the same gate with an injected fault.
     #[must_use]
-    pub const fn with_canary(mut self, canary: Canary) -> Self {
-        self.canary = canary;
+    pub const fn with_canary(mut self, fault_injection: GateFaultInjection) -> Self {
+        self.fault_injection = fault_injection;
         self
     }
 }

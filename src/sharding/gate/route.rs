@@ -6,12 +6,12 @@
 use std::collections::VecDeque;
 
 use super::budget::Waits;
-use super::bug::{Bug, Canary};
+use super::fault_injection::{GateFault, GateFaultInjection};
 use crate::sharding::ids::{Generation, RegionId};
 
 /// A message with its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Item<M> {
+pub struct SizedMessage<M> {
     /// The message itself, opaque to the gate.
     pub message: M,
     /// Bytes that it counts against limits.
@@ -21,7 +21,7 @@ pub struct Item<M> {
 /// A message that waits in the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct QueuedItem<M> {
-    pub(super) item: Item<M>,
+    pub(super) item: SizedMessage<M>,
     /// Whether it counts against the buffer's limit. A returned message does not, because a planned
     /// move loses no message.
     pub(super) counts: bool,
@@ -29,7 +29,7 @@ pub(super) struct QueuedItem<M> {
 
 /// Whether an accepted message must fit into its mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fit {
+pub enum MailboxLimitCheck {
     /// Must fit: the message came directly.
     Must,
     /// Exempt from the limit, because a planned move loses no message: it waited for a home, was
@@ -39,7 +39,7 @@ pub enum Fit {
 
 /// A decision of the coordinator about the home of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Decision {
+pub struct HomeDecision {
     /// Generation of the decision, which orders decisions.
     pub generation: Generation,
     /// The new home; `None`: the shard has none.
@@ -54,7 +54,7 @@ pub(super) struct Current {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) enum Mode {
+pub(super) enum RouteState {
     /// No lane is in use; messages are buffered.
     #[default]
     Parked,
@@ -64,7 +64,7 @@ pub(super) enum Mode {
     Wait(Current),
 }
 
-impl Mode {
+impl RouteState {
     pub(super) const fn current(self) -> Option<Current> {
         match self {
             Self::Parked => None,
@@ -76,20 +76,20 @@ impl Mode {
 /// State of the sending half.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Route<M> {
-    pub(super) known: Decision,
-    pub(super) mode: Mode,
+    pub(super) known: HomeDecision,
+    pub(super) mode: RouteState,
     returned: VecDeque<QueuedItem<M>>, // ≤ messages on one lane
-    buffer: VecDeque<QueuedItem<M>>,   // ≤ the limit of `Post::reserve`, plus returned messages
-    exempt: usize,                     // number of messages at the front that do not need to fit
-    counted: Waits,                    // messages that count against the limit
+    buffer: VecDeque<QueuedItem<M>>, // ≤ the limit of `GateEffects::reserve`, plus returned messages
+    exempt: usize,                   // number of messages at the front that do not need to fit
+    counted: Waits,                  // messages that count against the limit
 }
 
 impl<M> Route<M> {
     pub(super) const fn new() -> Self {
-        let known = Decision { generation: Generation::NEVER, home: None };
+        let known = HomeDecision { generation: Generation::NEVER, home: None };
         Self {
             known,
-            mode: Mode::Parked,
+            mode: RouteState::Parked,
             returned: VecDeque::new(),
             buffer: VecDeque::new(),
             exempt: 0,
@@ -109,9 +109,11 @@ impl<M> Route<M> {
 
     /// Returns the lane on which a message may be sent at once, because no other one waits before
     /// it (docs/protocol/message-order.md#a-tell-never-overtakes).
-    pub(super) fn open(&self, canary: Canary) -> Option<Current> {
+    pub(super) fn open(&self, fault_injection: GateFaultInjection) -> Option<Current> {
         match self.mode {
-            Mode::Open(current) if self.buffer.is_empty() || canary.has(Bug::TellPastFlush) => {
+            RouteState::Open(current)
+                if self.buffer.is_empty() || fault_injection.has(GateFault::TellPastFlush) =>
+            {
                 Some(current)
             }
             _ => None,
@@ -123,17 +125,17 @@ impl<M> Route<M> {
         self.counted
     }
 
-    pub(super) fn push(&mut self, item: Item<M>) {
+    pub(super) fn push(&mut self, item: SizedMessage<M>) {
         self.counted.messages += 1;
         self.counted.bytes += item.bytes;
         self.buffer.push_back(QueuedItem { item, counts: true });
     }
 
     /// Takes the next message to send, with its lane, if a lane is open.
-    pub(super) fn next(&mut self) -> Option<(Current, QueuedItem<M>, Fit)> {
-        let Mode::Open(current) = self.mode else { return None };
+    pub(super) fn next(&mut self) -> Option<(Current, QueuedItem<M>, MailboxLimitCheck)> {
+        let RouteState::Open(current) = self.mode else { return None };
         let waiting = self.buffer.pop_front()?;
-        let fit = if self.exempt > 0 { Fit::Exempt } else { Fit::Must };
+        let fit = if self.exempt > 0 { MailboxLimitCheck::Exempt } else { MailboxLimitCheck::Must };
         self.exempt = self.exempt.saturating_sub(1);
         Some((current, waiting, fit))
     }
@@ -145,13 +147,13 @@ impl<M> Route<M> {
     }
 
     /// Puts a message back to the front because the lane had no room.
-    pub(super) fn put_back(&mut self, waiting: QueuedItem<M>, fit: Fit) {
+    pub(super) fn put_back(&mut self, waiting: QueuedItem<M>, fit: MailboxLimitCheck) {
         self.buffer.push_front(waiting);
-        self.exempt += usize::from(fit == Fit::Exempt);
+        self.exempt += usize::from(fit == MailboxLimitCheck::Exempt);
     }
 
     /// Removes all waiting messages; the flag tells whether one counted against the limit.
-    pub(super) fn empty(&mut self) -> impl Iterator<Item = (Item<M>, bool)> {
+    pub(super) fn empty(&mut self) -> impl Iterator<Item = (SizedMessage<M>, bool)> {
         (self.counted, self.exempt) = (Waits { messages: 0, bytes: 0 }, 0);
         let returned = std::mem::take(&mut self.returned);
         let all = returned.into_iter().chain(std::mem::take(&mut self.buffer));
@@ -159,13 +161,13 @@ impl<M> Route<M> {
     }
 
     /// Records a message that came back from the lane.
-    pub(super) fn returned(&mut self, item: Item<M>) {
+    pub(super) fn returned(&mut self, item: SizedMessage<M>) {
         self.returned.push_back(QueuedItem { item, counts: false });
     }
 
     /// Takes in a decision. Returns whether it is newer than the known one; older ones are ignored
     /// (docs/protocol/message-order.md#one-barrier-at-a-time).
-    pub(super) fn learn(&mut self, decision: Decision) -> bool {
+    pub(super) fn learn(&mut self, decision: HomeDecision) -> bool {
         let news = decision.generation > self.known.generation;
         if news {
             self.known = decision;
@@ -176,15 +178,15 @@ impl<M> Route<M> {
     /// Changes to the newest decision: returned messages are sent first, then buffered ones,
     /// because the returned ones are older
     /// (docs/protocol/message-order.md#returned-before-buffered).
-    pub(super) fn complete(&mut self, canary: Canary) {
+    pub(super) fn complete(&mut self, fault_injection: GateFaultInjection) {
         self.mode = match self.known.home {
-            Some(home) => Mode::Open(Current { generation: self.known.generation, home }),
-            None => Mode::Parked,
+            Some(home) => RouteState::Open(Current { generation: self.known.generation, home }),
+            None => RouteState::Parked,
         };
-        if canary.has(Bug::ReturnedAtBack) {
+        if fault_injection.has(GateFault::ReturnedAtBack) {
             self.buffer.append(&mut self.returned);
         }
-        if canary.has(Bug::ReturnedReversed) {
+        if fault_injection.has(GateFault::ReturnedReversed) {
             self.returned.make_contiguous().reverse();
         }
         while let Some(waiting) = self.returned.pop_back() {

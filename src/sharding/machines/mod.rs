@@ -6,11 +6,11 @@
 //! coordinator needs the consent of all others. The machine does no I/O, reads no clock, and
 //! handles no message of an entity.
 
-mod allocating;
+mod allocations;
+mod cluster_query;
+mod eligibility;
 mod one_type;
 mod port;
-mod standing;
-mod survey;
 #[cfg(test)]
 mod tests;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,26 +21,28 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
-use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
+use ostraca_ddata::replicator::request::{ReplicatorReply, RequestError, SubscriptionNotice};
 use ostraca_ddata::types::Term;
 
+use self::cluster_query::OpenClusterQuery;
+pub use self::cluster_query::{
+    ClusterQuery, ClusterQueryMessage, ClusterQueryResult, ClusterShardingStats, Counting,
+};
 pub use self::one_type::TypeMachines;
 use self::one_type::{SharedContext, TypeSpec};
-pub use self::port::{Hosts, Input, Output, Word};
-use self::survey::Survey;
-pub use self::survey::{ClusterShardingStats, Counting, Found, Question, SurveyMessage};
-use super::allocation::Advice;
-use super::config::Sharding as Settings;
+pub use self::port::{Hosts, MachineMessage, ShardingInput, ShardingOutput};
+use super::allocation::StrategyAnswer;
+use super::config::ShardingConfig as Settings;
 use super::ids::{EntityType, RegionId};
-use super::region::{Cut, RegionInput};
+use super::region::{PayloadPartSizes, RegionInput};
 use super::store::HomesKey;
 use super::wire::{ShardingMessage, ToCoordinator, ToRegion};
 use crate::cluster::events::ClusterState;
-use crate::cluster::lease::{Departure, Departures};
+use crate::cluster::lease::{DepartedMembers, Departure};
 use crate::cluster::member::{ENTITY_TYPES_MAX, Status};
 use crate::cluster::singleton::SingletonMessage;
 
-type Out = Outbox<Output>;
+type ShardingOutbox = Outbox<ShardingOutput>;
 
 /// Maximum number of concurrent surveys. Further ones end at once, with every region unanswered.
 pub const SURVEYS_MAX: usize = 1_024;
@@ -52,10 +54,10 @@ pub struct Machines {
     with: SharedContext,
     // the newest installed one; nodes that it removed may not be over yet
     newest: Option<Arc<Epoch>>,
-    departures: Departures,
+    departures: DepartedMembers,
     // when the next departed node counts as over
     over_at: Option<Instant>,
-    surveys: BTreeMap<u64, Survey>, // ≤ SURVEYS_MAX
+    cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ SURVEYS_MAX
     draining: bool,
     leaving: bool,
     left: bool,
@@ -69,7 +71,7 @@ impl Machines {
     pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
         let with = SharedContext {
             me,
-            cut: Cut::default(),
+            cut: PayloadPartSizes::default(),
             state: Arc::default(),
             epoch: None,
             leased: false,
@@ -82,9 +84,9 @@ impl Machines {
             types: BTreeMap::new(),
             with,
             newest: None,
-            departures: Departures::new(removal_margin),
+            departures: DepartedMembers::new(removal_margin),
             over_at: None,
-            surveys: BTreeMap::new(),
+            cluster_queries: BTreeMap::new(),
             draining: false,
             leaving: false,
             left: false,
@@ -94,7 +96,7 @@ impl Machines {
 
     /// Sets how payloads are cut, as the lanes require.
     #[must_use]
-    pub fn cutting(mut self, cut: Cut) -> Self {
+    pub fn cutting(mut self, cut: PayloadPartSizes) -> Self {
         self.with.cut = cut;
         self
     }
@@ -113,8 +115,9 @@ impl Machines {
     /// Regions that host a type, according to the members. Proxies are not listed.
     pub fn regions(&self, entity_type: &EntityType) -> impl Iterator<Item = RegionId> {
         let members = self.with.state.members.iter();
-        let hosting =
-            members.filter(|(_, member)| standing::offers(member, entity_type)).map(|(id, _)| *id);
+        let hosting = members
+            .filter(|(_, member)| eligibility::offers(member, entity_type))
+            .map(|(id, _)| *id);
         hosting.map(RegionId::new)
     }
 
@@ -127,7 +130,13 @@ impl Machines {
     /// Makes sure that the machines of a type exist. Returns `false` if there are too many types.
     /// Types that the program starts and types that only peers ask about are counted apart, so that
     /// peers cannot use up the program's share.
-    fn entry(&mut self, now: Now, entity_type: &EntityType, starts: bool, out: &mut Out) -> bool {
+    fn entry(
+        &mut self,
+        now: Now,
+        entity_type: &EntityType,
+        starts: bool,
+        out: &mut ShardingOutbox,
+    ) -> bool {
         let is_like = |of: &TypeMachines| of.hosts().is_some() == starts;
         let is_new = !self.types.contains_key(entity_type);
         let starts_now = starts && self.types.get(entity_type).is_some_and(|of| !is_like(of));
@@ -151,7 +160,7 @@ impl Machines {
         entity_type: &EntityType,
         settings: Settings,
         spec: TypeSpec,
-        out: &mut Out,
+        out: &mut ShardingOutbox,
     ) {
         if !self.entry(now, entity_type, true, out) {
             return;
@@ -166,11 +175,11 @@ impl Machines {
     }
 
     /// Tells membership which types this node hosts.
-    fn announce(&self, out: &mut Out) {
+    fn announce(&self, out: &mut ShardingOutbox) {
         let hosting = self.types.iter().filter(|(_, of)| of.offers_shards());
         let entity_types: BTreeSet<String> =
             hosting.map(|(name, _)| name.as_str().to_owned()).collect();
-        out.push(Output::Host { entity_types, draining: self.draining });
+        out.push(ShardingOutput::Host { entity_types, draining: self.draining });
     }
 
     fn message(
@@ -178,19 +187,22 @@ impl Machines {
         now: Now,
         from: ReplicaId,
         entity_type: &EntityType,
-        word: Word,
-        out: &mut Out,
+        word: MachineMessage,
+        out: &mut ShardingOutbox,
     ) {
-        if let Word::Survey(
-            answer @ (SurveyMessage::Told { number, .. }
-            | SurveyMessage::Because { number, .. }
-            | SurveyMessage::Lives { number, .. }),
+        if let MachineMessage::Survey(
+            answer @ (ClusterQueryMessage::Told { number, .. }
+            | ClusterQueryMessage::Because { number, .. }
+            | ClusterQueryMessage::Lives { number, .. }),
         ) = word
         {
             return self.told(now, from, number, answer, out);
         }
-        if let Word::Sharding(ShardingMessage::Region(ToRegion::Recount { term, origin, .. })) =
-            word
+        if let MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Recount {
+            term,
+            origin,
+            ..
+        })) = word
             && self.of(entity_type).is_none_or(|of_type| of_type.region().is_none())
         {
             return self.has_nothing(from, entity_type, (term, origin), out);
@@ -198,9 +210,9 @@ impl Machines {
         // Of a type that was not started here, this node can only give the right to run its
         // coordinator.
         let is_known = self.types.contains_key(entity_type);
-        let asks = matches!(word, Word::Singleton(SingletonMessage::HandOverToMe { .. }));
+        let asks = matches!(word, MachineMessage::Singleton(SingletonMessage::HandOverToMe { .. }));
         if !is_known && !asks {
-            self.refused += u64::from(!matches!(word, Word::Singleton(_)));
+            self.refused += u64::from(!matches!(word, MachineMessage::Singleton(_)));
             return;
         }
         if !self.entry(now, entity_type, false, out) {
@@ -217,42 +229,42 @@ impl Machines {
         to: ReplicaId,
         entity_type: &EntityType,
         (term, origin): (Term, EpochId),
-        out: &mut Out,
+        out: &mut ShardingOutbox,
     ) {
         let epoch = self.with.epoch.as_ref().filter(|epoch| epoch.is_member(to));
         if epoch.is_some_and(|epoch| epoch.origin() == Some(origin)) {
             let (hosted, told, highest) = Default::default();
             let message = ToCoordinator::Counted { term, hosted, told, highest };
-            let word = Word::Sharding(ShardingMessage::Coordinator(message));
-            out.push(Output::Send { to, entity_type: entity_type.clone(), word });
+            let word = MachineMessage::Sharding(ShardingMessage::Coordinator(message));
+            out.push(ShardingOutput::Send { to, entity_type: entity_type.clone(), word });
         }
     }
 
-    fn survey(
+    fn cluster_query(
         &mut self,
         now: Now,
         id: u64,
-        (entity_type, question): (EntityType, Question),
+        (entity_type, question): (EntityType, ClusterQuery),
         within: Duration,
-        out: &mut Out,
+        out: &mut ShardingOutbox,
     ) {
         let asked = self.asked(&entity_type, &question);
-        let survey = Survey::new(now.mono, entity_type, question, within, asked);
-        if self.surveys.len() >= SURVEYS_MAX {
-            return out.push(Output::Surveyed { id, found: survey.end() });
+        let cluster_query = OpenClusterQuery::new(now.mono, entity_type, question, within, asked);
+        if self.cluster_queries.len() >= SURVEYS_MAX {
+            return out.push(ShardingOutput::Surveyed { id, found: cluster_query.end() });
         }
-        self.surveys.insert(id, survey);
+        self.cluster_queries.insert(id, cluster_query);
         self.collect(now, out);
     }
 
     /// The nodes that a question concerns. The coordinator's node and this node are asked for
     /// decisions even if they no longer offer to host.
-    fn asked(&self, entity_type: &EntityType, question: &Question) -> BTreeSet<RegionId> {
+    fn asked(&self, entity_type: &EntityType, question: &ClusterQuery) -> BTreeSet<RegionId> {
         let mut asked: BTreeSet<RegionId> = match question {
-            Question::Exists { at, .. } => return BTreeSet::from([*at]),
-            Question::Count | Question::Why(_) => self.regions(entity_type).collect(),
+            ClusterQuery::Exists { at, .. } => return BTreeSet::from([*at]),
+            ClusterQuery::Count | ClusterQuery::Why(_) => self.regions(entity_type).collect(),
         };
-        if matches!(question, Question::Why(_)) {
+        if matches!(question, ClusterQuery::Why(_)) {
             let coordinator = self.of(entity_type).and_then(TypeMachines::coordinator_at);
             asked.extend(coordinator.map(RegionId::new));
             asked.insert(RegionId::new(self.with.me));
@@ -265,50 +277,65 @@ impl Machines {
         now: Now,
         from: ReplicaId,
         number: u64,
-        answer: SurveyMessage,
-        out: &mut Out,
+        answer: ClusterQueryMessage,
+        out: &mut ShardingOutbox,
     ) {
-        if let Some(survey) = self.surveys.get_mut(&number) {
-            survey.told(from, answer);
+        if let Some(cluster_query) = self.cluster_queries.get_mut(&number) {
+            cluster_query.told(from, answer);
             self.collect(now, out);
         }
     }
 
     /// Sends the requests of surveys that are due, and ends the surveys that are complete or timed
     /// out.
-    fn collect(&mut self, now: Now, out: &mut Out) {
-        for (number, survey) in &mut self.surveys {
-            for region in survey.take_due(now.mono) {
-                let (to, question) = (region.replica(), survey.question.word(*number));
-                let own = self.types.get(&survey.entity_type).filter(|_| to == self.with.me);
+    fn collect(&mut self, now: Now, out: &mut ShardingOutbox) {
+        for (number, cluster_query) in &mut self.cluster_queries {
+            for region in cluster_query.take_due(now.mono) {
+                let (to, question) = (region.replica(), cluster_query.question.word(*number));
+                let own = self.types.get(&cluster_query.entity_type).filter(|_| to == self.with.me);
                 match own.map(|of_type| of_type.asked(to, to, question.clone(), out)) {
-                    Some(answer) => answer.into_iter().for_each(|own| survey.told(to, own)),
+                    Some(answer) => answer.into_iter().for_each(|own| cluster_query.told(to, own)),
                     None if to == self.with.me => {} // the type is not started here
                     None => {
                         let (entity_type, word) =
-                            (survey.entity_type.clone(), Word::Survey(question));
-                        out.push(Output::Send { to, entity_type, word });
+                            (cluster_query.entity_type.clone(), MachineMessage::Survey(question));
+                        out.push(ShardingOutput::Send { to, entity_type, word });
                     }
                 }
             }
         }
         let members = &self.with.state.members;
         let is_gone = |region: &RegionId| !members.contains_key(&region.replica());
-        let over = self.surveys.iter().filter(|(_, survey)| survey.is_over(now.mono, is_gone));
+        let over = self
+            .cluster_queries
+            .iter()
+            .filter(|(_, cluster_query)| cluster_query.is_over(now.mono, is_gone));
         for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
-            if let Some(found) = self.surveys.remove(&id).map(Survey::end) {
-                out.push(Output::Surveyed { id, found });
+            if let Some(found) = self.cluster_queries.remove(&id).map(OpenClusterQuery::end) {
+                out.push(ShardingOutput::Surveyed { id, found });
             }
         }
     }
 
-    fn fact(&mut self, now: Now, entity_type: &EntityType, fact: RegionInput, out: &mut Out) {
+    fn fact(
+        &mut self,
+        now: Now,
+        entity_type: &EntityType,
+        fact: RegionInput,
+        out: &mut ShardingOutbox,
+    ) {
         if let Some(of_type) = self.types.get_mut(entity_type) {
             of_type.fact(now, fact, &mut self.with, out);
         }
     }
 
-    fn answered(&mut self, now: Now, id: u64, reply: Result<Reply, RequestError>, out: &mut Out) {
+    fn answered(
+        &mut self,
+        now: Now,
+        id: u64,
+        reply: Result<ReplicatorReply, RequestError>,
+        out: &mut ShardingOutbox,
+    ) {
         if let Some(of_type) = self.types.values_mut().find(|of_type| of_type.awaits(id)) {
             let answer = |key: &HomesKey| key.answer(reply);
             of_type.answered(now, id, answer, &mut self.with, out);
@@ -317,7 +344,7 @@ impl Machines {
         }
     }
 
-    fn noticed(&mut self, now: Now, id: u64, notice: &Notice) {
+    fn noticed(&mut self, now: Now, id: u64, notice: &SubscriptionNotice) {
         if let Some(of_type) = self.types.values_mut().find(|of_type| of_type.watches(id)) {
             of_type.noticed(now, notice);
         }
@@ -328,8 +355,8 @@ impl Machines {
         now: Now,
         entity_type: &EntityType,
         number: u64,
-        advice: Result<Advice, Arc<str>>,
-        out: &mut Out,
+        advice: Result<StrategyAnswer, Arc<str>>,
+        out: &mut ShardingOutbox,
     ) {
         if let Some(of_type) = self.types.get_mut(entity_type) {
             of_type.advised(now, number, advice, &mut self.with, out);
@@ -338,15 +365,15 @@ impl Machines {
 
     fn each(
         &mut self,
-        out: &mut Out,
-        mut tell: impl FnMut(&mut TypeMachines, &mut SharedContext, &mut Out),
+        out: &mut ShardingOutbox,
+        mut tell: impl FnMut(&mut TypeMachines, &mut SharedContext, &mut ShardingOutbox),
     ) {
         for of_type in self.types.values_mut() {
             tell(of_type, &mut self.with, out);
         }
     }
 
-    fn state(&mut self, now: Now, state: Arc<ClusterState>, out: &mut Out) {
+    fn state(&mut self, now: Now, state: Arc<ClusterState>, out: &mut ShardingOutbox) {
         if !Arc::ptr_eq(&self.with.state, &state) {
             let prepared = self.with.state.preparing_for_shutdown;
             self.with.state = state;
@@ -359,7 +386,7 @@ impl Machines {
 
     /// Handles an installed configuration. It takes effect once all members that it removed are
     /// over; with leases that is at once.
-    fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, out: &mut Out) {
+    fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, out: &mut ShardingOutbox) {
         let me = self.with.me;
         if self.newest.as_ref().is_some_and(|newest| newest.id() >= epoch.id()) {
             return;
@@ -382,7 +409,7 @@ impl Machines {
         self.count(now, out);
     }
 
-    fn count(&mut self, now: Now, out: &mut Out) {
+    fn count(&mut self, now: Now, out: &mut ShardingOutbox) {
         let is_told = self.with.epoch.as_ref().map(|epoch| epoch.id());
         let Some(newest) = self.newest.clone() else { return };
         self.over_at = self.departures.next_deadline(now);
@@ -399,11 +426,11 @@ impl Machines {
             of_type.members(now, with, out);
         });
         if !gone.is_empty() {
-            out.push(Output::Removed(gone));
+            out.push(ShardingOutput::Removed(gone));
         }
     }
 
-    fn lease(&mut self, now: Now, leased: bool, out: &mut Out) {
+    fn lease(&mut self, now: Now, leased: bool, out: &mut ShardingOutbox) {
         let leased = leased && !self.with.out;
         if self.with.leased != leased {
             self.with.leased = leased;
@@ -411,14 +438,14 @@ impl Machines {
         }
     }
 
-    fn out(&mut self, now: Now, out: &mut Out) {
+    fn out(&mut self, now: Now, out: &mut ShardingOutbox) {
         if !self.with.out {
             (self.with.out, self.with.leased) = (true, false);
             self.each(out, |of_type, with, out| of_type.over(now, with, out));
         }
     }
 
-    fn leave(&mut self, now: Now, out: &mut Out) {
+    fn leave(&mut self, now: Now, out: &mut ShardingOutbox) {
         self.leaving = true;
         let fact = self.farewell();
         self.each(out, |of_type, with, out| of_type.fact(now, fact.clone(), with, out));
@@ -430,70 +457,70 @@ impl Machines {
         if stays { RegionInput::Over } else { RegionInput::Leave }
     }
 
-    fn tick(&mut self, now: Now, out: &mut Out) {
+    fn tick(&mut self, now: Now, out: &mut ShardingOutbox) {
         self.count(now, out);
         self.each(out, |of_type, with, out| of_type.tick(now, with, out));
         self.collect(now, out);
     }
 
     /// Work after every input: announcements to membership, and the end of the leave.
-    fn settle(&mut self, out: &mut Out) {
+    fn settle(&mut self, out: &mut ShardingOutbox) {
         if std::mem::take(&mut self.with.announce) {
             self.announce(out);
         }
         if self.leaving && !self.left && self.types.values().all(TypeMachines::has_left) {
             self.left = true;
-            out.push(Output::Left);
+            out.push(ShardingOutput::Left);
         }
     }
 }
 
 impl Machine for Machines {
-    type Input = Input;
-    type Output = Output;
+    type Input = ShardingInput;
+    type Output = ShardingOutput;
 
-    fn handle(&mut self, now: Now, input: Input, out: &mut Out) {
+    fn handle(&mut self, now: Now, input: ShardingInput, out: &mut ShardingOutbox) {
         match input {
-            Input::Tick => self.tick(now, out),
-            Input::Start { entity_type, settings, extractor, strategy, hosts } => {
+            ShardingInput::Tick => self.tick(now, out),
+            ShardingInput::Start { entity_type, settings, extractor, strategy, hosts } => {
                 let spec = TypeSpec { extractor, strategy, hosts };
                 self.start(now, &entity_type, *settings, spec, out);
             }
-            Input::State(state) => self.state(now, state, out),
-            Input::Installed(epoch) => self.installed(now, &epoch, out),
-            Input::LeaseHeld => self.lease(now, true, out),
-            Input::LeaseLost => self.lease(now, false, out),
-            Input::Out => self.out(now, out),
-            Input::Message { from, entity_type, word } => {
+            ShardingInput::State(state) => self.state(now, state, out),
+            ShardingInput::Installed(epoch) => self.installed(now, &epoch, out),
+            ShardingInput::LeaseHeld => self.lease(now, true, out),
+            ShardingInput::LeaseLost => self.lease(now, false, out),
+            ShardingInput::Out => self.out(now, out),
+            ShardingInput::Message { from, entity_type, word } => {
                 self.message(now, from, &entity_type, word, out);
             }
-            Input::Answered { id, reply } => self.answered(now, id, reply, out),
-            Input::Noticed { id, notice } => self.noticed(now, id, &notice),
-            Input::Advised { entity_type, number, advice } => {
+            ShardingInput::Answered { id, reply } => self.answered(now, id, reply, out),
+            ShardingInput::Noticed { id, notice } => self.noticed(now, id, &notice),
+            ShardingInput::Advised { entity_type, number, advice } => {
                 self.advised(now, &entity_type, number, advice, out);
             }
-            Input::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
-            Input::Survey { id, entity_type, question, within } => {
-                self.survey(now, id, (entity_type, question), within, out);
+            ShardingInput::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
+            ShardingInput::Survey { id, entity_type, question, within } => {
+                self.cluster_query(now, id, (entity_type, question), within, out);
             }
-            Input::Drain => {
+            ShardingInput::Drain => {
                 (self.draining, self.with.announce) = (true, true);
             }
-            Input::StopDraining if self.leaving => {} // a leave is final
-            Input::StopDraining => (self.draining, self.with.announce) = (false, true),
-            Input::Rebalance(entity_type) => {
+            ShardingInput::StopDraining if self.leaving => {} // a leave is final
+            ShardingInput::StopDraining => (self.draining, self.with.announce) = (false, true),
+            ShardingInput::Rebalance(entity_type) => {
                 if let Some(of_type) = self.types.get_mut(&entity_type) {
                     of_type.rebalance(now);
                 }
             }
-            Input::Leave => self.leave(now, out),
+            ShardingInput::Leave => self.leave(now, out),
         }
         self.settle(out);
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let types = self.types.values().filter_map(TypeMachines::next_deadline);
-        let surveys = self.surveys.values().map(Survey::next_deadline);
-        types.chain(surveys).chain(self.over_at).min()
+        let cluster_queries = self.cluster_queries.values().map(OpenClusterQuery::next_deadline);
+        types.chain(cluster_queries).chain(self.over_at).min()
     }
 }

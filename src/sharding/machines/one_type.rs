@@ -6,7 +6,7 @@
 //! message come after everything that was said before. Only a starting coordinator gets its first
 //! inputs at once, through a queue of its own.
 
-mod choosing;
+mod strategy_requests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::Epoch;
 
-use super::allocating::Allocating;
-use super::port::{Hosts, Output, Word};
-use super::standing;
-use super::survey::{Counting, SurveyMessage};
-use crate::cluster::bug::Canary as ClusterCanary;
+use super::allocations::Allocating;
+use super::cluster_query::{ClusterQueryMessage, Counting};
+use super::eligibility;
+use super::port::{Hosts, MachineMessage, ShardingOutput};
 use crate::cluster::events::ClusterState;
+use crate::cluster::fault_injection::MembershipFaultInjection as ClusterCanary;
 use crate::cluster::member::Member;
 use crate::cluster::singleton::{
-    Proxy, ProxyInput, ProxyOutput, Running, Singleton, SingletonInput, SingletonMessage,
-    SingletonOutput,
+    Proxy, ProxyInput, ProxyOutput, Singleton, SingletonInput, SingletonMessage, SingletonOutput,
+    SingletonState,
 };
-use crate::sharding::agreed::Agreed;
-use crate::sharding::allocation::pins::AskPins;
-use crate::sharding::bug::Canary;
-use crate::sharding::config::Sharding as Settings;
+use crate::sharding::agreed_settings::AgreedSettings;
+use crate::sharding::allocation::pins::PinsRequest;
+use crate::sharding::config::ShardingConfig as Settings;
 use crate::sharding::coordinator::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
+    Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, CoordinatorPhase,
 };
-use crate::sharding::explain::{self, Topic, Witness};
+use crate::sharding::decision_history::{DecisionStep, SlowDecisions};
+use crate::sharding::explanation::{self, DecisionSource, Topic};
+use crate::sharding::fault_injection::ShardingFaultInjection;
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::installed::Installed;
-use crate::sharding::region::{Cut, Region, RegionConfig, RegionInput, RegionOutput};
-use crate::sharding::remembered::{Slow, Step};
+use crate::sharding::region::{PayloadPartSizes, Region, RegionConfig, RegionInput, RegionOutput};
 use crate::sharding::repeat::Pauses;
-use crate::sharding::store::{Answer, HomesKey};
-use crate::sharding::wire::{NotYet, ShardingMessage, ToRegion};
+use crate::sharding::store::{HomesKey, StoreAnswer};
+use crate::sharding::wire::{RegistrationRefusal, ShardingMessage, ToRegion};
 
 /// Pause between two requests of a singleton, and before a refused coordinator is replaced.
 const RETRY: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ const COMPLAIN: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub(super) struct SharedContext {
     pub(super) me: ReplicaId,
-    pub(super) cut: Cut,
+    pub(super) cut: PayloadPartSizes,
     pub(super) state: Arc<ClusterState>,
     /// The configuration in effect: all members that it removed are over.
     pub(super) epoch: Option<Arc<Epoch>>,
@@ -98,13 +98,13 @@ pub(super) struct TypeSpec {
 #[derive(Clone, Debug)]
 struct StartedType {
     settings: Settings,
-    agreed: Agreed,
+    agreed: AgreedSettings,
     hosts: Hosts,
     /// A coordinator or the stored settings disagree with this node's settings of the type. The
     /// node is then no candidate for the coordinator.
     withdrawn: bool,
     /// The stored settings, if they disagree. Changes at other nodes cannot resolve that.
-    bound: Option<Agreed>,
+    bound: Option<AgreedSettings>,
     complained: Option<Instant>,
     key: HomesKey,
     proxy: Proxy,
@@ -115,7 +115,7 @@ struct StartedType {
     asked: Option<(u64, u64)>, // request to the Replicator: its number here and at the coordinator
     again_at: Option<Instant>, // when a refused coordinator is replaced
     allocating: Allocating,
-    asked_pins: Option<(u64, AskPins)>,
+    asked_pins: Option<(u64, PinsRequest)>,
     watching: Option<u64>,
 }
 
@@ -183,12 +183,12 @@ impl TypeMachines {
         settings: Settings,
         TypeSpec { extractor, strategy, hosts }: TypeSpec,
         with: &mut SharedContext,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         if self.started.is_some() {
             return;
         }
-        let agreed = Agreed::new(&settings, &extractor);
+        let agreed = AgreedSettings::new(&settings, &extractor);
         let allocating = Allocating::new(&settings, strategy);
         let started =
             StartedType::new(&self.entity_type, (settings, agreed), hosts, allocating, with);
@@ -202,10 +202,15 @@ impl TypeMachines {
     }
 
     /// Membership or the configuration in effect has changed.
-    pub(super) fn members(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
+    pub(super) fn members(
+        &mut self,
+        now: Now,
+        with: &mut SharedContext,
+        out: &mut Outbox<ShardingOutput>,
+    ) {
         let Some(epoch) = with.epoch.as_deref() else { return };
         let settings = self.started.as_ref().map(|started| &started.settings);
-        let peers = standing::peers(&with.state, epoch, &self.entity_type, settings);
+        let peers = eligibility::peers(&with.state, epoch, &self.entity_type, settings);
         if with.state.preparing_for_shutdown {
             self.feed(now, LocalInput::Singleton(SingletonInput::Prepare), with, out);
             self.feed(now, LocalInput::Coordinator(CoordinatorInput::Prepare), with, out);
@@ -215,7 +220,7 @@ impl TypeMachines {
         self.tell_of_heirs(now, with, out);
         if let Some(started) = &mut self.started {
             started.allocating.upset(now.mono);
-            let offers = |member: &Member| standing::offers(member, &self.entity_type);
+            let offers = |member: &Member| eligibility::offers(member, &self.entity_type);
             let mut of_others = with.state.members.iter().filter(|(id, _)| **id != with.me);
             // No other node offers the type, so none can disagree. Without a candidate no node
             // would decide.
@@ -228,12 +233,17 @@ impl TypeMachines {
         self.allocate(now, with, out);
     }
 
-    fn tell_of_heirs(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
+    fn tell_of_heirs(
+        &mut self,
+        now: Now,
+        with: &mut SharedContext,
+        out: &mut Outbox<ShardingOutput>,
+    ) {
         let (Some(started), Some(epoch)) = (self.started.as_deref(), with.epoch.as_deref()) else {
             return;
         };
         let settings = &started.settings;
-        let any = standing::has_heirs(with.me, &with.state, epoch, &self.entity_type, settings);
+        let any = eligibility::has_heirs(with.me, &with.state, epoch, &self.entity_type, settings);
         if any != started.region.has_heirs() {
             self.feed(now, LocalInput::Region(RegionInput::Heirs { any }), with, out);
         }
@@ -244,7 +254,7 @@ impl TypeMachines {
         &mut self,
         now: Now,
         with: &mut SharedContext,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let Some(installed) = with.epoch.as_deref().map(Installed::from) else { return };
         let told = CoordinatorInput::Installed(installed.clone());
@@ -255,14 +265,24 @@ impl TypeMachines {
     /// A configuration was forced. The coordinator stops, because an earlier coordinator and a
     /// later one could both decide. The next one begins when the given-up members are over, and
     /// recounts first.
-    pub(super) fn forced(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
+    pub(super) fn forced(
+        &mut self,
+        now: Now,
+        with: &mut SharedContext,
+        out: &mut Outbox<ShardingOutput>,
+    ) {
         self.feed(now, LocalInput::Coordinator(CoordinatorInput::Stop), with, out);
         if let Some(started) = &mut self.started {
             (started.asked, started.again_at) = (None, Some(now.mono + RETRY));
         }
     }
 
-    pub(super) fn leased(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
+    pub(super) fn leased(
+        &mut self,
+        now: Now,
+        with: &mut SharedContext,
+        out: &mut Outbox<ShardingOutput>,
+    ) {
         let held = with.leased;
         let input = if held { SingletonInput::LeaseHeld } else { SingletonInput::LeaseOver };
         self.feed(now, LocalInput::Singleton(input), with, out);
@@ -271,7 +291,12 @@ impl TypeMachines {
     /// The node is out for good. A region that has handed over everything starts nothing either
     /// way. It continues to return messages until its node ends, because some senders may not have
     /// heard of the moves.
-    pub(super) fn over(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
+    pub(super) fn over(
+        &mut self,
+        now: Now,
+        with: &mut SharedContext,
+        out: &mut Outbox<ShardingOutput>,
+    ) {
         self.leased(now, with, out);
         let how = if self.has_left() { RegionInput::Forsaken } else { RegionInput::Over };
         self.feed(now, LocalInput::Region(how), with, out);
@@ -282,7 +307,7 @@ impl TypeMachines {
         now: Now,
         fact: RegionInput,
         with: &mut SharedContext,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         self.feed(now, LocalInput::Region(fact), with, out);
     }
@@ -292,25 +317,30 @@ impl TypeMachines {
         &mut self,
         now: Now,
         from: ReplicaId,
-        word: Word,
+        word: MachineMessage,
         with: &mut SharedContext,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let local = match word {
-            Word::Sharding(ShardingMessage::Region(ToRegion::NotYet(NotYet::Elsewhere))) => {
+            MachineMessage::Sharding(ShardingMessage::Region(ToRegion::NotYet(
+                RegistrationRefusal::Elsewhere,
+            ))) => {
                 self.feed(now, LocalInput::Proxy(ProxyInput::Denied { from }), with, out);
-                heard(from, ShardingMessage::Region(ToRegion::NotYet(NotYet::Elsewhere)))
+                heard(
+                    from,
+                    ShardingMessage::Region(ToRegion::NotYet(RegistrationRefusal::Elsewhere)),
+                )
             }
-            Word::Sharding(message) => heard(from, message),
-            Word::Singleton(message @ (SingletonMessage::Here | SingletonMessage::Gone)) => {
-                LocalInput::Proxy(ProxyInput::Message { from, message })
-            }
-            Word::Singleton(message) => {
+            MachineMessage::Sharding(message) => heard(from, message),
+            MachineMessage::Singleton(
+                message @ (SingletonMessage::Here | SingletonMessage::Gone),
+            ) => LocalInput::Proxy(ProxyInput::Message { from, message }),
+            MachineMessage::Singleton(message) => {
                 LocalInput::Singleton(SingletonInput::Message { from, message })
             }
-            Word::Survey(question) => {
+            MachineMessage::Survey(question) => {
                 if let Some(answer) = self.asked(with.me, from, question, out) {
-                    self.send(from, Word::Survey(answer), out);
+                    self.send(from, MachineMessage::Survey(answer), out);
                 }
                 return;
             }
@@ -323,38 +353,39 @@ impl TypeMachines {
         &self,
         me: ReplicaId,
         from: ReplicaId,
-        question: SurveyMessage,
-        out: &mut Outbox<Output>,
-    ) -> Option<SurveyMessage> {
+        question: ClusterQueryMessage,
+        out: &mut Outbox<ShardingOutput>,
+    ) -> Option<ClusterQueryMessage> {
         let (to, entity_type, region) = (from, self.entity_type.clone(), self.region()?);
         match question {
-            SurveyMessage::Ask { number } => {
+            ClusterQueryMessage::Ask { number } => {
                 let shards = region.hosted().map(|(shard, _)| shard).collect();
                 let messages = Counting::in_messages(shards, region.words_bytes_max());
-                out.push(Output::Count { to, entity_type, number, messages });
+                out.push(ShardingOutput::Count { to, entity_type, number, messages });
                 None
             }
-            SurveyMessage::Exists { number, entity } => {
-                out.push(Output::Exists { to, entity_type, number, entity });
+            ClusterQueryMessage::Exists { number, entity } => {
+                out.push(ShardingOutput::Exists { to, entity_type, number, entity });
                 None
             }
-            SurveyMessage::Why { number, topic } => {
+            ClusterQueryMessage::Why { number, topic } => {
                 let accounts = self.recall(me, topic);
-                Some(SurveyMessage::Because { number, accounts })
+                Some(ClusterQueryMessage::Because { number, accounts })
             }
-            SurveyMessage::Told { .. }
-            | SurveyMessage::Because { .. }
-            | SurveyMessage::Lives { .. } => None, // answers, of no type in particular
+            ClusterQueryMessage::Told { .. }
+            | ClusterQueryMessage::Because { .. }
+            | ClusterQueryMessage::Lives { .. } => None, // answers, of no type in particular
         }
     }
 
     /// Remembered decisions about a topic, of the coordinator and of the region.
-    fn recall(&self, me: ReplicaId, topic: Topic) -> Vec<explain::Account> {
+    fn recall(&self, me: ReplicaId, topic: Topic) -> Vec<explanation::DecisionReport> {
         let Some(StartedType { coordinator, region, .. }) = self.started.as_deref() else {
             return Vec::new();
         };
-        let mut all = explain::accounts(me, Witness::Coordinator, coordinator.remembered(), topic);
-        all.extend(explain::accounts(me, Witness::Region, region.remembered(), topic));
+        let mut all =
+            explanation::accounts(me, DecisionSource::Coordinator, coordinator.remembered(), topic);
+        all.extend(explanation::accounts(me, DecisionSource::Region, region.remembered(), topic));
         all
     }
 
@@ -369,9 +400,9 @@ impl TypeMachines {
         &mut self,
         now: Now,
         id: u64,
-        answer: impl FnOnce(&HomesKey) -> Answer,
+        answer: impl FnOnce(&HomesKey) -> StoreAnswer,
         with: &mut SharedContext,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let Some(started) = &mut self.started else { return };
         let Some((_, own)) = started.asked.take_if(|(asked, _)| *asked == id) else { return };
@@ -380,7 +411,12 @@ impl TypeMachines {
         self.feed(now, LocalInput::Coordinator(input), with, out);
     }
 
-    pub(super) fn tick(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
+    pub(super) fn tick(
+        &mut self,
+        now: Now,
+        with: &mut SharedContext,
+        out: &mut Outbox<ShardingOutput>,
+    ) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if is_due(self.singleton.next_deadline()) {
             self.feed(now, LocalInput::Singleton(SingletonInput::Tick), with, out);
@@ -389,7 +425,7 @@ impl TypeMachines {
         let proxy = is_due(started.proxy.next_deadline());
         let again = started.again_at.take_if(|at| *at <= now.mono).is_some();
         let may_begin = again && started.bound.is_none();
-        if may_begin && self.singleton.running() == Running::Yes {
+        if may_begin && self.singleton.running() == SingletonState::Yes {
             self.coordinate(now, with, out);
         }
         if proxy {
@@ -442,7 +478,7 @@ impl TypeMachines {
         now: Now,
         first: LocalInput,
         with: &mut SharedContext,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let mut queue = VecDeque::from([first]);
         while let Some(local) = queue.pop_front() {
@@ -455,8 +491,8 @@ impl TypeMachines {
         }
     }
 
-    fn send(&self, to: ReplicaId, word: Word, out: &mut Outbox<Output>) {
-        out.push(Output::Send { to, entity_type: self.entity_type.clone(), word });
+    fn send(&self, to: ReplicaId, word: MachineMessage, out: &mut Outbox<ShardingOutput>) {
+        out.push(ShardingOutput::Send { to, entity_type: self.entity_type.clone(), word });
     }
 
     fn sing(
@@ -465,7 +501,7 @@ impl TypeMachines {
         input: SingletonInput,
         with: &mut SharedContext,
         queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let mut orders = Outbox::new();
         self.singleton.handle(now, input, &mut orders);
@@ -474,7 +510,7 @@ impl TypeMachines {
         for order in orders.drain() {
             match order {
                 SingletonOutput::Send { to, message } => {
-                    self.send(to, Word::Singleton(message), out);
+                    self.send(to, MachineMessage::Singleton(message), out);
                 }
                 SingletonOutput::Start if self.started.is_some() => {
                     queue.push_back(own(SingletonMessage::Here));
@@ -494,18 +530,18 @@ impl TypeMachines {
     }
 
     /// Starts a coordinator here, with a term above every known one.
-    fn coordinate(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<Output>) {
+    fn coordinate(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<ShardingOutput>) {
         let Some(started) = &mut self.started else { return };
         if with.forced {
             started.again_at = Some(now.mono + RETRY);
             return;
         }
         started.above = started.above.max(started.coordinator.term().number);
-        if started.coordinator.phase() == Phase::Down {
-            let ring = started.coordinator.remembered().clone();
+        if started.coordinator.phase() == CoordinatorPhase::Down {
+            let decision_history = started.coordinator.remembered().clone();
             started.coordinator =
                 coordinator(with, &started.settings, &started.agreed, &started.allocating)
-                    .remembering(ring);
+                    .remembering(decision_history);
             started.asked = None;
         }
         let above = started.above;
@@ -525,7 +561,7 @@ impl TypeMachines {
         input: ProxyInput,
         with: &SharedContext,
         queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let Some(started) = &mut self.started else { return };
         let mut orders = Outbox::new();
@@ -538,7 +574,7 @@ impl TypeMachines {
         for order in orders.drain() {
             match order {
                 ProxyOutput::Identify { to } if to == with.me => {
-                    if self.singleton.running() == Running::Yes {
+                    if self.singleton.running() == SingletonState::Yes {
                         let message = SingletonMessage::Here;
                         queue.push_back(LocalInput::Proxy(ProxyInput::Message {
                             from: to,
@@ -547,7 +583,7 @@ impl TypeMachines {
                     }
                 }
                 ProxyOutput::Identify { to } => {
-                    self.send(to, Word::Singleton(SingletonMessage::Identify), out);
+                    self.send(to, MachineMessage::Singleton(SingletonMessage::Identify), out);
                 }
                 // Messages do not go through this proxy: it only locates the coordinator.
                 ProxyOutput::Deliver { .. } | ProxyOutput::Dropped { .. } => {}
@@ -561,7 +597,7 @@ impl TypeMachines {
         input: RegionInput,
         with: &mut SharedContext,
         queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let Some(started) = &mut self.started else { return };
         let mut orders = Outbox::new();
@@ -572,19 +608,25 @@ impl TypeMachines {
                 RegionOutput::Send { to, message } if to == with.me => {
                     queue.push_back(heard(to, message));
                 }
-                RegionOutput::Send { to, message } => self.send(to, Word::Sharding(message), out),
-                RegionOutput::Registered => out.push(Output::Registered(self.entity_type.clone())),
+                RegionOutput::Send { to, message } => {
+                    self.send(to, MachineMessage::Sharding(message), out);
+                }
+                RegionOutput::Registered => {
+                    out.push(ShardingOutput::Registered(self.entity_type.clone()));
+                }
                 RegionOutput::Left => {} // polled with `has_left`
-                RegionOutput::Stopped => out.push(Output::Stopped(self.entity_type.clone())),
+                RegionOutput::Stopped => {
+                    out.push(ShardingOutput::Stopped(self.entity_type.clone()));
+                }
                 RegionOutput::Step(step) => self.step(step, out),
                 RegionOutput::Slow(slow) => self.slow(slow, out),
                 RegionOutput::Unregistered(complaint) => {
                     let entity_type = self.entity_type.clone();
-                    out.push(Output::Unregistered { entity_type, complaint });
+                    out.push(ShardingOutput::Unregistered { entity_type, complaint });
                 }
                 order => {
                     let entity_type = self.entity_type.clone();
-                    out.push(Output::Order { entity_type, order });
+                    out.push(ShardingOutput::Order { entity_type, order });
                 }
             }
         }
@@ -596,7 +638,7 @@ impl TypeMachines {
         input: CoordinatorInput,
         with: &mut SharedContext,
         queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let Some(started) = &mut self.started else { return };
         if !matches!(input, CoordinatorInput::Tick | CoordinatorInput::Move { .. }) {
@@ -604,7 +646,7 @@ impl TypeMachines {
         }
         let mut orders = Outbox::new();
         started.coordinator.handle(now, input, &mut orders);
-        if started.coordinator.phase() != Phase::Active {
+        if started.coordinator.phase() != CoordinatorPhase::Active {
             let _ = started.allocating.acts(now.mono, false); // an inactive strategy asks nothing
         }
         for order in orders.drain() {
@@ -618,7 +660,7 @@ impl TypeMachines {
         order: CoordinatorOutput,
         with: &mut SharedContext,
         queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let entity_type = self.entity_type.clone();
         let Some(started) = &mut self.started else { return };
@@ -626,12 +668,14 @@ impl TypeMachines {
             CoordinatorOutput::Send { to, message } if to == with.me => {
                 queue.push_back(heard(to, message));
             }
-            CoordinatorOutput::Send { to, message } => self.send(to, Word::Sharding(message), out),
+            CoordinatorOutput::Send { to, message } => {
+                self.send(to, MachineMessage::Sharding(message), out);
+            }
             CoordinatorOutput::Ask { id: own, ask } => {
                 with.last_id += 1;
                 let (id, level) = (with.last_id, started.settings.write_majority_plus);
                 started.asked = Some((id, own));
-                out.push(Output::Ask { id, entity_type, level, ask });
+                out.push(ShardingOutput::Ask { id, entity_type, level, ask });
             }
             CoordinatorOutput::Allocate { question, shards } => {
                 started.allocating.ask(question, shards);
@@ -648,7 +692,7 @@ impl TypeMachines {
             CoordinatorOutput::Slow(slow) => self.slow(slow, out),
             CoordinatorOutput::Acting(term) => {
                 started.above = started.above.max(term.number);
-                out.push(Output::Acting { entity_type, term });
+                out.push(ShardingOutput::Acting { entity_type, term });
                 if let Some(next) = started.allocating.acts(now.mono, true) {
                     self.follow(next, with, queue, out);
                 }
@@ -656,20 +700,20 @@ impl TypeMachines {
             CoordinatorOutput::SteppedDown { highest, why } => {
                 started.above = started.above.max(highest.number);
                 // The singleton still runs here: the next coordinator takes a higher term.
-                if self.singleton.running() == Running::Yes {
+                if self.singleton.running() == SingletonState::Yes {
                     started.again_at = Some(now.mono + RETRY);
                 }
-                out.push(Output::SteppedDown { entity_type, why });
+                out.push(ShardingOutput::SteppedDown { entity_type, why });
             }
         }
     }
 
-    fn step(&self, step: Box<Step>, out: &mut Outbox<Output>) {
-        out.push(Output::Step { entity_type: self.entity_type.clone(), step });
+    fn step(&self, step: Box<DecisionStep>, out: &mut Outbox<ShardingOutput>) {
+        out.push(ShardingOutput::Step { entity_type: self.entity_type.clone(), step });
     }
 
-    fn slow(&self, slow: Slow, out: &mut Outbox<Output>) {
-        out.push(Output::Slow { entity_type: self.entity_type.clone(), slow });
+    fn slow(&self, slow: SlowDecisions, out: &mut Outbox<ShardingOutput>) {
+        out.push(ShardingOutput::Slow { entity_type: self.entity_type.clone(), slow });
     }
 
     /// Whether the region has handed over everything after [`RegionInput::Leave`].
@@ -681,7 +725,7 @@ impl TypeMachines {
 impl StartedType {
     fn new(
         entity_type: &EntityType,
-        (settings, agreed): (Settings, Agreed),
+        (settings, agreed): (Settings, AgreedSettings),
         hosts: Hosts,
         allocating: Allocating,
         with: &SharedContext,
@@ -704,7 +748,8 @@ impl StartedType {
             complained: None,
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
-            region: Region::new(RegionId::new(me), config, Canary::none()).agreeing(agreed.clone()),
+            region: Region::new(RegionId::new(me), config, ShardingFaultInjection::none())
+                .agreeing(agreed.clone()),
             coordinator: coordinator(with, &settings, &agreed, &allocating),
             coordinator_at: None,
             above: 0,
@@ -725,7 +770,7 @@ impl StartedType {
         now: Instant,
         entity_type: &EntityType,
         with: &mut SharedContext,
-        out: &mut Outbox<Output>,
+        out: &mut Outbox<ShardingOutput>,
     ) {
         let by_data = self.bound.as_ref().map(|there| (None, there));
         let refused = self.region.refused().map(|(coordinator, there)| (Some(*coordinator), there));
@@ -740,14 +785,14 @@ impl StartedType {
         self.complained = Some(now);
         let (entity_type, here) = (entity_type.clone(), self.agreed.clone());
         let there = there.clone();
-        out.push(Output::Differs { entity_type, here, coordinator, there });
+        out.push(ShardingOutput::Differs { entity_type, here, coordinator, there });
     }
 }
 
 fn coordinator(
     with: &SharedContext,
     settings: &Settings,
-    agreed: &Agreed,
+    agreed: &AgreedSettings,
     allocating: &Allocating,
 ) -> Coordinator {
     let config = CoordinatorConfig {
@@ -762,7 +807,7 @@ fn coordinator(
         word_bytes_max: with.cut.words,
         ..CoordinatorConfig::default()
     };
-    Coordinator::new(with.me, config, Canary::none()).agreeing(agreed.clone())
+    Coordinator::new(with.me, config, ShardingFaultInjection::none()).agreeing(agreed.clone())
 }
 
 const fn pauses(settings: &Settings) -> Pauses {

@@ -6,33 +6,33 @@ use std::time::Duration;
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
-use ostraca_ddata::replicator::request::{Notice, Reply, RequestError};
+use ostraca_ddata::replicator::request::{ReplicatorReply, RequestError, SubscriptionNotice};
 use ostraca_ddata::types::Term;
 
-use super::survey::{Counting, Found, Question, SurveyMessage};
+use super::cluster_query::{ClusterQuery, ClusterQueryMessage, ClusterQueryResult, Counting};
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::Address;
 use crate::cluster::singleton::SingletonMessage;
-use crate::sharding::agreed::Agreed;
-use crate::sharding::allocation::pins::AskPins;
-use crate::sharding::allocation::{Advice, Asked};
-use crate::sharding::config::{MajorityPlus, Sharding as Settings};
+use crate::sharding::agreed_settings::AgreedSettings;
+use crate::sharding::allocation::pins::PinsRequest;
+use crate::sharding::allocation::{StrategyAnswer, StrategyRequest};
+use crate::sharding::config::{MajorityPlus, ShardingConfig as Settings};
+use crate::sharding::decision_history::{DecisionStep, SlowDecisions};
 use crate::sharding::ids::{EntityId, EntityType, RegionId};
 use crate::sharding::region::{RegionInput, RegionOutput, Unregistered};
-use crate::sharding::remembered::{Slow, Step};
-use crate::sharding::store::Ask;
+use crate::sharding::store::StoreRequest;
 use crate::sharding::wire::ShardingMessage;
 
 /// Message between the machines of one type on two nodes. The lane's header carries the type and
 /// the variant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Word {
+pub enum MachineMessage {
     /// Between the coordinator and the regions.
     Sharding(ShardingMessage),
     /// About the place of the coordinator.
     Singleton(SingletonMessage),
     /// A survey or its answer.
-    Survey(SurveyMessage),
+    Survey(ClusterQueryMessage),
 }
 
 /// Whether a type hosts shards on this node.
@@ -46,7 +46,7 @@ pub enum Hosts {
 
 /// Input of the machines.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Input {
+pub enum ShardingInput {
     /// A deadline may have passed.
     Tick,
     /// The program starts a type here. Starting it again changes nothing.
@@ -82,30 +82,30 @@ pub enum Input {
         /// The type that it concerns.
         entity_type: EntityType,
         /// Content of the message.
-        word: Word,
+        word: MachineMessage,
     },
-    /// The Replicator's answer to an [`Output::Ask`] or [`Output::AskPins`].
+    /// The Replicator's answer to an [`ShardingOutput::Ask`] or [`ShardingOutput::AskPins`].
     Answered {
         /// Number of the request.
         id: u64,
         /// The Replicator's answer, or its error.
-        reply: Result<Reply, RequestError>,
+        reply: Result<ReplicatorReply, RequestError>,
     },
-    /// A key watched by [`AskPins::Watch`] has changed.
+    /// A key watched by [`PinsRequest::Watch`] has changed.
     Noticed {
         /// Number of the watch request.
         id: u64,
         /// The new value of the key.
-        notice: Notice,
+        notice: SubscriptionNotice,
     },
-    /// The result of an [`Output::Consult`].
+    /// The result of an [`ShardingOutput::Consult`].
     Advised {
         /// The type of the strategy.
         entity_type: EntityType,
         /// Number of the question.
         number: u64,
         /// The strategy's answer, or why it failed.
-        advice: Result<Advice, Arc<str>>,
+        advice: Result<StrategyAnswer, Arc<str>>,
     },
     /// A fact from the executor of a type's entities, for its region.
     Fact {
@@ -114,14 +114,14 @@ pub enum Input {
         /// The input for the region.
         fact: RegionInput,
     },
-    /// The program asks the cluster about a type. Answered by [`Output::Surveyed`].
+    /// The program asks the cluster about a type. Answered by [`ShardingOutput::Surveyed`].
     Survey {
         /// Number of the survey, chosen by the caller.
         id: u64,
         /// The type in question.
         entity_type: EntityType,
         /// Question about the type.
-        question: Question,
+        question: ClusterQuery,
         /// Maximum time to wait for answers.
         within: Duration,
     },
@@ -131,13 +131,13 @@ pub enum Input {
     StopDraining,
     /// The coordinator of this type, if it is active here, checks the balance now.
     Rebalance(EntityType),
-    /// This node stops: hand over everything. Answered by [`Output::Left`].
+    /// This node stops: hand over everything. Answered by [`ShardingOutput::Left`].
     Leave,
 }
 
 /// Output of the machines.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Output {
+pub enum ShardingOutput {
     /// Send a message on the control lane, in order.
     Send {
         /// The receiver, never this node.
@@ -145,30 +145,30 @@ pub enum Output {
         /// The type that it concerns.
         entity_type: EntityType,
         /// The message to send.
-        word: Word,
+        word: MachineMessage,
     },
     /// Ask the Replicator; see [`HomesKey`](crate::sharding::store::HomesKey).
     Ask {
-        /// Number of the request, repeated by [`Input::Answered`].
+        /// Number of the request, repeated by [`ShardingInput::Answered`].
         id: u64,
         /// The type whose homes are read or written.
         entity_type: EntityType,
         /// Consistency level of the write.
         level: MajorityPlus,
         /// Request to carry out.
-        ask: Ask,
+        ask: StoreRequest,
     },
     /// Ask the Replicator about pins; see [`PinsKey`](crate::sharding::allocation::pins::PinsKey).
-    /// [`Input::Answered`] follows, or for [`AskPins::Watch`] any number of [`Input::Noticed`].
+    /// [`ShardingInput::Answered`] follows, or for [`PinsRequest::Watch`] any number of [`ShardingInput::Noticed`].
     AskPins {
         /// Number of the request, repeated by its answer.
         id: u64,
         /// The type whose pins are concerned.
         entity_type: EntityType,
         /// Request to carry out.
-        ask: AskPins,
+        ask: PinsRequest,
     },
-    /// Ask the program's own allocation strategy. [`Input::Advised`] brings the answer; without one
+    /// Ask the program's own allocation strategy. [`ShardingInput::Advised`] brings the answer; without one
     /// the question times out. A new question replaces an earlier one of its kind.
     Consult {
         /// The type of the strategy.
@@ -176,7 +176,7 @@ pub enum Output {
         /// Number of the question, repeated by its answer.
         number: u64,
         /// Question for the strategy.
-        asked: Asked,
+        asked: StrategyRequest,
     },
     /// The program's own allocation strategy gives no usable answer. Reported at most once a
     /// minute.
@@ -194,14 +194,14 @@ pub enum Output {
         addresses: BTreeMap<Address, usize>, // ≤ number-of-shards
     },
     /// An output of a region for the executor of its entities; see
-    /// [`Hosting::perform`](crate::sharding::hosting::Hosting::perform).
+    /// [`RegionHandle::perform`](crate::sharding::region_handle::RegionHandle::perform).
     Order {
         /// The type of the region.
         entity_type: EntityType,
         /// Output of the region.
         order: RegionOutput,
     },
-    /// Count the entities of these shards, which are hosted here. Send one [`SurveyMessage::Told`]
+    /// Count the entities of these shards, which are hosted here. Send one [`ClusterQueryMessage::Told`]
     /// per element of `messages` to the asking node, possibly this one.
     Count {
         /// Node that began the survey.
@@ -213,7 +213,7 @@ pub enum Output {
         /// The shards, divided into messages of the answer.
         messages: Vec<Counting>,
     },
-    /// Check whether an entity runs here. Send the result as [`SurveyMessage::Lives`] to the asking
+    /// Check whether an entity runs here. Send the result as [`ClusterQueryMessage::Lives`] to the asking
     /// node, possibly this one.
     Exists {
         /// Node that began the survey.
@@ -225,12 +225,12 @@ pub enum Output {
         /// The id of the entity.
         entity: EntityId,
     },
-    /// The result of an [`Input::Survey`].
+    /// The result of an [`ShardingInput::Survey`].
     Surveyed {
         /// Number of the survey.
         id: u64,
         /// Answers collected until the end.
-        found: Found,
+        found: ClusterQueryResult,
     },
     /// Stop requests of the program for this type have ended: the shards stopped, or the time is
     /// over.
@@ -240,14 +240,14 @@ pub enum Output {
         /// The type of the shard.
         entity_type: EntityType,
         /// The decision and its progress.
-        step: Box<Step>,
+        step: Box<DecisionStep>,
     },
     /// Decisions take unusually long; reported as a warning.
     Slow {
         /// The type of the shards.
         entity_type: EntityType,
         /// The slow shards and the awaited regions.
-        slow: Slow,
+        slow: SlowDecisions,
     },
     /// No coordinator has known the region of this type for long, and messages wait for homes.
     Unregistered {
@@ -268,7 +268,7 @@ pub enum Output {
         /// Whether new shards must not come here.
         draining: bool,
     },
-    /// The answer to [`Input::Leave`]: nothing is hosted here any longer.
+    /// The answer to [`ShardingInput::Leave`]: nothing is hosted here any longer.
     Left,
     /// This node's settings of a type differ. Either the coordinator refuses to register this node,
     /// or the stored settings forbid this node to coordinate the type. Reported at most once a
@@ -277,11 +277,11 @@ pub enum Output {
         /// The type of the settings.
         entity_type: EntityType,
         /// The settings of this node.
-        here: Agreed,
+        here: AgreedSettings,
         /// The refusing coordinator; `None`: the stored settings differ.
         coordinator: Option<ReplicaId>,
         /// The settings of that coordinator, or the stored ones.
-        there: Agreed,
+        there: AgreedSettings,
     },
     /// The coordinator of a type is active here.
     Acting {

@@ -1,25 +1,26 @@
 //! Tests of the machines of one node, incarnation 1, alone or with members that are silent unless
 //! the test sends their messages.
 
-mod choosing;
-mod recovering;
+mod recovery;
+mod strategy_requests;
 
 use ostraca_ddata::id::{NodeId, PeerKey};
-use ostraca_ddata::replicator::epoch::{Change, EpochId, EpochSettings};
-use ostraca_ddata::replicator::request::Reply;
+use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, MembershipChange};
+use ostraca_ddata::replicator::request::ReplicatorReply;
 use ostraca_ddata::types::Term;
 
 use super::*;
-use crate::cluster::member::{Address, Hosting, Member};
+use crate::cluster::member::{Address, HostedTypes, Member};
 use crate::cluster::singleton::SingletonMessage;
-use crate::sharding::agreed::Agreed;
-use crate::sharding::coordinator::{Coordinator, Phase};
+use crate::sharding::agreed_settings::AgreedSettings;
+use crate::sharding::coordinator::{Coordinator, CoordinatorPhase};
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{EntityId, Generation, ShardId};
 use crate::sharding::region::{Reach, RegionOutput};
-use crate::sharding::store::{Answer, Ask};
+use crate::sharding::store::{StoreAnswer, StoreRequest};
 use crate::sharding::wire::{
-    After, HostShard, NotYet, ReleaseShard, ShardingMessage, ToCoordinator, ToRegion,
+    HostShard, Predecessors, RegistrationRefusal, ReleaseShard, ShardingMessage, ToCoordinator,
+    ToRegion,
 };
 
 const ME: ReplicaId = ReplicaId::new(1);
@@ -38,85 +39,91 @@ fn epoch(members: impl IntoIterator<Item = u64>) -> Arc<Epoch> {
 struct Bench {
     machines: Machines,
     now: Now,
-    out: Out,
+    out: ShardingOutbox,
     shards: u32, // of the type
 }
 
 impl Bench {
     fn new() -> Self {
         let machines = Machines::new(ME, Duration::from_secs(20));
-        Self { machines, now: Now::default(), out: Out::new(), shards: 1_000 }
+        Self { machines, now: Now::default(), out: ShardingOutbox::new(), shards: 1_000 }
     }
 
     /// Handles one input and the ticks that follow from it. Returns the outputs.
-    fn tell(&mut self, input: Input) -> Vec<Output> {
+    fn tell(&mut self, input: ShardingInput) -> Vec<ShardingOutput> {
         self.machines.handle(self.now, input, &mut self.out);
         for _ in 0..10 {
             if self.machines.next_deadline().is_some_and(|at| at <= self.now.mono) {
-                self.machines.handle(self.now, Input::Tick, &mut self.out);
+                self.machines.handle(self.now, ShardingInput::Tick, &mut self.out);
             }
         }
         self.out.drain().collect()
     }
 
-    fn pass(&mut self, span: Duration) -> Vec<Output> {
+    fn pass(&mut self, span: Duration) -> Vec<ShardingOutput> {
         self.now.mono = self.now.mono + span;
-        self.tell(Input::Tick)
+        self.tell(ShardingInput::Tick)
     }
 
     /// The coordinator reads no cells, writes the settings of the type, and becomes active.
-    fn act(&mut self, id: u64, term: Term) -> Vec<Output> {
-        let fenced = Reply::Fenced { term, values: Vec::new() };
-        let read = self.tell(Input::Answered { id, reply: Ok(fenced) });
+    fn act(&mut self, id: u64, term: Term) -> Vec<ShardingOutput> {
+        let fenced = ReplicatorReply::Fenced { term, values: Vec::new() };
+        let read = self.tell(ShardingInput::Answered { id, reply: Ok(fenced) });
         let written = read.iter().find_map(|output| match output {
-            Output::Ask { id, ask: Ask::Agree { agreed, .. }, .. } => Some((*id, agreed.clone())),
+            ShardingOutput::Ask { id, ask: StoreRequest::Agree { agreed, .. }, .. } => {
+                Some((*id, agreed.clone()))
+            }
             _ => None,
         });
         let (id, says) = written.expect("it writes the settings of its node");
         assert_eq!(says, agreed(self.shards));
         let Machines { types, with, .. } = &mut self.machines;
         let of_type = types.get_mut(&counter()).expect("it is started");
-        of_type.answered(self.now, id, |_| Answer::Written, with, &mut self.out);
-        self.tell(Input::Tick)
+        of_type.answered(self.now, id, |_| StoreAnswer::Written, with, &mut self.out);
+        self.tell(ShardingInput::Tick)
     }
 
-    fn start(&mut self) -> Vec<Output> {
+    fn start(&mut self) -> Vec<ShardingOutput> {
         let (entity_type, settings, extractor) = (counter(), Box::default(), "xxh3".into());
         let hosts = Hosts::Shards;
-        self.tell(Input::Start { entity_type, settings, extractor, strategy: None, hosts })
+        self.tell(ShardingInput::Start { entity_type, settings, extractor, strategy: None, hosts })
     }
 
     /// All members are Up and host the type, and this node holds a lease. `change` adapts the
     /// state.
-    fn up(&mut self, members: &[u64], change: impl FnOnce(&mut ClusterState)) -> Vec<Output> {
+    fn up(
+        &mut self,
+        members: &[u64],
+        change: impl FnOnce(&mut ClusterState),
+    ) -> Vec<ShardingOutput> {
         let member = |number: u64| {
             let id = ReplicaId::new(number);
             let node = NodeId { peer: PeerKey::new([number as u8; 32]), incarnation: id };
             let address = Address::new(format!("/ip4/10.0.0.{number}/tcp/1")).expect("short");
             let entity_types = BTreeSet::from(["counter".to_owned()]);
-            let hosting = Hosting { revision: 1, draining: false, entity_types };
+            let hosting = HostedTypes { revision: 1, draining: false, entity_types };
             let joining = Member::joining(node, address, 0);
             (id, Arc::new(Member { status: Status::Up, hosting, ..joining }))
         };
         let members_of = members.iter().map(|number| member(*number)).collect();
         let mut state = ClusterState { members: members_of, ..ClusterState::default() };
         change(&mut state);
-        let mut out = self.tell(Input::State(Arc::new(state)));
-        out.extend(self.tell(Input::Installed(epoch(members.iter().copied()))));
-        out.extend(self.tell(Input::LeaseHeld));
+        let mut out = self.tell(ShardingInput::State(Arc::new(state)));
+        out.extend(self.tell(ShardingInput::Installed(epoch(members.iter().copied()))));
+        out.extend(self.tell(ShardingInput::LeaseHeld));
         out
     }
 }
 
 /// Settings of the type on a node that has it in so many shards.
-fn agreed(shards: u32) -> Agreed {
+fn agreed(shards: u32) -> AgreedSettings {
     let settings = Settings { number_of_shards: shards, ..Settings::default() };
-    Agreed::new(&settings, "xxh3")
+    AgreedSettings::new(&settings, "xxh3")
 }
 
-fn fence(outputs: &[Output]) -> Option<(u64, Term)> {
+fn fence(outputs: &[ShardingOutput]) -> Option<(u64, Term)> {
     outputs.iter().find_map(|output| match output {
-        Output::Ask { id, ask: Ask::Fence { term, .. }, .. } => Some((*id, *term)),
+        ShardingOutput::Ask { id, ask: StoreRequest::Fence { term, .. }, .. } => Some((*id, *term)),
         _ => None,
     })
 }
@@ -125,13 +132,13 @@ fn fence(outputs: &[Output]) -> Option<(u64, Term)> {
 fn lone_node_coordinates_registers_and_offers_its_type() {
     let mut bench = Bench::new();
     let entity_types = BTreeSet::from(["counter".to_owned()]);
-    assert_eq!(bench.start(), [Output::Host { entity_types, draining: false }]);
+    assert_eq!(bench.start(), [ShardingOutput::Host { entity_types, draining: false }]);
     let (id, term) = fence(&bench.up(&[1], |_| {})).expect("it takes a term");
     assert_eq!(term, Term { number: 1, owner: ME });
     let acting = bench.act(id, term);
-    assert!(acting.contains(&Output::Acting { entity_type: counter(), term }));
-    assert!(acting.contains(&Output::Registered(counter())), "{acting:?}");
-    assert_eq!(bench.tell(Input::LeaseHeld), [], "the lease was held before");
+    assert!(acting.contains(&ShardingOutput::Acting { entity_type: counter(), term }));
+    assert!(acting.contains(&ShardingOutput::Registered(counter())), "{acting:?}");
+    assert_eq!(bench.tell(ShardingInput::LeaseHeld), [], "the lease was held before");
     assert_eq!(bench.start().len(), 1, "a second start only repeats the offer");
 }
 
@@ -149,9 +156,9 @@ fn refused_coordinator_is_replaced_at_a_higher_term() {
         agreed: agreed(1_000),
         slow: Vec::new(),
     };
-    let word = Word::Sharding(ShardingMessage::Coordinator(message));
-    let refused = bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
-    assert!(matches!(refused[..], [Output::SteppedDown { .. }]), "{refused:?}");
+    let word = MachineMessage::Sharding(ShardingMessage::Coordinator(message));
+    let refused = bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word });
+    assert!(matches!(refused[..], [ShardingOutput::SteppedDown { .. }]), "{refused:?}");
     assert_eq!(fence(&refused), None);
     let again = bench.pass(Duration::from_secs(1));
     assert_eq!(fence(&again).map(|(_, term)| term), Some(Term { number: 8, owner: ME }));
@@ -164,29 +171,31 @@ fn a_node_without_the_type_lets_others_coordinate_it() {
         let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
         me.hosting.entity_types.clear();
     });
-    let ask = Word::Singleton(SingletonMessage::HandOverToMe { number: 4 });
-    let said = bench.tell(Input::Message { from: OTHER, entity_type: counter(), word: ask });
-    let word = Word::Singleton(SingletonMessage::HandOverDone { number: 4 });
-    assert_eq!(said, [Output::Send { to: OTHER, entity_type: counter(), word }]);
+    let ask = MachineMessage::Singleton(SingletonMessage::HandOverToMe { number: 4 });
+    let said =
+        bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word: ask });
+    let word = MachineMessage::Singleton(SingletonMessage::HandOverDone { number: 4 });
+    assert_eq!(said, [ShardingOutput::Send { to: OTHER, entity_type: counter(), word }]);
     assert!(bench.machines.of(&counter()).is_some_and(|of_type| of_type.region().is_none()));
 }
 
 #[test]
 fn messages_about_unknown_types_create_bounded_state() {
     let mut bench = Bench::new();
-    let leaving = Word::Sharding(ShardingMessage::Coordinator(ToCoordinator::Leaving));
+    let leaving = MachineMessage::Sharding(ShardingMessage::Coordinator(ToCoordinator::Leaving));
     let from = OTHER;
-    let told = bench.tell(Input::Message { from, entity_type: counter(), word: leaving });
+    let told = bench.tell(ShardingInput::Message { from, entity_type: counter(), word: leaving });
     assert_eq!((told, bench.machines.types().count()), (vec![], 0));
     let word = |number| match number {
-        0 => Word::Singleton(SingletonMessage::Identify),
-        _ => Word::Singleton(SingletonMessage::HandOverToMe { number }),
+        0 => MachineMessage::Singleton(SingletonMessage::Identify),
+        _ => MachineMessage::Singleton(SingletonMessage::HandOverToMe { number }),
     };
-    let identify = bench.tell(Input::Message { from, entity_type: counter(), word: word(0) });
+    let identify =
+        bench.tell(ShardingInput::Message { from, entity_type: counter(), word: word(0) });
     assert_eq!((identify, bench.machines.types().count()), (vec![], 0));
     for number in 0..=ENTITY_TYPES_MAX {
         let entity_type = EntityType::new(&format!("type-{number}")).expect("a name");
-        bench.tell(Input::Message { from, entity_type, word: word(1) });
+        bench.tell(ShardingInput::Message { from, entity_type, word: word(1) });
     }
     assert_eq!(bench.machines.types().count(), ENTITY_TYPES_MAX);
     assert_eq!(bench.machines.refused(), 2);
@@ -197,8 +206,8 @@ fn types_of_peers_do_not_block_a_local_start() {
     let mut bench = Bench::new();
     for number in 0..ENTITY_TYPES_MAX {
         let entity_type = EntityType::new(&format!("type-{number}")).expect("a name");
-        let word = Word::Singleton(SingletonMessage::HandOverToMe { number: 1 });
-        bench.tell(Input::Message { from: OTHER, entity_type, word });
+        let word = MachineMessage::Singleton(SingletonMessage::HandOverToMe { number: 1 });
+        bench.tell(ShardingInput::Message { from: OTHER, entity_type, word });
     }
     bench.start();
     assert_eq!(bench.machines.of(&counter()).and_then(TypeMachines::hosts), Some(Hosts::Shards));
@@ -211,10 +220,12 @@ fn survey_does_not_wait_for_a_removed_member() {
     bench.start();
     bench.up(&[1, 2], |_| {});
     let entity = EntityId::new("a").expect("an id");
-    let question = Question::Exists { entity, at: RegionId::new(OTHER) };
+    let question = ClusterQuery::Exists { entity, at: RegionId::new(OTHER) };
     let (entity_type, within) = (counter(), Duration::MAX);
-    let ends = |out: &[Output]| out.iter().any(|it| matches!(it, Output::Surveyed { id: 5, .. }));
-    let out = bench.tell(Input::Survey { id: 5, entity_type, question, within });
+    let ends = |out: &[ShardingOutput]| {
+        out.iter().any(|it| matches!(it, ShardingOutput::Surveyed { id: 5, .. }))
+    };
+    let out = bench.tell(ShardingInput::Survey { id: 5, entity_type, question, within });
     assert!(!ends(&out) && !ends(&bench.pass(Duration::from_secs(60))), "2 may answer");
     let mut out = bench.up(&[1], |_| {});
     out.extend(bench.pass(Duration::from_secs(1)));
@@ -231,11 +242,13 @@ fn without_leases_removed_node_counts_for_the_margin() {
     let id = EpochId { generation: 1, number: 1 };
     let settings = EpochSettings { lease, ..EpochSettings::default() };
     let first = Epoch::founding(id, vec![ME, OTHER], settings).expect("distinct");
-    let next = first.next(&Change { lost: vec![OTHER], ..Change::default() }).expect("one is left");
-    bench.tell(Input::Installed(Arc::new(first)));
-    assert_eq!(bench.tell(Input::Installed(Arc::new(next))), []);
+    let next = first
+        .next(&MembershipChange { lost: vec![OTHER], ..MembershipChange::default() })
+        .expect("one is left");
+    bench.tell(ShardingInput::Installed(Arc::new(first)));
+    assert_eq!(bench.tell(ShardingInput::Installed(Arc::new(next))), []);
     assert_eq!(bench.pass(Duration::from_secs(19)), []);
-    let removed = Output::Removed(vec![RegionId::new(OTHER)]);
+    let removed = ShardingOutput::Removed(vec![RegionId::new(OTHER)]);
     assert_eq!(bench.pass(Duration::from_secs(1)), [removed]);
 }
 
@@ -243,23 +256,25 @@ fn without_leases_removed_node_counts_for_the_margin() {
 fn with_leases_removed_node_is_over_at_once() {
     let mut bench = Bench::new();
     let first = epoch([1, 2]);
-    let next = first.next(&Change { lost: vec![OTHER], ..Change::default() }).expect("one is left");
-    bench.tell(Input::Installed(first));
-    let removed = Output::Removed(vec![RegionId::new(OTHER)]);
-    assert_eq!(bench.tell(Input::Installed(Arc::new(next))), [removed]);
+    let next = first
+        .next(&MembershipChange { lost: vec![OTHER], ..MembershipChange::default() })
+        .expect("one is left");
+    bench.tell(ShardingInput::Installed(first));
+    let removed = ShardingOutput::Removed(vec![RegionId::new(OTHER)]);
+    assert_eq!(bench.tell(ShardingInput::Installed(Arc::new(next))), [removed]);
 }
 
 #[test]
 fn node_without_shards_or_membership_leaves_at_once() {
     let mut bench = Bench::new();
-    assert_eq!(bench.tell(Input::Leave), [Output::Left]);
+    assert_eq!(bench.tell(ShardingInput::Leave), [ShardingOutput::Left]);
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |_| {});
-    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
-    assert!(bench.tell(Input::Out).contains(&stop));
-    assert_eq!(bench.tell(Input::Leave), [Output::Left]);
-    assert_eq!(fence(&bench.tell(Input::LeaseHeld)), None, "the node has stopped for good");
+    let stop = ShardingOutput::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert!(bench.tell(ShardingInput::Out).contains(&stop));
+    assert_eq!(bench.tell(ShardingInput::Leave), [ShardingOutput::Left]);
+    assert_eq!(fence(&bench.tell(ShardingInput::LeaseHeld)), None, "the node has stopped for good");
 }
 
 #[test]
@@ -267,14 +282,18 @@ fn region_that_has_left_keeps_gates_and_takes_no_shard() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |_| {});
-    assert!(bench.tell(Input::Leave).contains(&Output::Left), "no coordinator has registered it");
-    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
-    assert!(!bench.tell(Input::Out).contains(&stop), "gates send late messages back");
+    assert!(
+        bench.tell(ShardingInput::Leave).contains(&ShardingOutput::Left),
+        "no coordinator has registered it"
+    );
+    let stop = ShardingOutput::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert!(!bench.tell(ShardingInput::Out).contains(&stop), "gates send late messages back");
     let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);
     let id = EpochId { generation: 1, number: 1 };
-    let host = HostShard { shard: ShardId::new(3), generation, after: After::default(), epoch: id };
-    let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
-    bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
+    let host =
+        HostShard { shard: ShardId::new(3), generation, after: Predecessors::default(), epoch: id };
+    let word = MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
+    bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word });
     let region = bench.machines.of(&counter()).and_then(TypeMachines::region);
     assert_eq!(region.map(|region| region.hosted().count()), Some(0));
 }
@@ -293,34 +312,34 @@ fn keeps(change: impl FnOnce(&mut ClusterState)) -> (Bench, ShardId) {
     bench.up(&[1, 2], change);
     let (shard, id) = (ShardId::new(3), EpochId { generation: 1, number: 1 });
     let at = |seq| Generation::new(Term { number: 1, owner: OTHER }, seq);
-    let word = HostShard { shard, generation: at(1), after: After::default(), epoch: id };
+    let word = HostShard { shard, generation: at(1), after: Predecessors::default(), epoch: id };
     let release = ReleaseShard { shard, generation: at(2), to: None, listed: at(1) };
     for message in [ToRegion::Host(vec![word]), ToRegion::Release(vec![release])] {
-        let word = Word::Sharding(ShardingMessage::Region(message));
-        bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
+        let word = MachineMessage::Sharding(ShardingMessage::Region(message));
+        bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word });
     }
     let fact = RegionInput::Drained { shard, payload: Some(vec![1, 2].into()) };
-    bench.tell(Input::Fact { entity_type: counter(), fact });
+    bench.tell(ShardingInput::Fact { entity_type: counter(), fact });
     (bench, shard)
 }
 
 #[test]
 fn leaving_node_stays_while_its_payload_has_an_heir() {
     let (mut bench, _) = keeps(|_| {});
-    assert!(!bench.tell(Input::Leave).contains(&Output::Left));
+    assert!(!bench.tell(ShardingInput::Leave).contains(&ShardingOutput::Left));
     let mut state = (*bench.machines.with.state).clone();
     other_drains(&mut state);
-    assert!(bench.tell(Input::State(Arc::new(state))).contains(&Output::Left));
+    assert!(bench.tell(ShardingInput::State(Arc::new(state))).contains(&ShardingOutput::Left));
 }
 
 #[test]
 fn payload_kept_by_the_last_host_counts_as_lost_once() {
     let (mut bench, shard) = keeps(other_drains);
-    assert!(bench.tell(Input::Leave).contains(&Output::Left));
-    let mut told = bench.tell(Input::Out);
-    told.extend(bench.tell(Input::Out));
+    assert!(bench.tell(ShardingInput::Leave).contains(&ShardingOutput::Left));
+    let mut told = bench.tell(ShardingInput::Out);
+    told.extend(bench.tell(ShardingInput::Out));
     let orders = told.iter().filter_map(|output| match output {
-        Output::Order { order, .. } => Some(order.clone()),
+        ShardingOutput::Order { order, .. } => Some(order.clone()),
         _ => None,
     });
     let from = RegionId::new(ME);
@@ -334,8 +353,8 @@ fn full_shutdown_hands_nothing_over() {
     let mut bench = Bench::new();
     bench.start();
     bench.up(&[1, 2], |state| state.preparing_for_shutdown = true);
-    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
-    assert_eq!(bench.tell(Input::Leave), [stop, Output::Left]);
+    let stop = ShardingOutput::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert_eq!(bench.tell(ShardingInput::Leave), [stop, ShardingOutput::Left]);
 }
 
 #[test]
@@ -346,13 +365,13 @@ fn full_shutdown_ends_a_leaving_node_at_once() {
     let shard = ShardId::new(3);
     let generation = Generation::new(Term { number: 1, owner: OTHER }, 1);
     let id = EpochId { generation: 1, number: 1 };
-    let host = HostShard { shard, generation, after: After::default(), epoch: id };
-    let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
-    bench.tell(Input::Message { from: OTHER, entity_type: counter(), word });
-    assert!(!bench.tell(Input::Leave).contains(&Output::Left), "it hosts a shard");
+    let host = HostShard { shard, generation, after: Predecessors::default(), epoch: id };
+    let word = MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
+    bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word });
+    assert!(!bench.tell(ShardingInput::Leave).contains(&ShardingOutput::Left), "it hosts a shard");
     let prepared = bench.up(&[1, 2], |state| state.preparing_for_shutdown = true);
-    let stop = Output::Order { entity_type: counter(), order: RegionOutput::StopAll };
-    assert!(prepared.contains(&stop) && prepared.contains(&Output::Left), "{prepared:?}");
+    let stop = ShardingOutput::Order { entity_type: counter(), order: RegionOutput::StopAll };
+    assert!(prepared.contains(&stop) && prepared.contains(&ShardingOutput::Left), "{prepared:?}");
 }
 
 #[test]
@@ -360,12 +379,16 @@ fn a_node_that_drains_says_so_and_goes_on_hosting() {
     let mut bench = Bench::new();
     bench.start();
     let entity_types = BTreeSet::from(["counter".to_owned()]);
-    let host = |draining| Output::Host { entity_types: entity_types.clone(), draining };
-    assert_eq!(bench.tell(Input::Drain), [host(true)]);
-    assert_eq!(bench.tell(Input::StopDraining), [host(false)], "the node takes shards again");
-    bench.tell(Input::Drain);
-    bench.tell(Input::Leave);
-    assert_eq!(bench.tell(Input::StopDraining), [], "a node that leaves drains for good");
+    let host = |draining| ShardingOutput::Host { entity_types: entity_types.clone(), draining };
+    assert_eq!(bench.tell(ShardingInput::Drain), [host(true)]);
+    assert_eq!(
+        bench.tell(ShardingInput::StopDraining),
+        [host(false)],
+        "the node takes shards again"
+    );
+    bench.tell(ShardingInput::Drain);
+    bench.tell(ShardingInput::Leave);
+    assert_eq!(bench.tell(ShardingInput::StopDraining), [], "a node that leaves drains for good");
 }
 
 /// Node 2 has started the type again and coordinates, but the messages that announced it were lost.
@@ -378,23 +401,26 @@ fn elsewhere_makes_the_proxy_ask_the_oldest() {
         me.hosting.entity_types.clear(); // 2 is the oldest that has the type
     });
     let third = ReplicaId::new(3);
-    let mut hear = |word| bench.tell(Input::Message { from: third, entity_type: counter(), word });
-    hear(Word::Singleton(SingletonMessage::Here));
-    let elsewhere = ToRegion::NotYet(NotYet::Elsewhere);
-    let said = hear(Word::Sharding(ShardingMessage::Region(elsewhere)));
-    let word = Word::Singleton(SingletonMessage::Identify);
-    let asks = Output::Send { to: OTHER, entity_type: counter(), word };
+    let mut hear =
+        |word| bench.tell(ShardingInput::Message { from: third, entity_type: counter(), word });
+    hear(MachineMessage::Singleton(SingletonMessage::Here));
+    let elsewhere = ToRegion::NotYet(RegistrationRefusal::Elsewhere);
+    let said = hear(MachineMessage::Sharding(ShardingMessage::Region(elsewhere)));
+    let word = MachineMessage::Singleton(SingletonMessage::Identify);
+    let asks = ShardingOutput::Send { to: OTHER, entity_type: counter(), word };
     assert!(said.contains(&asks), "{said:?}");
 }
 
-fn differs(shards: u32) -> Word {
-    Word::Sharding(ShardingMessage::Region(ToRegion::NotYet(NotYet::Differs(agreed(shards)))))
+fn differs(shards: u32) -> MachineMessage {
+    MachineMessage::Sharding(ShardingMessage::Region(ToRegion::NotYet(
+        RegistrationRefusal::Differs(agreed(shards)),
+    )))
 }
 
 /// Whether the last offer to membership contains the type; `None` without an offer.
-fn offers(outputs: &[Output]) -> Option<bool> {
+fn offers(outputs: &[ShardingOutput]) -> Option<bool> {
     outputs.iter().rev().find_map(|output| match output {
-        Output::Host { entity_types, .. } => Some(!entity_types.is_empty()),
+        ShardingOutput::Host { entity_types, .. } => Some(!entity_types.is_empty()),
         _ => None,
     })
 }
@@ -407,14 +433,14 @@ fn settings_mismatch_disqualifies_until_the_node_is_alone() {
         let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
         me.hosting.entity_types.clear(); // the other is older, and coordinates
     });
-    let here = Word::Singleton(SingletonMessage::Here);
-    bench.tell(Input::Message { from: OTHER, entity_type: counter(), word: here });
+    let here = MachineMessage::Singleton(SingletonMessage::Here);
+    bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word: here });
     let hear = |bench: &mut Bench| {
         let (from, entity_type) = (OTHER, counter());
-        bench.tell(Input::Message { from, entity_type, word: differs(100) })
+        bench.tell(ShardingInput::Message { from, entity_type, word: differs(100) })
     };
     let told = hear(&mut bench);
-    let complaint = Output::Differs {
+    let complaint = ShardingOutput::Differs {
         entity_type: counter(),
         here: agreed(1_000),
         coordinator: Some(OTHER),
@@ -445,13 +471,13 @@ fn known_failure_14_other_settings_are_not_registered() {
             agreed,
             slow: Vec::new(),
         };
-        let word = Word::Sharding(ShardingMessage::Coordinator(message));
-        bench.tell(Input::Message { from: OTHER, entity_type: counter(), word })
+        let word = MachineMessage::Sharding(ShardingMessage::Coordinator(message));
+        bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word })
     };
-    let no = Output::Send { to: OTHER, entity_type: counter(), word: differs(1_000) };
-    let other_role = Agreed { coordinator_role: Some("web".into()), ..agreed(1_000) };
-    let other_hash = Agreed { extractor: "java".into(), ..agreed(1_000) };
-    for wrong in [agreed(100), other_role, other_hash, Agreed::default()] {
+    let no = ShardingOutput::Send { to: OTHER, entity_type: counter(), word: differs(1_000) };
+    let other_role = AgreedSettings { coordinator_role: Some("web".into()), ..agreed(1_000) };
+    let other_hash = AgreedSettings { extractor: "java".into(), ..agreed(1_000) };
+    for wrong in [agreed(100), other_role, other_hash, AgreedSettings::default()] {
         assert_eq!(register(wrong.clone()), std::slice::from_ref(&no), "{wrong}");
     }
     assert!(!register(agreed(1_000)).contains(&no));
@@ -466,11 +492,12 @@ fn mismatch_with_stored_settings_disqualifies_for_good() {
     let of_type = types.get_mut(&counter()).expect("it is started");
     let generation = Generation::NEVER;
     let home = ShardHome { generation, region: None, after: BTreeMap::new(), epoch: with_epoch() };
-    let answer = Answer::Fenced(vec![(ShardId::new(3), home)], Some(agreed(100)), None);
+    let answer = StoreAnswer::Fenced(vec![(ShardId::new(3), home)], Some(agreed(100)), None);
     of_type.answered(bench.now, id, |_| answer, with, &mut bench.out);
-    let told = bench.tell(Input::Tick);
+    let told = bench.tell(ShardingInput::Tick);
     let (here, there) = (agreed(1_000), agreed(100));
-    let complaint = Output::Differs { entity_type: counter(), here, coordinator: None, there };
+    let complaint =
+        ShardingOutput::Differs { entity_type: counter(), here, coordinator: None, there };
     assert!(told.contains(&complaint), "{told:?}");
     assert_eq!(offers(&told), Some(false));
     assert_eq!(fence(&bench.pass(Duration::from_secs(1))), None);
@@ -489,15 +516,15 @@ fn known_failure_42_coordinator_end_leaves_region_as_is() {
     let (id, term) = fence(&bench.up(&[1, 2], |_| {})).expect("it takes a term");
     bench.act(id, term);
     let (shard, generation) = (ShardId::new(3), Generation::new(term, 2));
-    let host = HostShard { shard, generation, after: After::default(), epoch: with_epoch() };
-    let word = Word::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
-    bench.tell(Input::Message { from: ME, entity_type: counter(), word });
-    let told = bench.tell(Input::LeaseLost);
+    let host = HostShard { shard, generation, after: Predecessors::default(), epoch: with_epoch() };
+    let word = MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Host(vec![host])));
+    bench.tell(ShardingInput::Message { from: ME, entity_type: counter(), word });
+    let told = bench.tell(ShardingInput::LeaseLost);
     let of_type = bench.machines.of(&counter()).expect("it is started");
-    assert_eq!(of_type.coordinator().map(Coordinator::phase), Some(Phase::Off));
+    assert_eq!(of_type.coordinator().map(Coordinator::phase), Some(CoordinatorPhase::Off));
     assert_eq!(of_type.region().map(|region| region.hosted().count()), Some(1));
     let orders = told.iter().filter_map(|output| match output {
-        Output::Order { order, .. } => Some(order),
+        ShardingOutput::Order { order, .. } => Some(order),
         _ => None,
     });
     let orders: Vec<_> = orders.collect();

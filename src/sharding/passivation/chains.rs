@@ -20,28 +20,28 @@ impl Chain {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Node {
+struct ChainNode {
     before: u32,
     after: u32,
     chain: u32, // NONE: in no list
 }
 
-const FREE: Node = Node { before: NONE, after: NONE, chain: NONE };
+const FREE: ChainNode = ChainNode { before: NONE, after: NONE, chain: NONE };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ends {
+struct ChainEnds {
     front: u32,
     back: u32,
     len: u32,
 }
 
-const EMPTY: Ends = Ends { front: NONE, back: NONE, len: 0 };
+const EMPTY: ChainEnds = ChainEnds { front: NONE, back: NONE, len: 0 };
 
 /// Several linked lists of slots.
 #[derive(Clone, Debug)]
 pub(super) struct Chains {
-    nodes: Vec<Node>, // by slot: as long as the highest slot ever used
-    ends: Vec<Ends>,  // by chain: ≤ the most lists that were ever used
+    nodes: Vec<ChainNode>, // by slot: as long as the highest slot ever used
+    ends: Vec<ChainEnds>,  // by chain: ≤ the most lists that were ever used
     len: usize,
 }
 
@@ -97,7 +97,7 @@ impl Chains {
             self.ends.resize(chain.index() + 1, EMPTY);
         }
         let ends = &mut self.ends[chain.index()];
-        self.nodes[slot.index()] = Node { before: ends.back, after: NONE, chain: chain.0 };
+        self.nodes[slot.index()] = ChainNode { before: ends.back, after: NONE, chain: chain.0 };
         match ends.back {
             NONE => ends.front = slot.0,
             back => self.nodes[back as usize].after = slot.0,
@@ -110,7 +110,8 @@ impl Chains {
     /// Removes a slot from its list; false if it was in none.
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
         let Some(chain) = self.chain_of(slot) else { return false };
-        let Node { before, after, .. } = std::mem::replace(&mut self.nodes[slot.index()], FREE);
+        let ChainNode { before, after, .. } =
+            std::mem::replace(&mut self.nodes[slot.index()], FREE);
         let ends = &mut self.ends[chain.index()];
         match before {
             NONE => ends.front = after,

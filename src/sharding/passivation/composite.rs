@@ -5,14 +5,14 @@
 //! policies.
 
 use super::Slot;
-use super::climbing::WindowOptimizer;
+use super::hill_climber::WindowOptimizer;
 use super::replacement::Replacement;
 use super::settings::{self, Filter, Optimizer};
 use super::sketch::Sketch;
 
 /// Treatment of the frequency counts when the limit changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counts {
+pub(super) enum CountRetention {
     Kept,
     /// All counts are reset, as in Pekko.
     Dropped,
@@ -22,7 +22,7 @@ pub(super) enum Counts {
 #[derive(Clone, Debug)]
 pub(super) struct CompositePolicy {
     settings: settings::Composite,
-    counts: Counts,
+    counts: CountRetention,
     limit: usize,
     share: f64, // of the limit, for the window
     window: Replacement,
@@ -34,7 +34,11 @@ pub(super) struct CompositePolicy {
 }
 
 impl CompositePolicy {
-    pub(super) fn new(settings: &settings::Composite, limit: usize, counts: Counts) -> Self {
+    pub(super) fn new(
+        settings: &settings::Composite,
+        limit: usize,
+        counts: CountRetention,
+    ) -> Self {
         let share = if settings.window.is_some() { settings.window_proportion } else { 0.0 };
         let in_window = super::portion(share, limit).min(limit);
         let window = settings.window.clone().unwrap_or_default();
@@ -92,9 +96,9 @@ impl CompositePolicy {
     pub(super) fn set_limit(&mut self, limit: usize, out: &mut Vec<Slot>) {
         self.limit = limit;
         match (&mut self.sketch, self.counts) {
-            (Some(sketch), Counts::Kept) => sketch.set_limit(limit),
-            (_, Counts::Kept) => {}
-            (_, Counts::Dropped) => self.forget_counts(),
+            (Some(sketch), CountRetention::Kept) => sketch.set_limit(limit),
+            (_, CountRetention::Kept) => {}
+            (_, CountRetention::Dropped) => self.forget_counts(),
         }
         if let Some(climbing) = &mut self.climbing {
             climbing.set_limit(limit);

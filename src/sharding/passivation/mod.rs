@@ -5,9 +5,9 @@
 //! mailboxes or clock. The caller reports which entities are busy, and stops the chosen ones.
 
 mod chains;
-mod climbing;
 mod composite;
 mod frequency;
+mod hill_climber;
 mod idle;
 mod recency;
 mod replacement;
@@ -19,10 +19,10 @@ use std::fmt;
 use ostraca_ddata::clock::Instant;
 
 use chains::{Chain, Chains};
-use composite::{CompositePolicy, Counts};
+use composite::{CompositePolicy, CountRetention};
 use idle::Idle;
 use replacement::Replacement;
-use settings::{ACTIVE_ENTITIES_MAX, Scope, Strategy};
+use settings::{ACTIVE_ENTITIES_MAX, LimitScope, PassivationStrategy};
 
 const LEAVING: Chain = Chain::new(0);
 
@@ -95,7 +95,7 @@ enum Limited {
 /// An access takes the same time for any number of entities (with `least-frequently-used`,
 /// logarithmic in the number of different counts).
 #[derive(Clone, Debug)]
-pub struct Passivation {
+pub struct PassivationPolicy {
     limited: Limited,
     limit: usize,
     idle: Option<Idle>,
@@ -103,29 +103,29 @@ pub struct Passivation {
     going: Vec<Slot>, // empty between calls
 }
 
-impl Passivation {
+impl PassivationPolicy {
     /// Makes a tracker with the limit of the settings.
     #[must_use]
-    pub fn new(settings: &settings::Passivation) -> Self {
+    pub fn new(settings: &settings::PassivationConfig) -> Self {
         let limit = settings.active_entity_limit.clamp(1, ACTIVE_ENTITIES_MAX);
         let counts = match settings.scope {
-            Scope::Region => Counts::Kept,
-            Scope::Shard => Counts::Dropped,
+            LimitScope::Region => CountRetention::Kept,
+            LimitScope::Shard => CountRetention::Dropped,
         };
         let limited = match (settings.policy(), settings.strategy) {
             (Some(policy), _) => Limited::By(Replacement::new(&policy, limit)),
-            (None, Strategy::Composite) => {
+            (None, PassivationStrategy::Composite) => {
                 Limited::ByTwo(Box::new(CompositePolicy::new(&settings.composite, limit, counts)))
             }
             (None, _) => Limited::No,
         };
-        let off = settings.strategy == Strategy::None || settings.idle_timeout.is_zero();
+        let off = settings.strategy == PassivationStrategy::None || settings.idle_timeout.is_zero();
         let interval = settings.idle_interval.unwrap_or(settings.idle_timeout / 2);
         let idle = (!off).then(|| Idle::new(settings.idle_timeout, interval));
         Self { limited, limit, idle, leaving: Chains::empty(), going: Vec::new() }
     }
 
-    /// Returns the part of a region's limit for each of its active shards with [`Scope::Shard`]; at
+    /// Returns the part of a region's limit for each of its active shards with [`LimitScope::Shard`]; at
     /// least 1.
     #[must_use]
     pub fn share(limit: usize, active_shards: usize) -> usize {

@@ -18,10 +18,10 @@ pub const SKETCH_WIDTH_MAX: usize = 1 << 24;
 /// `remember-entities` automatic passivation is off.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Passivation {
+pub struct PassivationConfig {
     /// `idle` alone, or a limit as well. `composite` has the most messages find their entity
     /// active, whatever the pattern, and costs about 60 bytes per entity.
-    pub strategy: Strategy,
+    pub strategy: PassivationStrategy,
     /// Stops an entity that got no message for this long, with every strategy except `none`. An
     /// entity with a pending timer (`Context::after`) or a receive timeout is not stopped for being
     /// idle; a task (`Context::spawn`) does not keep its entity. 0: no entity is stopped for being
@@ -37,7 +37,7 @@ pub struct Passivation {
     /// is counted and logged (`sharding.lost_timers`).
     pub active_entity_limit: usize,
     /// Whether the limit applies to a region or to each shard.
-    pub scope: Scope,
+    pub scope: LimitScope,
     /// Levels of `segmented`: `[cluster.sharding.passivation.segmented]`
     pub segmented: Segmented,
     /// Aging of counts: `[cluster.sharding.passivation.least-frequently-used]`
@@ -46,14 +46,14 @@ pub struct Passivation {
     pub composite: Composite,
 }
 
-impl Default for Passivation {
+impl Default for PassivationConfig {
     fn default() -> Self {
         Self {
-            strategy: Strategy::Idle,
+            strategy: PassivationStrategy::Idle,
             idle_timeout: Duration::from_secs(120),
             idle_interval: None,
             active_entity_limit: 100_000,
-            scope: Scope::Region,
+            scope: LimitScope::Region,
             segmented: Segmented::default(),
             least_frequently_used: LeastFrequentlyUsed::default(),
             composite: Composite::default(),
@@ -65,7 +65,7 @@ impl Default for Passivation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Strategy {
+pub enum PassivationStrategy {
     /// No entity is stopped.
     None,
     /// Entities that were idle for `idle-timeout`; no limit.
@@ -87,7 +87,7 @@ pub enum Strategy {
 /// Entities to which a limit applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Scope {
+pub enum LimitScope {
     /// Active entities of all shards of a region, with one policy for all.
     #[default]
     Region,
@@ -242,16 +242,18 @@ impl Default for FrequencySketch {
     }
 }
 
-impl Passivation {
+impl PassivationConfig {
     /// Returns the policy of a strategy that has a limit and no window.
     #[must_use]
     pub fn policy(&self) -> Option<Policy> {
         match self.strategy {
-            Strategy::None | Strategy::Idle | Strategy::Composite => None,
-            Strategy::LeastRecentlyUsed => Some(Policy::LeastRecentlyUsed),
-            Strategy::Segmented => Some(Policy::Segmented(self.segmented.clone())),
-            Strategy::MostRecentlyUsed => Some(Policy::MostRecentlyUsed),
-            Strategy::LeastFrequentlyUsed => {
+            PassivationStrategy::None
+            | PassivationStrategy::Idle
+            | PassivationStrategy::Composite => None,
+            PassivationStrategy::LeastRecentlyUsed => Some(Policy::LeastRecentlyUsed),
+            PassivationStrategy::Segmented => Some(Policy::Segmented(self.segmented.clone())),
+            PassivationStrategy::MostRecentlyUsed => Some(Policy::MostRecentlyUsed),
+            PassivationStrategy::LeastFrequentlyUsed => {
                 Some(Policy::LeastFrequentlyUsed(self.least_frequently_used.clone()))
             }
         }
@@ -260,7 +262,7 @@ impl Passivation {
     /// Returns the first setting out of bounds: its name within the section, its value, and the
     /// values allowed.
     #[must_use]
-    pub fn wrong(&self) -> Option<Wrong> {
+    pub fn wrong(&self) -> Option<SettingOutOfBounds> {
         let limit = self.active_entity_limit;
         let checks = [
             (
@@ -275,7 +277,7 @@ impl Passivation {
         first_wrong(checks).or_else(|| self.wrong_levels()).or_else(|| self.composite.wrong())
     }
 
-    fn wrong_levels(&self) -> Option<Wrong> {
+    fn wrong_levels(&self) -> Option<SettingOutOfBounds> {
         let segmented = Policy::Segmented(self.segmented.clone());
         let policies = [&segmented, &self.composite.main].into_iter().chain(&self.composite.window);
         let levels = policies.filter_map(|policy| match policy {
@@ -289,7 +291,7 @@ impl Passivation {
 }
 
 impl Composite {
-    fn wrong(&self) -> Option<Wrong> {
+    fn wrong(&self) -> Option<SettingOutOfBounds> {
         let sketch = &self.frequency_sketch;
         let share = |setting, value: f64| {
             ((0.0..=1.0).contains(&value), (setting, value.to_string(), "must be 0 to 1"))
@@ -331,13 +333,15 @@ impl Composite {
 }
 
 /// A setting out of bounds: its name, its value, and the values allowed.
-pub type Wrong = (&'static str, String, &'static str);
+pub type SettingOutOfBounds = (&'static str, String, &'static str);
 
-fn first_wrong(checks: impl IntoIterator<Item = (bool, Wrong)>) -> Option<Wrong> {
+fn first_wrong(
+    checks: impl IntoIterator<Item = (bool, SettingOutOfBounds)>,
+) -> Option<SettingOutOfBounds> {
     checks.into_iter().find(|(right, _)| !right).map(|(_, wrong)| wrong)
 }
 
-fn multiple(setting: &'static str, value: f64) -> (bool, Wrong) {
+fn multiple(setting: &'static str, value: f64) -> (bool, SettingOutOfBounds) {
     let right = (0.01..=1e6).contains(&value);
     (right, (setting, value.to_string(), "must be 0.01 to 1,000,000"))
 }

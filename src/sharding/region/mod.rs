@@ -6,17 +6,17 @@
 //! Payloads are opaque bytes. At the end of a batch of inputs the region sends one message of each
 //! kind to each receiver.
 
-mod intake;
-mod leaving;
-mod mail;
+mod decision_log;
+mod outbound;
 mod payload;
+mod payload_transfers;
 mod port;
-mod recounting;
+mod recount;
 mod registration;
-mod remembering;
 mod shard;
+mod shutdown;
 mod stats;
-mod stopping;
+mod stop_requests;
 #[cfg(test)]
 mod tests;
 
@@ -29,30 +29,33 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::types::Term;
 
-pub use self::intake::Cut;
-use self::intake::Intake;
-use self::leaving::Leaving;
-use self::mail::Mail;
-pub use self::port::{Reach, RegionInput, RegionOutput, Standing};
+use self::outbound::RegionOutboundBatch;
+use self::payload_transfers::Intake;
+pub use self::payload_transfers::PayloadPartSizes;
+pub use self::port::{Reach, RegionInput, RegionOutput, ShardHostState};
 use self::registration::Registration;
 pub use self::registration::Unregistered;
-pub use self::shard::{Heard, Pending, Run, Shard};
-use self::shard::{Judge, News, Step};
+pub use self::shard::{HostingPhase, LastReleased, PendingStart, RegionShard};
+use self::shard::{ReleaseVerdict, ShardAction, ShardContext};
+use self::shutdown::RegionShutdown;
 pub use self::stats::RegionStats;
-use self::stopping::Stopping;
-use super::agreed::Agreed;
-use super::bug::{Bug, Canary};
+use self::stop_requests::Stopping;
+use super::agreed_settings::AgreedSettings;
+use super::decision_history::{
+    DecisionHistory, DecisionStep as Happened, DecisionStepKind, REMEMBERED_MAX,
+};
+use super::fault_injection::{ShardingFault, ShardingFaultInjection};
 use super::ids::{Generation, RegionId, SHARDS_MAX, ShardId};
 use super::installed::Installed;
-use super::pace::Pace;
-use super::remembered::{REMEMBERED_MAX, Ring, Step as Happened, What};
 use super::repeat::{Pauses, Repeats};
+use super::slow_decisions::SlowDecisionDetector;
 use super::wire::{
-    Carries, Fetch, HOSTED_BYTES, HostShard, NotYet, Part, ReleaseShard, Released, RouteTable,
-    SHARD_BYTES, SLOW_SHARDS_MAX, ShardRoute, ToCoordinator, ToRegion, in_messages,
+    Fetch, HOSTED_BYTES, HostShard, PayloadPart, RegistrationRefusal, ReleaseShard, Released,
+    ReleasedWithLongPayload, RouteTable, SHARD_BYTES, SLOW_SHARDS_MAX, ShardRoute, ToCoordinator,
+    ToRegion, in_messages,
 };
 
-type Out = Outbox<RegionOutput>;
+type RegionOutbox = Outbox<RegionOutput>;
 
 /// Times and limits of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +74,7 @@ pub struct RegionConfig {
     /// Pauses between repetitions of a release whose payload no region has taken yet.
     pub repeat: Pauses,
     /// Lengths of messages and of the parts of long payloads.
-    pub cut: Cut,
+    pub cut: PayloadPartSizes,
     /// `remembered-decisions`: number of decisions that the region remembers, each with the awaited
     /// regions and the duration.
     pub remembered: usize,
@@ -86,7 +89,7 @@ impl Default for RegionConfig {
             audit: Duration::from_secs(30),
             handoff_timeout: Duration::from_secs(15),
             repeat: Pauses::default(),
-            cut: Cut::default(),
+            cut: PayloadPartSizes::default(),
             remembered: REMEMBERED_MAX,
         }
     }
@@ -97,48 +100,52 @@ impl Default for RegionConfig {
 pub struct Region {
     me: RegionId,
     config: RegionConfig,
-    agreed: Agreed,
-    refused: Option<(ReplicaId, Agreed)>, // the coordinator that refused it, and its settings
-    canary: Canary,
+    agreed: AgreedSettings,
+    refused: Option<(ReplicaId, AgreedSettings)>, // the coordinator that refused it, and its settings
+    fault_injection: ShardingFaultInjection,
     installed: Installed,
-    shards: BTreeMap<ShardId, Shard>, // ≤ config.shards; never removed
-    highest: Generation,              // received, routes included
+    shards: BTreeMap<ShardId, RegionShard>, // ≤ config.shards; never removed
+    highest: Generation,                    // received, routes included
     floor: Term, // decisions of lower terms are ignored: a forced recovery may have lost them
     registration: Registration,
     slow: BTreeSet<ShardId>,   // with slow handlers; ≤ SLOW_SHARDS_MAX
     wanted: BTreeSet<ShardId>, // ≤ config.shards
     ask_at: Option<Instant>,
-    mail: Mail,
+    outbound: RegionOutboundBatch,
     carrying: Repeats,
     intake: Intake,
     aborts: BTreeMap<ShardId, Instant>, // draining shards
     stopping: Stopping,
     coordinated: bool, // value of the last `RegionOutput::Coordinated`
-    leaving: Option<Leaving>,
+    leaving: Option<RegionShutdown>,
     heirs: bool,
     left: bool,
     over: bool,
     dirty: bool,
-    ring: Ring,
+    decision_history: DecisionHistory,
     steps: Vec<Happened>, // of this batch
-    pace: Pace,
+    slow_decisions: SlowDecisionDetector,
     stats: RegionStats,
 }
 
 impl Region {
-    /// Creates the region on incarnation `me`. `canary` is [`Canary::none`] except in test suites.
+    /// Creates the region on incarnation `me`. `fault_injection` is [`ShardingFaultInjection::none`] except in test suites.
     ///
     /// # Panics
     /// If the type has no shards, or more than [`SHARDS_MAX`].
     #[must_use]
-    pub fn new(me: RegionId, config: RegionConfig, canary: Canary) -> Self {
+    pub fn new(
+        me: RegionId,
+        config: RegionConfig,
+        fault_injection: ShardingFaultInjection,
+    ) -> Self {
         assert!((1..=SHARDS_MAX).contains(&config.shards), "1 to {SHARDS_MAX} shards");
         Self {
             me,
             config,
-            agreed: Agreed::default(),
+            agreed: AgreedSettings::default(),
             refused: None,
-            canary,
+            fault_injection,
             installed: Installed::default(),
             shards: BTreeMap::new(),
             highest: Generation::NEVER,
@@ -147,7 +154,7 @@ impl Region {
             slow: BTreeSet::new(),
             wanted: BTreeSet::new(),
             ask_at: None,
-            mail: Mail::default(),
+            outbound: RegionOutboundBatch::default(),
             carrying: Repeats::default(),
             intake: Intake::default(),
             aborts: BTreeMap::new(),
@@ -158,23 +165,23 @@ impl Region {
             left: false,
             over: false,
             dirty: false,
-            ring: Ring::new(config.remembered),
+            decision_history: DecisionHistory::new(config.remembered),
             steps: Vec::new(),
-            pace: Pace::default(),
+            slow_decisions: SlowDecisionDetector::default(),
             stats: RegionStats::default(),
         }
     }
 
     /// Sets the settings of the type on this node, which registrations carry.
     #[must_use]
-    pub fn agreeing(self, agreed: Agreed) -> Self {
+    pub fn agreeing(self, agreed: AgreedSettings) -> Self {
         Self { agreed, ..self }
     }
 
     /// The coordinator that does not register this region because its settings of the type differ,
     /// with these settings.
     #[must_use]
-    pub const fn refused(&self) -> Option<&(ReplicaId, Agreed)> {
+    pub const fn refused(&self) -> Option<&(ReplicaId, AgreedSettings)> {
         self.refused.as_ref()
     }
 
@@ -191,7 +198,7 @@ impl Region {
 
     /// State of a shard; `None` if the region never received a decision about it.
     #[must_use]
-    pub fn shard(&self, shard: ShardId) -> Option<&Shard> {
+    pub fn shard(&self, shard: ShardId) -> Option<&RegionShard> {
         self.shards.get(&shard)
     }
 
@@ -201,8 +208,8 @@ impl Region {
     }
 
     /// Shards that the region hosts or drains.
-    pub fn hosted(&self) -> impl Iterator<Item = (ShardId, Run)> + '_ {
-        let running = self.shards.iter().filter(|(_, shard)| shard.run() != Run::Idle);
+    pub fn hosted(&self) -> impl Iterator<Item = (ShardId, HostingPhase)> + '_ {
+        let running = self.shards.iter().filter(|(_, shard)| shard.run() != HostingPhase::Idle);
         running.map(|(id, shard)| (*id, shard.run()))
     }
 
@@ -213,7 +220,7 @@ impl Region {
 
     /// Payloads that the region keeps until a next home confirms that it hosts the shard.
     pub fn payloads(&self) -> impl Iterator<Item = &Bytes> {
-        self.shards.values().filter_map(Shard::kept)
+        self.shards.values().filter_map(RegionShard::kept)
     }
 
     /// Bytes of payloads, partial or whole, that have arrived and that no shard has started with.
@@ -221,7 +228,7 @@ impl Region {
     /// because their senders still keep them.
     #[must_use]
     pub fn arriving(&self) -> u64 {
-        let heard = self.shards.values().map(Shard::heard_bytes);
+        let heard = self.shards.values().map(RegionShard::heard_bytes);
         heard.fold(self.intake.bytes(), u64::saturating_add)
     }
 
@@ -261,8 +268,8 @@ impl Region {
 
     /// The most recent decisions that concerned this region.
     #[must_use]
-    pub const fn remembered(&self) -> &Ring {
-        &self.ring
+    pub const fn remembered(&self) -> &DecisionHistory {
+        &self.decision_history
     }
 
     /// Counters since the region was created.
@@ -271,7 +278,7 @@ impl Region {
         &self.stats
     }
 
-    fn message(&mut self, now: Now, from: ReplicaId, message: ToRegion, out: &mut Out) {
+    fn message(&mut self, now: Now, from: ReplicaId, message: ToRegion, out: &mut RegionOutbox) {
         if self.is_given_up(from, &message) {
             return;
         }
@@ -291,8 +298,10 @@ impl Region {
                 self.stats.put_off += 1;
                 self.registration.put_off(now.mono, from, self.config.retry);
                 match why {
-                    NotYet::Elsewhere => self.stats.misled += 1,
-                    NotYet::Differs(theirs) if self.registration.coordinator() == Some(from) => {
+                    RegistrationRefusal::Elsewhere => self.stats.misled += 1,
+                    RegistrationRefusal::Differs(theirs)
+                        if self.registration.coordinator() == Some(from) =>
+                    {
                         self.refused = Some((from, theirs));
                     }
                     _ => {}
@@ -340,7 +349,7 @@ impl Region {
 
     /// Announcements only route (docs/protocol/sharding.md#announcements-only-route): they start
     /// and stop no shard and raise no shard's generation.
-    fn learn(&mut self, homes: &RouteTable, out: &mut Out) {
+    fn learn(&mut self, homes: &RouteTable, out: &mut RegionOutbox) {
         for route in homes.iter() {
             if self.is_shard(route.shard) {
                 self.route(route, out);
@@ -348,7 +357,7 @@ impl Region {
         }
     }
 
-    fn route(&mut self, route: ShardRoute, out: &mut Out) {
+    fn route(&mut self, route: ShardRoute, out: &mut RegionOutbox) {
         self.highest = self.highest.max(route.generation);
         if route.home.is_some() {
             self.wanted.remove(&route.shard);
@@ -360,7 +369,7 @@ impl Region {
     /// until its node has installed the coordinator's configuration
     /// (docs/protocol/sharding.md#no-host-before-its-epoch): a region that is absent from an older
     /// configuration may only not have joined there yet, and would be taken for removed.
-    fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut Out) {
+    fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut RegionOutbox) {
         let HostShard { shard, generation, epoch, .. } = word;
         if !self.is_shard(shard) || self.config.proxy || self.is_forgotten(from, generation) {
             return;
@@ -371,11 +380,12 @@ impl Region {
             self.ask_to_leave(now.mono);
             return;
         }
-        if epoch > self.installed.epoch && !self.canary.has(Bug::AbsentIsRemoved) {
+        if epoch > self.installed.epoch && !self.fault_injection.has(ShardingFault::AbsentIsRemoved)
+        {
             self.stats.too_early += 1; // the coordinator repeats the order
             return;
         }
-        let known = self.shards.get(&shard).map(Shard::max_gen);
+        let known = self.shards.get(&shard).map(RegionShard::max_gen);
         if known.is_none_or(|known| generation > known) {
             self.route(ShardRoute { shard, generation, home: Some(self.me) }, out);
             self.remember_told(now, &word);
@@ -383,35 +393,35 @@ impl Region {
         } else if known != Some(generation) {
             self.stats.stale += 1;
         }
-        self.change(now, shard, out, |held, judge| held.host(from, word, judge));
+        self.change(now, shard, out, |held, context| held.host(from, word, context));
     }
 
     /// Release drains (docs/protocol/sharding.md#release-drains): a region that hosts the shard
     /// drains it before it answers, so that the next home never starts beside a running entity. An
     /// order that is older than the known decision stops nothing.
-    fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut Out) {
+    fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut RegionOutbox) {
         let ReleaseShard { shard, generation, to, .. } = word;
         if !self.is_shard(shard) || self.is_forgotten(from, generation) {
             return;
         }
-        let known = self.shards.get(&shard).map_or(Generation::NEVER, Shard::max_gen);
+        let known = self.shards.get(&shard).map_or(Generation::NEVER, RegionShard::max_gen);
         if generation > known {
             self.route(ShardRoute { shard, generation, home: to }, out);
             self.remember_release(now, &word);
         } else if generation < known {
             self.stats.stale += 1;
         }
-        self.change(now, shard, out, |held, judge| held.release(from, word, judge));
+        self.change(now, shard, out, |held, context| held.release(from, word, context));
     }
 
     /// Records the release of another region as evidence that it is over
     /// (docs/protocol/sharding.md#when-a-predecessor-is-over). A release counts even if its sender
     /// has been removed meanwhile: it has stopped the shard all the same.
-    fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut Out) {
+    fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut RegionOutbox) {
         if self.is_shard(word.shard) && !self.config.proxy && !self.is_ahead(word.cluster) {
             let from = RegionId::new(from);
             self.intake.superseded(word.shard, from, word.last);
-            self.change(now, word.shard, out, |held, judge| held.released(from, word, judge));
+            self.change(now, word.shard, out, |held, context| held.released(from, word, context));
         }
     }
 
@@ -419,19 +429,25 @@ impl Region {
     /// that would count is handled only after its payload has been fetched. One that does not
     /// count, or whose payload is already here, is handled at once, like [`Released`].
     /// Announcements of removed regions are ignored: a payload that a removed region kept is lost.
-    fn carries(&mut self, now: Now, from: ReplicaId, word: Carries, out: &mut Out) {
+    fn carries(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        word: ReleasedWithLongPayload,
+        out: &mut RegionOutbox,
+    ) {
         let from = RegionId::new(from);
-        let Carries { shard, reached, last, length, sealed, cluster } = word;
+        let ReleasedWithLongPayload { shard, reached, last, length, sealed, cluster } = word;
         let is_member = self.installed.members.contains(&from);
         if !self.is_shard(shard) || self.config.proxy || !is_member || self.is_ahead(cluster) {
             return;
         }
         let held = self.shards.entry(shard).or_default();
         let brought = held.brought(from, last).filter(|brought| brought.len() as u64 == length);
-        if held.news(from, reached) != News::Counts || brought.is_some() {
+        if held.news(from, reached) != ReleaseVerdict::Counts || brought.is_some() {
             let payload = brought.cloned();
             let word = Released { shard, reached, last, payload, sealed, cluster };
-            self.change(now, shard, out, |held, judge| held.released(from, word, judge));
+            self.change(now, shard, out, |held, context| held.released(from, word, context));
         } else if !self.intake.announced(now.mono, from, word) {
             self.stats.strange += 1;
         }
@@ -441,18 +457,18 @@ impl Region {
     fn fetched(&mut self, from: ReplicaId, word: &Fetch) {
         let Fetch { shard, last, at } = *word;
         let held = self.shards.get(&shard).filter(|held| held.last() == last);
-        let Some(kept) = held.and_then(Shard::kept) else { return };
-        let Cut { part, window, .. } = self.config.cut;
+        let Some(kept) = held.and_then(RegionShard::kept) else { return };
+        let PayloadPartSizes { part, window, .. } = self.config.cut;
         let begin = usize::try_from(at).map_or(kept.len(), |at| at.min(kept.len()));
         let end = begin.saturating_add(window.max(part)).min(kept.len());
         for from_here in (begin..end).step_by(part.max(1)) {
             let bytes = kept.slice(from_here..from_here.saturating_add(part.max(1)).min(end));
             let at = from_here as u64;
-            self.mail.piece(RegionId::new(from), Part { shard, last, at, bytes });
+            self.outbound.piece(RegionId::new(from), PayloadPart { shard, last, at, bytes });
         }
     }
 
-    fn part(&mut self, now: Now, from: ReplicaId, part: &Part, out: &mut Out) {
+    fn part(&mut self, now: Now, from: ReplicaId, part: &PayloadPart, out: &mut RegionOutbox) {
         if let Some(whole) = self.intake.took(now.mono, RegionId::new(from), part) {
             self.stats.fetched += 1;
             self.released(now, from, whole, out);
@@ -461,7 +477,7 @@ impl Region {
 
     fn confirmed(&mut self, shard: ShardId, at: Generation) {
         if let Some(held) = self.shards.get_mut(&shard) {
-            held.confirmed(at, self.canary);
+            held.confirmed(at, self.fault_injection);
             if held.kept().is_none() && !held.owes_word() {
                 self.carrying.end(shard);
             }
@@ -474,16 +490,17 @@ impl Region {
         &mut self,
         now: Now,
         shard: ShardId,
-        out: &mut Out,
-        rule: impl FnOnce(&mut Shard, Judge<'_>) -> Vec<Step>,
+        out: &mut RegionOutbox,
+        rule: impl FnOnce(&mut RegionShard, ShardContext<'_>) -> Vec<ShardAction>,
     ) {
-        let Self { me, installed, canary, .. } = self;
-        let judge = Judge { me: *me, shard, installed, canary: *canary };
+        let Self { me, installed, fault_injection, .. } = self;
+        let context = ShardContext { me: *me, shard, installed, fault_injection: *fault_injection };
         let held = self.shards.entry(shard).or_default();
         let before = standing(shard, held);
-        let steps = rule(held, judge);
+        let steps = rule(held, context);
         let after = standing(shard, held);
-        self.intake.retain(shard, |from, reached| held.news(from, reached) == News::Counts);
+        self.intake
+            .retain(shard, |from, reached| held.news(from, reached) == ReleaseVerdict::Counts);
         for step in steps {
             self.perform(now, shard, after, step, out);
         }
@@ -493,35 +510,42 @@ impl Region {
         }
     }
 
-    fn perform(&mut self, now: Now, shard: ShardId, is: Standing, step: Step, out: &mut Out) {
+    fn perform(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        is: ShardHostState,
+        step: ShardAction,
+        out: &mut RegionOutbox,
+    ) {
         let generation = is.max_gen;
         match step {
-            Step::Start { payload } => {
+            ShardAction::Start { payload } => {
                 self.stats.started += 1;
                 self.carrying.end(shard);
-                self.note_settled(now, shard, generation, What::Started);
+                self.note_settled(now, shard, generation, DecisionStepKind::Started);
                 out.push(RegionOutput::Start { shard, generation, payload });
             }
-            Step::Adopt => {
+            ShardAction::Adopt => {
                 self.stats.adopted += 1;
-                self.note_settled(now, shard, generation, What::Adopted);
+                self.note_settled(now, shard, generation, DecisionStepKind::Adopted);
                 out.push(RegionOutput::Adopt { shard, generation });
             }
-            Step::Drain => {
+            ShardAction::Drain => {
                 self.stats.drained += 1;
                 self.aborts.insert(shard, now.mono + self.config.handoff_timeout);
                 out.push(RegionOutput::Drain { shard, to: is.home });
             }
-            Step::Release { to, word } => {
+            ShardAction::Release { to, word } => {
                 if word.payload.is_some() && !self.carrying.contains(shard) {
                     self.carrying.begin(now.mono, shard, self.config.repeat);
                 }
                 self.say_released(to, word);
             }
-            Step::Drained { to, reached } => self.mail.drained(to, shard, reached),
-            Step::Confirm { to } => self.mail.confirm(to, shard, generation),
-            Step::Confirmed { to, at } => self.mail.confirmed(to, shard, at),
-            Step::Discard { from, payload } => {
+            ShardAction::Drained { to, reached } => self.outbound.drained(to, shard, reached),
+            ShardAction::Confirm { to } => self.outbound.confirm(to, shard, generation),
+            ShardAction::Confirmed { to, at } => self.outbound.confirmed(to, shard, at),
+            ShardAction::Discard { from, payload } => {
                 self.stats.discarded += 1;
                 out.push(RegionOutput::Discard { reach: Reach::Sent, shard, from, payload });
             }
@@ -533,23 +557,30 @@ impl Region {
     fn say_released(&mut self, to: RegionId, word: Released) {
         let length = word.payload.as_ref().map_or(0, Bytes::len);
         if length <= self.config.cut.whole {
-            return self.mail.released(to, word);
+            return self.outbound.released(to, word);
         }
         let Released { shard, reached, last, sealed, cluster, .. } = word;
         let length = length as u64;
-        self.mail.carries(to, Carries { shard, reached, last, length, sealed, cluster });
+        self.outbound
+            .carries(to, ReleasedWithLongPayload { shard, reached, last, length, sealed, cluster });
     }
 
-    fn on_drained(&mut self, now: Now, shard: ShardId, payload: Option<Bytes>, out: &mut Out) {
+    fn on_drained(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        payload: Option<Bytes>,
+        out: &mut RegionOutbox,
+    ) {
         if self.shards.contains_key(&shard) {
             self.aborts.remove(&shard);
             self.note_drained(now, shard);
-            self.change(now, shard, out, |held, judge| held.drained(payload, judge));
+            self.change(now, shard, out, |held, context| held.drained(payload, context));
             self.ask_for_home_of(now.mono, shard);
         }
     }
 
-    fn install(&mut self, now: Now, installed: Installed, out: &mut Out) {
+    fn install(&mut self, now: Now, installed: Installed, out: &mut RegionOutbox) {
         let before = self.installed.epoch.generation;
         if !self.installed.install(installed) {
             return;
@@ -562,7 +593,7 @@ impl Region {
         self.ask_to_leave(now.mono); // the configuration may have removed the home of a shard
         let pending = self.shards.iter().filter(|(_, held)| held.pending().is_some());
         for shard in pending.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.change(now, shard, out, Shard::judge);
+            self.change(now, shard, out, RegionShard::context);
         }
     }
 
@@ -580,19 +611,19 @@ impl Region {
     /// A region without a lease hosts nothing
     /// (docs/protocol/sharding.md#a-region-without-a-lease-hosts-nothing): the region stops at once
     /// and for good, because other regions may start its shards.
-    fn stop_for_good(&mut self, out: &mut Out) {
+    fn stop_for_good(&mut self, out: &mut RegionOutbox) {
         self.over = true;
         self.forsake(out);
-        self.shards.values_mut().for_each(Shard::over);
+        self.shards.values_mut().for_each(RegionShard::over);
         self.intake.clear();
         self.aborts.clear();
-        self.mail = Mail::default();
+        self.outbound = RegionOutboundBatch::default();
         out.push(RegionOutput::StopAll);
     }
 
     /// Discards all kept payloads, because no region will take them any longer. The region does not
     /// repeat their releases: without its payload a release would claim that nothing was left.
-    fn forsake(&mut self, out: &mut Out) {
+    fn forsake(&mut self, out: &mut RegionOutbox) {
         for (shard, held) in &mut self.shards {
             if let Some((reach, payload)) = held.forsake() {
                 self.stats.discarded += 1;
@@ -603,7 +634,7 @@ impl Region {
     }
 
     /// Does the work that is due, then sends the messages of this batch.
-    fn work(&mut self, now: Now, out: &mut Out) {
+    fn work(&mut self, now: Now, out: &mut RegionOutbox) {
         self.dirty = false;
         let late: Vec<ShardId> =
             self.aborts.iter().filter(|(_, at)| **at <= now.mono).map(|(id, _)| *id).collect();
@@ -613,7 +644,7 @@ impl Region {
             out.push(RegionOutput::Abort(shard));
         }
         for shard in self.carrying.take_due(now.mono, self.config.repeat) {
-            self.change(now, shard, out, Shard::say_released);
+            self.change(now, shard, out, RegionShard::say_released);
         }
         let coordinated = self.registration.is_registered();
         if std::mem::replace(&mut self.coordinated, coordinated) != coordinated {
@@ -627,16 +658,16 @@ impl Region {
         self.look_for_slow(now, out);
         self.tell_steps(out);
         for (to, word) in self.intake.take_due(now.mono, self.config.cut.window) {
-            self.mail.fetch(to, word);
+            self.outbound.fetch(to, word);
         }
-        self.mail.flush(self.config.cut, out);
+        self.outbound.flush(self.config.cut, out);
     }
 
     fn register(&mut self, now: Now) {
         if let Some(to) = self.registration.take_due(now.mono, self.config.retry) {
             let hosted = self.shards.iter().filter_map(|(id, held)| match held.run() {
-                Run::Idle => None,
-                Run::Hosting(at) | Run::Draining(at) => Some((*id, at)),
+                HostingPhase::Idle => None,
+                HostingPhase::Hosting(at) | HostingPhase::Draining(at) => Some((*id, at)),
             });
             let hosted: Vec<(ShardId, Generation)> = hosted.collect();
             // A leaving region registers as a proxy, so that a coordinator that does not know yet
@@ -651,7 +682,7 @@ impl Region {
             for hosted in parts {
                 let (agreed, slow) = (self.agreed.clone(), slow.clone());
                 let word = ToCoordinator::Register { proxy, hosted, highest, agreed, slow };
-                self.mail.say(to, word);
+                self.outbound.say(to, word);
             }
         }
     }
@@ -669,7 +700,7 @@ impl Region {
         }
     }
 
-    fn complain(&mut self, now: Now, out: &mut Out) {
+    fn complain(&mut self, now: Now, out: &mut RegionOutbox) {
         if self.left || self.wanted.is_empty() {
             self.registration.is_not_missed();
         } else if let Some(complaint) = self.registration.complain(now.mono) {
@@ -687,22 +718,22 @@ impl Region {
             self.ask_at = Some(now.mono + self.config.retry);
             let wanted = self.wanted.iter().copied().collect();
             for wanted in in_messages(wanted, self.config.cut.words, |_| SHARD_BYTES) {
-                self.mail.say(to, ToCoordinator::GetShardHome(wanted));
+                self.outbound.say(to, ToCoordinator::GetShardHome(wanted));
             }
         }
     }
 }
 
-fn standing(shard: ShardId, held: &Shard) -> Standing {
+fn standing(shard: ShardId, held: &RegionShard) -> ShardHostState {
     let (max_gen, home) = (held.max_gen(), held.home());
-    Standing { shard, max_gen, home, pending: held.pending().is_some(), run: held.run() }
+    ShardHostState { shard, max_gen, home, pending: held.pending().is_some(), run: held.run() }
 }
 
 impl Machine for Region {
     type Input = RegionInput;
     type Output = RegionOutput;
 
-    fn handle(&mut self, now: Now, input: RegionInput, out: &mut Out) {
+    fn handle(&mut self, now: Now, input: RegionInput, out: &mut RegionOutbox) {
         if self.over {
             return; // it has stopped for good and must send nothing more
         }

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 
-use crate::sharding::bug::{Bug, Canary};
+use crate::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
 use crate::sharding::ids::{Generation, RegionId};
 
 /// An ended tenure of the shard and its payload.
@@ -61,20 +61,20 @@ impl PayloadCandidate {
 /// others still keep.
 pub(super) fn choose(
     candidates: Vec<PayloadCandidate>,
-    canary: Canary,
+    fault_injection: ShardingFaultInjection,
 ) -> (Option<Bytes>, Vec<PayloadCandidate>) {
     let is_removed = |carried: &PayloadCandidate| carried.end == TenureEnd::Removed;
     let (mut removed, mut candidates): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(is_removed);
-    if !canary.has(Bug::NamedCountsAsHosted) {
+    if !fault_injection.has(ShardingFault::NamedCountsAsHosted) {
         removed.retain(|carried| !candidates.iter().any(|told| told.vouches(carried.key)));
     }
-    if canary.has(Bug::EmptyDoesNotCount) {
+    if fault_injection.has(ShardingFault::EmptyDoesNotCount) {
         candidates.retain(|told| told.payload.is_some());
     }
     candidates.append(&mut removed);
     candidates.sort_by_key(|carried| carried.key);
-    if canary.has(Bug::PayloadOfLowest) {
+    if fault_injection.has(ShardingFault::PayloadOfLowest) {
         candidates.reverse();
     }
     let Some(latest) = candidates.pop() else { return (None, Vec::new()) };

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use ostraca_ddata::id::ReplicaId;
 
 use super::registration::Unregistered;
-use super::shard::Run;
+use super::shard::HostingPhase;
+use crate::sharding::decision_history::{DecisionStep, SlowDecisions};
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
-use crate::sharding::remembered::{Slow, Step};
 use crate::sharding::wire::{ShardRoute, ShardingMessage, ToRegion};
 
 /// A fact that the node reports to the region.
@@ -62,7 +62,7 @@ pub enum RegionInput {
     },
     /// This node was removed from the configuration, or its lease has expired for good.
     Over,
-    /// As [`Over`](Self::Over), after the region handed over everything: payloads that it still
+    /// As [`MachineDropGuard`](Self::Over), after the region handed over everything: payloads that it still
     /// keeps are lost. The region continues to announce where its shards went.
     Forsaken,
 }
@@ -105,7 +105,7 @@ pub enum RegionOutput {
     Abort(ShardId),
     /// The gate's view of the shard has changed. The gate judges held messages again
     /// (docs/protocol/message-order.md#held-messages-are-judged-again).
-    Standing(Standing),
+    Standing(ShardHostState),
     /// An acknowledged decision, by which the gate routes and stamps messages.
     Route(ShardRoute),
     /// Count the messages of this payload as lost.
@@ -131,9 +131,9 @@ pub enum RegionOutput {
     /// [`Region::stopping`](super::Region::stopping).
     Stopped,
     /// A step of a decision, which the node reports as an event.
-    Step(Box<Step>),
+    Step(Box<DecisionStep>),
     /// A start or drain that takes too long, which the node logs as a warning.
-    Slow(Slow),
+    Slow(SlowDecisions),
     /// A coordinator has registered this region, and the gate knows all homes.
     Registered,
     /// No coordinator has registered this region for long while messages wait for homes. The node
@@ -145,7 +145,7 @@ pub enum RegionOutput {
 
 /// The state of a shard that the host's gate must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Standing {
+pub struct ShardHostState {
     /// The shard that this describes.
     pub shard: ShardId,
     /// The highest generation received in a `Host` or `Release`.
@@ -155,7 +155,7 @@ pub struct Standing {
     /// Whether a start or an adoption at `max_gen` waits for predecessors.
     pub pending: bool,
     /// Whether the shard is hosted here, drains, or is idle.
-    pub run: Run,
+    pub run: HostingPhase,
 }
 
 /// Whether a discarded payload may have left this region.

@@ -121,7 +121,7 @@ impl Registration {
         !std::mem::replace(&mut self.registered, true)
     }
 
-    /// Handles `NotYet`: the coordinator does not register this region, which tries again later.
+    /// Handles `RegistrationRefusal`: the coordinator does not register this region, which tries again later.
     pub(super) fn put_off(&mut self, now: Instant, from: ReplicaId, retry: Duration) {
         self.asked.remove(&from);
         if self.coordinator == Some(from) {

@@ -9,15 +9,15 @@ use ostraca_ddata::id::ReplicaId;
 
 use super::payload::{self, PayloadCandidate};
 use super::port::Reach;
-use crate::sharding::bug::{Bug, Canary};
-pub use crate::sharding::gate::Run;
+use crate::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
+pub use crate::sharding::gate::HostingPhase;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
 use crate::sharding::wire::{HostShard, ReleaseShard, Released};
 
 /// A decision that names this region as home and waits for predecessors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Pending {
+pub struct PendingStart {
     /// The predecessors: each may host the shard up to this generation.
     pub after: BTreeMap<RegionId, Generation>, // ≤ regions
     /// The coordinator that sent the `Host`; it gets the confirmation.
@@ -26,7 +26,7 @@ pub struct Pending {
 
 /// The last `Released` accepted from another region.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Heard {
+pub struct LastReleased {
     /// Generation below which the sender hosts nothing.
     pub reached: Generation,
     /// The highest generation at which the sender hosted.
@@ -39,7 +39,7 @@ pub struct Heard {
 
 /// Verdict on a `Released` that another region sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum ReleaseVerdict {
     /// This region has already started after that tenure: confirm to the sender.
     Taken,
     /// The release is late or belongs to a superseded decision. The sender repeats it while it is
@@ -51,7 +51,7 @@ pub(super) enum News {
 
 /// An action that follows from a fact about the shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ShardAction {
     /// Start the shard with this payload.
     Start { payload: Option<Bytes> },
     /// Continue the running shard under the new generation.
@@ -62,9 +62,9 @@ pub(super) enum Step {
     Release { to: RegionId, word: Released },
     /// Send `Drained` to a coordinator, because the decision has no home.
     Drained { to: ReplicaId, reached: Generation },
-    /// Confirm `Hosted` at `max_gen` to the coordinator.
+    /// Confirm `HostedType` at `max_gen` to the coordinator.
     Confirm { to: ReplicaId },
-    /// Send `Hosted` at `at` to a region, so that it drops the payload which it keeps.
+    /// Send `HostedType` at `at` to a region, so that it drops the payload which it keeps.
     Confirmed { to: RegionId, at: Generation },
     /// Count the messages of this payload as lost: another region may have handled them.
     Discard { from: RegionId, payload: Bytes },
@@ -73,15 +73,15 @@ pub(super) enum Step {
 /// One shard at this region. It is created by the first message about the shard and kept for the
 /// life of the process, because `max_gen` must outlive every late message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Shard {
+pub struct RegionShard {
     max_gen: Generation,
     home: Option<RegionId>, // of the decision `max_gen`
-    run: Run,
-    pend: Option<Pending>,
+    run: HostingPhase,
+    pending_start: Option<PendingStart>,
     last: Generation,
     kept: Option<Bytes>,
     sealed: Generation, // `max_gen` when the last tenure ended; no release was sent before
-    heard: BTreeMap<RegionId, Heard>, // ≤ regions
+    heard: BTreeMap<RegionId, LastReleased>, // ≤ regions
     /// The latest decision that named this region without a tenure following. If this region exited
     /// before the next home has its release, the region would count as a possible host.
     named: Option<Generation>,
@@ -92,14 +92,14 @@ pub struct Shard {
 
 /// The context in which a fact about the shard is judged.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Judge<'a> {
+pub(super) struct ShardContext<'a> {
     pub(super) me: RegionId,
     pub(super) shard: ShardId,
     pub(super) installed: &'a Installed,
-    pub(super) canary: Canary,
+    pub(super) fault_injection: ShardingFaultInjection,
 }
 
-impl Judge<'_> {
+impl ShardContext<'_> {
     /// Returns `sealed` if the release of `region` proves that nobody else hosted between its last
     /// tenure and `sealed`: before it sealed its payload, no other region could count it as over
     /// (docs/protocol/sharding.md#a-member-vouches-for-named-regions).
@@ -108,15 +108,15 @@ impl Judge<'_> {
     /// any release. Neither does a payload sealed under a decision made before a forced
     /// configuration: later decisions may be lost, together with the regions that they named.
     fn vouched(&self, region: RegionId, sealed: Generation) -> Option<Generation> {
-        let Judge { me, installed, canary, .. } = self;
+        let ShardContext { me, installed, fault_injection, .. } = self;
         let is_in = region == *me || installed.members.contains(&region);
         let forced = installed.forced.as_ref();
         let stands = forced.is_none_or(|forced| sealed.term.number > forced.terms_above());
-        (stands && (is_in || canary.has(Bug::RemovedVouches))).then_some(sealed)
+        (stands && (is_in || fault_injection.has(ShardingFault::RemovedVouches))).then_some(sealed)
     }
 }
 
-impl Shard {
+impl RegionShard {
     /// The highest generation received in a `Host` or `Release`. Messages below it are ignored.
     #[must_use]
     pub const fn max_gen(&self) -> Generation {
@@ -131,14 +131,14 @@ impl Shard {
 
     /// Whether the shard is idle, hosted or draining here.
     #[must_use]
-    pub const fn run(&self) -> Run {
+    pub const fn run(&self) -> HostingPhase {
         self.run
     }
 
     /// The decision that waits for predecessors, if any.
     #[must_use]
-    pub const fn pending(&self) -> Option<&Pending> {
-        self.pend.as_ref()
+    pub const fn pending(&self) -> Option<&PendingStart> {
+        self.pending_start.as_ref()
     }
 
     /// The highest generation at which this region ever hosted the shard.
@@ -157,33 +157,41 @@ impl Shard {
     /// it heard so.
     #[must_use]
     pub fn owes_word(&self) -> bool {
-        self.run == Run::Idle && self.pend.is_none() && self.named.is_some()
+        self.run == HostingPhase::Idle && self.pending_start.is_none() && self.named.is_some()
     }
 
     /// The predecessors that are not over yet.
     #[must_use]
     pub fn awaited(&self, installed: &Installed) -> Vec<RegionId> {
-        let after = self.pend.iter().flat_map(|pend| &pend.after);
-        let open =
-            after.filter(|(id, last)| !self.is_over(**id, **last, installed, Canary::none()));
+        let after = self.pending_start.iter().flat_map(|pending_start| &pending_start.after);
+        let open = after.filter(|(id, last)| {
+            !self.is_over(**id, **last, installed, ShardingFaultInjection::none())
+        });
         open.map(|(id, _)| *id).collect()
     }
 
     /// Host rule (docs/protocol/sharding.md#host-only-raises): only a generation above `max_gen`
     /// counts; otherwise a late `Host` could start the shard beside its new home. The caller has
     /// checked the epoch.
-    pub(super) fn host(&mut self, from: ReplicaId, word: HostShard, judge: Judge<'_>) -> Vec<Step> {
+    pub(super) fn host(
+        &mut self,
+        from: ReplicaId,
+        word: HostShard,
+        context: ShardContext<'_>,
+    ) -> Vec<ShardAction> {
         let HostShard { generation, after, .. } = word;
-        let late = judge.canary.has(Bug::HostBelowMax) && self.run == Run::Idle;
+        let late = context.fault_injection.has(ShardingFault::HostBelowMax)
+            && self.run == HostingPhase::Idle;
         if generation > self.max_gen || (late && generation < self.max_gen) {
             self.max_gen = generation;
-            self.home = Some(judge.me);
-            self.pend = Some(Pending { after: after.iter().collect(), asked_by: from });
-            return self.judge(judge);
+            self.home = Some(context.me);
+            self.pending_start =
+                Some(PendingStart { after: after.iter().collect(), asked_by: from });
+            return self.context(context);
         }
         match self.run {
-            Run::Hosting(h) if h == generation && generation == self.max_gen => {
-                vec![Step::Confirm { to: from }]
+            HostingPhase::Hosting(h) if h == generation && generation == self.max_gen => {
+                vec![ShardAction::Confirm { to: from }]
             }
             _ => Vec::new(),
         }
@@ -196,74 +204,80 @@ impl Shard {
         listed: RegionId,
         last: Generation,
         installed: &Installed,
-        canary: Canary,
+        fault_injection: ShardingFaultInjection,
     ) -> bool {
         // `out` is conclusive: the caller compared the epoch when the `Host` came, and epochs only
         // rise.
         let out = !installed.members.contains(&listed);
         let heard = self.heard.get(&listed);
-        let released =
-            heard.is_some_and(|heard| heard.reached > last || canary.has(Bug::AnyReleased));
-        out || released || matches!(self.run, Run::Hosting(h) if h > last)
+        let released = heard.is_some_and(|heard| {
+            heard.reached > last || fault_injection.has(ShardingFault::AnyReleased)
+        });
+        out || released || matches!(self.run, HostingPhase::Hosting(h) if h > last)
     }
 
     /// Start or adoption, once every predecessor is over
     /// (docs/protocol/sharding.md#guarded-start-and-adoption). This is the only way to host;
     /// hosting earlier could give the shard two hosts.
-    pub(super) fn judge(&mut self, judge: Judge<'_>) -> Vec<Step> {
-        let Some(pend) = &self.pend else { return Vec::new() };
-        let Judge { installed, canary, .. } = judge;
-        let over = pend.after.iter().all(|(id, last)| self.is_over(*id, *last, installed, canary));
-        let waived = canary.has(Bug::StartWithoutReleased)
-            || (canary.has(Bug::AdoptUnguarded) && matches!(self.run, Run::Hosting(_)));
-        if !(over || waived) || matches!(self.run, Run::Draining(_)) {
+    pub(super) fn context(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
+        let Some(pending_start) = &self.pending_start else { return Vec::new() };
+        let ShardContext { installed, fault_injection, .. } = context;
+        let over = pending_start
+            .after
+            .iter()
+            .all(|(id, last)| self.is_over(*id, *last, installed, fault_injection));
+        let waived = fault_injection.has(ShardingFault::StartWithoutReleased)
+            || (fault_injection.has(ShardingFault::AdoptUnguarded)
+                && matches!(self.run, HostingPhase::Hosting(_)));
+        if !(over || waived) || matches!(self.run, HostingPhase::Draining(_)) {
             return Vec::new();
         }
-        let Some(pend) = self.pend.take() else { return Vec::new() };
+        let Some(pending_start) = self.pending_start.take() else { return Vec::new() };
         let heard = std::mem::take(&mut self.heard);
         let mut steps = match self.run {
-            Run::Hosting(_) => vec![Step::Adopt],
-            _ => self.start(&pend, &heard, judge),
+            HostingPhase::Hosting(_) => vec![ShardAction::Adopt],
+            _ => self.start(&pending_start, &heard, context),
         };
-        self.run = Run::Hosting(self.max_gen);
+        self.run = HostingPhase::Hosting(self.max_gen);
         self.last = self.max_gen;
         (self.kept, self.sealed) = (None, Generation::NEVER);
         (self.named, self.confirmed) = (None, Generation::NEVER);
-        steps.push(Step::Confirm { to: pend.asked_by });
-        steps.extend(heard.keys().map(|id| Step::Confirmed { to: *id, at: self.last }));
+        steps.push(ShardAction::Confirm { to: pending_start.asked_by });
+        steps.extend(heard.keys().map(|id| ShardAction::Confirmed { to: *id, at: self.last }));
         steps
     }
 
     /// Starts the shard with one payload (docs/protocol/sharding.md#a-start-takes-one-payload).
     fn start(
         &mut self,
-        pend: &Pending,
-        heard: &BTreeMap<RegionId, Heard>,
-        judge: Judge<'_>,
-    ) -> Vec<Step> {
+        pending_start: &PendingStart,
+        heard: &BTreeMap<RegionId, LastReleased>,
+        context: ShardContext<'_>,
+    ) -> Vec<ShardAction> {
         let mut candidates: Vec<PayloadCandidate> = Vec::new();
-        let sealed = judge.vouched(judge.me, self.sealed);
-        let own = PayloadCandidate::told(judge.me, self.last, self.kept.take(), sealed);
-        let own_counts = self.last > Generation::NEVER && !judge.canary.has(Bug::OwnPayloadLeftOut);
+        let sealed = context.vouched(context.me, self.sealed);
+        let own = PayloadCandidate::told(context.me, self.last, self.kept.take(), sealed);
+        let own_counts = self.last > Generation::NEVER
+            && !context.fault_injection.has(ShardingFault::OwnPayloadLeftOut);
         candidates.extend(own_counts.then_some(own));
-        for (id, listed) in &pend.after {
+        for (id, listed) in &pending_start.after {
             let released = heard.get(id).filter(|heard| heard.reached > *listed);
             candidates.extend(match released {
                 Some(heard) if heard.last == Generation::NEVER => None,
                 Some(heard) => {
-                    let by_listed = judge.canary.has(Bug::PayloadByListed);
+                    let by_listed = context.fault_injection.has(ShardingFault::PayloadByListed);
                     let key = if by_listed { *listed } else { heard.last };
-                    let sealed = judge.vouched(*id, heard.sealed);
+                    let sealed = context.vouched(*id, heard.sealed);
                     Some(PayloadCandidate::told(*id, key, heard.payload.clone(), sealed))
                 }
-                None if judge.canary.has(Bug::RemovedDoesNotCount) => None,
+                None if context.fault_injection.has(ShardingFault::RemovedDoesNotCount) => None,
                 None => Some(PayloadCandidate::removed(*id, *listed)),
             });
         }
-        let (payload, discarded) = payload::choose(candidates, judge.canary);
-        let mut steps = vec![Step::Start { payload }];
+        let (payload, discarded) = payload::choose(candidates, context.fault_injection);
+        let mut steps = vec![ShardAction::Start { payload }];
         let discard = |carried: PayloadCandidate| {
-            carried.payload.map(|payload| Step::Discard { from: carried.from, payload })
+            carried.payload.map(|payload| ShardAction::Discard { from: carried.from, payload })
         };
         steps.extend(discarded.into_iter().filter_map(discard));
         steps
@@ -275,81 +289,91 @@ impl Shard {
         &mut self,
         from: ReplicaId,
         word: ReleaseShard,
-        judge: Judge<'_>,
-    ) -> Vec<Step> {
+        context: ShardContext<'_>,
+    ) -> Vec<ShardAction> {
         let ReleaseShard { generation, to, listed, .. } = word;
-        let canary = judge.canary;
-        let idle = self.run == Run::Idle;
-        if canary.has(Bug::LateReleaseStops) && generation < self.max_gen {
-            return self.drain(judge);
+        let fault_injection = context.fault_injection;
+        let idle = self.run == HostingPhase::Idle;
+        if fault_injection.has(ShardingFault::LateReleaseStops) && generation < self.max_gen {
+            return self.drain(context);
         }
-        let ignored = canary.has(Bug::IdleIgnoresRelease) && idle && self.last < generation;
-        if ignored || to == Some(judge.me) {
+        let ignored = fault_injection.has(ShardingFault::IdleIgnoresRelease)
+            && idle
+            && self.last < generation;
+        if ignored || to == Some(context.me) {
             return Vec::new();
         }
-        let lowers = canary.has(Bug::ReleaseLowers) && generation < self.max_gen;
+        let lowers = fault_injection.has(ShardingFault::ReleaseLowers) && generation < self.max_gen;
         if generation > self.max_gen || lowers {
             self.max_gen = generation;
-            (self.home, self.pend, self.released_by) = (to, None, Some(from));
+            (self.home, self.pending_start, self.released_by) = (to, None, Some(from));
             let in_vain = listed > self.last && listed >= self.confirmed;
             self.named = self.named.max(in_vain.then_some(listed));
             // Evidence of superseded decisions. A region that keeps a payload sends it again to the
             // next home.
             self.heard.retain(|_, heard| heard.reached > generation);
             return match self.run {
-                Run::Idle => self.say_released(judge),
-                Run::Hosting(_) => self.drain(judge),
-                Run::Draining(_) => Vec::new(),
+                HostingPhase::Idle => self.say_released(context),
+                HostingPhase::Hosting(_) => self.drain(context),
+                HostingPhase::Draining(_) => Vec::new(),
             };
         }
-        let repeat = generation == self.max_gen && idle && self.pend.is_none();
-        if repeat && !canary.has(Bug::RepeatUnanswered) {
+        let repeat = generation == self.max_gen && idle && self.pending_start.is_none();
+        if repeat && !fault_injection.has(ShardingFault::RepeatUnanswered) {
             self.released_by = Some(from);
-            return self.say_released(judge);
+            return self.say_released(context);
         }
         Vec::new()
     }
 
-    fn drain(&mut self, judge: Judge<'_>) -> Vec<Step> {
-        let Run::Hosting(at) = self.run else { return Vec::new() };
-        self.run = Run::Draining(at);
-        let mut steps = vec![Step::Drain];
-        if judge.canary.has(Bug::ReleasedBeforeDrained) {
-            steps.extend(self.say_released(judge));
+    fn drain(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
+        let HostingPhase::Hosting(at) = self.run else { return Vec::new() };
+        self.run = HostingPhase::Draining(at);
+        let mut steps = vec![ShardAction::Drain];
+        if context.fault_injection.has(ShardingFault::ReleasedBeforeDrained) {
+            steps.extend(self.say_released(context));
         }
         steps
     }
 
     /// Reports that this region hosts nothing below `max_gen`: to the home of the decision or,
     /// without a home, to the coordinator that asked.
-    pub(super) fn say_released(&mut self, judge: Judge<'_>) -> Vec<Step> {
+    pub(super) fn say_released(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
         let reached = self.max_gen;
-        if judge.canary.has(Bug::ReleaseDoesNotRaise) {
+        if context.fault_injection.has(ShardingFault::ReleaseDoesNotRaise) {
             self.max_gen = self.last;
         }
         match (self.home, self.released_by) {
-            (Some(to), _) if to == judge.me => Vec::new(),
+            (Some(to), _) if to == context.me => Vec::new(),
             (Some(to), _) => {
-                let Judge { shard, installed, .. } = judge;
+                let ShardContext { shard, installed, .. } = context;
                 let cluster = installed.epoch.generation;
                 let (last, payload, sealed) = (self.last, self.kept.clone(), self.sealed);
                 let word = Released { shard, reached, last, payload, sealed, cluster };
-                vec![Step::Release { to, word }]
+                vec![ShardAction::Release { to, word }]
             }
-            (None, Some(to)) => vec![Step::Drained { to, reached }],
+            (None, Some(to)) => vec![ShardAction::Drained { to, reached }],
             (None, None) => Vec::new(),
         }
     }
 
     /// The last entity has ended (docs/protocol/sharding.md#release-after-last-stop). The region
     /// answers only now, because the next home starts as soon as the release arrives.
-    pub(super) fn drained(&mut self, payload: Option<Bytes>, judge: Judge<'_>) -> Vec<Step> {
-        if !matches!(self.run, Run::Draining(_)) {
+    pub(super) fn drained(
+        &mut self,
+        payload: Option<Bytes>,
+        context: ShardContext<'_>,
+    ) -> Vec<ShardAction> {
+        if !matches!(self.run, HostingPhase::Draining(_)) {
             return Vec::new();
         }
-        self.run = Run::Idle;
+        self.run = HostingPhase::Idle;
         (self.kept, self.sealed) = (payload, self.max_gen);
-        if self.pend.is_some() { self.judge(judge) } else { self.say_released(judge) }
+        if self.pending_start.is_some() {
+            self.context(context)
+        } else {
+            self.say_released(context)
+        }
     }
 
     /// Handles a `Released` of another region.
@@ -357,36 +381,36 @@ impl Shard {
         &mut self,
         from: RegionId,
         word: Released,
-        judge: Judge<'_>,
-    ) -> Vec<Step> {
+        context: ShardContext<'_>,
+    ) -> Vec<ShardAction> {
         let Released { reached, last, payload, sealed, .. } = word;
-        if judge.canary.has(Bug::PayloadTakenAgain)
-            && let (Run::Hosting(_), Some(payload)) = (self.run, &payload)
+        if context.fault_injection.has(ShardingFault::PayloadTakenAgain)
+            && let (HostingPhase::Hosting(_), Some(payload)) = (self.run, &payload)
         {
-            return vec![Step::Start { payload: Some(payload.clone()) }];
+            return vec![ShardAction::Start { payload: Some(payload.clone()) }];
         }
         match self.news(from, reached) {
-            News::Taken => vec![Step::Confirmed { to: from, at: self.last }],
-            News::Nothing => Vec::new(),
-            News::Counts => {
-                self.heard.insert(from, Heard { reached, last, payload, sealed });
-                self.judge(judge)
+            ReleaseVerdict::Taken => vec![ShardAction::Confirmed { to: from, at: self.last }],
+            ReleaseVerdict::Nothing => Vec::new(),
+            ReleaseVerdict::Counts => {
+                self.heard.insert(from, LastReleased { reached, last, payload, sealed });
+                self.context(context)
             }
         }
     }
 
     /// Judges a `Released` from `from` with this `reached`.
-    pub(super) fn news(&self, from: RegionId, reached: Generation) -> News {
+    pub(super) fn news(&self, from: RegionId, reached: Generation) -> ReleaseVerdict {
         // This also holds after the shard has left: the first confirmation may be lost, and no
         // other region would repeat it.
-        if self.pend.is_none() && self.last > Generation::NEVER && reached <= self.last {
-            return News::Taken;
+        if self.pending_start.is_none() && self.last > Generation::NEVER && reached <= self.last {
+            return ReleaseVerdict::Taken;
         }
         let known = self.heard.get(&from).map_or(Generation::NEVER, |heard| heard.reached);
-        if (self.pend.is_none() && reached <= self.max_gen) || reached < known {
-            return News::Nothing;
+        if (self.pending_start.is_none() && reached <= self.max_gen) || reached < known {
+            return ReleaseVerdict::Nothing;
         }
-        News::Counts
+        ReleaseVerdict::Counts
     }
 
     /// The payload of that region's tenure, if it is here already.
@@ -394,12 +418,13 @@ impl Shard {
         self.heard.get(&from).filter(|heard| heard.last == last)?.payload.as_ref()
     }
 
-    /// Handles `Hosted`: some region hosts at `at`. A payload of an earlier tenure was taken or is
+    /// Handles `HostedType`: some region hosts at `at`. A payload of an earlier tenure was taken or is
     /// useless, so it is dropped, and a decision below `at` that named this region needs no further
     /// answer.
-    pub(super) fn confirmed(&mut self, at: Generation, canary: Canary) {
-        let over = at > self.last || (canary.has(Bug::KeptDroppedOnEqual) && at == self.last);
-        if over && self.run == Run::Idle {
+    pub(super) fn confirmed(&mut self, at: Generation, fault_injection: ShardingFaultInjection) {
+        let over = at > self.last
+            || (fault_injection.has(ShardingFault::KeptDroppedOnEqual) && at == self.last);
+        if over && self.run == HostingPhase::Idle {
             self.kept = None;
         }
         self.named = self.named.filter(|named| at <= *named);

@@ -23,7 +23,7 @@ pub struct RegionStats {
     pub discarded: u64,
     /// Payloads fetched completely in parts.
     pub fetched: u64,
-    /// Registrations that were answered with `NotYet`.
+    /// Registrations that were answered with `RegistrationRefusal`.
     pub put_off: u64,
     /// Part of `put_off`: the asked node does not run the coordinator.
     pub misled: u64,

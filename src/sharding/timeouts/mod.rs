@@ -21,7 +21,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use ostraca_ddata::clock::Instant;
 
-use super::hosting::World;
+use super::region_handle::RegionEnvironment;
 use table::{Sweeper, TimeoutPlace};
 
 pub(super) use table::Timeouts;
@@ -61,7 +61,7 @@ impl AskTimer {
     /// later for swept timeouts.
     pub(super) fn poll(
         &mut self,
-        (timeouts, world): (&Arc<Timeouts>, &Arc<dyn World>),
+        (timeouts, world): (&Arc<Timeouts>, &Arc<dyn RegionEnvironment>),
         (since, timeout): (Instant, Duration),
         cx: &mut Context<'_>,
     ) -> Poll<()> {
@@ -110,7 +110,7 @@ impl AskTimer {
 }
 
 /// Task of the sweeper. Ends with the table, or some time after the last ask.
-async fn sweep(sweeper: Sweeper, world: Arc<dyn World>) {
+async fn sweep(sweeper: Sweeper, world: Arc<dyn RegionEnvironment>) {
     let mut idle = 0;
     while idle < IDLE_SWEEPS {
         world.sleep(SWEEP_EVERY).await;

@@ -10,9 +10,9 @@ use super::*;
 
 /// Counts how often it was woken.
 #[derive(Default)]
-struct Bell(AtomicUsize);
+struct CountingWaker(AtomicUsize);
 
-impl Bell {
+impl CountingWaker {
     fn new() -> (Arc<Self>, Waker) {
         let bell = Arc::<Self>::default();
         (Arc::clone(&bell), Waker::from(bell))
@@ -23,7 +23,7 @@ impl Bell {
     }
 }
 
-impl Wake for Bell {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -42,7 +42,7 @@ fn swept() -> (Arc<Timeouts>, Sweeper) {
 #[test]
 fn waiting_ask_is_woken_once_at_its_deadline() {
     let (timeouts, sweeper) = swept();
-    let (bell, waker) = Bell::new();
+    let (bell, waker) = CountingWaker::new();
     let place = timeouts.enter(at(10), &waker);
     assert_eq!((sweeper.sweep(at(9)), bell.rung()), (Some(1), 0));
     assert!(timeouts.stay(&place, &waker));
@@ -56,7 +56,7 @@ fn waiting_ask_is_woken_once_at_its_deadline() {
 #[test]
 fn reused_key_wakes_only_its_new_owner() {
     let (timeouts, sweeper) = swept();
-    let [(former, of_former), (bell, waker)] = [Bell::new(), Bell::new()];
+    let [(former, of_former), (bell, waker)] = [CountingWaker::new(), CountingWaker::new()];
     let place = timeouts.enter(at(1), &of_former);
     let used = format!("{place:?}");
     timeouts.leave(place);
@@ -70,7 +70,7 @@ fn reused_key_wakes_only_its_new_owner() {
 #[test]
 fn moved_ask_is_woken_in_its_latest_task() {
     let (timeouts, sweeper) = swept();
-    let [(former, of_former), (bell, waker)] = [Bell::new(), Bell::new()];
+    let [(former, of_former), (bell, waker)] = [CountingWaker::new(), CountingWaker::new()];
     let place = timeouts.enter(at(5), &of_former);
     assert!(timeouts.stay(&place, &waker));
     assert_eq!(Arc::strong_count(&former), 2, "only the references of the test");
@@ -83,7 +83,7 @@ fn moved_ask_is_woken_in_its_latest_task() {
 fn one_sweeper_and_asks_learn_of_its_end() {
     let (timeouts, sweeper) = swept();
     assert!(timeouts.sweeper().is_none());
-    let (bell, waker) = Bell::new();
+    let (bell, waker) = CountingWaker::new();
     let place = timeouts.enter(at(5), &waker);
     drop(sweeper);
     assert_eq!(bell.rung(), 1);
@@ -102,7 +102,7 @@ fn one_sweeper_and_asks_learn_of_its_end() {
 #[test]
 fn memory_is_freed_when_the_sweeper_ends_unused() {
     let (timeouts, sweeper) = swept();
-    let (_, waker) = Bell::new();
+    let (_, waker) = CountingWaker::new();
     let places: Vec<_> = (0..1_000).map(|_| timeouts.enter(at(5), &waker)).collect();
     for place in places {
         timeouts.leave(place);
@@ -164,7 +164,7 @@ fn panicking_waker_does_not_stop_other_wakeups() {
     let (timeouts, sweeper) = swept();
     let mut places = Vec::new();
     let mut enter = |time| {
-        let (bell, waker) = Bell::new();
+        let (bell, waker) = CountingWaker::new();
         let cracked = Waker::from(Arc::new(Cracked));
         places.extend([&cracked, &waker, &cracked].map(|waker| timeouts.enter(at(time), waker)));
         bell
@@ -181,7 +181,7 @@ fn panicking_waker_does_not_stop_other_wakeups() {
 #[test]
 fn entry_may_leave_on_another_thread() {
     let (timeouts, sweeper) = swept();
-    let (bell, waker) = Bell::new();
+    let (bell, waker) = CountingWaker::new();
     let places = thread::scope(|scope| {
         let enter = || scope.spawn(|| timeouts.enter(at(5), &waker));
         let threads: Vec<_> = (0..40).map(|_| enter()).collect();
@@ -223,7 +223,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Enter(after) => {
-                    let (bell, waker) = Bell::new();
+                    let (bell, waker) = CountingWaker::new();
                     let deadline = now + after;
                     waiting.push((timeouts.enter(at(deadline), &waker), deadline, bell, false));
                 }
@@ -234,7 +234,7 @@ proptest! {
                 }
                 Step::Move(which) if which < waiting.len() => {
                     let (place, _, bell, woken) = &mut waiting[which];
-                    let (new, waker) = Bell::new();
+                    let (new, waker) = CountingWaker::new();
                     prop_assert_eq!(timeouts.stay(place, &waker), !*woken);
                     if !*woken {
                         gone.push((std::mem::replace(bell, new), false));

@@ -6,11 +6,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ostraca::cluster::bug::Bug;
+use ostraca::cluster::fault_injection::MembershipFault;
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::epoch::MembershipChange;
 use ostraca_ddata::sim::{
-    Failure, Fault, Faults, Links, NodeIndex, Seed, Setup, Simulation, seeds,
+    Failure, Fault, Faults, LinkSet, NodeIndex, Seed, Simulation, SimulationSetup, seeds,
 };
 
 use super::node::{Command, Event, Node, Shared, Weather, id_of};
@@ -34,7 +34,7 @@ fn world(seed: Seed, places: usize, weakened: Weakened) -> World {
         rumours: 0.0,
         weakened,
     };
-    let setup = Setup { faults: Faults::none(), ..Setup::new(seed, places) };
+    let setup = SimulationSetup { faults: Faults::none(), ..SimulationSetup::new(seed, places) };
     let shared = Rc::new(RefCell::new(Shared::new(places)));
     let mut sim = Simulation::new(setup, Watch::default(), move |boot| {
         Node::new(&boot, weather.clone(), shared.clone())
@@ -49,8 +49,8 @@ fn indices(places: &[usize]) -> Vec<NodeIndex> {
 
 /// Cuts the links between the two sets in both directions.
 fn cut(some: &[usize], others: &[usize], span: Duration) -> Fault {
-    let one = Links { from: indices(some), to: indices(others) };
-    let other = Links { from: indices(others), to: indices(some) };
+    let one = LinkSet { from: indices(some), to: indices(others) };
+    let other = LinkSet { from: indices(others), to: indices(some) };
     Fault::Cut { links: vec![one, other], span: Some(span) }
 }
 
@@ -60,7 +60,8 @@ fn first(place: usize) -> ReplicaId {
 
 fn propose(sim: &mut World, at: usize, join: &[usize], leave: &[usize]) {
     let ids = |places: &[usize]| places.iter().copied().map(first).collect();
-    let change = Change { join: ids(join), leave: ids(leave), ..Change::default() };
+    let change =
+        MembershipChange { join: ids(join), leave: ids(leave), ..MembershipChange::default() };
     sim.command(NodeIndex::new(at), Command::Propose(change));
 }
 
@@ -129,7 +130,7 @@ fn b_forgets(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
 fn acks_are_slow(seed: Seed, weakened: Weakened) -> Result<(), Box<Failure>> {
     let [a, b, p] = [0, 1, 2];
     let mut sim = world(seed, 3, weakened);
-    let links = vec![Links { from: indices(&[a, b]), to: indices(&[p]) }];
+    let links = vec![LinkSet { from: indices(&[a, b]), to: indices(&[p]) }];
     sim.fault(&Fault::Delay { links, by: 3 * SECOND, span: Some(60 * SECOND) });
     sim.run_for(5 * SECOND);
     propose(&mut sim, a, &[], &[p]);
@@ -141,7 +142,7 @@ type Scenario = fn(Seed, Weakened) -> Result<(), Box<Failure>>;
 /// Without the fault every seed reaches the last configuration and no removed node serves; with the
 /// fault at least one seed shows an overlap.
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn caught(name: &'static str, scenario: Scenario, bug: Bug) {
+fn caught(name: &'static str, scenario: Scenario, bug: MembershipFault) {
     let (mut ran, mut found) = (0, 0);
     for seed in seeds(name, 40) {
         ran += 1;
@@ -157,26 +158,30 @@ fn caught(name: &'static str, scenario: Scenario, bug: Bug) {
 
 #[test]
 fn fault_own_ack_always_is_detected() {
-    caught("fault_own_ack_always_is_detected", b_counts_itself, Bug::OwnAckAlways);
+    caught("fault_own_ack_always_is_detected", b_counts_itself, MembershipFault::OwnAckAlways);
 }
 
 #[test]
 fn fault_sealed_grants_is_detected() {
-    caught("fault_sealed_grants_is_detected", b_counts_itself, Bug::SealedGrants);
+    caught("fault_sealed_grants_is_detected", b_counts_itself, MembershipFault::SealedGrants);
 }
 
 #[test]
 fn fault_lease_over_two_epochs_is_detected() {
     let name = "fault_lease_over_two_epochs_is_detected";
-    caught(name, p_counts_two_configurations, Bug::LeaseOverTwoEpochs);
+    caught(name, p_counts_two_configurations, MembershipFault::LeaseOverTwoEpochs);
 }
 
 #[test]
 fn fault_consent_after_restart_is_detected() {
-    caught("fault_consent_after_restart_is_detected", b_forgets, Bug::ConsentAfterRestart);
+    caught(
+        "fault_consent_after_restart_is_detected",
+        b_forgets,
+        MembershipFault::ConsentAfterRestart,
+    );
 }
 
 #[test]
 fn fault_lease_from_ack_is_detected() {
-    caught("fault_lease_from_ack_is_detected", acks_are_slow, Bug::LeaseFromAck);
+    caught("fault_lease_from_ack_is_detected", acks_are_slow, MembershipFault::LeaseFromAck);
 }

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ostraca::cluster::bug::Canary;
-use ostraca::cluster::lease::Beat;
-use ostraca::cluster::lease::guard::{Guard, GuardInput};
-use ostraca_ddata::bug;
+use ostraca::cluster::fault_injection::MembershipFaultInjection;
+use ostraca::cluster::lease::Heartbeat;
+use ostraca::cluster::lease::guard::{GuardInput, GuardedReplicator};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::data::Registry;
+use ostraca_ddata::fault_injection;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochId, EpochMessage, EpochSettings,
+    Ballot, Epoch, EpochId, EpochMessage, EpochSettings, MembershipChange,
 };
-use ostraca_ddata::replicator::wire::{Body, Message};
-use ostraca_ddata::replicator::{Replicator, Setup, port};
+use ostraca_ddata::replicator::wire::{Body, ReplicatorMessage};
+use ostraca_ddata::replicator::{Replicator, ReplicatorParameters, port};
 
 const ME: ReplicaId = ReplicaId::new(1);
 const LEAVER: ReplicaId = ReplicaId::new(2);
@@ -30,20 +30,27 @@ fn at(seconds: u64) -> Now {
 }
 
 /// A founded voter, and a Seal that removes LEAVER.
-fn voter() -> (Guard, GuardInput) {
+fn voter() -> (GuardedReplicator, GuardInput) {
     let members = vec![ME, LEAVER, PROPOSER];
     let founded = Epoch::founding(EPOCH, members, EpochSettings::default()).expect("three");
-    let leave = Change { leave: vec![LEAVER], ..Change::default() };
+    let leave = MembershipChange { leave: vec![LEAVER], ..MembershipChange::default() };
     let proposal = Arc::new(founded.next(&leave).expect("two are left"));
     let ballot = Ballot { number: 1, node: PROPOSER };
     let seal = EpochMessage::Seal { epoch: EPOCH, ballot, proposal };
-    let message = Message { epoch: Some(EPOCH), body: Body::Epoch(seal) };
-    let (registry, canary) = (Registry::new(), bug::Canary::none());
-    let setup = Setup { me: ME, config: Config::default(), registry, seed: 1, canary };
-    let mut guard = Guard::new(Replicator::new(setup), Canary::none());
-    let found = GuardInput::Data(port::Input::Found(Arc::new(founded)));
+    let message = ReplicatorMessage { epoch: Some(EPOCH), body: Body::Epoch(seal) };
+    let (registry, fault_injection) = (Registry::new(), fault_injection::FaultInjection::none());
+    let setup = ReplicatorParameters {
+        me: ME,
+        config: ReplicatorConfig::default(),
+        registry,
+        seed: 1,
+        fault_injection,
+    };
+    let mut guard =
+        GuardedReplicator::new(Replicator::new(setup), MembershipFaultInjection::none());
+    let found = GuardInput::Data(port::ReplicatorInput::Found(Arc::new(founded)));
     guard.handle(at(0), found, &mut Outbox::new());
-    (guard, GuardInput::Data(port::Input::Message { from: PROPOSER, message }))
+    (guard, GuardInput::Data(port::ReplicatorInput::Message { from: PROPOSER, message }))
 }
 
 /// Another thread answers heartbeats while the guard answers a Seal that removes their sender. The
@@ -67,7 +74,7 @@ fn no_grant_is_given_between_consent_and_seal() {
                 loop {
                     let is_last = ends.load(Ordering::Acquire);
                     number += 1;
-                    let beat = Beat { epoch: EPOCH, number };
+                    let beat = Heartbeat { epoch: EPOCH, number };
                     granted |= grants.beat(at(1_000), LEAVER, beat).answer.is_some();
                     if is_last {
                         return granted;

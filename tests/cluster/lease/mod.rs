@@ -28,10 +28,10 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use ostraca::cluster::bug::{Bug, Canary};
+use ostraca::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
 use ostraca_ddata::sim::{
-    Failure, Fault, FaultKind, Faults, LinkQuality, NodeIndex, Seed, Setup, Simulation, Stream,
-    Totals, TraceLevel, on_all_cores, seeds,
+    Failure, Fault, FaultKind, Faults, LinkQuality, NodeIndex, RandomStream, Seed, Simulation,
+    SimulationSetup, Totals, TraceLevel, on_all_cores, seeds,
 };
 
 use self::node::{Event, Node, Shared, Weather};
@@ -48,20 +48,20 @@ const PAUSE_MAX: Duration = Duration::from_secs(12);
 /// The rule that a run leaves out: of the library, or of the code here that connects its parts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weakened {
-    pub(crate) rule: Canary,
+    pub(crate) rule: MembershipFaultInjection,
     pub(crate) stops_at_accept: bool,
     /// The grantor counts a promise from the time that the sender's wall clock showed.
     pub(crate) grants_from_sending: bool,
 }
 
 impl Weakened {
-    pub(crate) fn by(bug: Bug) -> Self {
-        let stops_at_accept = bug == Bug::StopsAtAccept;
-        Self { rule: Canary::with(bug), stops_at_accept, ..Self::default() }
+    pub(crate) fn by(bug: MembershipFault) -> Self {
+        let stops_at_accept = bug == MembershipFault::StopsAtAccept;
+        Self { rule: MembershipFaultInjection::with(bug), stops_at_accept, ..Self::default() }
     }
 }
 
-fn links(draw: &mut Stream) -> LinkQuality {
+fn links(draw: &mut RandomStream) -> LinkQuality {
     LinkQuality {
         base: draw.span(Duration::from_micros(50), 20 * MS),
         spread: *draw.pick(&[100 * MS / 1_000, 5 * MS, 100 * MS, 800 * MS]),
@@ -89,7 +89,7 @@ fn faults(seed: u64) -> Faults {
         FaultKind::Drift,
         FaultKind::Crash,
     ];
-    let mut draw = Stream::split(seed, "lease weather", 0);
+    let mut draw = RandomStream::split(seed, "lease weather", 0);
     let kept = *draw.pick(&[0.1, 0.3, 0.7]);
     let kinds = KINDS.iter().filter(|_| draw.chance(kept)).map(|kind| (*kind, 1)).collect();
     Faults {
@@ -122,7 +122,7 @@ pub(crate) fn world_and_shared(
     weakened: Weakened,
     change: impl FnOnce(&mut Weather, &mut Faults),
 ) -> (Simulation<Node, Watch>, Rc<RefCell<Shared>>) {
-    let mut draw = Stream::split(seed.value, "lease world", 0);
+    let mut draw = RandomStream::split(seed.value, "lease world", 0);
     let places = draw.between(3, 6) as usize;
     let mut weather = Weather {
         places,
@@ -139,7 +139,7 @@ pub(crate) fn world_and_shared(
     let struck = *draw.pick(&[0.0, 0.0, 0.1, 0.4]);
     let mut faults = faults(seed.value);
     change(&mut weather, &mut faults);
-    let setup = Setup { faults, ..Setup::new(seed, places) };
+    let setup = SimulationSetup { faults, ..SimulationSetup::new(seed, places) };
     let shared = Rc::new(RefCell::new(Shared::new(places)));
     let theirs = shared.clone();
     let mut sim = Simulation::new(setup, Watch::default(), move |boot| {
@@ -153,7 +153,7 @@ pub(crate) fn world_and_shared(
 }
 
 /// Partitions the node that has just sealed or installed, with some others, from the rest.
-fn split_around(draw: &mut Stream, node: NodeIndex, places: usize) -> Fault {
+fn split_around(draw: &mut RandomStream, node: NodeIndex, places: usize) -> Fault {
     let nodes = (0..places).map(NodeIndex::new);
     let (near, far) = nodes.partition(|other| *other == node || draw.chance(0.4));
     Fault::Partition { groups: vec![near, far], span: Some(draw.span(2 * SECOND, 12 * SECOND)) }
@@ -201,7 +201,7 @@ impl Count {
         if seed.trace == TraceLevel::Brief && self.wanted.is_some_and(is_reached) {
             return Totals::default();
         }
-        let rumours = *Stream::split(seed.value, "lease rumours", 0).pick(&[0.0, 0.1, 0.5]);
+        let rumours = *RandomStream::split(seed.value, "lease rumours", 0).pick(&[0.0, 0.1, 0.5]);
         let mut sim = world_with(seed, Weakened::default(), |weather, _| weather.rumours = rumours);
         sim.try_run_for(SPAN).unwrap_or_else(|failure| panic!("{failure}"));
         self.add(sim.observer());
@@ -291,7 +291,7 @@ macro_rules! canaries {
     ($($name:ident: $bug:ident, $at_most:expr;)*) => {$(
         #[test]
         fn $name() {
-            must_be_caught(stringify!($name), Weakened::by(Bug::$bug), $at_most);
+            must_be_caught(stringify!($name), Weakened::by(MembershipFault::$bug), $at_most);
         }
     )*};
 }
@@ -309,7 +309,7 @@ canaries! {
 #[test]
 fn fault_no_drift_margin_is_detected() {
     let name = "fault_no_drift_margin_is_detected";
-    let weakened = Weakened::by(Bug::NoDriftMargin);
+    let weakened = Weakened::by(MembershipFault::NoDriftMargin);
     must_be_caught_by(name, 400, |seed| {
         // Only clock drift, on a network fast enough for removals to be decided in time.
         let mut sim = world_with(seed, weakened, |weather, faults| {

@@ -6,20 +6,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca::cluster::bug::Bug;
+use ostraca::cluster::fault_injection::MembershipFault;
 use ostraca::cluster::lease::{
-    Grantor, Holder, HolderInput, HolderOutput, LeaseConfig, LeaseMessage,
+    Grantor, HolderInput, HolderOutput, LeaseConfig, LeaseHolder, LeaseMessage,
 };
 use ostraca::cluster::singleton::{
-    Candidacy, Peer, Running, Singleton, SingletonInput, SingletonMessage, SingletonOutput,
+    Candidacy, Singleton, SingletonInput, SingletonMember, SingletonMessage, SingletonOutput,
+    SingletonState,
 };
-use ostraca_ddata::bug::Canary as NoBug;
 use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::fault_injection::FaultInjection as NoBug;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{
-    AcceptorState, Change, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
-    EpochSettings, Epochs,
+    AcceptorState, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
+    EpochSettings, Epochs, MembershipChange,
 };
 use ostraca_ddata::sim::{Boot, Effects, NodeIndex, Process};
 use rand::rngs::SmallRng;
@@ -134,7 +135,7 @@ pub(crate) enum Event {
 /// Actions that a directed test requests.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    Propose(Change),
+    Propose(MembershipChange),
     Release,
 }
 
@@ -147,7 +148,7 @@ pub(crate) struct Node {
     epochs: Epochs,
     grantor: Grantor,
     /// `None` for a restarted voter: it votes for its earlier life and hosts nothing.
-    holder: Option<Holder>,
+    holder: Option<LeaseHolder>,
     waiting: BTreeSet<ReplicaId>,
     inputs: VecDeque<EpochInput>,
     propose_at: Option<Instant>,
@@ -176,12 +177,12 @@ impl Node {
         let kept = disk.filter(|_| boot.incarnation > 1 && rng.random_bool(weather.kept));
         let me = kept.as_ref().map(|(id, _)| *id);
         let me = me.unwrap_or_else(|| shared.borrow_mut().next_life(place));
-        let canary = weather.weakened.rule;
+        let fault_injection = weather.weakened.rule;
         let sings = kept.is_none() && !weather.candidacies.is_empty();
         Self {
             place,
             me,
-            singleton: sings.then(|| Singleton::new(me, RETRY, canary)),
+            singleton: sings.then(|| Singleton::new(me, RETRY, fault_injection)),
             hosting: true,
             down: BTreeSet::new(),
             heard: BTreeMap::new(),
@@ -189,8 +190,10 @@ impl Node {
             stopped_at: None,
             released: false,
             epochs: weather.epochs(me, boot.seed),
-            grantor: Grantor::new(me, boot.now, canary),
-            holder: kept.is_none().then(|| Holder::new(me, LeaseConfig::default(), canary)),
+            grantor: Grantor::new(me, boot.now, fault_injection),
+            holder: kept
+                .is_none()
+                .then(|| LeaseHolder::new(me, LeaseConfig::default(), fault_injection)),
             restore: kept.map(|(_, state)| state),
             weather,
             shared,
@@ -242,8 +245,10 @@ impl Node {
 
     /// Whether this place has an instance that may begin a message.
     pub(crate) fn hosts(&self, now: Instant) -> bool {
-        let here = |one: &Singleton| matches!(one.running(), Running::Yes | Running::Stopping);
-        let outlives = self.weather.weakened.rule.has(Bug::OutlivesLease);
+        let here = |one: &Singleton| {
+            matches!(one.running(), SingletonState::Yes | SingletonState::Stopping)
+        };
+        let outlives = self.weather.weakened.rule.has(MembershipFault::OutlivesLease);
         self.singleton.as_ref().is_some_and(here) && (outlives || self.serves(now))
     }
 
@@ -284,7 +289,7 @@ impl Node {
             let heard = self.heard.get(&id).copied().unwrap_or(Candidacy::NotNow);
             if id == self.me { self.candidacy() } else { heard }
         };
-        let peer = |id: &ReplicaId| Peer { id: *id, candidacy: candidacy_of(*id) };
+        let peer = |id: &ReplicaId| SingletonMember { id: *id, candidacy: candidacy_of(*id) };
         let members = epoch.members().iter().map(peer).collect();
         self.sing(now, SingletonInput::Members(members), fx);
     }
@@ -302,7 +307,9 @@ impl Node {
     }
 
     fn release_once_idle(&mut self, now: Now, fx: &mut Effects<Self>) {
-        let idle = |one: &Singleton| matches!(one.running(), Running::No | Running::Finished);
+        let idle = |one: &Singleton| {
+            matches!(one.running(), SingletonState::No | SingletonState::Finished)
+        };
         if self.leaving && !self.released && self.singleton.as_ref().is_none_or(idle) {
             self.released = true;
             fx.mark("released");
@@ -373,13 +380,14 @@ impl Node {
     /// decision and ended, the cluster could not continue.
     fn next_life(&mut self, now: Now, fx: &mut Effects<Self>) {
         fx.mark("new life");
-        let canary = self.weather.weakened.rule;
+        let fault_injection = self.weather.weakened.rule;
         self.me = self.shared.borrow_mut().next_life(self.place);
         let seed = self.rng.random();
         self.epochs = self.weather.epochs(self.me, seed);
-        self.grantor = Grantor::new(self.me, now, canary);
-        self.holder = Some(Holder::new(self.me, LeaseConfig::default(), canary));
-        self.singleton = self.singleton.is_some().then(|| Singleton::new(self.me, RETRY, canary));
+        self.grantor = Grantor::new(self.me, now, fault_injection);
+        self.holder = Some(LeaseHolder::new(self.me, LeaseConfig::default(), fault_injection));
+        self.singleton =
+            self.singleton.is_some().then(|| Singleton::new(self.me, RETRY, fault_injection));
         self.stopped_at = None;
         self.down.clear();
         self.waiting.clear();
@@ -451,7 +459,7 @@ impl Node {
             return;
         };
         self.rumour(&epoch, fx);
-        let mut change = Change::default();
+        let mut change = MembershipChange::default();
         let joining = self.waiting.iter().copied().filter(|_| self.rng.random_bool(0.8));
         change.join.extend(joining);
         if self.holder.is_some()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::EpochId;
-use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
+use ostraca_ddata::sim::{InvariantViolation, NodeIndex, Observer, Orders, SimulationView};
 
 use super::node::{Event, Node};
 
@@ -22,28 +22,32 @@ pub(crate) struct Watch {
 }
 
 /// Nodes with an instance that may begin a message now.
-pub(crate) fn hosts(view: &View<'_, Node>) -> Vec<NodeIndex> {
+pub(crate) fn hosts(view: &SimulationView<'_, Node>) -> Vec<NodeIndex> {
     let now = |index: &NodeIndex| view.clock(*index).mono;
     let hosts = view.processes().filter(|(index, node)| node.hosts(now(index)));
     hosts.map(|(index, _)| index).collect()
 }
 
 impl Watch {
-    fn judge(&self, view: &View<'_, Node>, index: NodeIndex) -> Result<(), Violation> {
+    fn judge(
+        &self,
+        view: &SimulationView<'_, Node>,
+        index: NodeIndex,
+    ) -> Result<(), InvariantViolation> {
         let Some(node) = view.process(index) else { return Ok(()) };
         if self.removed.contains(&node.me()) && node.serves(view.clock(index).mono) {
             let (me, newest) = (node.me(), self.newest);
             let what = format!("overlap: {me} serves, {newest} without it is installed");
-            return Err(Violation::new(what));
+            return Err(InvariantViolation::new(what));
         }
         Ok(())
     }
 }
 
-fn one_at_most(view: &View<'_, Node>) -> Result<(), Violation> {
+fn one_at_most(view: &SimulationView<'_, Node>) -> Result<(), InvariantViolation> {
     let hosts = hosts(view);
     if hosts.len() > 1 {
-        return Err(Violation::new(format!("two at once: {hosts:?}")));
+        return Err(InvariantViolation::new(format!("two at once: {hosts:?}")));
     }
     Ok(())
 }
@@ -51,11 +55,11 @@ fn one_at_most(view: &View<'_, Node>) -> Result<(), Violation> {
 impl Observer<Node> for Watch {
     fn event(
         &mut self,
-        view: &View<'_, Node>,
+        view: &SimulationView<'_, Node>,
         _node: NodeIndex,
         event: &Event,
         _orders: &mut Orders<Node>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         match event {
             Event::Served(id) => {
                 self.served.insert(*id);
@@ -76,7 +80,7 @@ impl Observer<Node> for Watch {
         (0..view.nodes()).try_for_each(|index| self.judge(view, NodeIndex::new(index)))
     }
 
-    fn check(&mut self, view: &View<'_, Node>) -> Result<(), Violation> {
+    fn check(&mut self, view: &SimulationView<'_, Node>) -> Result<(), InvariantViolation> {
         let Some(index) = view.touched() else { return Ok(()) };
         self.judge(view, index)?;
         if view.process(index).is_some_and(|node| node.singleton.is_some()) {

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca::cluster::config::Cluster;
+use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
-use ostraca::cluster::membership::port::{Command as Wish, Notice};
-use ostraca::cluster::wire::{ClusterMessage, FoundingBallot, InitAnswer, Settings};
+use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNotice};
+use ostraca::cluster::wire::{ClusterMessage, ComparedSettings, FoundingBallot, InitAnswer};
 use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::sim::{Fault, NodeIndex};
 
@@ -18,14 +18,14 @@ use super::going::cluster_of;
 use super::{SECOND, Sim, agree, at, calm, until};
 
 fn with_seeds(seeds: impl Fn(usize) -> Vec<Address> + 'static) -> World {
-    World::with(move |place| Cluster { seeds: seeds(place), ..Cluster::default() })
+    World::with(move |place| ClusterConfig { seeds: seeds(place), ..ClusterConfig::default() })
 }
 
 fn is_searching(sim: &Sim, place: usize) -> bool {
     at(sim, place).membership.gossip().is_none() && at(sim, place).over.is_none()
 }
 
-fn was_told(sim: &Sim, place: usize, notice: impl Fn(&Notice) -> bool) -> bool {
+fn was_told(sim: &Sim, place: usize, notice: impl Fn(&OperatorNotice) -> bool) -> bool {
     at(sim, place).notices.iter().any(notice)
 }
 
@@ -40,7 +40,10 @@ fn different_seed_lists_found_no_cluster_and_are_reported() {
     sim.run_for(60 * SECOND);
     for place in 0..2 {
         assert!(is_searching(&sim, place));
-        assert!(was_told(&sim, place, |notice| matches!(notice, Notice::OtherSeeds { .. })));
+        assert!(was_told(&sim, place, |notice| matches!(
+            notice,
+            OperatorNotice::OtherSeeds { .. }
+        )));
     }
 }
 
@@ -80,10 +83,10 @@ fn known_failure_29_name_of_all_seeds_founds_one_cluster() {
             seed,
             3,
             started,
-            World::with(|_| Cluster {
+            World::with(|_| ClusterConfig {
                 seeds: vec![name_of_all(0..3)],
                 expected_nodes: Some(3),
-                ..Cluster::default()
+                ..ClusterConfig::default()
             }),
         );
         for place in started..3 {
@@ -105,7 +108,7 @@ fn minority_of_seeds_founds_nothing_and_logs_the_silent_ones() {
     let mut sim = calm(1, 3, 1, World::new(3));
     sim.run_for(120 * SECOND);
     assert!(is_searching(&sim, 0));
-    let expected = Notice::SeedsSilent { silent: addresses([1, 2]), others_suffice: false };
+    let expected = OperatorNotice::SeedsSilent { silent: addresses([1, 2]), others_suffice: false };
     assert!(was_told(&sim, 0, |notice| *notice == expected));
     sim.restart(NodeIndex::new(2));
     until(&mut sim, 3, |sim| agree(sim, &[0, 2]));
@@ -141,7 +144,7 @@ fn clock_offsets_of_an_hour_have_no_effect() {
 #[test]
 fn incompatible_settings_refuse_a_join_and_are_reported() {
     let mut world = World::new(3);
-    world.settings = Rc::new(|place| Settings {
+    world.settings = Rc::new(|place| ComparedSettings {
         must: vec![("name".into(), if place == 3 { "other" } else { "ours" }.into())],
         should: vec![],
     });
@@ -150,7 +153,7 @@ fn incompatible_settings_refuse_a_join_and_are_reported() {
     sim.run_for(20 * SECOND);
     assert!(is_searching(&sim, 3));
     assert!(agree(&sim, &[0, 1, 2]));
-    let names_it = |notice: &Notice| matches!(notice, Notice::SettingsDiffer { which, .. } if *which == ["name"]);
+    let names_it = |notice: &OperatorNotice| matches!(notice, OperatorNotice::SettingsDiffer { which, .. } if *which == ["name"]);
     assert!(was_told(&sim, 3, names_it));
     assert!((0..3).any(|place| was_told(&sim, place, names_it)));
 }
@@ -158,14 +161,14 @@ fn incompatible_settings_refuse_a_join_and_are_reported() {
 #[test]
 fn differing_optional_settings_only_cause_a_warning() {
     let mut world = World::new(3);
-    world.settings = Rc::new(|place| Settings {
+    world.settings = Rc::new(|place| ComparedSettings {
         must: vec![],
         should: vec![("downing".into(), place.to_string())],
     });
     let mut sim = cluster_of(1, 3, world);
     sim.restart(NodeIndex::new(3));
     until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
-    assert!(was_told(&sim, 3, |notice| matches!(notice, Notice::SettingsDiffer { .. })));
+    assert!(was_told(&sim, 3, |notice| matches!(notice, OperatorNotice::SettingsDiffer { .. })));
 }
 
 #[test]
@@ -175,7 +178,7 @@ fn separate_clusters_never_merge_and_report_each_other() {
     let world = World::with(move |place| {
         let alone = place == 3 && theirs.get();
         let seeds = if alone { Vec::new() } else { addresses([0, 1, 2]) };
-        Cluster { seeds, ..Cluster::default() }
+        ClusterConfig { seeds, ..ClusterConfig::default() }
     });
     let mut sim = calm(1, 4, 4, world);
     until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]) && agree(sim, &[3]));
@@ -185,7 +188,7 @@ fn separate_clusters_never_merge_and_report_each_other() {
     sim.run_for(20 * SECOND);
     assert!(is_searching(&sim, 3));
     assert!(agree(&sim, &[0, 1, 2]));
-    let foreign = |notice: &Notice| matches!(notice, Notice::ForeignCluster { .. });
+    let foreign = |notice: &OperatorNotice| matches!(notice, OperatorNotice::ForeignCluster { .. });
     assert!(was_told(&sim, 3, foreign));
     assert!((0..3).any(|place| was_told(&sim, place, foreign)));
 }
@@ -202,7 +205,10 @@ fn seeds_with_a_stored_cluster_never_found_another() {
     sim.run_for(60 * SECOND);
     for place in 0..3 {
         assert!(is_searching(&sim, place));
-        assert!(was_told(&sim, place, |notice| matches!(notice, Notice::AllStopped { .. })));
+        assert!(was_told(&sim, place, |notice| matches!(
+            notice,
+            OperatorNotice::AllStopped { .. }
+        )));
     }
 }
 
@@ -247,7 +253,7 @@ fn join_of_a_removed_incarnation_is_refused() {
     let (gone, _) = outdated(&mut sim);
     let refused = at(&sim, 1).membership.stats().join_refused;
     let member = Box::new(Member::joining(gone, address(3), 0));
-    let join = ClusterMessage::Join { member, settings: Settings::default() };
+    let join = ClusterMessage::Join { member, settings: ComparedSettings::default() };
     sim.command(NodeIndex::new(1), Command::Inject(gone, join));
     sim.run_for(5 * SECOND);
     assert!(agree(&sim, &[0, 1, 2]));
@@ -258,7 +264,7 @@ fn join_of_a_removed_incarnation_is_refused() {
 fn nonsense(gossip: &Gossip, stranger: NodeId) -> Vec<ClusterMessage> {
     use ClusterMessage as M;
     let member = || Box::new(Member::joining(node_at(7, 7, true), address(7), 9));
-    let settings = Settings::default;
+    let settings = ComparedSettings::default;
     let ballot = FoundingBallot { number: u64::MAX, proposer: ReplicaId::new(9) };
     let mut foreign_member = Member::joining(stranger, address(9), 1);
     foreign_member.up_number = Some(0);
@@ -342,7 +348,7 @@ fn two_living_incarnations_of_a_peer_are_not_both_members() {
     let mut copy = node_at(3, 1, true);
     copy.incarnation = ReplicaId::new(0xc0b1_0004);
     let member = Box::new(Member::joining(copy, address(3), 0));
-    let join = ClusterMessage::Join { member, settings: Settings::default() };
+    let join = ClusterMessage::Join { member, settings: ComparedSettings::default() };
     let refused = at(&sim, 0).membership.stats().join_refused;
     sim.command(NodeIndex::new(0), Command::Inject(copy, join));
     sim.run_for(20 * SECOND);
@@ -352,10 +358,10 @@ fn two_living_incarnations_of_a_peer_are_not_both_members() {
 
 #[test]
 fn node_stops_searching_only_if_configured() {
-    let world = World::with(|_| Cluster {
+    let world = World::with(|_| ClusterConfig {
         seeds: addresses([0, 1, 2]),
         shutdown_after_unsuccessful_join: Some(Duration::from_secs(30)),
-        ..Cluster::default()
+        ..ClusterConfig::default()
     });
     let mut sim = calm(1, 3, 1, world);
     sim.run_for(29 * SECOND);

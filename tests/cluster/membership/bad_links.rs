@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::sim::{Failure, Fault, Links, NodeIndex, Seed, Stream, Totals, on_all_cores};
+use ostraca_ddata::sim::{
+    Failure, Fault, LinkSet, NodeIndex, RandomStream, Seed, Totals, on_all_cores,
+};
 
 use super::super::whole::World;
 use super::chaos::can_go_on;
@@ -17,7 +19,7 @@ fn indexes(places: &[usize]) -> Vec<NodeIndex> {
 
 /// Drops all messages from the nodes `from` to the nodes `to`.
 fn cut(sim: &mut Sim, from: &[usize], to: &[usize]) {
-    let links = vec![Links { from: indexes(from), to: indexes(to) }];
+    let links = vec![LinkSet { from: indexes(from), to: indexes(to) }];
     sim.fault(&Fault::Cut { links, span: None });
 }
 
@@ -70,7 +72,7 @@ const VAIN_MAX: usize = 8;
 /// Some nodes reach each other and form a quorum. Each direction of all other links is cut or not,
 /// and one of the other nodes may crash.
 fn maze(seed: Seed) -> Result<Totals, Box<Failure>> {
-    let mut draw = Stream::split(seed.value, "bad links", 0);
+    let mut draw = RandomStream::split(seed.value, "bad links", 0);
     let places = draw.between(3, 9) as usize;
     let mut sim = calm(seed, places, places, World::new(3));
     let everybody: Vec<usize> = (0..places).collect();

@@ -1,7 +1,7 @@
 //! Fault injections of membership: the watch must detect each of them.
 
-use ostraca::cluster::bug::{Bug, Canary};
-use ostraca::cluster::membership::port::Command as Wish;
+use ostraca::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
+use ostraca::cluster::membership::port::MembershipCommand as Wish;
 use ostraca_ddata::sim::NodeIndex;
 
 use super::super::whole::{Command, World};
@@ -9,8 +9,8 @@ use super::{SECOND, calm};
 
 /// Starts two seeds and three more nodes, and crashes the younger seed. Returns the reason of the
 /// failure.
-fn run(bug: Bug) -> Option<String> {
-    let world = World { canary: Canary::with(bug), ..World::new(3) };
+fn run(bug: MembershipFault) -> Option<String> {
+    let world = World { fault_injection: MembershipFaultInjection::with(bug), ..World::new(3) };
     let mut sim = calm(1, 5, 5, world);
     let grown = sim.try_run_for(10 * SECOND);
     let failed = grown.and_then(|()| {
@@ -24,8 +24,8 @@ fn run(bug: Bug) -> Option<String> {
 /// changes.
 #[test]
 fn fault_removed_by_verdict_is_detected_after_a_recovery() {
-    let canary = Canary::with(Bug::RemovedByVerdict);
-    let world = World { canary, waits: true, ..World::new(3) };
+    let fault_injection = MembershipFaultInjection::with(MembershipFault::RemovedByVerdict);
+    let world = World { fault_injection, waits: true, ..World::new(3) };
     let mut sim = calm(1, 7, 7, world);
     sim.run_for(10 * SECOND);
     (3..7).for_each(|place| sim.crash(NodeIndex::new(place)));
@@ -44,12 +44,12 @@ fn fault_removed_by_verdict_is_detected_after_a_recovery() {
 
 #[test]
 fn fault_up_without_configuration_is_detected() {
-    let reason = run(Bug::UpWithoutConfiguration).unwrap_or_default();
+    let reason = run(MembershipFault::UpWithoutConfiguration).unwrap_or_default();
     assert!(reason.contains("in no configuration"), "{reason}");
 }
 
 #[test]
 fn fault_removed_by_verdict_is_detected() {
-    let reason = run(Bug::RemovedByVerdict).unwrap_or_default();
+    let reason = run(MembershipFault::RemovedByVerdict).unwrap_or_default();
     assert!(reason.contains("removed, but it is in the newest"), "{reason}");
 }

@@ -20,12 +20,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ostraca::cluster::config::StrategyName;
+use ostraca::cluster::config::DowningStrategyName;
 use ostraca::cluster::leader::leader;
-use ostraca::cluster::membership::port::Notice;
+use ostraca::cluster::membership::port::OperatorNotice;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{AcceptedProposal, Epoch};
-use ostraca_ddata::sim::{Failure, NodeIndex, Seed, Stream, Totals, on_all_cores};
+use ostraca_ddata::sim::{Failure, NodeIndex, RandomStream, Seed, Totals, on_all_cores};
 
 use super::super::whole::{WholeNode, World};
 use super::weather::{Weather, living, world};
@@ -58,7 +58,7 @@ fn has_ended_itself(sim: &Sim) -> bool {
 }
 
 fn lives(epoch: &Epoch, living: &BTreeSet<ReplicaId>) -> bool {
-    epoch.is_quorum(living, ostraca_ddata::bug::Canary::none())
+    epoch.is_quorum(living, ostraca_ddata::fault_injection::FaultInjection::none())
 }
 
 /// Whether the proposal that the next ballot of `known` adopts can succeed. From the first Accept
@@ -87,7 +87,7 @@ fn founders_are_lost(sim: &Sim, weather: &Weather) -> bool {
     let nodes = || places.iter().map(|place| at(sim, *place));
     let living: BTreeSet<ReplicaId> = nodes().map(|node| node.me().incarnation).collect();
     let is_said = |node: &WholeNode| {
-        node.notices.iter().any(|notice| matches!(notice, Notice::FoundersLost { .. }))
+        node.notices.iter().any(|notice| matches!(notice, OperatorNotice::FoundersLost { .. }))
     };
     let accepted = nodes().filter_map(|node| node.memory.founding.as_ref()?.accepted.as_ref());
     let highest = accepted.max_by_key(|(ballot, _)| *ballot);
@@ -161,11 +161,15 @@ fn settle(sim: &mut Sim, weather: &Weather) -> Result<Ending, Box<Failure>> {
 }
 
 /// Alternates between faults and phases without faults.
-fn run(seed: Seed, sizes: (u64, u64), strategies: &[StrategyName]) -> Result<Totals, Box<Failure>> {
-    let mut draw = Stream::split(seed.value, "membership size", 0);
+fn run(
+    seed: Seed,
+    sizes: (u64, u64),
+    strategies: &[DowningStrategyName],
+) -> Result<Totals, Box<Failure>> {
+    let mut draw = RandomStream::split(seed.value, "membership size", 0);
     let places = draw.between(sizes.0, sizes.1) as usize;
     let (mut sim, mut weather) = world(seed, places, strategies);
-    let is_judged = strategies == [StrategyName::KeepMajority];
+    let is_judged = strategies == [DowningStrategyName::KeepMajority];
     let mut endings = Vec::new();
     for _ in 0..draw.between(1, 4) {
         let every = draw.span(SECOND / 5, 8 * SECOND);
@@ -192,7 +196,12 @@ fn run(seed: Seed, sizes: (u64, u64), strategies: &[StrategyName]) -> Result<Tot
 }
 
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
-fn all(name: &'static str, seeds: u64, sizes: (u64, u64), strategies: &[StrategyName]) -> Totals {
+fn all(
+    name: &'static str,
+    seeds: u64,
+    sizes: (u64, u64),
+    strategies: &[DowningStrategyName],
+) -> Totals {
     let totals = on_all_cores(name, seeds, |seed| {
         run(seed, sizes, strategies).unwrap_or_else(|failure| panic!("{failure}"))
     });
@@ -221,7 +230,7 @@ fn agreed_and_lost(totals: &Totals) -> (u64, u64) {
 #[test]
 fn nodes_agree_after_every_heal_and_one_side_continues() {
     let name = "nodes_agree_after_every_heal_and_one_side_continues";
-    let totals = all(name, 60, (3, 9), &[StrategyName::KeepMajority]);
+    let totals = all(name, 60, (3, 9), &[DowningStrategyName::KeepMajority]);
     totals.must_have_hit([AGREED, "takeover"]);
     let (agreed, lost) = agreed_and_lost(&totals);
     assert!(totals.runs == 1 || agreed > lost, "{agreed} agreed, {lost} lost their quorum");
@@ -230,25 +239,25 @@ fn nodes_agree_after_every_heal_and_one_side_continues() {
 #[test]
 fn larger_clusters_agree_after_every_heal() {
     let name = "larger_clusters_agree_after_every_heal";
-    all(name, 4, (10, 20), &[StrategyName::KeepMajority]).must_have_hit([AGREED]);
+    all(name, 4, (10, 20), &[DowningStrategyName::KeepMajority]).must_have_hit([AGREED]);
 }
 
-const STRATEGIES: [StrategyName; 9] = [
-    StrategyName::StaticQuorum,
-    StrategyName::KeepMajority,
-    StrategyName::KeepOldest,
-    StrategyName::DownAll,
-    StrategyName::Oldest,
-    StrategyName::QuorumLeader,
-    StrategyName::MajorityLeader,
-    StrategyName::AutoDown,
-    StrategyName::Manual,
+const STRATEGIES: [DowningStrategyName; 9] = [
+    DowningStrategyName::StaticQuorum,
+    DowningStrategyName::KeepMajority,
+    DowningStrategyName::KeepOldest,
+    DowningStrategyName::DownAll,
+    DowningStrategyName::Oldest,
+    DowningStrategyName::QuorumLeader,
+    DowningStrategyName::MajorityLeader,
+    DowningStrategyName::AutoDown,
+    DowningStrategyName::Manual,
 ];
 
 #[test]
 fn clusters_of_up_to_100_nodes_agree_after_every_heal() {
     let name = "clusters_of_up_to_100_nodes_agree_after_every_heal";
-    all(name, 2, (50, 100), &[StrategyName::KeepMajority]).must_have_hit([AGREED]);
+    all(name, 2, (50, 100), &[DowningStrategyName::KeepMajority]).must_have_hit([AGREED]);
 }
 
 #[test]
@@ -259,7 +268,7 @@ fn at_most_one_side_continues_under_every_strategy() {
 
 // ── regressions ──
 
-fn holds(seed: u64, sizes: (u64, u64), strategies: &[StrategyName]) -> Totals {
+fn holds(seed: u64, sizes: (u64, u64), strategies: &[DowningStrategyName]) -> Totals {
     run(seed.into(), sizes, strategies).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
@@ -268,7 +277,7 @@ fn holds(seed: u64, sizes: (u64, u64), strategies: &[StrategyName]) -> Totals {
 /// abandoned for a configuration with the same members, in which all leases counted anew.
 #[test]
 fn waiting_removals_do_not_block_the_cluster() {
-    holds(18_052_381_971_424, (3, 9), &[StrategyName::KeepMajority]);
+    holds(18_052_381_971_424, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// A paused leader removed a joiner that a configuration, decided during the pause, contained.
@@ -279,7 +288,7 @@ fn paused_leader_does_not_remove_newer_members() {
 
 /// Five minutes at 5 % loss, with pauses slightly shorter than the acceptable pause.
 fn accused(seed: Seed) -> Result<Totals, Box<Failure>> {
-    let mut draw = Stream::split(seed.value, "calm size", 0);
+    let mut draw = RandomStream::split(seed.value, "calm size", 0);
     let places = *draw.pick(&[3, 5, 10, 30]);
     let world = World::new(3);
     let loss = world.loss.clone();
@@ -314,14 +323,14 @@ fn five_percent_loss_and_short_pauses_accuse_no_node() {
 /// never removed.
 #[test]
 fn exiting_node_removes_a_dead_last_member() {
-    holds(77_507_126_550_111, (3, 9), &[StrategyName::KeepMajority]);
+    holds(77_507_126_550_111, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// A seed admitted a joiner, proposed it and crashed before its gossip reached another node. The
 /// others completed the configuration; it contained a member that no gossip state listed.
 #[test]
 fn member_with_a_dead_admitter_is_listed() {
-    holds(137_671_003_558_429, (3, 9), &[StrategyName::KeepMajority]);
+    holds(137_671_003_558_429, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// Several nodes proposed to remove the same dead member and waited for its lease. The first to
@@ -329,21 +338,21 @@ fn member_with_a_dead_admitter_is_listed() {
 /// sealed, so it proposed the same members, in which the lease counted anew.
 #[test]
 fn proposer_waiting_for_a_lease_does_not_overtake() {
-    holds(56_333_212_298_647, (3, 9), &[StrategyName::KeepMajority]);
+    holds(56_333_212_298_647, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// Two members accused each other, and the one without the quorum stopped. In the view of the other
 /// one both were indirectly connected, so it waited for a change that could not come.
 #[test]
 fn mutual_accusation_keeps_the_side_with_the_quorum() {
-    holds(13_954_711_207_784, (3, 9), &[StrategyName::KeepMajority]);
+    holds(13_954_711_207_784, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// The member that admitted a joiner considered the only other member Down, and left. That member
 /// removed it and did not know the joiner, which in turn ignored that member.
 #[test]
 fn orphaned_newcomer_searches_again() {
-    holds(94_721_512_669_171, (3, 9), &[StrategyName::KeepMajority]);
+    holds(94_721_512_669_171, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// A half of four members, with the tiebreaker, decided the next configuration and failed with the
@@ -351,7 +360,7 @@ fn orphaned_newcomer_searches_again() {
 /// did not.
 #[test]
 fn half_without_the_tiebreaker_does_not_continue() {
-    holds(68_182_727_702_234, (3, 9), &[StrategyName::KeepMajority]);
+    holds(68_182_727_702_234, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// An Exiting node admitted no newcomers, not even members of the configuration. It voted with a
@@ -359,7 +368,7 @@ fn half_without_the_tiebreaker_does_not_continue() {
 /// remove another member, for ever.
 #[test]
 fn exiting_node_accepts_gossip_of_all_configured_members() {
-    holds(23_373_502_397_473, (3, 9), &[StrategyName::KeepMajority]);
+    holds(23_373_502_397_473, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// Two of four members were dead. The other two waited for their leases. One of them was leaving
@@ -368,7 +377,7 @@ fn exiting_node_accepts_gossip_of_all_configured_members() {
 /// instead, and all leases counted anew.
 #[test]
 fn batch_without_a_living_quorum_is_not_started() {
-    holds(122_054_726_459_027, (3, 9), &[StrategyName::KeepMajority]);
+    holds(122_054_726_459_027, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// The only other voter proposed a configuration with a joiner, which the older voter accepted. The
@@ -376,7 +385,7 @@ fn batch_without_a_living_quorum_is_not_started() {
 /// continue without them. Now they wait.
 #[test]
 fn side_needed_by_an_accepted_configuration_waits() {
-    let totals = holds(11_433_649_308_674, (3, 9), &[StrategyName::KeepMajority]);
+    let totals = holds(11_433_649_308_674, (3, 9), &[DowningStrategyName::KeepMajority]);
     let (agreed, lost) = agreed_and_lost(&totals);
     assert!(agreed > 0 && lost == 0, "{agreed} agreed, {lost} lost their quorum");
 }
@@ -386,25 +395,25 @@ fn side_needed_by_an_accepted_configuration_waits() {
 /// had left.
 #[test]
 fn restarted_seeds_are_invited_by_a_cluster_without_seeds() {
-    let totals = holds(21_582_765_724_264, (3, 9), &[StrategyName::KeepMajority]);
+    let totals = holds(21_582_765_724_264, (3, 9), &[DowningStrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(AGREED), 2);
 }
 
 /// The only seed was invited and admitted, and then not invited again, but the message was lost.
 #[test]
 fn admitted_node_without_welcome_asks_again() {
-    let totals = holds(128_510_586_678_087, (3, 9), &[StrategyName::KeepMajority]);
+    let totals = holds(128_510_586_678_087, (3, 9), &[DowningStrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(AGREED), 4);
-    holds(128_509_787_291_428, (10, 20), &[StrategyName::KeepMajority]);
+    holds(128_509_787_291_428, (10, 20), &[DowningStrategyName::KeepMajority]);
 }
 
 /// Two of three founders crashed after all had accepted and before any had begun.
 #[test]
 fn founders_lost_before_the_start_are_reported() {
-    let totals = holds(130_013_618_332_806, (3, 9), &[StrategyName::KeepMajority]);
+    let totals = holds(130_013_618_332_806, (3, 9), &[DowningStrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(FOUNDERS_LOST), 1);
     // Here one has left, and no longer reports anything.
-    let totals = holds(46_179_657_215_121, (3, 9), &[StrategyName::KeepMajority]);
+    let totals = holds(46_179_657_215_121, (3, 9), &[DowningStrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(FOUNDERS_LOST), 1);
 }
 
@@ -412,7 +421,7 @@ fn founders_lost_before_the_start_are_reported() {
 /// configuration. They stopped, and knew the cluster after their restart, but not its foundation.
 #[test]
 fn uninformed_founder_is_informed_by_the_others() {
-    let totals = holds(132_947_234_273_895, (3, 9), &[StrategyName::KeepMajority]);
+    let totals = holds(132_947_234_273_895, (3, 9), &[DowningStrategyName::KeepMajority]);
     assert_eq!((totals.marks.count(AGREED), totals.marks.count(QUORUM_LOST)), (3, 0));
 }
 
@@ -421,7 +430,7 @@ fn uninformed_founder_is_informed_by_the_others() {
 /// to it.
 #[test]
 fn exiting_node_without_a_vote_does_not_lead() {
-    holds(12_155_013_743_333, (3, 9), &[StrategyName::KeepMajority]);
+    holds(12_155_013_743_333, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// The younger of two voters was dead, and had accused the older one and a newcomer. The older one
@@ -429,13 +438,13 @@ fn exiting_node_without_a_vote_does_not_lead() {
 /// the dead one, and waited.
 #[test]
 fn records_of_a_dead_member_do_not_prevent_its_removal() {
-    holds(35_124_436_196_329, (3, 9), &[StrategyName::KeepMajority]);
+    holds(35_124_436_196_329, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// Two of four seeds left before a cluster was founded.
 #[test]
 fn cluster_needs_a_majority_of_its_seeds_to_begin() {
-    let totals = holds(32_358_504_202_852, (3, 9), &[StrategyName::KeepMajority]);
+    let totals = holds(32_358_504_202_852, (3, 9), &[DowningStrategyName::KeepMajority]);
     assert_eq!(totals.marks.count(NO_SEED), 1);
 }
 
@@ -443,7 +452,7 @@ fn cluster_needs_a_majority_of_its_seeds_to_begin() {
 /// gone: it only learned that a later incarnation of one of them refuses it.
 #[test]
 fn forgotten_exiting_node_stops() {
-    holds(44_827_469_016_819, (3, 9), &[StrategyName::KeepMajority]);
+    holds(44_827_469_016_819, (3, 9), &[DowningStrategyName::KeepMajority]);
 }
 
 /// The quorum overruled `auto-down`, which selected one member more than could be removed: that
@@ -458,5 +467,5 @@ fn overruled_auto_down_is_evaluated_again_later() {
 /// that in vain, and each time all leases that the leader waited for counted anew.
 #[test]
 fn outdated_removal_is_withdrawn() {
-    holds(119_499_790_938_988, (3, 9), &[StrategyName::KeepMajority]);
+    holds(119_499_790_938_988, (3, 9), &[DowningStrategyName::KeepMajority]);
 }

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use ostraca::cluster::config::{Cluster, Downing, StrategyName};
+use ostraca::cluster::config::{ClusterConfig, Downing, DowningStrategyName};
 use ostraca::cluster::member::Status;
-use ostraca::cluster::membership::port::{Command as Wish, StopReason};
+use ostraca::cluster::membership::port::{MembershipCommand as Wish, StopReason};
 use ostraca_ddata::sim::NodeIndex;
 
 use super::super::whole::{Command, World, addresses};
@@ -142,12 +142,12 @@ fn restart_on_the_same_data_directory_is_proof_of_death() {
 
 #[test]
 fn restart_without_proof_joins_after_the_removal() {
-    for strategy in [StrategyName::KeepMajority, StrategyName::Manual] {
+    for strategy in [DowningStrategyName::KeepMajority, DowningStrategyName::Manual] {
         for seed in 0..5 {
-            let mut world = World::with(move |_| Cluster {
+            let mut world = World::with(move |_| ClusterConfig {
                 seeds: addresses(0..3),
                 downing: Downing { strategy, ..Downing::default() },
-                ..Cluster::default()
+                ..ClusterConfig::default()
             });
             world.proof = false;
             let mut sim = cluster_of(seed, 4, world);
@@ -200,10 +200,10 @@ fn living_node_declared_dead_stops_and_is_removed() {
 
 #[test]
 fn joiner_without_a_quorum_becomes_weakly_up() {
-    let world = World::with(|_| Cluster {
+    let world = World::with(|_| ClusterConfig {
         seeds: addresses(0..3),
-        downing: Downing { strategy: StrategyName::Manual, ..Downing::default() },
-        ..Cluster::default()
+        downing: Downing { strategy: DowningStrategyName::Manual, ..Downing::default() },
+        ..ClusterConfig::default()
     });
     let mut sim = cluster_of(3, 3, world);
     sim.crash(NodeIndex::new(1));
@@ -297,7 +297,7 @@ fn crash_of_the_leader_during_a_removal_is_handled() {
 /// minimum deviation, the probes and the stable time; then one decision.
 #[test]
 fn silent_host_is_removed_in_the_time_that_settings_give() {
-    let config = Cluster::default();
+    let config = ClusterConfig::default();
     let detector = &config.failure_detector;
     let threshold = detector.min_std_deviation.mul_f64(5.7);
     let noticed = detector.heartbeat_interval

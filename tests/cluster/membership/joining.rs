@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ostraca::cluster::config::Cluster;
+use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::gossip::ClusterId;
-use ostraca::cluster::membership::port::{Command as Wish, Notice};
-use ostraca_ddata::replicator::epoch::Change;
+use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNotice};
+use ostraca_ddata::replicator::epoch::MembershipChange;
 use ostraca_ddata::replicator::port as data;
-use ostraca_ddata::sim::{Fault, Links, NodeIndex};
+use ostraca_ddata::sim::{Fault, LinkSet, NodeIndex};
 
 use super::super::whole::{Command, World, address, name_of_all, node_at};
 use super::{SECOND, Sim, agree, at, calm, until};
@@ -65,7 +65,8 @@ fn ages_have_the_order_of_the_configuration() {
 
 #[test]
 fn node_without_seeds_founds_alone_and_another_joins_it() {
-    let world = World::with(|place| Cluster { wait_for_join: place > 0, ..Cluster::default() });
+    let world =
+        World::with(|place| ClusterConfig { wait_for_join: place > 0, ..ClusterConfig::default() });
     let mut sim = calm(6, 2, 2, world);
     until(&mut sim, 5, |sim| agree(sim, &[0]));
     sim.run_for(20 * SECOND);
@@ -138,8 +139,8 @@ fn unlisted_member_of_the_configuration_is_removed() {
     let mut sim = calm(13, 4, 3, World::new(3));
     until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2]));
     let join = vec![node_at(3, 1, true).incarnation];
-    let change = Change { join, ..Change::default() };
-    sim.command(NodeIndex::new(0), Command::Data(Box::new(data::Input::Propose(change))));
+    let change = MembershipChange { join, ..MembershipChange::default() };
+    sim.command(NodeIndex::new(0), Command::Data(Box::new(data::ReplicatorInput::Propose(change))));
     let size = |sim: &Sim| at(sim, 0).epoch().map(|epoch| epoch.members().len());
     until(&mut sim, 5, |sim| size(sim) == Some(4));
     until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
@@ -169,8 +170,8 @@ fn repaired_link_triggers_a_pending_join() {
         let mut sim = calm(seed, 3, 2, World::new(2));
         until(&mut sim, 10, |sim| agree(sim, &[0, 1]));
         let [one, other] = [0, 1].map(|place| vec![NodeIndex::new(place)]);
-        let there = Links { from: one.clone(), to: other.clone() };
-        let links = vec![there, Links { from: other, to: one }];
+        let there = LinkSet { from: one.clone(), to: other.clone() };
+        let links = vec![there, LinkSet { from: other, to: one }];
         sim.fault(&Fault::Cut { links, span: Some(4 * SECOND) });
         sim.restart(NodeIndex::new(2));
         sim.run_for(4 * SECOND);
@@ -188,7 +189,7 @@ fn restarted_only_seed_is_invited() {
         sim.crash(NodeIndex::new(0));
         until(&mut sim, 30, |sim| agree(sim, &[1, 2, 3]));
         let is_said = |sim: &Sim| {
-            let said = |place| at(sim, place).notices.contains(&Notice::NoSeedInside);
+            let said = |place| at(sim, place).notices.contains(&OperatorNotice::NoSeedInside);
             (1..4).any(said)
         };
         until(&mut sim, 15, is_said);
@@ -214,7 +215,7 @@ fn crash_or_broken_link_during_an_invitation_is_handled() {
             let mut rest = vec![0, 1, 2, 3, 4];
             if who == 5 {
                 let others = || (1..5).map(NodeIndex::new).collect::<Vec<_>>();
-                let links = Links { from: others(), to: vec![NodeIndex::new(0)] };
+                let links = LinkSet { from: others(), to: vec![NodeIndex::new(0)] };
                 sim.fault(&Fault::Break { links: vec![links] });
             } else {
                 sim.crash(NodeIndex::new(who));
@@ -250,14 +251,15 @@ fn side_without_a_quorum_invites_no_seed() {
 /// name, including the last one, which would invite itself.
 #[test]
 fn member_at_a_seed_name_is_not_invited() {
-    let list = || Cluster {
+    let list = || ClusterConfig {
         seeds: vec![name_of_all(0..3)],
         expected_nodes: Some(3),
-        ..Cluster::default()
+        ..ClusterConfig::default()
     };
     let mut sim = calm(16, 3, 3, World::with(move |_| list()));
-    let is_missed =
-        |sim: &Sim| sim.processes().any(|(_, node)| node.notices.contains(&Notice::NoSeedInside));
+    let is_missed = |sim: &Sim| {
+        sim.processes().any(|(_, node)| node.notices.contains(&OperatorNotice::NoSeedInside))
+    };
     for left in (0..3).rev() {
         let rest: Vec<usize> = (0..=left).collect();
         until(&mut sim, 20, |sim| agree(sim, &rest));

@@ -78,7 +78,7 @@
 
 use std::time::Duration;
 
-use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation};
+use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Simulation, SimulationSetup};
 
 use super::whole::{Watch, WholeNode, World};
 
@@ -101,11 +101,11 @@ pub(super) type Sim = Simulation<WholeNode, Watch>;
 
 /// A run whose only faults are those ordered by the test; the first `started` places start at once.
 pub(super) fn calm(seed: impl Into<Seed>, places: usize, started: usize, world: World) -> Sim {
-    let setup = Setup {
+    let setup = SimulationSetup {
         started: Some(started),
         lanes: vec![LaneRule::STREAM],
         faults: Faults::none(),
-        ..Setup::new(seed, places)
+        ..SimulationSetup::new(seed, places)
     };
     Simulation::new(setup, Watch::default(), world.factory())
 }

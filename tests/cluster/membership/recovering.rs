@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ostraca::cluster::config::{Cluster, HostingLease, StrategyName};
-use ostraca::cluster::membership::port::{Command as Wish, Notice, StopReason};
-use ostraca::cluster::membership::recovering::{NotRecovered, Recovery};
+use ostraca::cluster::config::{ClusterConfig, DowningStrategyName, HostingLease};
+use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNotice, StopReason};
+use ostraca::cluster::membership::recovery::{NotRecovered, RecoveryPlan};
 use ostraca_ddata::sim::NodeIndex;
 
 use super::super::whole::{Command, World, address, addresses, node_at};
@@ -22,7 +22,7 @@ fn force(sim: &mut Sim, place: usize) {
     sim.command(NodeIndex::new(place), Command::User(Wish::Recover));
 }
 
-fn recovery(sim: &Sim, place: usize) -> Result<Recovery, NotRecovered> {
+fn recovery(sim: &Sim, place: usize) -> Result<RecoveryPlan, NotRecovered> {
     at(sim, place).membership.recovery(sim.view().clock(NodeIndex::new(place)).mono)
 }
 
@@ -58,7 +58,8 @@ fn survivors_continue_by_force_and_a_newcomer_joins() {
         until(&mut sim, 10, |sim| agree(sim, &sorted) && both.iter().all(|it| serves(sim, *it)));
         let forced: u64 = both.iter().map(|it| at(&sim, *it).membership.stats().forced).sum();
         assert_eq!(forced, asked.len() as u64, "seed {seed}");
-        let told = |notice: &Notice| matches!(notice, Notice::Forced { kept: 2, .. });
+        let told =
+            |notice: &OperatorNotice| matches!(notice, OperatorNotice::Forced { kept: 2, .. });
         assert!(at(&sim, asked[0]).notices.iter().any(told), "seed {seed}");
         assert!(at(&sim, one).epoch().is_some_and(|epoch| epoch.is_forced()));
         assert_eq!(recovery(&sim, other), Err(NotRecovered::Serves), "seed {seed}");
@@ -124,7 +125,7 @@ fn recovery_is_refused_where_a_quorum_answers() {
         crash(&mut sim, [3, 4]);
         force(&mut sim, 0);
         sim.run_for(SECOND);
-        let refused = Notice::NotForced(NotRecovered::Serves);
+        let refused = OperatorNotice::NotForced(NotRecovered::Serves);
         assert!(at(&sim, 0).notices.contains(&refused), "seed {seed}");
         assert_eq!(at(&sim, 0).membership.not_forced(), Some((1, NotRecovered::Serves)));
         until(&mut sim, 30, |sim| agree(sim, &[0, 1, 2]));
@@ -144,10 +145,10 @@ fn recovery_is_refused_where_a_quorum_answers() {
 #[test]
 fn recovery_without_leases_is_refused_with_a_quorum() {
     for seed in 0..5 {
-        let world = World::with(|_| Cluster {
+        let world = World::with(|_| ClusterConfig {
             seeds: addresses(0..3),
             lease: HostingLease { enabled: false, ..HostingLease::default() },
-            ..Cluster::default()
+            ..ClusterConfig::default()
         });
         let mut sim = cluster_of(seed, 5, world);
         sim.run_for(SECOND);
@@ -158,7 +159,7 @@ fn recovery_without_leases_is_refused_with_a_quorum() {
         force(&mut sim, 0);
         sim.run_for(SECOND);
         assert_eq!(at(&sim, 0).membership.not_forced(), Some((1, quorum(3))), "seed {seed}");
-        let refused = Notice::NotForced(quorum(3));
+        let refused = OperatorNotice::NotForced(quorum(3));
         assert!(at(&sim, 0).notices.contains(&refused), "seed {seed}");
         crash(&mut sim, [2]);
         sim.run_for(SECOND);
@@ -172,7 +173,7 @@ fn recovery_without_leases_is_refused_with_a_quorum() {
 fn recovery_is_refused_after_a_released_lease() {
     for seed in 0..5 {
         let world = World::with(|_| {
-            let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
+            let mut config = ClusterConfig { seeds: addresses(0..3), ..ClusterConfig::default() };
             config.downing.stable_after = Some(Duration::from_secs(60)); // no removal in between
             config
         });
@@ -230,7 +231,7 @@ fn recovery_is_repeated_if_a_kept_member_is_dead() {
 fn waiting_side_stops_when_its_time_expires() {
     for seed in 0..5 {
         let world = World::with(|_| {
-            let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
+            let mut config = ClusterConfig { seeds: addresses(0..3), ..ClusterConfig::default() };
             config.downing.wait_without_quorum = Some(Duration::from_secs(120));
             config
         });
@@ -238,7 +239,8 @@ fn waiting_side_stops_when_its_time_expires() {
         crash(&mut sim, [1, 2]);
         sim.run_for(115 * SECOND);
         assert_eq!(at(&sim, 0).over, None, "seed {seed}");
-        let waits = |notice: &Notice| matches!(notice, Notice::WithoutQuorum { .. });
+        let waits =
+            |notice: &OperatorNotice| matches!(notice, OperatorNotice::WithoutQuorum { .. });
         assert!(at(&sim, 0).notices.iter().any(waits), "seed {seed}");
         until(&mut sim, 20, |sim| at(sim, 0).over == Some(StopReason::DownedItself));
     }
@@ -262,7 +264,7 @@ fn waiting_side_continues_when_the_others_return() {
 fn short_quorum_restarts_the_waiting_time() {
     for seed in 0..5 {
         let world = World::with(|_| {
-            let mut config = Cluster { seeds: addresses(0..3), ..Cluster::default() };
+            let mut config = ClusterConfig { seeds: addresses(0..3), ..ClusterConfig::default() };
             config.downing.wait_without_quorum = Some(Duration::from_secs(60));
             config.downing.stable_after = Some(Duration::from_secs(20)); // no removal in between
             config
@@ -339,7 +341,7 @@ fn side_without_waiting_time_stops_at_once() {
     crash(&mut sim, [0, 1, 2]);
     until(&mut sim, 30, |sim| (3..5).all(|place| at(sim, place).over.is_some()));
 
-    let world = World { waits: true, ..with_strategy(StrategyName::LeaseMajority) };
+    let world = World { waits: true, ..with_strategy(DowningStrategyName::LeaseMajority) };
     world.downing_lease.set(Some(node_at(9, 1, true))); // another node holds it
     let mut sim = cluster_of(1, 5, world);
     crash(&mut sim, [0, 1, 2]);
@@ -350,11 +352,12 @@ fn side_without_waiting_time_stops_at_once() {
 #[test]
 fn survivors_wait_for_an_operator_under_most_strategies() {
     let all = STRATEGIES.into_iter();
-    for strategy in all.chain([StrategyName::DownAll, StrategyName::Manual]) {
+    for strategy in all.chain([DowningStrategyName::DownAll, DowningStrategyName::Manual]) {
         let mut sim = cluster_of(1, 5, World { waits: true, ..with_strategy(strategy) });
         crash(&mut sim, [0, 1, 2]);
         sim.run_for(120 * SECOND);
-        let ends = matches!(strategy, StrategyName::StaticQuorum | StrategyName::DownAll);
+        let ends =
+            matches!(strategy, DowningStrategyName::StaticQuorum | DowningStrategyName::DownAll);
         let over = [3, 4].map(|place| at(&sim, place).over.is_some());
         assert_eq!(over, [ends; 2], "{strategy}");
         if !ends {

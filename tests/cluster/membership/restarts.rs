@@ -3,11 +3,13 @@
 
 use std::rc::Rc;
 
-use ostraca::cluster::config::Cluster;
-use ostraca::cluster::membership::port::{Command as Wish, Doubt, Notice, StopReason};
-use ostraca::cluster::membership::recovering::NotRecovered;
+use ostraca::cluster::config::ClusterConfig;
+use ostraca::cluster::membership::port::{
+    MembershipCommand as Wish, OperatorNotice, ResumeRefusal, StopReason,
+};
+use ostraca::cluster::membership::recovery::NotRecovered;
 use ostraca_ddata::replicator::epoch::EpochId;
-use ostraca_ddata::sim::{Fault, NodeIndex, Stream};
+use ostraca_ddata::sim::{Fault, NodeIndex, RandomStream};
 
 use super::super::whole::{Command, World, addresses};
 use super::going::leave;
@@ -38,16 +40,16 @@ fn start(sim: &mut Sim, places: &[usize]) {
 }
 
 fn resumed(sim: &Sim, place: usize) -> bool {
-    at(sim, place).notices.iter().any(|notice| matches!(notice, Notice::Resumed { .. }))
+    at(sim, place).notices.iter().any(|notice| matches!(notice, OperatorNotice::Resumed { .. }))
 }
 
 #[test]
 fn sole_member_resumes_after_each_restart() {
     for (seed, seeds) in [(0, 0), (1, 1), (2, 3), (3, 0)] {
         let how = if seed % 2 == 0 { End::InOrder } else { End::Killed };
-        let world = World::with(move |place| Cluster {
+        let world = World::with(move |place| ClusterConfig {
             seeds: if place == 0 { addresses(0..seeds.min(1)) } else { Vec::new() },
-            ..Cluster::default()
+            ..ClusterConfig::default()
         });
         let mut sim = calm(seed, 1, 1, world);
         until(&mut sim, 5, |sim| agree(sim, &[0]));
@@ -96,7 +98,7 @@ fn last_member_to_leave_resumes_and_others_join_it() {
         start(&mut sim, &[(last + 1) % 3, (last + 2) % 3]);
         if seed % 2 == 1 {
             sim.run_for(8 * SECOND);
-            let waits = |notice: &Notice| matches!(notice, Notice::Remembers { silent, .. } if silent.len() == 1);
+            let waits = |notice: &OperatorNotice| matches!(notice, OperatorNotice::Remembers { silent, .. } if silent.len() == 1);
             assert!(at(&sim, (last + 1) % 3).notices.iter().any(waits), "seed {seed}");
         }
         start(&mut sim, &[last]);
@@ -154,7 +156,7 @@ fn sole_member_may_crash_while_it_admits_another() {
 fn recovery(
     sim: &Sim,
     place: usize,
-) -> Result<ostraca::cluster::membership::recovering::Recovery, NotRecovered> {
+) -> Result<ostraca::cluster::membership::recovery::RecoveryPlan, NotRecovered> {
     at(sim, place).membership.recovery(sim.view().clock(NodeIndex::new(place)).mono)
 }
 
@@ -168,8 +170,9 @@ fn copied_directory_resumes_by_operator_only() {
     end(&mut sim, 0, End::Killed);
     start(&mut sim, &[0]);
     sim.run_for(60 * SECOND);
-    let copied =
-        |notice: &Notice| matches!(notice, Notice::NotResumed { because: Doubt::Copied, .. });
+    let copied = |notice: &OperatorNotice| {
+        matches!(notice, OperatorNotice::NotResumed { because: ResumeRefusal::Copied, .. })
+    };
     assert!(at(&sim, 0).notices.iter().any(copied) && at(&sim, 0).membership.gossip().is_none());
     let planned = recovery(&sim, 0).expect("an operator may resume");
     assert_eq!((planned.kept.len(), planned.given_up.len()), (1, 1));
@@ -198,8 +201,8 @@ fn sole_member_does_not_resume_beside_another_cluster() {
     until(&mut sim, 10, |sim| agree(sim, &[1, 2]));
     start(&mut sim, &[0]);
     sim.run_for(30 * SECOND);
-    let doubts = |notice: &Notice| {
-        matches!(notice, Notice::NotResumed { because: Doubt::OtherCluster(_), .. })
+    let doubts = |notice: &OperatorNotice| {
+        matches!(notice, OperatorNotice::NotResumed { because: ResumeRefusal::OtherCluster(_), .. })
     };
     assert!(at(&sim, 0).notices.iter().any(doubts) && at(&sim, 0).membership.gossip().is_none());
 }
@@ -211,11 +214,11 @@ fn stopped_nodes_report_that_all_are_stopped() {
     (0..3).for_each(|place| end(&mut sim, place, End::Killed));
     start(&mut sim, &[0, 1]);
     sim.run_for(8 * SECOND);
-    let said = |sim: &Sim, is_it: fn(&Notice) -> bool| {
+    let said = |sim: &Sim, is_it: fn(&OperatorNotice) -> bool| {
         (0..2).all(|place| at(sim, place).notices.iter().any(is_it))
     };
-    let missing = |notice: &Notice| matches!(notice, Notice::Remembers { silent, stopped, .. } if silent.len() == 1 && stopped.len() == 1);
-    let all = |notice: &Notice| matches!(notice, Notice::AllStopped { stopped, .. } if stopped.len() == 2);
+    let missing = |notice: &OperatorNotice| matches!(notice, OperatorNotice::Remembers { silent, stopped, .. } if silent.len() == 1 && stopped.len() == 1);
+    let all = |notice: &OperatorNotice| matches!(notice, OperatorNotice::AllStopped { stopped, .. } if stopped.len() == 2);
     assert!(said(&sim, missing));
     start(&mut sim, &[2]);
     until(&mut sim, 30, |sim| said(sim, all));
@@ -275,7 +278,7 @@ fn ephemeral_nodes_redeployed_in_turn_form_a_cluster() {
 fn orphans_end_only_where_no_member_lives() {
     let (mut orphans, mut stranded) = (0, 0);
     for seed in 0..150 {
-        let mut draw = Stream::split(seed, "orphans", 0);
+        let mut draw = RandomStream::split(seed, "orphans", 0);
         let nodes = *draw.pick(&[2, 3, 3, 4, 5]);
         let seeds = *draw.pick(&[1, 2, 3, 5]).min(&nodes);
         let mut sim = calm(seed, nodes, nodes, ephemeral(seeds));

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use ostraca::cluster::config::Cluster;
+use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::member::Status;
-use ostraca::cluster::membership::port::{Command as Wish, Notice, StopReason};
-use ostraca_ddata::sim::{Fault, Links, NodeIndex};
+use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNotice, StopReason};
+use ostraca_ddata::sim::{Fault, LinkSet, NodeIndex};
 
 use super::super::whole::{Command, World, addresses};
 use super::going::{cluster_of, leave};
@@ -66,7 +66,7 @@ fn split_that_heals_in_time_removes_no_member() {
 #[test]
 fn side_needed_by_the_next_configuration_waits_two_minutes() {
     for seed in 0..5 {
-        let config = |_| Cluster { seeds: addresses([1]), ..Cluster::default() };
+        let config = |_| ClusterConfig { seeds: addresses([1]), ..ClusterConfig::default() };
         let mut sim = cluster_of(seed, 2, World::with(config));
         let tiebreaker = at(&sim, 0).epoch().expect("installed").tiebreaker();
         assert_eq!(at(&sim, 1).me().incarnation, tiebreaker, "it is the founder");
@@ -94,7 +94,7 @@ fn without_verdicts(places: Range<usize>) -> World {
     world.config = std::rc::Rc::new(move |place| {
         let mut config = config(place);
         if places.contains(&place) {
-            config.downing.strategy = ostraca::cluster::config::StrategyName::Manual;
+            config.downing.strategy = ostraca::cluster::config::DowningStrategyName::Manual;
         }
         config
     });
@@ -178,8 +178,8 @@ fn bad_link_removes_no_member() {
     for seed in 0..10 {
         let mut sim = cluster_of(seed, 5, World::new(3));
         let links = vec![
-            Links { from: nodes(&[1]), to: nodes(&[3]) },
-            Links { from: nodes(&[3]), to: nodes(&[1]) },
+            LinkSet { from: nodes(&[1]), to: nodes(&[3]) },
+            LinkSet { from: nodes(&[3]), to: nodes(&[1]) },
         ];
         sim.fault(&Fault::Cut { links, span: None });
         sim.run_for(60 * SECOND);
@@ -254,7 +254,7 @@ fn newcomer_of_a_side_with_others_down_searches_again() {
         sim.heal();
         until(&mut sim, 20, |sim| agree(sim, &[stays, 2]));
         let notices = &at(&sim, 2).notices;
-        assert!(notices.contains(&Notice::OrphanRecovery), "seed {seed}: {notices:?}");
+        assert!(notices.contains(&OperatorNotice::OrphanRecovery), "seed {seed}: {notices:?}");
     }
 }
 

@@ -1,14 +1,16 @@
 //! Costs of changes that many nodes learn at the same time.
 
-use ostraca::cluster::config::Cluster;
+use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::gossip::Gossip;
 use ostraca::cluster::member::Member;
 use ostraca::cluster::membership::Membership;
-use ostraca::cluster::membership::port::{Command as Wish, Input, Memory, Output, Setup};
-use ostraca::cluster::wire::{ClusterMessage, InitAnswer, Settings};
+use ostraca::cluster::membership::port::{
+    MembershipCommand as Wish, MembershipInput, MembershipOutput, MembershipSetup, Memory,
+};
+use ostraca::cluster::wire::{ClusterMessage, ComparedSettings, InitAnswer};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::sim::{Fault, Links, NodeIndex};
+use ostraca_ddata::sim::{Fault, LinkSet, NodeIndex};
 
 use super::super::whole::{Command, World, address, addresses, node_at};
 use super::{SECOND, Sim, agree, at, calm, until};
@@ -23,8 +25,8 @@ fn sent(sim: &Sim) -> (u64, u64) {
 fn kill(sim: &mut Sim, place: usize, nodes: usize) {
     let node = NodeIndex::new(place);
     let others: Vec<_> = (0..nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
-    let out = Links { from: vec![node], to: others.clone() };
-    sim.fault(&Fault::Break { links: vec![out, Links { from: others, to: vec![node] }] });
+    let out = LinkSet { from: vec![node], to: others.clone() };
+    sim.fault(&Fault::Break { links: vec![out, LinkSet { from: others, to: vec![node] }] });
     sim.crash(node);
 }
 
@@ -98,16 +100,16 @@ fn now(millis: u64) -> Now {
 #[test]
 fn seed_asked_by_many_newcomers_founds_with_the_seeds() {
     let seeds = addresses(0..3);
-    let config = Cluster { seeds: seeds.clone(), ..Cluster::default() };
-    let mut seed = Membership::new(Setup {
+    let config = ClusterConfig { seeds: seeds.clone(), ..ClusterConfig::default() };
+    let mut seed = Membership::new(MembershipSetup {
         me: node_at(0, 1, true),
         address: address(0),
         config,
-        settings: Settings::default(),
+        settings: ComparedSettings::default(),
         memory: Memory::default(),
         directory: None,
         seed: 1,
-        canary: ostraca::cluster::bug::Canary::none(),
+        fault_injection: ostraca::cluster::fault_injection::MembershipFaultInjection::none(),
     });
     let mut out = Outbox::new();
     let mut asked = Vec::new();
@@ -115,28 +117,29 @@ fn seed_asked_by_many_newcomers_founds_with_the_seeds() {
     let places = (10..1_010).chain([1, 2]);
     for place in places {
         let (from, addresses) = (node_at(place, 1, true), vec![address(place)]);
-        let up = Input::Up { node: from, addresses: addresses.clone(), cluster: None };
+        let up = MembershipInput::Up { node: from, addresses: addresses.clone(), cluster: None };
         seed.handle(now(1), up, &mut out);
         let init = ClusterMessage::InitJoin {
             member: Box::new(Member::joining(from, address(place), 0)),
-            settings: Settings::default(),
+            settings: ComparedSettings::default(),
             seeds: seeds.iter().cloned().collect(),
             cluster: None,
         };
         let searching = ClusterMessage::InitJoinAnswer {
             what: InitAnswer::Searching,
-            settings: Settings::default(),
+            settings: ComparedSettings::default(),
         };
         for message in [init, searching] {
-            let input = Input::Message { from, message, waited: std::time::Duration::ZERO };
+            let input =
+                MembershipInput::Message { from, message, waited: std::time::Duration::ZERO };
             seed.handle(now(1), input, &mut out);
         }
     }
     for millis in (1..5_000).step_by(50) {
-        seed.handle(now(millis), Input::Tick, &mut out);
+        seed.handle(now(millis), MembershipInput::Tick, &mut out);
     }
     for output in out.drain() {
-        if let Output::Send { to, message: ClusterMessage::FoundingPrepare(_) } = output {
+        if let MembershipOutput::Send { to, message: ClusterMessage::FoundingPrepare(_) } = output {
             asked.push(to);
         }
     }

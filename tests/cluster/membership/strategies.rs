@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use ostraca::cluster::config::{Cluster, Downing, StrategyName};
+use ostraca::cluster::config::{ClusterConfig, Downing, DowningStrategyName};
 use ostraca::cluster::downing::{
     AutoDown, LeaderRoles, QuorumLeader, RoleLeaderRoles, StaticQuorum,
 };
-use ostraca_ddata::sim::{Fault, Links, NodeIndex};
+use ostraca_ddata::sim::{Fault, LinkSet, NodeIndex};
 
 use super::super::whole::{World, addresses, node_at, place_of};
 use super::going::cluster_of;
@@ -17,28 +17,28 @@ const ROLE: &str = "worker";
 
 /// Strategies that remove members when the network splits, without an external system;
 /// lease-majority has its own tests below.
-pub(super) const STRATEGIES: [StrategyName; 9] = [
-    StrategyName::StaticQuorum,
-    StrategyName::KeepMajority,
-    StrategyName::KeepOldest,
-    StrategyName::Oldest,
-    StrategyName::QuorumLeader,
-    StrategyName::MajorityLeader,
-    StrategyName::LeaderRoles,
-    StrategyName::RoleLeaderRoles,
-    StrategyName::AutoDown,
+pub(super) const STRATEGIES: [DowningStrategyName; 9] = [
+    DowningStrategyName::StaticQuorum,
+    DowningStrategyName::KeepMajority,
+    DowningStrategyName::KeepOldest,
+    DowningStrategyName::Oldest,
+    DowningStrategyName::QuorumLeader,
+    DowningStrategyName::MajorityLeader,
+    DowningStrategyName::LeaderRoles,
+    DowningStrategyName::RoleLeaderRoles,
+    DowningStrategyName::AutoDown,
 ];
 
 /// Five members with this strategy and one role; the oldest is one of the first three.
-fn five(seed: u64, strategy: StrategyName) -> Sim {
+fn five(seed: u64, strategy: DowningStrategyName) -> Sim {
     some(seed, 5, strategy)
 }
 
-fn some(seed: u64, size: usize, strategy: StrategyName) -> Sim {
+fn some(seed: u64, size: usize, strategy: DowningStrategyName) -> Sim {
     cluster_of(seed, size, world(strategy))
 }
 
-pub(super) fn world(strategy: StrategyName) -> World {
+pub(super) fn world(strategy: DowningStrategyName) -> World {
     let roles = || [ROLE.to_owned()].into();
     let downing = Downing {
         strategy,
@@ -49,11 +49,11 @@ pub(super) fn world(strategy: StrategyName) -> World {
         auto_down: AutoDown { after: Duration::from_secs(4) },
         ..Downing::default()
     };
-    World::with(move |_| Cluster {
+    World::with(move |_| ClusterConfig {
         seeds: addresses(0..3),
         roles: roles(),
         downing: downing.clone(),
-        ..Cluster::default()
+        ..ClusterConfig::default()
     })
 }
 
@@ -91,10 +91,12 @@ fn three_of_five_continue_under_every_strategy() {
 #[test]
 fn bad_link_on_the_larger_side_removes_none_of_it() {
     for (seed, size, waits) in [(0, 5, true), (1, 5, true), (2, 7, false), (3, 7, false)] {
-        let mut sim = some(seed, size, StrategyName::KeepMajority);
+        let mut sim = some(seed, size, DowningStrategyName::KeepMajority);
         let (two, three) = (vec![NodeIndex::new(1)], vec![NodeIndex::new(2)]);
-        let links =
-            vec![Links { from: two.clone(), to: three.clone() }, Links { from: three, to: two }];
+        let links = vec![
+            LinkSet { from: two.clone(), to: three.clone() },
+            LinkSet { from: three, to: two },
+        ];
         sim.fault(&Fault::Cut { links, span: None });
         let larger: Vec<usize> = (0..size - 2).collect();
         let smaller = [size - 2, size - 1];
@@ -114,11 +116,11 @@ fn bad_link_on_the_larger_side_removes_none_of_it() {
 
 #[test]
 fn down_all_stops_all_nodes_and_manual_stops_none() {
-    let mut sim = five(1, StrategyName::DownAll);
+    let mut sim = five(1, DowningStrategyName::DownAll);
     sim.partition([&[0, 1, 2], &[3, 4]]);
     until(&mut sim, 30, |sim| (0..5).all(|place| is_over(sim, place)));
 
-    let mut sim = five(1, StrategyName::Manual);
+    let mut sim = five(1, DowningStrategyName::Manual);
     sim.partition([&[0, 1, 2], &[3, 4]]);
     sim.run_for(Duration::from_secs(60));
     assert!(!(0..5).any(|place| is_over(&sim, place)));
@@ -129,7 +131,7 @@ fn down_all_stops_all_nodes_and_manual_stops_none() {
 #[test]
 fn lease_majority_continues_and_releases_the_lease() {
     for seed in 0..3 {
-        let world = world(StrategyName::LeaseMajority);
+        let world = world(DowningStrategyName::LeaseMajority);
         let lease = world.downing_lease.clone();
         let mut sim = cluster_of(seed, 5, world);
         sim.partition([&[0, 1, 2], &[3, 4]]);
@@ -145,7 +147,7 @@ fn lease_majority_continues_and_releases_the_lease() {
 #[test]
 fn lease_majority_quorum_waits_for_a_lease_held_elsewhere() {
     for seed in 0..3 {
-        let world = world(StrategyName::LeaseMajority);
+        let world = world(DowningStrategyName::LeaseMajority);
         let lease = world.downing_lease.clone();
         lease.set(Some(node_at(9, 1, true)));
         let mut sim = cluster_of(seed, 5, world);

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ostraca::cluster::config::{Cluster, Downing, StrategyName};
+use ostraca::cluster::config::{ClusterConfig, Downing, DowningStrategyName};
 use ostraca::cluster::downing::StaticQuorum;
-use ostraca::cluster::membership::port::Command as Wish;
+use ostraca::cluster::membership::port::MembershipCommand as Wish;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::sim::{
-    DiskFate, Fault, Faults, LaneRule, LinkQuality, Links, NodeIndex, Seed, Setup, Simulation,
-    Stream,
+    DiskFate, Fault, Faults, LaneRule, LinkQuality, LinkSet, NodeIndex, RandomStream, Seed,
+    Simulation, SimulationSetup,
 };
 
 use super::super::whole::{Command, Watch, World, addresses};
@@ -57,7 +57,7 @@ enum Strike {
 
 /// The nodes of a run, and its random choices.
 pub(super) struct Weather {
-    pub(super) draw: Stream,
+    pub(super) draw: RandomStream,
     pub(super) places: usize,
     /// The first nodes, which are seeds.
     pub(super) seeds: usize,
@@ -69,16 +69,20 @@ pub(super) struct Weather {
 }
 
 /// Creates a run with this many places.
-pub(super) fn world(seed: Seed, places: usize, strategies: &[StrategyName]) -> (Sim, Weather) {
-    let mut draw = Stream::split(seed.value, "membership weather", 0);
+pub(super) fn world(
+    seed: Seed,
+    places: usize,
+    strategies: &[DowningStrategyName],
+) -> (Sim, Weather) {
+    let mut draw = RandomStream::split(seed.value, "membership weather", 0);
     let seeds = (*draw.pick(&[1_usize, 3, 3, 5])).min(places);
     let strategy = *draw.pick(strategies);
     let static_quorum = StaticQuorum { quorum_size: places / 2 + 1, role: None };
     let downing = Downing { strategy, static_quorum, ..Downing::default() };
-    let mut world = World::with(move |_| Cluster {
+    let mut world = World::with(move |_| ClusterConfig {
         seeds: addresses(0..seeds),
         downing: downing.clone(),
-        ..Cluster::default()
+        ..ClusterConfig::default()
     });
     let remembers = *draw.pick(&[0.0, 0.5, 1.0, 1.0]);
     let keeps: Vec<bool> = (0..places).map(|p| p < seeds || draw.chance(remembers)).collect();
@@ -102,7 +106,7 @@ pub(super) fn world(seed: Seed, places: usize, strategies: &[StrategyName]) -> (
     };
     let started = Some(*draw.pick(&[places, places, seeds, places.div_ceil(2)]));
     let lanes = vec![LaneRule::STREAM];
-    let setup = Setup { started, lanes, faults, ..Setup::new(seed, places) };
+    let setup = SimulationSetup { started, lanes, faults, ..SimulationSetup::new(seed, places) };
     let watch = Watch::founding_once();
     // A subset of the kinds per run finds more failures than all of them in every run.
     let kept = *draw.pick(&[0.3, 0.6, 1.0]);
@@ -264,7 +268,7 @@ impl Weather {
             _ => {
                 let mut groups = self.groups(2);
                 let (from, to) = (groups.remove(0), groups.remove(0));
-                Fault::Cut { links: vec![Links { from, to }], span }
+                Fault::Cut { links: vec![LinkSet { from, to }], span }
             }
         }
     }
@@ -275,7 +279,7 @@ impl Weather {
             Strike::Break => {
                 let mut groups = self.groups(2);
                 let (from, to) = (groups.remove(0), groups.remove(0));
-                Fault::Break { links: vec![Links { from, to }] }
+                Fault::Break { links: vec![LinkSet { from, to }] }
             }
             Strike::Slow => {
                 let per_input = self.draw.span(MS / 100, MS);

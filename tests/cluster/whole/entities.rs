@@ -7,17 +7,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca::node::wiring::sharding::{Dest, Event as Told, counted, lives, route, say};
-use ostraca::sharding::allocation::{Advice, Allocations, Asked};
-use ostraca::sharding::config::Sharding as Settings;
+use ostraca::node::routes::sharding::{
+    ShardingDestination, ShardingEvent as Told, counted, lives, route, say,
+};
+use ostraca::sharding::allocation::{Allocations, StrategyAnswer, StrategyRequest};
+use ostraca::sharding::config::ShardingConfig as Settings;
+use ostraca::sharding::decision_history::SlowDecisions;
 use ostraca::sharding::ids::{EntityType, Generation, RegionId, ShardId};
-use ostraca::sharding::machines::{Found, Hosts, Input as Fact, Question, Word};
-use ostraca::sharding::region::{Region, RegionInput, RegionOutput, Run, Shard};
-use ostraca::sharding::remembered::Slow;
+use ostraca::sharding::machines::{
+    ClusterQuery, ClusterQueryResult, Hosts, MachineMessage, ShardingInput as Fact,
+};
+use ostraca::sharding::region::{HostingPhase, Region, RegionInput, RegionOutput, RegionShard};
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine as _, Outbox};
-use ostraca_ddata::sim::{Effects, Stream};
+use ostraca_ddata::sim::{Effects, RandomStream};
 
 use super::house::Said;
 use super::{Body, Event, WholeNode, Work};
@@ -47,7 +51,7 @@ pub(crate) enum Order {
     /// Moves all shards of this node to other nodes; the node remains a member.
     Drain,
     /// Queries all nodes. Each queued message counts as an entity of its shard.
-    Survey(EntityType, Question, Duration),
+    Survey(EntityType, ClusterQuery, Duration),
 }
 
 /// Events that a harness observes.
@@ -60,8 +64,8 @@ pub(crate) enum Seen {
     Accepted(u64),
     Handled(u64),
     Discarded(u64),
-    Surveyed(Found),
-    Slow(Slow),
+    Surveyed(ClusterQueryResult),
+    Slow(SlowDecisions),
     /// The program's strategy was asked; carries the planned behaviour.
     Consulted(&'static str),
     /// Failures of the strategy were reported.
@@ -79,12 +83,12 @@ pub(crate) struct Entities {
     drains: BTreeMap<Key, Instant>,
     handle_at: Option<Instant>,
     advice: Vec<(Instant, Fact)>, // pending answers of the program's strategy
-    chance: Stream,
+    chance: RandomStream,
 }
 
 impl Entities {
     pub(super) fn new(seed: u64) -> Self {
-        let chance = Stream::split(seed, "entities", 0);
+        let chance = RandomStream::split(seed, "entities", 0);
         Self {
             mailboxes: BTreeMap::new(),
             drains: BTreeMap::new(),
@@ -104,25 +108,25 @@ impl Entities {
         &mut self,
         now: Now,
         (entity_type, number): (EntityType, u64),
-        asked: &Asked,
+        asked: &StrategyRequest,
     ) -> &'static str {
         let chance = &mut self.chance;
         let fate = *chance.pick(&["good", "good", "good", "fails", "late", "silent", "vanished"]);
         let longest = if fate == "late" { 8_000 * MS } else { 50 * MS };
         let at = now.mono + chance.span(Duration::ZERO, longest);
-        let home = |chance: &mut Stream, seen: &Allocations| {
+        let home = |chance: &mut RandomStream, seen: &Allocations| {
             let there: Vec<RegionId> = seen.regions.keys().copied().collect();
             let nobody = RegionId::new(ReplicaId::new(u64::MAX));
             if fate == "vanished" || there.is_empty() { nobody } else { *chance.pick(&there) }
         };
         let advice = match asked {
             _ if fate == "fails" => Err("as ordered".into()),
-            Asked::Home { seen, .. } => Ok(Advice::Home(home(chance, seen))),
-            Asked::Moves { seen } => {
+            StrategyRequest::Home { seen, .. } => Ok(StrategyAnswer::Home(home(chance, seen))),
+            StrategyRequest::Moves { seen } => {
                 let all: Vec<ShardId> = seen.homes().map(|(shard, _)| shard).collect();
                 let count = if chance.chance(0.3) { 2.min(all.len()) } else { 0 };
                 let moves = (0..count).map(|_| (*chance.pick(&all), home(chance, seen)));
-                Ok(Advice::Moves(moves.collect()))
+                Ok(StrategyAnswer::Moves(moves.collect()))
             }
         };
         if fate != "silent" {
@@ -157,9 +161,9 @@ impl WholeNode {
         self.machines.of(entity_type)?.region()
     }
 
-    fn run(&self, (entity_type, shard): &Key) -> Run {
+    fn run(&self, (entity_type, shard): &Key) -> HostingPhase {
         let shard = self.region(entity_type).and_then(|region| region.shard(*shard));
-        shard.map_or(Run::Idle, Shard::run)
+        shard.map_or(HostingPhase::Idle, RegionShard::run)
     }
 
     pub(super) fn shard(&mut self, now: Now, fact: Fact, fx: &mut Effects<Self>) {
@@ -178,35 +182,39 @@ impl WholeNode {
         self.machines.handle(now, fact, &mut out);
         for output in out.drain() {
             match route(output) {
-                Dest::Peer { to, entity_type, word } => {
+                ShardingDestination::Peer { to, entity_type, word } => {
                     if let Some(to) = self.linked(to) {
                         let (part, bytes) = say(&word);
                         self.send(to, Body::Sharding(part, entity_type.into(), bytes), fx);
                     }
                 }
-                Dest::Guard(input) => self.work.push_back(Work::Guard(input)),
-                Dest::Membership(input) => self.work.push_back(Work::Membership(input)),
-                Dest::Entities { entity_type, order } => self.perform(now, entity_type, order, fx),
-                Dest::Count { to, entity_type, number, messages } => {
+                ShardingDestination::Guard(input) => self.work.push_back(Work::Guard(input)),
+                ShardingDestination::Membership(input) => {
+                    self.work.push_back(Work::Membership(input));
+                }
+                ShardingDestination::Entities { entity_type, order } => {
+                    self.perform(now, entity_type, order, fx);
+                }
+                ShardingDestination::Count { to, entity_type, number, messages } => {
                     let entities = self.entities.count(&entity_type);
                     for counting in &messages {
                         let word = counted(number, counting, &entities);
                         self.answer(to, entity_type.clone(), word, fx);
                     }
                 }
-                Dest::Exists { to, entity_type, number, .. } => {
+                ShardingDestination::Exists { to, entity_type, number, .. } => {
                     self.answer(to, entity_type, lives(number, None), fx); // no ids are stored
                 }
-                Dest::Strategy { entity_type, number, asked } => {
+                ShardingDestination::Strategy { entity_type, number, asked } => {
                     let fate = self.entities.consult(now, (entity_type, number), &asked);
                     fx.emit(Event::Sharding(Seen::Consulted(fate)));
                 }
-                Dest::Removed(regions) => {
+                ShardingDestination::Removed(regions) => {
                     if let Some(house) = &mut self.house {
                         regions.iter().for_each(|region| house.removed(*region));
                     }
                 }
-                Dest::Node(told) => self.shown(now, told, fx),
+                ShardingDestination::Node(told) => self.shown(now, told, fx),
             }
         }
     }
@@ -233,7 +241,7 @@ impl WholeNode {
         &mut self,
         to: ReplicaId,
         entity_type: EntityType,
-        word: Word,
+        word: MachineMessage,
         fx: &mut Effects<Self>,
     ) {
         let me = self.me().incarnation;
@@ -360,7 +368,7 @@ impl WholeNode {
             }
             Order::Tell(entity_type, shard, id) => {
                 let key = (entity_type, shard);
-                if matches!(self.run(&key), Run::Hosting(_)) {
+                if matches!(self.run(&key), HostingPhase::Hosting(_)) {
                     fx.emit(Event::Sharding(Seen::Accepted(id)));
                     self.entities.mailboxes.entry(key).or_default().push(id);
                     let pause = self.entities.chance.span(MS, 500 * MS);
@@ -394,7 +402,7 @@ impl WholeNode {
         let mut more = false;
         let serves = self.membership.serves(now.mono);
         for key in self.entities.mailboxes.keys().cloned().collect::<Vec<_>>() {
-            let hosts = matches!(self.run(&key), Run::Hosting(_));
+            let hosts = matches!(self.run(&key), HostingPhase::Hosting(_));
             let Some(mailbox) = self.entities.mailboxes.get_mut(&key) else { continue };
             if serves && hosts && !mailbox.is_empty() {
                 fx.emit(Event::Sharding(Seen::Handled(mailbox.remove(0))));

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use ostraca::cluster::lease::guard::GuardInput;
 use ostraca::cluster::member::Address;
-use ostraca::cluster::membership::port::Input;
-use ostraca::node::wiring::membership::Links;
-use ostraca::node::wiring::sharding;
+use ostraca::cluster::membership::port::MembershipInput;
+use ostraca::node::routes::membership::TransportCommand;
+use ostraca::node::routes::sharding;
 use ostraca_ddata::clock::Now;
 use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::replicator::port as data;
@@ -45,10 +45,10 @@ impl WholeNode {
         }
     }
 
-    pub(super) fn transport(&mut self, now: Now, order: Links, fx: &mut Effects<Self>) {
+    pub(super) fn transport(&mut self, now: Now, order: TransportCommand, fx: &mut Effects<Self>) {
         match order {
-            Links::Dial(address) => self.dial(now, &address, fx),
-            Links::Keep { node, address } => {
+            TransportCommand::Dial(address) => self.dial(now, &address, fx),
+            TransportCommand::Keep { node, address } => {
                 if self.links.get(&place_of(node)) != Some(&node) {
                     if !self.dials.contains_key(&place_of(node)) {
                         self.dial(now, &address, fx);
@@ -57,14 +57,14 @@ impl WholeNode {
                 }
                 self.kept.insert(node, address);
             }
-            Links::Release(node) => {
+            TransportCommand::Release(node) => {
                 self.kept.remove(&node);
             }
-            Links::Forget(node) => {
+            TransportCommand::Forget(node) => {
                 self.forgotten.insert(node);
                 self.hang_up(node);
             }
-            Links::Belongs(cluster) => {
+            TransportCommand::Belongs(cluster) => {
                 self.cluster = Some(cluster);
                 fx.emit(Event::Belongs(cluster));
             }
@@ -74,13 +74,13 @@ impl WholeNode {
     pub(super) fn dial(&mut self, now: Now, address: &Address, fx: &mut Effects<Self>) {
         let places = dialled(address);
         if places.is_empty() {
-            let refused = Input::DialRefused { address: address.clone(), node: None };
+            let refused = MembershipInput::DialRefused { address: address.clone(), node: None };
             self.work.push_back(Work::Membership(refused));
         }
         for place in places {
             if place == self.place {
                 let (node, cluster) = (self.me, self.cluster);
-                let up = Input::Up { node, addresses: vec![address.clone()], cluster };
+                let up = MembershipInput::Up { node, addresses: vec![address.clone()], cluster };
                 self.work.push_back(Work::Membership(up));
             } else {
                 self.dials.insert(place, (address.clone(), now.mono + DIAL_TIMEOUT));
@@ -116,7 +116,7 @@ impl WholeNode {
         if self.links.get(&place_of(node)) == Some(&node) {
             self.links.remove(&place_of(node));
             self.gone.push(node.incarnation);
-            self.work.push_back(Work::Membership(Input::Closed(node)));
+            self.work.push_back(Work::Membership(MembershipInput::Closed(node)));
         }
     }
 
@@ -135,7 +135,7 @@ impl WholeNode {
         if let Some(old) = before.filter(|old| *old != from) {
             if old.peer == from.peer {
                 let is_proof = keeps && self.world.proof;
-                let again = Input::NewIncarnation { old, node: from, is_proof };
+                let again = MembershipInput::NewIncarnation { old, node: from, is_proof };
                 self.work.push_back(Work::Membership(again));
             }
             self.hang_up(old);
@@ -145,8 +145,12 @@ impl WholeNode {
         *self.shaken.entry(place).or_default() += 1;
         self.house.iter_mut().for_each(|house| house.up(from.incarnation));
         let addresses = std::iter::once(address).chain(dialled).collect();
-        self.work.push_back(Work::Membership(Input::Up { node: from, addresses, cluster }));
-        let link = data::Input::LinkUp(from.incarnation);
+        self.work.push_back(Work::Membership(MembershipInput::Up {
+            node: from,
+            addresses,
+            cluster,
+        }));
+        let link = data::ReplicatorInput::LinkUp(from.incarnation);
         self.work.push_back(Work::Guard(GuardInput::Data(link)));
         if !is_answer {
             self.hello(place, true, fx);
@@ -173,7 +177,7 @@ impl WholeNode {
         }
         if matches!(body, Body::Quarantined) && to == Some(self.me) {
             self.hang_up(from); // the peer has closed the link; its reset may be lost
-            self.work.push_back(Work::Membership(Input::Quarantined(from.peer)));
+            self.work.push_back(Work::Membership(MembershipInput::Quarantined(from.peer)));
         }
         if to != Some(self.me) || self.links.get(&place) != Some(&from) {
             let is_refusal = matches!(body, Body::Refused | Body::Quarantined);
@@ -186,7 +190,7 @@ impl WholeNode {
         }
         match body {
             Body::Cluster(message) => {
-                let input = Input::Message { from, message, waited: Duration::ZERO };
+                let input = MembershipInput::Message { from, message, waited: Duration::ZERO };
                 self.work.push_back(Work::Membership(input));
             }
             Body::Lease(message) => self.leased(from.incarnation, message),
@@ -195,7 +199,7 @@ impl WholeNode {
                 self.work.push_back(Work::Sharding(heard.expect("our own bytes")));
             }
             Body::Data(message) => {
-                let input = data::Input::Message { from: from.incarnation, message };
+                let input = data::ReplicatorInput::Message { from: from.incarnation, message };
                 self.work.push_back(Work::Guard(GuardInput::Data(input)));
             }
             Body::User(parcel) => {
@@ -210,6 +214,6 @@ impl WholeNode {
     pub(super) fn refused(&mut self, place: usize, address: Address) {
         let wanted = self.kept.keys().copied().find(|node| place_of(*node) == place);
         let node = wanted.filter(|node| self.links.get(&place) != Some(node));
-        self.work.push_back(Work::Membership(Input::DialRefused { address, node }));
+        self.work.push_back(Work::Membership(MembershipInput::DialRefused { address, node }));
     }
 }

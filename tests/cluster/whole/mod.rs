@@ -22,32 +22,35 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca::cluster::bug::Canary;
-use ostraca::cluster::config::Cluster;
+use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::downing::LeaseAnswer;
 use ostraca::cluster::events::ClusterEvent;
+use ostraca::cluster::fault_injection::MembershipFaultInjection;
 use ostraca::cluster::gossip::ClusterId;
 use ostraca::cluster::lease::LeaseMessage;
-use ostraca::cluster::lease::guard::{Guard, GuardInput, GuardOutput};
+use ostraca::cluster::lease::guard::{GuardInput, GuardOutput, GuardedReplicator};
 use ostraca::cluster::member::{Address, Status};
 use ostraca::cluster::membership::Membership;
 use ostraca::cluster::membership::port::{
-    Command as Wish, Input, Memory, Notice, Setup, StopReason,
+    MembershipCommand as Wish, MembershipInput, MembershipSetup, Memory, OperatorNotice, StopReason,
 };
-use ostraca::cluster::wire::{ClusterMessage, Settings};
-use ostraca::node::wiring::membership::{Dest, Event as Told, Lease, Links, lease, news, route};
-use ostraca::node::wiring::sharding::{self, answer, overheard};
-use ostraca::sharding::machines::{Input as Fact, Machines};
-use ostraca::sharding::region::Cut;
+use ostraca::cluster::wire::{ClusterMessage, ComparedSettings};
+use ostraca::node::routes::membership::{
+    MembershipDestination, MembershipEvent as Told, RoutedLeaseMessage, TransportCommand, lease,
+    news, route,
+};
+use ostraca::node::routes::sharding::{self, answer, overheard};
+use ostraca::sharding::machines::{Machines, ShardingInput as Fact};
+use ostraca::sharding::region::PayloadPartSizes;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::config::Config;
+use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{AcceptedProposal, Epoch, EpochId};
-use ostraca_ddata::replicator::wire::Message;
+use ostraca_ddata::replicator::wire::ReplicatorMessage;
 use ostraca_ddata::replicator::{self, Replicator, port as data};
-use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream, SyncFailed};
+use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, RandomStream, SyncFailed};
 
 use self::entities::{Entities, Order, Seen};
 use self::house::{House, Houses, Parcel};
@@ -70,15 +73,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const MEMBERS_LOOKED_AT: usize = 200;
 
 /// An entity message has 8 bytes: two fit into one payload, more are split into parts.
-const CUT: Cut = Cut { whole: 16, part: 8, window: 16, words: 1 << 20 };
+const CUT: PayloadPartSizes = PayloadPartSizes { whole: 16, part: 8, window: 16, words: 1 << 20 };
 
 /// Settings of the nodes of a run. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct World {
     /// Settings of the node at a place, without its own address.
-    pub(crate) config: Rc<dyn Fn(usize) -> Cluster>,
+    pub(crate) config: Rc<dyn Fn(usize) -> ClusterConfig>,
     /// Settings that must agree between nodes, by place.
-    pub(crate) settings: Rc<dyn Fn(usize) -> Settings>,
+    pub(crate) settings: Rc<dyn Fn(usize) -> ComparedSettings>,
     /// The address that the node at a place advertises.
     pub(crate) claims: Rc<dyn Fn(usize) -> Address>,
     /// Whether a place has a data directory; with one, memory and identity survive a restart.
@@ -98,23 +101,26 @@ pub(crate) struct World {
     pub(crate) meter: Option<Rc<RefCell<Meter>>>,
     /// Creates real entity runtimes, in place of the simulated entities.
     pub(crate) houses: Option<Houses>,
-    pub(crate) cut: Cut,
+    pub(crate) cut: PayloadPartSizes,
     /// Whether a side without a quorum waits half an hour for an operator; otherwise it stops at
     /// once, as by default.
     pub(crate) waits: bool,
-    pub(crate) canary: Canary,
+    pub(crate) fault_injection: MembershipFaultInjection,
 }
 
 impl World {
     /// Every node has these settings and a data directory; the first `seeds` places are seeds.
     pub(crate) fn new(seeds: usize) -> Self {
-        Self::with(move |_| Cluster { seeds: addresses(0..seeds), ..Cluster::default() })
+        Self::with(move |_| ClusterConfig {
+            seeds: addresses(0..seeds),
+            ..ClusterConfig::default()
+        })
     }
 
-    pub(crate) fn with(config: impl Fn(usize) -> Cluster + 'static) -> Self {
+    pub(crate) fn with(config: impl Fn(usize) -> ClusterConfig + 'static) -> Self {
         Self {
             config: Rc::new(config),
-            settings: Rc::new(|_| Settings::default()),
+            settings: Rc::new(|_| ComparedSettings::default()),
             claims: Rc::new(address),
             keeps: Rc::new(|_| true),
             directory: Rc::new(|place, _| place as u64),
@@ -126,7 +132,7 @@ impl World {
             houses: None,
             cut: CUT,
             waits: false,
-            canary: Canary::none(),
+            fault_injection: MembershipFaultInjection::none(),
         }
     }
 
@@ -171,7 +177,7 @@ pub(crate) enum Body {
     },
     Cluster(ClusterMessage),
     Lease(LeaseMessage),
-    Data(Message),
+    Data(ReplicatorMessage),
     /// The first name of its header, the entity type and the bytes.
     Sharding(&'static str, String, Vec<u8>),
     /// A frame of a user lane.
@@ -196,7 +202,7 @@ pub(crate) enum Command {
     /// Delivers a message as if the given node had sent it.
     Inject(NodeId, ClusterMessage),
     /// An input of the Replicator.
-    Data(Box<data::Input>),
+    Data(Box<data::ReplicatorInput>),
     /// A request to the sharding machines or to the simulated entities.
     Sharding(Order),
 }
@@ -210,7 +216,7 @@ pub(crate) enum Event {
     /// The node has founded: its Replicator received the first configuration.
     Found(Arc<Epoch>),
     Cluster(ClusterEvent),
-    Notice(Notice),
+    Notice(OperatorNotice),
     /// The node may begin messages; emitted at each renewal.
     Leased,
     Lapsed,
@@ -220,7 +226,7 @@ pub(crate) enum Event {
 
 #[derive(Debug)]
 enum Work {
-    Membership(Input),
+    Membership(MembershipInput),
     Guard(GuardInput),
     Sharding(Fact),
 }
@@ -231,7 +237,7 @@ pub(crate) struct WholeNode {
     keeps: bool,
     me: NodeId,
     pub(crate) membership: Membership,
-    pub(crate) guard: Guard,
+    pub(crate) guard: GuardedReplicator,
     pub(crate) machines: Machines,
     pub(crate) entities: Entities,
     pub(crate) house: Option<Box<dyn House>>,
@@ -250,8 +256,8 @@ pub(crate) struct WholeNode {
     work: VecDeque<Work>,
     persists: u64,
     pub(crate) memory: Memory, // last written to disk
-    pub(crate) notices: Vec<Notice>,
-    losing: Stream,              // decides the lost messages
+    pub(crate) notices: Vec<OperatorNotice>,
+    losing: RandomStream,        // decides the lost messages
     seen: Vec<(NodeId, Status)>, // statuses reported to subscribers
 }
 
@@ -265,7 +271,7 @@ impl WholeNode {
             config.downing.wait_without_quorum.get_or_insert(HALF_AN_HOUR);
         }
         let memory = boot.disk.last().filter(|_| keeps).cloned().unwrap_or_default();
-        let membership = Membership::new(Setup {
+        let membership = Membership::new(MembershipSetup {
             me,
             address: (world.claims)(place),
             config,
@@ -273,17 +279,17 @@ impl WholeNode {
             memory: memory.clone(),
             directory: keeps.then(|| (world.directory)(place, boot.incarnation)),
             seed: boot.seed,
-            canary: world.canary,
+            fault_injection: world.fault_injection,
         });
-        let replicator = Replicator::new(replicator::Setup {
+        let replicator = Replicator::new(replicator::ReplicatorParameters {
             me: me.incarnation,
-            config: Config::default(),
+            config: ReplicatorConfig::default(),
             registry: Registry::default(),
             seed: boot.seed ^ 1,
-            canary: ostraca_ddata::bug::Canary::none(),
+            fault_injection: ostraca_ddata::fault_injection::FaultInjection::none(),
         });
         Self {
-            guard: Guard::new(replicator, world.canary),
+            guard: GuardedReplicator::new(replicator, world.fault_injection),
             machines: Machines::new(me.incarnation, Duration::ZERO).cutting(world.cut),
             entities: Entities::new(boot.seed),
             house: world.houses.as_ref().map(|house| house(me.incarnation, boot.seed)),
@@ -308,7 +314,7 @@ impl WholeNode {
             persists: 0,
             memory,
             notices: Vec::new(),
-            losing: Stream::split(boot.seed, "loss", 0),
+            losing: RandomStream::split(boot.seed, "loss", 0),
             seen: Vec::new(),
         }
     }
@@ -435,27 +441,31 @@ impl WholeNode {
         }
     }
 
-    fn dest(&mut self, now: Now, dest: Dest, fx: &mut Effects<Self>) {
-        if let Dest::Disk(memory) = &dest {
+    fn dest(&mut self, now: Now, dest: MembershipDestination, fx: &mut Effects<Self>) {
+        if let MembershipDestination::Disk(memory) = &dest {
             self.memory.clone_from(memory);
         }
         match dest {
-            Dest::Peer { to, message } => self.send(to, Body::Cluster(message), fx),
-            Dest::Lease { to, message } => self.lease(to, message, fx),
-            Dest::Guard(input) => {
-                if let GuardInput::Data(data::Input::Found(epoch)) = &input {
+            MembershipDestination::Peer { to, message } => {
+                self.send(to, Body::Cluster(message), fx);
+            }
+            MembershipDestination::Lease { to, message } => self.lease(to, message, fx),
+            MembershipDestination::Guard(input) => {
+                if let GuardInput::Data(data::ReplicatorInput::Found(epoch)) = &input {
                     fx.emit(Event::Found(epoch.clone()));
                 }
                 self.work.push_back(Work::Guard(input));
             }
-            Dest::Transport(order) => self.transport(now, order, fx),
-            Dest::Disk(memory) if self.keeps => {
+            MembershipDestination::Transport(order) => self.transport(now, order, fx),
+            MembershipDestination::Disk(memory) if self.keeps => {
                 fx.write(memory);
                 self.persists += 1;
                 fx.sync(self.persists);
             }
-            Dest::Disk(_) => self.work.push_back(Work::Membership(Input::Persisted)),
-            Dest::Node(told) => self.told(told, fx),
+            MembershipDestination::Disk(_) => {
+                self.work.push_back(Work::Membership(MembershipInput::Persisted));
+            }
+            MembershipDestination::Node(told) => self.told(told, fx),
         }
     }
 
@@ -467,13 +477,15 @@ impl WholeNode {
         };
         match output {
             GuardOutput::Lease { to, message } => self.lease(to, message, fx),
-            GuardOutput::Data(data::Output::Send { to, message, .. }) => {
+            GuardOutput::Data(data::ReplicatorOutput::Send { to, message, .. }) => {
                 if let Some(to) = self.linked(to) {
                     self.send(to, Body::Data(message), fx);
                 }
             }
-            GuardOutput::Data(data::Output::Installed(epoch)) => fx.emit(Event::Installed(epoch)),
-            GuardOutput::Data(data::Output::Synced(id)) => fx.emit(Event::Synced(id)),
+            GuardOutput::Data(data::ReplicatorOutput::Installed(epoch)) => {
+                fx.emit(Event::Installed(epoch));
+            }
+            GuardOutput::Data(data::ReplicatorOutput::Synced(id)) => fx.emit(Event::Synced(id)),
             GuardOutput::Data(_) => {}
         }
     }
@@ -488,8 +500,8 @@ impl WholeNode {
 
     fn leased(&mut self, from: ReplicaId, message: LeaseMessage) {
         self.work.push_back(match lease(from, message) {
-            Lease::Guard(input) => Work::Guard(input),
-            Lease::Membership(input) => Work::Membership(input),
+            RoutedLeaseMessage::Guard(input) => Work::Guard(input),
+            RoutedLeaseMessage::Membership(input) => Work::Membership(input),
         });
     }
 
@@ -536,7 +548,7 @@ impl WholeNode {
         }
         if acquire {
             let answer = if is_free { LeaseAnswer::Granted } else { LeaseAnswer::Denied };
-            self.work.push_back(Work::Membership(Input::DowningLease(Some(answer))));
+            self.work.push_back(Work::Membership(MembershipInput::DowningLease(Some(answer))));
         }
     }
 }
@@ -586,10 +598,12 @@ impl Process for WholeNode {
             return;
         }
         let work = match command {
-            Command::User(wish) => Some(Work::Membership(Input::Command(wish))),
-            Command::Inject(from, message) => {
-                Some(Work::Membership(Input::Message { from, message, waited: Duration::ZERO }))
-            }
+            Command::User(wish) => Some(Work::Membership(MembershipInput::Command(wish))),
+            Command::Inject(from, message) => Some(Work::Membership(MembershipInput::Message {
+                from,
+                message,
+                waited: Duration::ZERO,
+            })),
             Command::Data(input) => Some(Work::Guard(GuardInput::Data(*input))),
             Command::Sharding(order) => self.ordered(now, order, fx).map(Work::Sharding),
         };
@@ -614,16 +628,17 @@ impl Process for WholeNode {
         if self.drained_at.is_some_and(|at| now.mono >= at) {
             let is_calm = self.is_calm(now);
             self.drained_at = (!is_calm).then(|| now.mono + LOOK_EVERY);
-            let drained = is_calm.then_some(Work::Membership(Input::Command(Wish::Drained)));
+            let drained =
+                is_calm.then_some(Work::Membership(MembershipInput::Command(Wish::Drained)));
             self.work.extend(drained);
         }
         let is_due = |at: Option<Instant>| at.is_some_and(|at| now.mono >= at);
         if is_due(self.guard.next_deadline()) {
-            self.work.push_back(Work::Guard(GuardInput::Data(data::Input::Tick)));
+            self.work.push_back(Work::Guard(GuardInput::Data(data::ReplicatorInput::Tick)));
         }
         self.work_off(now, fx);
         if self.over.is_none() && is_due(self.membership.next_deadline()) {
-            self.work.push_back(Work::Membership(Input::Tick));
+            self.work.push_back(Work::Membership(MembershipInput::Tick));
             self.work_off(now, fx);
         }
         self.entities_due(now, fx);
@@ -658,7 +673,7 @@ impl Process for WholeNode {
         fx: &mut Effects<Self>,
     ) {
         if self.over.is_none() && outcome.is_ok() {
-            self.work.push_back(Work::Membership(Input::Persisted));
+            self.work.push_back(Work::Membership(MembershipInput::Persisted));
             self.work_off(now, fx);
             self.keep_house(now, fx);
         }
@@ -712,7 +727,7 @@ impl Process for WholeNode {
                 Body::Lease(rmp_serde::from_slice(&bytes).expect("our own bytes"))
             }
             Body::Data(message) => {
-                Body::Data(Message::decode(&message.encode()).expect("our own bytes"))
+                Body::Data(ReplicatorMessage::decode(&message.encode()).expect("our own bytes"))
             }
             other => other,
         };

@@ -8,7 +8,7 @@ use ostraca::cluster::member::Status;
 use ostraca::cluster::membership::port::StopReason;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId};
-use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
+use ostraca_ddata::sim::{InvariantViolation, NodeIndex, Observer, Orders, SimulationView};
 
 use super::{Event, WholeNode};
 
@@ -86,7 +86,7 @@ impl Watch {
     }
 
     /// No other node serves when a node starts a generation of its own by force.
-    fn resumes(view: &View<'_, WholeNode>, by: NodeIndex) -> Result<(), String> {
+    fn resumes(view: &SimulationView<'_, WholeNode>, by: NodeIndex) -> Result<(), String> {
         let others = (0..view.nodes()).map(NodeIndex::new).filter(|index| *index != by);
         for index in others {
             let serves = |node: &&WholeNode| node.membership.serves(view.clock(index).mono);
@@ -98,7 +98,7 @@ impl Watch {
     }
 
     /// When an orphan stops, no member of its cluster runs.
-    fn orphaned(view: &View<'_, WholeNode>, orphan: NodeIndex) -> Result<(), String> {
+    fn orphaned(view: &SimulationView<'_, WholeNode>, orphan: NodeIndex) -> Result<(), String> {
         let cluster = view.process(orphan).and_then(WholeNode::belonged);
         for index in (0..view.nodes()).map(NodeIndex::new) {
             let Some(node) = view.process(index) else { continue };
@@ -111,7 +111,7 @@ impl Watch {
         Ok(())
     }
 
-    fn lease(&self, view: &View<'_, WholeNode>, index: NodeIndex) -> Result<(), String> {
+    fn lease(&self, view: &SimulationView<'_, WholeNode>, index: NodeIndex) -> Result<(), String> {
         let Some(node) = view.process(index) else { return Ok(()) };
         let id = node.me().incarnation;
         // After a forced recovery two sides may serve until they learn of each other, so a decision
@@ -130,25 +130,26 @@ impl Watch {
 impl Observer<WholeNode> for Watch {
     fn event(
         &mut self,
-        view: &View<'_, WholeNode>,
+        view: &SimulationView<'_, WholeNode>,
         node: NodeIndex,
         event: &Event,
         _: &mut Orders<WholeNode>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         match event {
             Event::Found(epoch) | Event::Installed(epoch) => {
                 if matches!(event, Event::Found(_)) && epoch.is_forced() {
-                    Self::resumes(view, node).map_err(Violation::new)?;
+                    Self::resumes(view, node).map_err(InvariantViolation::new)?;
                 }
-                self.install(epoch).map_err(Violation::new)?;
+                self.install(epoch).map_err(InvariantViolation::new)?;
                 let mut all = (0..view.nodes()).map(NodeIndex::new);
-                all.try_for_each(|index| self.lease(view, index)).map_err(Violation::new)?;
+                all.try_for_each(|index| self.lease(view, index))
+                    .map_err(InvariantViolation::new)?;
             }
             Event::Belongs(cluster) => {
                 self.clusters.insert(*cluster);
             }
             Event::Stopped(StopReason::Orphaned) => {
-                Self::orphaned(view, node).map_err(Violation::new)?;
+                Self::orphaned(view, node).map_err(InvariantViolation::new)?;
             }
             Event::Leased => {
                 self.served.extend(view.process(node).map(|node| node.me().incarnation));
@@ -161,9 +162,9 @@ impl Observer<WholeNode> for Watch {
         Ok(())
     }
 
-    fn check(&mut self, view: &View<'_, WholeNode>) -> Result<(), Violation> {
+    fn check(&mut self, view: &SimulationView<'_, WholeNode>) -> Result<(), InvariantViolation> {
         let Some(index) = view.touched() else { return Ok(()) };
-        self.lease(view, index).map_err(Violation::new)?;
-        view.process(index).map_or(Ok(()), |node| self.judge(node)).map_err(Violation::new)
+        self.lease(view, index).map_err(InvariantViolation::new)?;
+        view.process(index).map_or(Ok(()), |node| self.judge(node)).map_err(InvariantViolation::new)
     }
 }

@@ -10,14 +10,14 @@ const UNRESERVED: usize = HANDSHAKES * 3 / 4;
 const FLOOD: usize = 20;
 
 /// Settings with few slots for handshakes, none of which times out.
-fn crowded() -> Config {
-    let limits = Limits {
+fn crowded() -> NetConfig {
+    let limits = NetLimits {
         handshakes: HANDSHAKES,
         first_message_within: PATIENCE * 10,
         handshake_within: PATIENCE * 10,
         ..quick().limits
     };
-    Config { limits, ..quick() }
+    NetConfig { limits, ..quick() }
 }
 
 /// Connects from that loopback address and sends nothing.
@@ -74,7 +74,7 @@ async fn dialled_address_has_reserved_slots() {
     let port = closed.local_addr().expect("bound").port();
     drop(closed);
     host.net.dial(format!("/ip4/{seed}/tcp/{port}").parse().expect("an address"));
-    let failed = |event| matches!(event, Event::DialRefused { .. }).then_some(());
+    let failed = |event| matches!(event, NetEvent::DialRefused { .. }).then_some(());
     host.event("the dial has failed", failed).await;
     assert_eq!(held_by_flood(&host, seed).await, HANDSHAKES);
 }

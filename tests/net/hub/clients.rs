@@ -10,8 +10,8 @@ use ostraca::net::secrets::{Keyring, Secrets};
 use ostraca::net::transport::transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn closed_to_strangers() -> Config {
-    Config { secret: Some(secret(1)), ..quick() }
+fn closed_to_strangers() -> NetConfig {
+    NetConfig { secret: Some(secret(1)), ..quick() }
 }
 
 async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -41,14 +41,14 @@ async fn is_echoed(client: &mut ClientStream, word: &[u8]) {
     assert_eq!(heard, word);
 }
 
-async fn refused(config: &Config, address: &Multiaddr) -> ConnectError {
+async fn refused(config: &NetConfig, address: &Multiaddr) -> ConnectError {
     let connected = soon("an answer", connect(config, address, PATIENCE)).await;
     connected.expect_err("it is refused")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_with_same_settings_talks_both_ways() {
-    let private = Config { private_network: true, ..closed_to_strangers() };
+    let private = NetConfig { private_network: true, ..closed_to_strangers() };
     for config in [quick(), closed_to_strangers(), private] {
         let host = TestNode::start(&config).await;
         let echoing = echoes(&host);
@@ -74,14 +74,14 @@ async fn client_never_disturbs_lanes_or_appears_as_a_peer() {
     let config = closed_to_strangers();
     let (mut a, b) = pair(&config).await;
     let echoing = echoes(&a);
-    let peers = |stats: &ostraca::net::handle::Stats| -> Vec<_> {
+    let peers = |stats: &ostraca::net::handle::NetStats| -> Vec<_> {
         stats.peers.iter().map(|peer| (peer.peer, peer.connections)).collect()
     };
     let before = peers(&a.net.stats().await);
     let mut clients = Vec::new();
     for n in 0..3_000_u64 {
-        a.send_waiting(b.id().incarnation, Class::User, &n.to_be_bytes()).await;
-        b.send_waiting(a.id().incarnation, Class::User, &n.to_be_bytes()).await;
+        a.send_waiting(b.id().incarnation, TrafficClass::User, &n.to_be_bytes()).await;
+        b.send_waiting(a.id().incarnation, TrafficClass::User, &n.to_be_bytes()).await;
         if n % 1_000 == 0 {
             let client = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
             clients.push(client);
@@ -102,7 +102,7 @@ async fn client_never_disturbs_lanes_or_appears_as_a_peer() {
     b.net.stop().await;
     // Events arrive in order: the clients have caused none before this one.
     let next = a.event("anything", Some).await;
-    assert!(matches!(&next, Event::Closed { node } if *node == b.id()), "{next:?}");
+    assert!(matches!(&next, NetEvent::Closed { node } if *node == b.id()), "{next:?}");
     echoing.abort();
 }
 
@@ -114,17 +114,17 @@ fn secrets(cluster: &[u8], client: &[u8]) -> Option<Secrets> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_are_admitted_with_either_secret() {
-    let host = TestNode::start(&Config { secret: secrets(&[1, 2], &[8, 9]), ..quick() }).await;
+    let host = TestNode::start(&NetConfig { secret: secrets(&[1, 2], &[8, 9]), ..quick() }).await;
     let echoing = echoes(&host);
     // On a node's host a client finds both secrets in the settings.
     let tools = [(&[1][..], &[][..]), (&[2], &[]), (&[], &[8]), (&[], &[9]), (&[1], &[9])];
     for (cluster, client) in tools {
-        let config = Config { secret: secrets(cluster, client), ..quick() };
+        let config = NetConfig { secret: secrets(cluster, client), ..quick() };
         let called = connect(&config, &host.address(), PATIENCE).await;
         is_echoed(&mut called.expect("it is admitted"), b"word").await;
     }
     for (cluster, client) in [(&[8][..], &[][..]), (&[], &[1]), (&[], &[7])] {
-        let config = Config { secret: secrets(cluster, client), ..quick() };
+        let config = NetConfig { secret: secrets(cluster, client), ..quick() };
         let error = refused(&config, &host.address()).await;
         assert!(
             matches!(error, ConnectError::Handshake { .. } | ConnectError::Closed { .. }),
@@ -140,7 +140,7 @@ async fn client_of_other_cluster_or_secret_learns_the_cause() {
     let host = TestNode::start(&config).await;
     let echoing = echoes(&host);
     for stranger in [None, Some(secret(2))] {
-        let wrong = Config { secret: stranger, ..config.clone() };
+        let wrong = NetConfig { secret: stranger, ..config.clone() };
         let error = refused(&wrong, &host.address()).await;
         assert!(
             matches!(error, ConnectError::Handshake { .. } | ConnectError::Closed { .. }),
@@ -148,7 +148,7 @@ async fn client_of_other_cluster_or_secret_learns_the_cause() {
         );
         assert!(error.to_string().contains("the cluster-secret-file of that node"), "{error}");
     }
-    let private = Config { private_network: true, ..config.clone() };
+    let private = NetConfig { private_network: true, ..config.clone() };
     let error = connect(&private, &host.address(), Duration::from_secs(5)).await.err();
     let error = error.expect("only one side is private");
     assert!(
@@ -162,9 +162,9 @@ async fn client_of_other_cluster_or_secret_learns_the_cause() {
         "{error:?}"
     );
     assert!(error.to_string().contains("net.private-network"), "{error}");
-    let other = Config { cluster_name: "another".to_owned(), ..config.clone() };
+    let other = NetConfig { cluster_name: "another".to_owned(), ..config.clone() };
     let error = refused(&other, &host.address()).await;
-    let why = Refusal::ClusterName { theirs: "ostraca".to_owned() };
+    let why = LaneRefusal::ClusterName { theirs: "ostraca".to_owned() };
     assert!(
         matches!(&error, ConnectError::Refused { refusal, .. } if *refusal == why),
         "{error:?}"
@@ -178,7 +178,7 @@ async fn client_of_other_cluster_or_secret_learns_the_cause() {
 #[tokio::test(flavor = "multi_thread")]
 async fn allow_list_applies_to_clients_on_both_sides() {
     let friend = Identity::load(None).expect("an identity");
-    let listed = Config { allowed_peers: vec![friend.node_id().peer], ..closed_to_strangers() };
+    let listed = NetConfig { allowed_peers: vec![friend.node_id().peer], ..closed_to_strangers() };
     let host = TestNode::start(&listed).await;
     let echoing = echoes(&host);
     let config = closed_to_strangers();
@@ -196,19 +196,19 @@ async fn allow_list_applies_to_clients_on_both_sides() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn node_without_room_or_taker_refuses_clients() {
-    let limits = Limits { clients: 2, ..quick().limits };
-    let config = Config { limits, ..closed_to_strangers() };
+    let limits = NetLimits { clients: 2, ..quick().limits };
+    let config = NetConfig { limits, ..closed_to_strangers() };
     let host = TestNode::start(&config).await;
     let error = refused(&config, &host.address()).await;
-    let is = |error: &ConnectError, why: &Refusal| {
+    let is = |error: &ConnectError, why: &LaneRefusal| {
         let said = matches!(error, ConnectError::Refused { refusal, .. } if refusal == why);
         assert!(said, "{error:?}");
     };
-    is(&error, &Refusal::Unserved);
+    is(&error, &LaneRefusal::Unserved);
     let mut clients = host.net.clients(); // the clients wait in the channel
     let first = connect(&config, &host.address(), PATIENCE).await.expect("there is room");
     let _second = connect(&config, &host.address(), PATIENCE).await.expect("there is room");
-    let full = Refusal::Limit { what: "net.limits.clients".to_owned() };
+    let full = LaneRefusal::Limit { what: "net.limits.clients".to_owned() };
     let error = refused(&config, &host.address()).await;
     is(&error, &full);
     assert!(error.to_string().contains("try again later, or raise it there"), "{error}");
@@ -218,7 +218,7 @@ async fn node_without_room_or_taker_refuses_clients() {
     until("its place is free", async || host.net.stats().await.clients == 1).await;
     connect(&config, &host.address(), PATIENCE).await.expect("there is room again");
     drop(clients);
-    is(&refused(&config, &host.address()).await, &Refusal::Unserved);
+    is(&refused(&config, &host.address()).await, &LaneRefusal::Unserved);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -284,16 +284,19 @@ async fn client_with_a_nodes_key_is_refused_and_lanes_continue() {
     let (a, b) = pair(&config).await;
     let echoing = echoes(&a);
     for n in 0..100_u64 {
-        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+        a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
     }
     let own = connect_as(&a._identity, &config, &a.address(), PATIENCE).await;
     let error = own.expect_err("a node must not call itself");
     assert!(matches!(error, ConnectError::OwnIdentity { .. }), "{error:?}");
     let twin = connect_as(&b._identity, &config, &a.address(), PATIENCE).await;
     let error = twin.expect_err("a node has this key");
-    assert!(matches!(&error, ConnectError::Refused { refusal: Refusal::Twin, .. }), "{error:?}");
+    assert!(
+        matches!(&error, ConnectError::Refused { refusal: LaneRefusal::Twin, .. }),
+        "{error:?}"
+    );
     for n in 100..200_u64 {
-        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+        a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
     }
     receives_in_order(&b, 200).await;
     assert_eq!(a.net.stats().await.given_up, 0);
@@ -303,8 +306,8 @@ async fn client_with_a_nodes_key_is_refused_and_lanes_continue() {
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_clients_are_bounded_and_time_out() {
     let within = Duration::from_secs(2);
-    let limits = Limits { handshakes: 4, handshake_within: within, ..quick().limits };
-    let config = Config { limits, ..closed_to_strangers() };
+    let limits = NetLimits { handshakes: 4, handshake_within: within, ..quick().limits };
+    let config = NetConfig { limits, ..closed_to_strangers() };
     let host = TestNode::start(&config).await;
     let echoing = echoes(&host);
     let (mut crowd, mut strangers) = (Vec::new(), Vec::new());
@@ -340,16 +343,16 @@ async fn client_and_node_protocols_do_not_mix() {
     let connection = peer.connect_at(host.id().peer, host.net.listening()[0].clone()).await;
     let (to, within) = (host.id().peer, PATIENCE);
     let mut line = peer.call(connection).await.expect("a substream");
-    let wanted = ostraca::net::handshake::Wanted {
+    let wanted = ostraca::net::handshake::LaneParameters {
         peer: to,
         to: None,
-        class: Class::User,
+        class: TrafficClass::User,
         generation: 1,
         first_unacknowledged: 1,
     };
     let opened = ostraca::net::handshake::open(&mut line, &peer.standing, wanted, within).await;
     assert!(matches!(opened, Err(HandshakeError::Io(_))), "{opened:?}");
-    let mut line = peer.line(connection, Class::User).await.expect("a substream");
+    let mut line = peer.line(connection, TrafficClass::User).await.expect("a substream");
     let called = ostraca::net::handshake::call(&mut line, &peer.standing, to, within).await;
     assert!(matches!(called, Err(HandshakeError::Io(_))), "{called:?}");
     let stats = host.net.stats().await;
@@ -360,8 +363,8 @@ async fn client_and_node_protocols_do_not_mix() {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_that_stops_reading_does_not_block_the_node() {
     let longest = Duration::from_millis(300);
-    let limits = Limits { control_undrained_max: longest, ..quick().limits };
-    let config = Config { limits, ..closed_to_strangers() };
+    let limits = NetLimits { control_undrained_max: longest, ..quick().limits };
+    let config = NetConfig { limits, ..closed_to_strangers() };
     let (a, b) = pair(&config).await;
     let mut clients = a.net.clients();
     let deaf = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
@@ -377,7 +380,7 @@ async fn client_that_stops_reading_does_not_block_the_node() {
     let mut other = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
     let mut served = soon("the client", clients.recv()).await.expect("it was delivered");
     for n in 0..100_u64 {
-        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+        a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
         served.write_u64(n).await.expect("written");
         served.flush().await.expect("sent");
         assert_eq!(soon("its number", other.read_u64()).await.expect("they come"), n);
@@ -424,8 +427,8 @@ async fn stream_ends_with_its_connection_from_either_side() {
 #[tokio::test(flavor = "multi_thread")]
 async fn admitted_clients_do_not_count_as_unadmitted() {
     const UNADMITTED: usize = 8;
-    let limits = Limits { unadmitted: UNADMITTED, ..quick().limits };
-    let config = Config { limits, ..closed_to_strangers() };
+    let limits = NetLimits { unadmitted: UNADMITTED, ..quick().limits };
+    let config = NetConfig { limits, ..closed_to_strangers() };
     let host = TestNode::start(&config).await;
     let echoing = echoes(&host);
     let mut clients = Vec::new();

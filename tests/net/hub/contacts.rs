@@ -5,7 +5,7 @@ use super::*;
 impl TestNode {
     async fn answered(&mut self) -> (NodeId, Multiaddr) {
         self.event("a node answers", |event| match event {
-            Event::Answered { node, address } => Some((node, address)),
+            NetEvent::Answered { node, address } => Some((node, address)),
             _ => None,
         })
         .await
@@ -41,8 +41,8 @@ async fn dial_without_a_listener_is_refused() {
     b.net.stop().await;
     a.net.dial(nobody.clone());
     let refused = a.event("it is refused", |event| match event {
-        Event::DialRefused { peer, address, .. } => Some((peer, address)),
-        Event::Answered { node, .. } => panic!("{node} answers"),
+        NetEvent::DialRefused { peer, address, .. } => Some((peer, address)),
+        NetEvent::Answered { node, .. } => panic!("{node} answers"),
         _ => None,
     });
     assert_eq!(refused.await, (None, nobody));
@@ -54,7 +54,7 @@ async fn returning_node_is_reported_up_again() {
     assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
     proxy.cut();
     for host in [&mut a, &mut b] {
-        let closed = |event| if let Event::Closed { node } = event { Some(node) } else { None };
+        let closed = |event| if let NetEvent::Closed { node } = event { Some(node) } else { None };
         let node = host.event("the link is gone", closed).await;
         assert_eq!(host.up().await, node);
     }
@@ -65,7 +65,7 @@ async fn later_contact_learns_the_cluster_id() {
     let (mut a, b) = (TestNode::start(&quick()).await, TestNode::start(&quick()).await);
     b.net.belongs_to(77);
     let known = |event| match event {
-        Event::Up { facts, .. } => Some(facts.cluster_id),
+        NetEvent::Up { facts, .. } => Some(facts.cluster_id),
         _ => None,
     };
     a.keep(&b);
@@ -77,14 +77,14 @@ async fn kept_link_without_address_dials_where_peer_answered() {
     let proxy = Proxy::start().await;
     // The address that it tells leads nowhere, because the transport does not resolve names.
     let told: Multiaddr = "/dns4/b.example/tcp/4001".parse().expect("an address");
-    let of_b = Config { advertise: vec![told], ..quick() };
+    let of_b = NetConfig { advertise: vec![told], ..quick() };
     let (mut a, b) = (TestNode::start(&quick()).await, TestNode::start(&of_b).await);
     proxy.lead_to(b.port());
     a.net.dial(proxy.address.clone());
     assert_eq!(a.up().await, b.id());
     a.net.keep(b.id().peer, Vec::new());
     proxy.cut();
-    let closed = |event| if let Event::Closed { node } = event { Some(node) } else { None };
+    let closed = |event| if let NetEvent::Closed { node } = event { Some(node) } else { None };
     assert_eq!(a.event("the link is gone", closed).await, b.id());
     assert_eq!(a.up().await, b.id());
 }
@@ -98,8 +98,8 @@ fn bystander() -> (std::net::TcpListener, Multiaddr) {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is passed to `event`")]
-fn is_closed(event: Event) -> Option<NodeId> {
-    if let Event::Closed { node } = event { Some(node) } else { None }
+fn is_closed(event: NetEvent) -> Option<NodeId> {
+    if let NetEvent::Closed { node } = event { Some(node) } else { None }
 }
 
 /// An admitted peer tells the address of another service in `Hello`. Neither bulk, which has a
@@ -108,19 +108,19 @@ fn is_closed(event: Event) -> Option<NodeId> {
 #[tokio::test(flavor = "multi_thread")]
 async fn addresses_told_in_hello_are_never_dialled() {
     let (victim, address) = bystander();
-    let hostile = Config { advertise: vec![address], ..quick() };
+    let hostile = NetConfig { advertise: vec![address], ..quick() };
     let (mut a, h) = (TestNode::start(&quick()).await, TestNode::start(&hostile).await);
     h.keep(&a);
     assert_eq!(a.up().await, h.id());
     a.net.keep(h.id().peer, Vec::new());
-    a.send(h.id().incarnation, Class::Bulk, b"bulk");
+    a.send(h.id().incarnation, TrafficClass::Bulk, b"bulk");
     until("bulk arrives", async || !h.inbox.take().is_empty()).await;
     let node = h.id();
     h.net.stop().await;
     assert_eq!(a.event("the link is gone", is_closed).await, node);
-    a.send(node.incarnation, Class::Control, b"undelivered");
+    a.send(node.incarnation, TrafficClass::Control, b"undelivered");
     // A dial would have begun long before the lane is abandoned.
-    let given_up = |event| matches!(event, Event::LaneBroken { .. }).then_some(());
+    let given_up = |event| matches!(event, NetEvent::LaneBroken { .. }).then_some(());
     a.event("the lane is given up", given_up).await;
     let connected = victim.accept().expect_err("a connection");
     assert_eq!(connected.kind(), std::io::ErrorKind::WouldBlock);
@@ -132,7 +132,7 @@ async fn addresses_told_in_hello_are_never_dialled() {
 async fn cut_link_to_named_address_comes_back() {
     let (victim, told) = bystander();
     let proxy = Proxy::start().await;
-    let of_b = Config { advertise: vec![told], ..quick() };
+    let of_b = NetConfig { advertise: vec![told], ..quick() };
     let (mut a, b) = (TestNode::start(&quick()).await, TestNode::start(&of_b).await);
     proxy.lead_to(b.port());
     a.net.keep(b.id().peer, vec![proxy.address.clone()]);

@@ -20,40 +20,40 @@ async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
     assert_eq!((a.up().await, b.up().await), (b.id(), a.id()));
     for n in 0..MESSAGES {
         let body = [&n.to_be_bytes()[..], &[0; 86]].concat();
-        a.send(b.id().incarnation, Class::User, &body);
+        a.send(b.id().incarnation, TrafficClass::User, &body);
     }
     // The receiver accepts nothing, so everything stays in the lane.
     until("all is written", async || {
-        let user = of_peer(&a, &b).await.outbound[Class::User as usize];
+        let user = of_peer(&a, &b).await.outbound[TrafficClass::User as usize];
         user.is_some_and(|user| user.sent == MESSAGES)
     })
     .await;
-    let user = of_peer(&a, &b).await.outbound[Class::User as usize].expect("it is used");
+    let user = of_peer(&a, &b).await.outbound[TrafficClass::User as usize].expect("it is used");
     assert_eq!((user.unacknowledged, user.unsent), (MESSAGES, 0), "the depth of the queue");
     assert_eq!((user.kept_bytes as u64, user.sent_bytes), (MESSAGES * FRAMED, MESSAGES * FRAMED));
     assert!((1..MESSAGES / 2).contains(&user.batches), "coalesced: {}", user.batches);
     // It may not have read any of it yet.
     until("there is no room", async || {
-        of_peer(&b, &a).await.inbound[Class::User as usize].busy > 0
+        of_peer(&b, &a).await.inbound[TrafficClass::User as usize].busy > 0
     })
     .await;
     b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
     receives_in_order(&b, MESSAGES).await;
     until("all is acknowledged", async || {
-        let user = of_peer(&a, &b).await.outbound[Class::User as usize];
+        let user = of_peer(&a, &b).await.outbound[TrafficClass::User as usize];
         user.is_some_and(|user| user.unacknowledged == 0 && user.kept_bytes == 0)
     })
     .await;
     let inbound = of_peer(&b, &a).await.inbound;
-    let user = inbound[Class::User as usize];
+    let user = inbound[TrafficClass::User as usize];
     assert_eq!((user.accepted, user.bytes, user.skipped), (MESSAGES, MESSAGES * FRAMED, 0));
-    assert_eq!(inbound[Class::Bulk as usize], Default::default(), "nothing came there");
-    assert!(of_peer(&a, &b).await.outbound[Class::Bulk as usize].is_none(), "never used");
+    assert_eq!(inbound[TrafficClass::Bulk as usize], Default::default(), "nothing came there");
+    assert!(of_peer(&a, &b).await.outbound[TrafficClass::Bulk as usize].is_none(), "never used");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_and_violations_are_counted() {
-    let host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let host = TestNode::start(&NetConfig { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut other = Node::start(nodes::config()).await;
     other.standing.facts.cluster = "another".to_owned();

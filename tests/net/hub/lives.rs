@@ -6,22 +6,22 @@ use crate::nodes::{self, Node, live};
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::swarm::ConnectionId;
 use ostraca::ddata::encoded::from_msgpack;
-use ostraca::net::admission::{Opening, Role, Standing};
+use ostraca::net::admission::{AdmissionState, LaneProofContext, ProverRole};
 use ostraca::net::handshake::{decode_answer, encode};
 use ostraca::net::identity::incarnation;
-use ostraca::net::swarm::Line;
-use ostraca::net::wire::{Answer, Facts, Greeting, Hello, IncarnationNonce, Nonce};
+use ostraca::net::swarm::CountedSubstream;
+use ostraca::net::wire::{Greeting, HandshakeAnswer, Hello, IncarnationNonce, NodeInfo, Nonce};
 
 /// A lane that a peer has begun to open: it has received the greeting, and has not yet sent its
 /// hello.
 struct Begun {
-    line: Line,
+    line: CountedSubstream,
     greeting: Greeting,
     generation: u64,
 }
 
 /// Receives one opening message.
-async fn opening(line: &mut Line) -> Vec<u8> {
+async fn opening(line: &mut CountedSubstream) -> Vec<u8> {
     let mut len = [0; 4];
     line.read_exact(&mut len).await.expect("a length");
     let mut bytes = vec![0; u32::from_be_bytes(len) as usize];
@@ -30,7 +30,7 @@ async fn opening(line: &mut Line) -> Vec<u8> {
 }
 
 async fn begin(peer: &Node, connection: ConnectionId, generation: u64) -> Begun {
-    let mut line = peer.line(connection, Class::Control).await.expect("a substream");
+    let mut line = peer.line(connection, TrafficClass::Control).await.expect("a substream");
     let greeting = from_msgpack(&opening(&mut line).await).expect("a greeting");
     Begun { line, greeting, generation }
 }
@@ -40,30 +40,35 @@ fn life(peer: &Node, number: u8) -> ReplicaId {
 }
 
 /// Sends the hello of that incarnation of the peer, and returns the answer.
-async fn hello(begun: &mut Begun, peer: &Node, life: u8, host: &TestNode) -> Answer {
+async fn hello(begun: &mut Begun, peer: &Node, life: u8, host: &TestNode) -> HandshakeAnswer {
     let mut facts = peer.standing.facts.clone();
     live(&mut facts, &peer.peer(), life);
     hello_with(begun, peer, facts, host).await
 }
 
 /// Sends a hello with these facts, and returns the answer.
-async fn hello_with(begun: &mut Begun, peer: &Node, facts: Facts, host: &TestNode) -> Answer {
+async fn hello_with(
+    begun: &mut Begun,
+    peer: &Node,
+    facts: NodeInfo,
+    host: &TestNode,
+) -> HandshakeAnswer {
     let (nonce, generation) = (Nonce([7; 32]), begun.generation);
-    let opened = Opening {
+    let opened = LaneProofContext {
         opener: peer.peer(),
         acceptor: host.id().peer,
         opener_nonce: &nonce,
         acceptor_nonce: &begun.greeting.nonce,
-        class: Class::Control,
+        class: TrafficClass::Control,
         generation,
     };
-    let proof = peer.standing.prove(Role::Opener, &opened);
+    let proof = peer.standing.prove(ProverRole::Opener, &opened);
     let hello = Hello {
         facts,
         nonce,
         proof,
         to: None,
-        class: Class::Control,
+        class: TrafficClass::Control,
         generation,
         first_unacknowledged: 1,
     };
@@ -74,7 +79,7 @@ async fn hello_with(begun: &mut Begun, peer: &Node, facts: Facts, host: &TestNod
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_hello_of_old_incarnation_keeps_the_current_one() {
-    let host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let host = TestNode::start(&NetConfig { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut peer = Node::start(nodes::config()).await;
     let (dead, living) = (1, 2);
@@ -84,9 +89,9 @@ async fn late_hello_of_old_incarnation_keeps_the_current_one() {
     let new = peer.connect_at(host.id().peer, address).await;
     let mut first = begin(&peer, new, 1).await;
     let welcome = hello(&mut first, &peer, living, &host).await;
-    assert!(matches!(welcome, Answer::Welcome(_)), "{welcome:?}");
+    assert!(matches!(welcome, HandshakeAnswer::Welcome(_)), "{welcome:?}");
     let refused = hello(&mut late, &peer, dead, &host).await;
-    assert_eq!(refused, Answer::Refused(Refusal::Superseded));
+    assert_eq!(refused, HandshakeAnswer::Refused(LaneRefusal::Superseded));
     let known = host.net.peers().await;
     assert_eq!(
         known.iter().map(|known| known.incarnation).collect::<Vec<_>>(),
@@ -94,13 +99,13 @@ async fn late_hello_of_old_incarnation_keeps_the_current_one() {
     );
     let mut second = begin(&peer, new, 2).await;
     let welcome = hello(&mut second, &peer, living, &host).await;
-    assert!(matches!(welcome, Answer::Welcome(_)), "it is the current one: {welcome:?}");
-    assert!(host.net.lane(life(&peer, dead), Class::Control).is_none());
+    assert!(matches!(welcome, HandshakeAnswer::Welcome(_)), "it is the current one: {welcome:?}");
+    assert!(host.net.lane(life(&peer, dead), TrafficClass::Control).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn later_incarnation_wins() {
-    let mut host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let mut host = TestNode::start(&NetConfig { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let mut peer = Node::start(nodes::config()).await;
     let (first, second) = (1, 2);
@@ -108,10 +113,10 @@ async fn later_incarnation_wins() {
         let connection = peer.connect_at(host.id().peer, address.clone()).await;
         let mut begun = begin(&peer, connection, 1).await;
         let welcome = hello(&mut begun, &peer, number, &host).await;
-        assert!(matches!(welcome, Answer::Welcome(_)), "{number}: {welcome:?}");
+        assert!(matches!(welcome, HandshakeAnswer::Welcome(_)), "{number}: {welcome:?}");
     }
     let reborn = host.event("the first is over", |event| match event {
-        Event::NewIncarnation { old, node, .. } => Some((old.incarnation, node.incarnation)),
+        NetEvent::NewIncarnation { old, node, .. } => Some((old.incarnation, node.incarnation)),
         _ => None,
     });
     assert_eq!(reborn.await, (life(&peer, first), life(&peer, second)));
@@ -120,17 +125,17 @@ async fn later_incarnation_wins() {
     let refused = hello(&mut begun, &peer, first, &host).await;
     assert_eq!(
         refused,
-        Answer::Refused(Refusal::Quarantined),
+        HandshakeAnswer::Refused(LaneRefusal::Quarantined),
         "a removed incarnation never returns"
     );
 }
 
 /// Facts of `peer` with the incarnation of another node, with its own nonce and with that node's.
-fn claims(peer: &Node, of: &Facts) -> [Facts; 2] {
+fn claims(peer: &Node, of: &NodeInfo) -> [NodeInfo; 2] {
     let own = &peer.standing.facts;
     [
-        Facts { incarnation: of.incarnation, ..own.clone() },
-        Facts {
+        NodeInfo { incarnation: of.incarnation, ..own.clone() },
+        NodeInfo {
             incarnation: of.incarnation,
             incarnation_nonce: of.incarnation_nonce,
             ..own.clone()
@@ -142,13 +147,13 @@ fn claims(peer: &Node, of: &Facts) -> [Facts; 2] {
 /// Messages to the incarnation must go only to its owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn claim_of_another_incarnation_is_refused() {
-    let mut host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let mut host = TestNode::start(&NetConfig { secret: Some(nodes::secret(1)), ..quick() }).await;
     let address = host.net.listening()[0].clone();
     let (mut victim, mut mean) =
         (Node::start(nodes::config()).await, Node::start(nodes::config()).await);
     let of_victim = victim.standing.facts.clone();
     let node = NodeId { peer: victim.peer(), incarnation: of_victim.incarnation };
-    let at_host = Facts { incarnation: host.id().incarnation, ..of_victim.clone() };
+    let at_host = NodeInfo { incarnation: host.id().incarnation, ..of_victim.clone() };
     let mut generation = 0;
     for round in 0..2 {
         let connection = mean.connect_at(host.id().peer, address.clone()).await;
@@ -156,16 +161,16 @@ async fn claim_of_another_incarnation_is_refused() {
             generation += 1;
             let mut begun = begin(&mean, connection, generation).await;
             let answer = hello_with(&mut begun, &mean, lie, &host).await;
-            assert_eq!(answer, Answer::Refused(Refusal::FalseIncarnation), "{round}");
+            assert_eq!(answer, HandshakeAnswer::Refused(LaneRefusal::FalseIncarnation), "{round}");
         }
         // The claim must not exclude the owner, neither at first contact nor later.
         let connection = victim.connect_at(host.id().peer, address.clone()).await;
         let mut begun = begin(&victim, connection, generation).await;
         let answer = hello_with(&mut begun, &victim, of_victim.clone(), &host).await;
-        assert!(matches!(answer, Answer::Welcome(_)), "{round}: {answer:?}");
+        assert!(matches!(answer, HandshakeAnswer::Welcome(_)), "{round}: {answer:?}");
     }
     assert_eq!(host.up().await, node);
-    let lane = host.net.lane(node.incarnation, Class::User).expect("it is known");
+    let lane = host.net.lane(node.incarnation, TrafficClass::User).expect("it is known");
     assert_eq!(lane.to(), node);
     until("each refusal is counted", async || host.net.stats().await.refused == 8).await;
     assert_eq!(host.net.peers().await.len(), 1, "the false claimant is not known");
@@ -175,13 +180,13 @@ async fn claim_of_another_incarnation_is_refused() {
 /// node.
 #[tokio::test(flavor = "multi_thread")]
 async fn welcome_with_another_incarnation_is_refused() {
-    let mut host = TestNode::start(&Config { secret: Some(nodes::secret(1)), ..quick() }).await;
+    let mut host = TestNode::start(&NetConfig { secret: Some(nodes::secret(1)), ..quick() }).await;
     let victim = Node::start(nodes::config()).await;
     let claimed = victim.standing.facts.clone();
     host.net.keep(victim.peer(), vec![victim.address.clone()]);
     let node = NodeId { peer: victim.peer(), incarnation: claimed.incarnation };
     assert_eq!(host.up().await, node);
-    let lies = |us: &mut Standing| {
+    let lies = |us: &mut AdmissionState| {
         us.facts.incarnation = claimed.incarnation;
         us.facts.incarnation_nonce = claimed.incarnation_nonce;
     };
@@ -191,7 +196,10 @@ async fn welcome_with_another_incarnation_is_refused() {
     let known = host.net.peers().await;
     let mean = known.iter().find(|known| known.peer == mean.peer()).expect("it is kept");
     assert_eq!(mean.incarnation, None);
-    assert_eq!(host.net.lane(node.incarnation, Class::User).expect("it is known").to(), node);
+    assert_eq!(
+        host.net.lane(node.incarnation, TrafficClass::User).expect("it is known").to(),
+        node
+    );
 }
 
 /// Membership learns of the next incarnation from other nodes, and keeps the link, before the
@@ -199,7 +207,7 @@ async fn welcome_with_another_incarnation_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_link_survives_the_removal_of_an_incarnation() {
     let directory = tempfile::tempdir().expect("a directory");
-    let keeps = Config { data_dir: Some(directory.path().to_owned()), ..quick() };
+    let keeps = NetConfig { data_dir: Some(directory.path().to_owned()), ..quick() };
     let (mut a, b, proxy) = behind_a_proxy(&keeps).await;
     let former = b.id();
     assert_eq!(a.up().await, former);
@@ -207,7 +215,7 @@ async fn kept_link_survives_the_removal_of_an_incarnation() {
     a.net.keep(former.peer, vec![proxy.address.clone()]);
     a.net.forget(former);
     drop(b);
-    let b = TestNode::again(&Config { advertise: vec![proxy.address.clone()], ..keeps }).await;
+    let b = TestNode::again(&NetConfig { advertise: vec![proxy.address.clone()], ..keeps }).await;
     proxy.lead_to(b.port());
     assert_eq!(a.up().await, b.id(), "only this side dials");
 }

@@ -6,9 +6,9 @@ use crate::nodes::{self, Node, Seen};
 const UNADMITTED: usize = 4;
 
 /// Settings with which only the limit of unadmitted connections closes a connection.
-fn crowded(config: Config) -> Config {
-    let limits = Limits { idle_timeout: PATIENCE * 2, unadmitted: UNADMITTED, ..config.limits };
-    Config { secret: Some(nodes::secret(1)), limits, ..config }
+fn crowded(config: NetConfig) -> NetConfig {
+    let limits = NetLimits { idle_timeout: PATIENCE * 2, unadmitted: UNADMITTED, ..config.limits };
+    NetConfig { secret: Some(nodes::secret(1)), limits, ..config }
 }
 
 /// Each of many peers knows the secret, holds a connection and a substream, and sends no `Hello`.
@@ -22,7 +22,7 @@ async fn peers_without_hello_hold_few_connections() {
     for _ in 0..3 * UNADMITTED {
         let mut peer = Node::start(crowded(nodes::config())).await;
         let connection = peer.connect_at(host.id().peer, address.clone()).await;
-        let line = peer.line(connection, Class::User).await;
+        let line = peer.line(connection, TrafficClass::User).await;
         silent.push_back((peer, line));
         if silent.len() > UNADMITTED {
             let (mut oldest, _line) = silent.pop_front().expect("some are held");
@@ -31,12 +31,12 @@ async fn peers_without_hello_hold_few_connections() {
         }
     }
     assert_eq!(host.net.stats().await.exceeded.unadmitted, 2 * UNADMITTED as u64);
-    host.send(friend.id().incarnation, Class::User, b"still linked");
+    host.send(friend.id().incarnation, TrafficClass::User, b"still linked");
     until("the first node is linked", async || !friend.inbox.take().is_empty()).await;
     let late = TestNode::start(&config).await;
     late.keep(&host);
     assert_eq!(host.up().await, late.id());
     while let Ok(event) = friend.events.try_recv() {
-        assert!(!matches!(event, Event::Closed { .. }), "{event:?}");
+        assert!(!matches!(event, NetEvent::Closed { .. }), "{event:?}");
     }
 }

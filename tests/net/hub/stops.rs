@@ -8,12 +8,12 @@ const MESSAGES: u64 = 100;
 impl TestNode {
     /// Waits until the stop has begun, which means that there are no lanes for senders.
     async fn stops(&self, to: ReplicaId) {
-        until("the stop has begun", async || self.net.lane(to, Class::User).is_none()).await;
+        until("the stop has begun", async || self.net.lane(to, TrafficClass::User).is_none()).await;
     }
 
     fn has_lost_nothing(&mut self) {
         while let Ok(event) = self.events.try_recv() {
-            assert!(!matches!(event, Event::LaneBroken { .. }), "{event:?}");
+            assert!(!matches!(event, NetEvent::LaneBroken { .. }), "{event:?}");
         }
     }
 }
@@ -21,18 +21,18 @@ impl TestNode {
 /// Starts two nodes, the second one behind a proxy and without room, with messages in flight to it.
 async fn with_messages_under_way() -> (TestNode, TestNode, Proxy) {
     // A connection without lanes stays open, so that the lanes of the other one can move to it.
-    let limits = Limits { idle_timeout: PATIENCE, ..patient(PATIENCE).limits };
-    let config = Config { limits, ..quick() };
+    let limits = NetLimits { idle_timeout: PATIENCE, ..patient(PATIENCE).limits };
+    let config = NetConfig { limits, ..quick() };
     let proxy = Proxy::start().await;
-    let of_b = Config { advertise: vec![proxy.address.clone()], ..config.clone() };
+    let of_b = NetConfig { advertise: vec![proxy.address.clone()], ..config.clone() };
     let (mut a, b) = (TestNode::start(&config).await, TestNode::with_room(&of_b, 0).await);
     proxy.lead_to(b.port());
     a.net.keep(b.id().peer, vec![proxy.address.clone()]);
     assert_eq!(a.up().await, b.id());
     for n in 0..MESSAGES {
-        a.send(b.id().incarnation, Class::User, &n.to_be_bytes());
+        a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
     }
-    let lane = a.net.lane(b.id().incarnation, Class::User).expect("known");
+    let lane = a.net.lane(b.id().incarnation, TrafficClass::User).expect("known");
     until("all are under way", async || lane.stats().unsent == 0).await;
     (a, b, proxy)
 }
@@ -44,7 +44,7 @@ async fn lane_moves_connections_during_stop_with_its_messages() {
     second.lead_to(b.port());
     a.net.dial(second.address.clone());
     let answered = a.event("the second connection is there", |event| match event {
-        Event::Answered { node, .. } => Some(node),
+        NetEvent::Answered { node, .. } => Some(node),
         _ => None,
     });
     assert_eq!(answered.await, b.id()); // the later of two connections carries the lanes
@@ -81,14 +81,16 @@ async fn stop_does_not_wait_for_a_gone_peer() {
     let (mut a, b, proxy) = with_messages_under_way().await;
     proxy.close();
     let refused = a.event("it is dialled in vain", |event| match event {
-        Event::DialRefused { .. } => Some(()),
+        NetEvent::DialRefused { .. } => Some(()),
         _ => None,
     });
     refused.await;
     let stopped = tokio::time::timeout(PATIENCE / 2, a.net.stop()).await;
     assert!(stopped.is_ok(), "link_down_max is {PATIENCE:?}");
     let lost = a.event("it is counted", |event| match event {
-        Event::LaneBroken { node, class: Class::User, messages } => Some((node, messages)),
+        NetEvent::LaneBroken { node, class: TrafficClass::User, messages } => {
+            Some((node, messages))
+        }
         _ => None,
     });
     assert_eq!(lost.await, (b.id(), MESSAGES));
@@ -102,7 +104,9 @@ async fn short_stop_counts_remaining_messages() {
     let stopped = tokio::time::timeout(PATIENCE / 2, short).await;
     assert!(stopped.is_ok(), "link_down_max is {PATIENCE:?}");
     let lost = a.event("it is counted", |event| match event {
-        Event::LaneBroken { node, class: Class::User, messages } => Some((node, messages)),
+        NetEvent::LaneBroken { node, class: TrafficClass::User, messages } => {
+            Some((node, messages))
+        }
         _ => None,
     });
     assert_eq!(lost.await, (b.id(), MESSAGES));

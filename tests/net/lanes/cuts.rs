@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostraca::net::lane::SendError;
-use ostraca::net::wire::Refusal;
+use ostraca::net::wire::LaneRefusal;
 
 use super::pipe::{Chance, Looks};
 use super::*;
@@ -65,7 +65,7 @@ impl Receiver for Strict {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         let turns = self.chance.lock().expect("no panic inside").below(5);
         async move {
             for _ in 0..turns {
@@ -76,12 +76,12 @@ impl Receiver for Strict {
     }
 }
 
-fn limits(chance: &mut Chance) -> Limits {
-    Limits {
+fn limits(chance: &mut Chance) -> NetLimits {
+    NetLimits {
         lane_bytes_max: [[1_000, 200_000, 4_000_000][chance.below(3)]; 4],
         lane_window: [1_000, 70_000, 8_000_000][chance.below(3)],
         frame_bytes_max: [8_192, 20_000, 65_536][chance.below(3)],
-        ..Limits::default()
+        ..NetLimits::default()
     }
 }
 
@@ -147,8 +147,8 @@ async fn run(seed: u64, count: u64) -> u64 {
     lane.finish();
     let (writer, reader) =
         connect(&lane, &inbound, &limits, Arc::clone(&strict) as _, Nature::default()).await;
-    assert!(matches!(ended(writer).await, Ended::Finished));
-    assert!(matches!(ended(reader).await, Ended::Finished));
+    assert!(matches!(ended(writer).await, LaneEnd::Finished));
+    assert!(matches!(ended(reader).await, LaneEnd::Finished));
     assert_eq!(strict.next.load(Ordering::Relaxed), count);
     assert_eq!(inbound.stats().accepted, count);
     let stats = lane.stats();
@@ -177,7 +177,7 @@ fn abandoned_lane_counts_unacknowledged_exactly() {
 
 async fn give_up(seed: u64) {
     let mut chance = Chance(seed);
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let lane = lane(&limits);
     let inbound = InboundLane::new();
     let inbox = Inbox::new();
@@ -200,13 +200,13 @@ async fn give_up(seed: u64) {
     assert_eq!(lane.send(&[], b"late"), Err(SendError::Broken));
     assert_eq!(lane.stats().kept_bytes, 0);
     let end = ended(writer).await;
-    assert!(matches!(end, Ended::Superseded | Ended::Broken(_)), "{end:?}");
+    assert!(matches!(end, LaneEnd::Superseded | LaneEnd::Broken(_)), "{end:?}");
     reader.abort();
 }
 
 #[tokio::test]
 async fn lane_after_an_abandoned_one_delivers_all_messages() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let (inbound, inbox) = (InboundLane::new(), Inbox::new());
     let old = lane(&limits);
     old.send(&["name"], b"old").expect("there is room");
@@ -222,12 +222,12 @@ async fn lane_after_an_abandoned_one_delivers_all_messages() {
     assert_eq!(inbox.bodies(), [b"old", b"new"]);
     assert_eq!(inbound.stats().accepted, 2);
     let late = inbound.take_over(old.next_generation(), 1).await;
-    assert_eq!(late.err(), Some(Refusal::Superseded));
+    assert_eq!(late.err(), Some(LaneRefusal::Superseded));
 }
 
 #[tokio::test]
 async fn names_survive_a_broken_connection() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     for round in 0..3 {
         let (writer, reader) =
@@ -238,7 +238,7 @@ async fn names_survive_a_broken_connection() {
         inbox.holds(2 * round + 2).await;
         until(|| lane.stats().unacknowledged == 0).await;
         writer.abort();
-        assert!(matches!(ended(reader).await, Ended::Broken(_)));
+        assert!(matches!(ended(reader).await, LaneEnd::Broken(_)));
     }
     let taken = inbox.taken.lock().expect("no panic inside");
     for (round, pair) in taken.messages.chunks(2).enumerate() {
@@ -250,7 +250,7 @@ async fn names_survive_a_broken_connection() {
 
 #[tokio::test]
 async fn later_generation_waits_and_the_latest_wins() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
     lane.send(&[], b"one").expect("there is room");
@@ -260,8 +260,8 @@ async fn later_generation_waits_and_the_latest_wins() {
 
     let early = lane.next_generation();
     let held = turn(&lane, &inbound).await;
-    assert!(matches!(ended(first).await, Ended::Superseded), "it was told to end");
-    assert_eq!(inbound.take_over(early, 1).await.err(), Some(Refusal::Superseded));
+    assert!(matches!(ended(first).await, LaneEnd::Superseded), "it was told to end");
+    assert_eq!(inbound.take_over(early, 1).await.err(), Some(LaneRefusal::Superseded));
 
     // Two more generations wait for the held turn; only the later one gets it.
     let (third, fourth) = (lane.next_generation(), lane.next_generation());
@@ -271,19 +271,19 @@ async fn later_generation_waits_and_the_latest_wins() {
     assert!(futures::poll!(&mut fourth).is_pending());
     held.superseded().await;
     drop(held);
-    assert_eq!(third.await.err(), Some(Refusal::Superseded));
+    assert_eq!(third.await.err(), Some(LaneRefusal::Superseded));
     assert_eq!(fourth.await.expect("the latest").accepted(), 0);
 }
 
 #[tokio::test]
 async fn gap_is_refused_and_wrong_acks_end_the_sender() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let (lane, inbound) = (lane(&limits), InboundLane::new());
     let gap = inbound.take_over(lane.next_generation(), 2).await;
-    assert_eq!(gap.err(), Some(Refusal::Gap { accepted: 0, first: 2 }));
+    assert_eq!(gap.err(), Some(LaneRefusal::Gap { accepted: 0, first: 2 }));
     lane.send(&[], b"one").expect("there is room");
     let (there, _here) = pipe(Nature::default());
     let end = writer::run(there, lane.clone(), 1).await;
-    assert!(matches!(end, Ended::Violation(_)), "it was never sent: {end:?}");
+    assert!(matches!(end, LaneEnd::Violation(_)), "it was never sent: {end:?}");
     assert_eq!(lane.stats().unacknowledged, 1);
 }

@@ -2,7 +2,7 @@
 
 use futures::io::{AsyncReadExt, AsyncWriteExt};
 use ostraca::net::frame::{
-    self, Cut, FRAME_BYTES, Field, Frame, Header, NAME_BYTES_MAX, Violation, kind,
+    self, FRAME_BYTES, Field, Frame, FrameParseResult, FrameViolation, Header, NAME_BYTES_MAX, kind,
 };
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Result of a reader for these bytes and then the end of the stream, and the accepted messages.
-async fn feed(bytes: &[u8], limits: &Limits) -> (Ended, Arc<Inbox>, InboundLane) {
+async fn feed(bytes: &[u8], limits: &NetLimits) -> (LaneEnd, Arc<Inbox>, InboundLane) {
     let (inbound, inbox) = (InboundLane::new(), Inbox::new());
     let turn = inbound.take_over(1 << 32 | 1, 1).await.expect("the first");
     let (mut there, here) = pipe(Nature::default());
@@ -31,9 +31,9 @@ async fn feed(bytes: &[u8], limits: &Limits) -> (Ended, Arc<Inbox>, InboundLane)
     (ended(reader).await, inbox, inbound)
 }
 
-fn violation(ended: Ended) -> Violation {
+fn violation(ended: LaneEnd) -> FrameViolation {
     match ended {
-        Ended::Violation(violation) => violation,
+        LaneEnd::Violation(violation) => violation,
         other => panic!("a violation, not {other:?}"),
     }
 }
@@ -43,7 +43,7 @@ fn violation(ended: Ended) -> Violation {
 /// These bytes are the wire format: a change requires a higher `PROTOCOL_VERSION`.
 #[tokio::test]
 async fn every_kind_of_frame_has_these_bytes() {
-    let limits = Limits { frame_bytes_max: 8_192, ..Limits::default() };
+    let limits = NetLimits { frame_bytes_max: 8_192, ..NetLimits::default() };
     let lane = lane(&limits);
     lane.send(&[], b"hi").expect("there is room");
     lane.send(&["order", "order"], b"").expect("there is room");
@@ -71,7 +71,7 @@ async fn every_kind_of_frame_has_these_bytes() {
     let mut end = Vec::new();
     here.read_to_end(&mut end).await.expect("the writer closes");
     assert_eq!(hex(&end), "0000000106");
-    assert!(matches!(ended(writer).await, Ended::Finished));
+    assert!(matches!(ended(writer).await, LaneEnd::Finished));
     let mut literal = Vec::new();
     frame::put_field(&mut literal, Field::Literal("ab"));
     assert_eq!(hex(&literal), "ffff00026162");
@@ -81,7 +81,7 @@ async fn every_kind_of_frame_has_these_bytes() {
 
 #[tokio::test]
 async fn known_failure_23_the_length_prefix_of_a_frame_is_not_trusted() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     for claimed in [0_u32, 65_533, 1 << 20, u32::MAX] {
         // Nothing follows the length, and the stream stays open: the announced length alone is
         // refused.
@@ -91,36 +91,36 @@ async fn known_failure_23_the_length_prefix_of_a_frame_is_not_trusted() {
         let reader = read(here, turn, &limits, inbox);
         there.write_all(&claimed.to_be_bytes()).await.expect("there is room");
         let max = 65_532;
-        let expected = Violation::FrameLength { claimed: claimed as usize, max };
+        let expected = FrameViolation::FrameLength { claimed: claimed as usize, max };
         assert_eq!(violation(ended(reader).await), expected);
     }
     let claims = first(u32::MAX, b"a");
     let (end, _, _) = feed(&claims, &limits).await;
     let expected =
-        Violation::MessageLength { claimed: u32::MAX as usize, max: limits.message_bytes_max };
+        FrameViolation::MessageLength { claimed: u32::MAX as usize, max: limits.message_bytes_max };
     assert_eq!(violation(end), expected);
 }
 
 #[tokio::test]
 async fn endless_continuation_is_refused_at_its_length() {
-    let limits = Limits { message_bytes_max: 100_000, ..Limits::default() };
+    let limits = NetLimits { message_bytes_max: 100_000, ..NetLimits::default() };
     let mut bytes = first(100_000, &[1; 10]);
     for _ in 0..100 {
         bytes.extend(framed(kind::CONTINUE, &[1; 10_000]));
     }
     let (end, inbox, _) = feed(&bytes, &limits).await;
-    assert_eq!(violation(end), Violation::Pieces("one is empty, or they are too many"));
+    assert_eq!(violation(end), FrameViolation::Pieces("one is empty, or they are too many"));
     assert_eq!(inbox.len(), 0);
 
     let mut bytes = first(100_000, &[1; 10]);
     bytes.extend(framed(kind::CONTINUE, &[]).repeat(1_000));
     let (end, _, _) = feed(&bytes, &limits).await;
-    assert_eq!(violation(end), Violation::Pieces("one is empty, or they are too many"));
+    assert_eq!(violation(end), FrameViolation::Pieces("one is empty, or they are too many"));
 }
 
 #[tokio::test]
 async fn invalid_piece_sequences_are_refused() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let (start, message) = (first(10, &[1; 4]), framed(kind::MESSAGE, &[0]));
     let cases = [
         (framed(kind::CONTINUE, &[1]), "the first is missing"),
@@ -136,32 +136,35 @@ async fn invalid_piece_sequences_are_refused() {
     ];
     for (bytes, why) in cases {
         let (end, inbox, _) = feed(&bytes, &limits).await;
-        assert_eq!(violation(end), Violation::Pieces(why));
+        assert_eq!(violation(end), FrameViolation::Pieces(why));
         assert_eq!(inbox.len(), 0);
     }
 }
 
 #[tokio::test]
 async fn invalid_frame_costs_only_the_substream() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let long_name = [&[1, 0xff, 0xff, 0x04, 0x01][..], &[b'x'; NAME_BYTES_MAX + 1]].concat();
     let cases = [
-        (framed(0, &[]), Violation::Kind(0)),
-        (framed(7, b"later"), Violation::Kind(7)),
-        (framed(kind::MESSAGE, &[]), Violation::Header("it is missing")),
-        (framed(kind::MESSAGE, &[5, 0, 0]), Violation::Header("it has too many names")),
-        (framed(kind::MESSAGE, &[1, 0]), Violation::Header("it ends early")),
-        (framed(kind::MESSAGE, &[1, 0, 0]), Violation::Header("an unknown number")),
-        (framed(kind::MESSAGE, &[1, 0xff, 0xff, 0, 9, b'a']), Violation::Header("it ends early")),
+        (framed(0, &[]), FrameViolation::Kind(0)),
+        (framed(7, b"later"), FrameViolation::Kind(7)),
+        (framed(kind::MESSAGE, &[]), FrameViolation::Header("it is missing")),
+        (framed(kind::MESSAGE, &[5, 0, 0]), FrameViolation::Header("it has too many names")),
+        (framed(kind::MESSAGE, &[1, 0]), FrameViolation::Header("it ends early")),
+        (framed(kind::MESSAGE, &[1, 0, 0]), FrameViolation::Header("an unknown number")),
+        (
+            framed(kind::MESSAGE, &[1, 0xff, 0xff, 0, 9, b'a']),
+            FrameViolation::Header("it ends early"),
+        ),
         (
             framed(kind::MESSAGE, &[1, 0xff, 0xff, 0, 1, 0xff]),
-            Violation::Header("a name is not UTF-8"),
+            FrameViolation::Header("a name is not UTF-8"),
         ),
-        (framed(kind::MESSAGE, &long_name), Violation::Header("a name is too long")),
-        (framed(kind::FIRST, &[0, 0, 0]), Violation::Contents(kind::FIRST)),
-        (framed(kind::END, &[1]), Violation::Contents(kind::END)),
-        (framed(kind::ACK, &[1]), Violation::Contents(kind::ACK)),
-        (frame::ack(1).to_vec(), Violation::Direction(kind::ACK)),
+        (framed(kind::MESSAGE, &long_name), FrameViolation::Header("a name is too long")),
+        (framed(kind::FIRST, &[0, 0, 0]), FrameViolation::Contents(kind::FIRST)),
+        (framed(kind::END, &[1]), FrameViolation::Contents(kind::END)),
+        (framed(kind::ACK, &[1]), FrameViolation::Contents(kind::ACK)),
+        (frame::ack(1).to_vec(), FrameViolation::Direction(kind::ACK)),
     ];
     let before = framed(kind::MESSAGE, b"\0before");
     for (bytes, expected) in cases {
@@ -183,8 +186,8 @@ async fn kinds_of_later_releases_are_counted_and_skipped() {
         framed(kind::LAST, b"wo"),
         frame::END.to_vec(),
     ];
-    let (end, inbox, inbound) = feed(&bytes.concat(), &Limits::default()).await;
-    assert!(matches!(end, Ended::Finished), "{end:?}");
+    let (end, inbox, inbound) = feed(&bytes.concat(), &NetLimits::default()).await;
+    assert!(matches!(end, LaneEnd::Finished), "{end:?}");
     assert_eq!(inbox.bodies(), [b"one", b"two"]);
     assert_eq!(inbound.stats().skipped, 2);
 }
@@ -199,8 +202,8 @@ async fn cut_within_a_frame_keeps_whole_messages() {
     let ends: Vec<usize> = (1..=3).map(|n| parts[..n].concat().len()).collect();
     let all = parts.concat();
     for len in 0..=all.len() {
-        let (end, inbox, inbound) = feed(&all[..len], &Limits::default()).await;
-        assert!(matches!(end, Ended::Broken(_)), "{end:?}");
+        let (end, inbox, inbound) = feed(&all[..len], &NetLimits::default()).await;
+        assert!(matches!(end, LaneEnd::Broken(_)), "{end:?}");
         let whole = ends.iter().filter(|&&end| end <= len).count();
         assert_eq!(inbox.len(), whole, "of the first {len} bytes");
         assert_eq!(inbound.stats().accepted, whole as u64);
@@ -212,22 +215,22 @@ async fn invalid_acks_and_wrong_directions_are_refused() {
     let cases = [
         (
             [frame::ack(1), frame::ack(0)].concat(),
-            Violation::AckBackwards { before: 1, accepted: 0 },
+            FrameViolation::AckBackwards { before: 1, accepted: 0 },
         ),
-        (frame::ack(3).to_vec(), Violation::AckBeyond { sent: 2, accepted: 3 }),
-        (frame::END.to_vec(), Violation::Direction(kind::END)),
-        (framed(kind::MESSAGE, &[0]), Violation::Direction(kind::MESSAGE)),
-        (first(1, &[]), Violation::Direction(kind::FIRST)),
-        (framed(kind::CONTINUE, &[1]), Violation::Direction(kind::CONTINUE)),
-        (framed(kind::LAST, &[1]), Violation::Direction(kind::LAST)),
-        (framed(9, &[]), Violation::Kind(9)),
+        (frame::ack(3).to_vec(), FrameViolation::AckBeyond { sent: 2, accepted: 3 }),
+        (frame::END.to_vec(), FrameViolation::Direction(kind::END)),
+        (framed(kind::MESSAGE, &[0]), FrameViolation::Direction(kind::MESSAGE)),
+        (first(1, &[]), FrameViolation::Direction(kind::FIRST)),
+        (framed(kind::CONTINUE, &[1]), FrameViolation::Direction(kind::CONTINUE)),
+        (framed(kind::LAST, &[1]), FrameViolation::Direction(kind::LAST)),
+        (framed(9, &[]), FrameViolation::Kind(9)),
         (
             vec![0xff; 4],
-            Violation::FrameLength { claimed: u32::MAX as usize, max: FRAME_BYTES - 4 },
+            FrameViolation::FrameLength { claimed: u32::MAX as usize, max: FRAME_BYTES - 4 },
         ),
     ];
     for (bytes, expected) in cases {
-        let lane = lane(&Limits::default());
+        let lane = lane(&NetLimits::default());
         lane.send(&[], b"one").expect("there is room");
         lane.send(&[], b"two").expect("there is room");
         let (there, mut here) = pipe(Nature::default());
@@ -265,9 +268,9 @@ proptest! {
     #[test]
     fn arbitrary_bytes_end_a_reader_without_panic(bytes in anything()) {
         on_a_runtime(async {
-            let limits = Limits {
+            let limits = NetLimits {
                 message_bytes_max: 100,
-                ..Limits::default()
+                ..NetLimits::default()
             };
             let (_, inbox, inbound) = feed(&bytes, &limits).await;
             assert!(inbox.bodies().iter().all(|body| body.len() <= 100));
@@ -279,7 +282,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_end_a_writer_without_panic(bytes in anything()) {
         on_a_runtime(async {
-            let lane = lane(&Limits::default());
+            let lane = lane(&NetLimits::default());
             lane.send(&["a"], b"one").expect("there is room");
             let (there, mut here) = pipe(Nature::default());
             let writer = tokio::spawn(writer::run(there, lane.clone(), 0));
@@ -287,7 +290,7 @@ proptest! {
             let _ = here.write_all(&bytes).await;
             drop(here);
             let end = ended(writer).await;
-            assert!(matches!(end, Ended::Broken(_) | Ended::Violation(_)), "{end:?}");
+            assert!(matches!(end, LaneEnd::Broken(_) | LaneEnd::Violation(_)), "{end:?}");
             let stats = lane.stats();
             assert_eq!(stats.unacknowledged + stats.acknowledged, 1);
         });
@@ -298,11 +301,11 @@ proptest! {
         let whole = frame::cut(&bytes, FRAME_BYTES);
         for len in 0..bytes.len() {
             match frame::cut(&bytes[..len], FRAME_BYTES) {
-                Ok(Cut::Short) => {}
+                Ok(FrameParseResult::Short) => {}
                 other => prop_assert_eq!(other, whole),
             }
         }
-        if let Ok(Cut::Frame(Frame::Message { header, body }, len)) = whole {
+        if let Ok(FrameParseResult::Frame(Frame::Message { header, body }, len)) = whole {
             prop_assert_eq!(4 + 1 + header.as_bytes().len() + body.len(), len);
         }
     }

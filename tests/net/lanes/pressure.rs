@@ -10,7 +10,7 @@ use super::*;
 
 #[tokio::test]
 async fn paused_reader_fills_the_lane_then_all_arrives_in_order() {
-    let limits = Limits { lane_bytes_max: [300_000; 4], ..Limits::default() };
+    let limits = NetLimits { lane_bytes_max: [300_000; 4], ..NetLimits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
     let (_writer, _reader) =
@@ -46,7 +46,7 @@ async fn paused_reader_fills_the_lane_then_all_arrives_in_order() {
 
 #[tokio::test]
 async fn waiting_messages_are_written_together() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     for _ in 0..10_000 {
         lane.send(&["tell"], &[1; 100]).expect("there is room");
@@ -59,7 +59,7 @@ async fn waiting_messages_are_written_together() {
 
 #[tokio::test]
 async fn window_bounds_unacknowledged_bytes() {
-    let limits = Limits { lane_window: 200_000, ..Limits::default() };
+    let limits = NetLimits { lane_window: 200_000, ..NetLimits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
     for _ in 0..10_000 {
@@ -77,7 +77,7 @@ async fn window_bounds_unacknowledged_bytes() {
 #[tokio::test]
 async fn known_failure_17_a_message_longer_than_a_frame_arrives_whole() {
     for frame_bytes_max in [8_192, 65_536] {
-        let limits = Limits { frame_bytes_max, ..Limits::default() };
+        let limits = NetLimits { frame_bytes_max, ..NetLimits::default() };
         let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
         let (_writer, _reader) =
             connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
@@ -99,7 +99,7 @@ async fn known_failure_17_a_message_longer_than_a_frame_arrives_whole() {
 
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused_where_it_is_sent() {
-    let lane = lane(&Limits::default());
+    let lane = lane(&NetLimits::default());
     let max = 4 << 20;
     let body = vec![0; max + 1];
     assert_eq!(lane.send(&["a"], &body), Err(SendError::TooLong { len: max + 1, max }));
@@ -114,7 +114,7 @@ async fn a_message_over_the_limit_is_refused_where_it_is_sent() {
 
 #[tokio::test]
 async fn message_longer_than_the_lane_is_sent_alone() {
-    let limits = Limits { lane_bytes_max: [1_000; 4], lane_window: 1, ..Limits::default() };
+    let limits = NetLimits { lane_bytes_max: [1_000; 4], lane_window: 1, ..NetLimits::default() };
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     lane.send(&[], &[1; 500_000]).expect("it is alone");
     assert!(matches!(lane.send(&[], b""), Err(SendError::Full { .. })));
@@ -127,7 +127,7 @@ async fn message_longer_than_the_lane_is_sent_alone() {
 
 #[tokio::test]
 async fn a_lane_ends_in_order_only_when_all_was_acknowledged() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     inbox.pause();
     lane.send(&[], b"last").expect("there is room");
@@ -138,15 +138,15 @@ async fn a_lane_ends_in_order_only_when_all_was_acknowledged() {
     until(|| inbox.refused() == 1).await;
     assert!(!writer.is_finished() && !reader.is_finished());
     inbox.go_on();
-    assert!(matches!(ended(writer).await, Ended::Finished));
-    assert!(matches!(ended(reader).await, Ended::Finished));
+    assert!(matches!(ended(writer).await, LaneEnd::Finished));
+    assert!(matches!(ended(reader).await, LaneEnd::Finished));
     assert_eq!(inbox.bodies(), [b"last"]);
     assert_eq!(lane.break_off(), 0);
 }
 
 #[tokio::test]
 async fn later_writer_continues_and_earlier_one_ends() {
-    let limits = Limits::default();
+    let limits = NetLimits::default();
     let (lane, inbound, inbox) = (lane(&limits), InboundLane::new(), Inbox::new());
     let (first, _reader) =
         connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
@@ -154,7 +154,7 @@ async fn later_writer_continues_and_earlier_one_ends() {
     let (_second, _reader) =
         connect(&lane, &inbound, &limits, Arc::clone(&inbox) as _, Nature::default()).await;
     let end = ended(first).await;
-    assert!(matches!(end, Ended::Superseded | Ended::Broken(_)), "{end:?}");
+    assert!(matches!(end, LaneEnd::Superseded | LaneEnd::Broken(_)), "{end:?}");
     lane.send(&[], b"on").expect("there is room");
     inbox.holds(1).await;
 }
@@ -183,7 +183,7 @@ impl Receiver for EchoReceiver {
         Ok(())
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         self.back.room().boxed()
     }
 }
@@ -192,7 +192,8 @@ impl Receiver for EchoReceiver {
 async fn known_failure_30_saturated_nodes_never_deadlock() {
     const REQUESTS: u64 = 100_000;
     const IN_FLIGHT: u64 = 5_000;
-    let limits = Limits { lane_bytes_max: [200_000; 4], lane_window: 100_000, ..Limits::default() };
+    let limits =
+        NetLimits { lane_bytes_max: [200_000; 4], lane_window: 100_000, ..NetLimits::default() };
     let lanes = [lane(&limits), lane(&limits)];
     let nodes = [1, 0].map(|back: usize| {
         let back = lanes[back].clone();
@@ -252,7 +253,7 @@ impl Receiver for Heavy {
         self.weight
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {}.boxed()
     }
 }
@@ -260,7 +261,7 @@ impl Receiver for Heavy {
 #[tokio::test(flavor = "current_thread")]
 async fn reader_yields_by_message_weight() {
     for (weight, at_once) in [(1, 128), (4, 32), (1_000, 1)] {
-        let (limits, others) = (Limits::default(), Arc::<AtomicU64>::default());
+        let (limits, others) = (NetLimits::default(), Arc::<AtomicU64>::default());
         let heavy = Heavy {
             weight,
             others: Arc::clone(&others),
@@ -278,8 +279,8 @@ async fn reader_yields_by_message_weight() {
         let inbound = InboundLane::new();
         let (writer, reader) =
             connect(&lane, &inbound, &limits, Arc::clone(&heavy) as _, Nature::default()).await;
-        assert!(matches!(ended(writer).await, Ended::Finished));
-        assert!(matches!(ended(reader).await, Ended::Finished));
+        assert!(matches!(ended(writer).await, LaneEnd::Finished));
+        assert!(matches!(ended(reader).await, LaneEnd::Finished));
         assert_eq!(*heavy.most.lock().expect("no panic inside"), at_once, "of weight {weight}");
         busy.abort();
     }
@@ -298,14 +299,14 @@ impl Receiver for Hasty {
         if tries.len() < 1_000 { Err(Busy) } else { Ok(()) }
     }
 
-    fn ready(&self, _: Class) -> BoxFuture<'_, ()> {
+    fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
         async {}.boxed()
     }
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn falsely_ready_receiver_does_not_block_other_tasks() {
-    let (limits, others) = (Limits::default(), Arc::<AtomicU64>::default());
+    let (limits, others) = (NetLimits::default(), Arc::<AtomicU64>::default());
     let hasty = Arc::new(Hasty { others: Arc::clone(&others), tries: Mutex::default() });
     let (lane, inbound) = (lane(&limits), InboundLane::new());
     lane.send(&[], b"at last").expect("there is room");
@@ -317,8 +318,8 @@ async fn falsely_ready_receiver_does_not_block_other_tasks() {
     }));
     let (writer, reader) =
         connect(&lane, &inbound, &limits, Arc::clone(&hasty) as _, Nature::default()).await;
-    assert!(matches!(ended(writer).await, Ended::Finished));
-    assert!(matches!(ended(reader).await, Ended::Finished));
+    assert!(matches!(ended(writer).await, LaneEnd::Finished));
+    assert!(matches!(ended(reader).await, LaneEnd::Finished));
     let tries = hasty.tries.lock().expect("no panic inside");
     assert_eq!(tries.len(), 1_000);
     let mut others_since = tries[1..].windows(2).map(|two| two[1] - two[0]);

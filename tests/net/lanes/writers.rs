@@ -4,7 +4,7 @@ use super::*;
 use futures::AsyncReadExt;
 
 /// A writer without anything to write.
-async fn resting(lane: &Lane) -> (JoinHandle<Ended>, PipeEnd) {
+async fn resting(lane: &Lane) -> (JoinHandle<LaneEnd>, PipeEnd) {
     let (there, here) = pipe(Nature::default());
     let writer = tokio::spawn(writer::run(there, lane.clone(), 0));
     for _ in 0..20 {
@@ -15,7 +15,7 @@ async fn resting(lane: &Lane) -> (JoinHandle<Ended>, PipeEnd) {
 
 #[tokio::test]
 async fn lone_message_is_written_inline_and_many_are_batched() {
-    let lane = lane(&Limits::default());
+    let lane = lane(&NetLimits::default());
     let (_writer, mut here) = resting(&lane).await;
     lane.send(&[], b"alone").expect("room");
     assert_eq!((lane.stats().unsent, lane.stats().batches), (0, 1), "no other task has run");
@@ -33,7 +33,7 @@ async fn lone_message_is_written_inline_and_many_are_batched() {
 #[tokio::test]
 async fn short_bursts_are_written_together() {
     for length in [2, 3, 5, 8, 9, 16] {
-        let lane = lane(&Limits::default());
+        let lane = lane(&NetLimits::default());
         let (_writer, mut here) = resting(&lane).await;
         tokio::spawn(async move { here.read_to_end(&mut Vec::new()).await });
         for _ in 0..200 {
@@ -47,7 +47,7 @@ async fn short_bursts_are_written_together() {
 
 #[tokio::test]
 async fn no_inline_write_after_the_writer_ended() {
-    let lane = lane(&Limits::default());
+    let lane = lane(&NetLimits::default());
     let (writer, mut here) = resting(&lane).await;
     writer.abort();
     assert!(writer.await.expect_err("aborted").is_cancelled());
@@ -66,13 +66,13 @@ async fn no_inline_write_after_the_writer_ended() {
 
 #[tokio::test]
 async fn a_superseded_writer_does_not_take_the_waker_of_its_successor() {
-    let lane = lane(&Limits::default());
+    let lane = lane(&NetLimits::default());
     let (there1, _here1) = pipe(Nature::default());
     let (there2, mut here2) = pipe(Nature::default());
     let first = tokio::spawn(writer::run(there1, lane.clone(), 0));
     tokio::task::yield_now().await;
     let _second = tokio::spawn(writer::run(there2, lane.clone(), 0));
-    assert!(matches!(ended(first).await, Ended::Superseded));
+    assert!(matches!(ended(first).await, LaneEnd::Superseded));
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }

@@ -3,7 +3,7 @@
 use futures::FutureExt;
 use futures::io::{AsyncRead, AsyncWrite};
 use futures::task::noop_waker;
-use ostraca::net::muxer::{Error, Stream, Violation};
+use ostraca::net::muxer::{MuxerError, MuxerViolation, Stream};
 use proptest::prelude::*;
 use std::io::ErrorKind;
 use std::task::Context;
@@ -27,7 +27,7 @@ pub(super) fn by_hand(capacity: usize) -> (Muxer<TestSocket>, DuplexStream) {
 }
 
 /// Polls the muxer until nothing more happens. Returns its end, if it ended.
-pub(super) fn run(muxer: &mut Muxer<TestSocket>) -> Option<Error> {
+pub(super) fn run(muxer: &mut Muxer<TestSocket>) -> Option<MuxerError> {
     let waker = noop_waker();
     let mut cx = Context::from_waker(&waker);
     for _ in 0..100 {
@@ -321,8 +321,8 @@ async fn stalled_reader_does_not_block_other_streams() {
     assert!(matches!(read(&mut other, 99), Poll::Ready(Ok(bytes)) if bytes == b"beside it"));
     far.write_all(&data(0, 1, b"!")).await.expect("room");
     let end = run(&mut muxer);
-    let expected = Violation::Window { granted: 0, sent: 1 };
-    assert!(matches!(end, Some(Error::Violation(what)) if what == expected), "{end:?}");
+    let expected = MuxerViolation::Window { granted: 0, sent: 1 };
+    assert!(matches!(end, Some(MuxerError::Violation(what)) if what == expected), "{end:?}");
 }
 
 #[tokio::test]
@@ -452,7 +452,7 @@ async fn received_data_is_read_after_the_peer_stops_reading() {
     let (muxer, mut stream) = deaf(&says, || Err(ErrorKind::BrokenPipe.into()));
     stream.write_all(b"?").await.expect("there is room");
     stream.flush().await.expect("the connection reports its end");
-    assert!(matches!(within(drive(muxer)).await, Error::Closed));
+    assert!(matches!(within(drive(muxer)).await, MuxerError::Closed));
     let mut heard = Vec::new();
     let end = stream.read_to_end(&mut heard).await.expect_err("no end was received");
     assert_eq!((&heard[..], end.kind()), (&b"one two "[..], ErrorKind::ConnectionAborted));
@@ -461,7 +461,7 @@ async fn received_data_is_read_after_the_peer_stops_reading() {
     stream.write_all(b"?").await.expect("there is room");
     stream.flush().await.expect("the connection reports its end");
     let end = within(drive(muxer)).await;
-    assert!(matches!(&end, Error::Io(why) if why.kind() == ErrorKind::BrokenPipe), "{end:?}");
+    assert!(matches!(&end, MuxerError::Io(why) if why.kind() == ErrorKind::BrokenPipe), "{end:?}");
 }
 
 #[tokio::test]
@@ -490,7 +490,7 @@ async fn panic_in_an_inline_write_ends_the_connection() {
         let _ = stream.flush().now_or_never();
     }));
     assert!(flushed.is_err() && is_woken());
-    assert!(matches!(within(drive(muxer)).await, Error::Closed));
+    assert!(matches!(within(drive(muxer)).await, MuxerError::Closed));
     let end = stream.read_to_end(&mut Vec::new()).await.expect_err("no end was received");
     assert_eq!(end.kind(), ErrorKind::ConnectionAborted);
 }
@@ -499,42 +499,45 @@ async fn panic_in_an_inline_write_ends_the_connection() {
 async fn go_away_and_closed_socket_end_the_connection() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     far.write_all(&frame(GOODBYE, 0, 0, 0)).await.expect("room");
-    assert!(matches!(run(&mut muxer), Some(Error::Closed)));
+    assert!(matches!(run(&mut muxer), Some(MuxerError::Closed)));
     let (mut muxer, far) = by_hand(1 << 20);
     drop(far);
-    assert!(matches!(run(&mut muxer), Some(Error::Closed)));
+    assert!(matches!(run(&mut muxer), Some(MuxerError::Closed)));
     let (mut muxer, mut far) = by_hand(1 << 20);
     far.write_all(&[0, 0, 0]).await.expect("room");
     drop(far);
     let end = run(&mut muxer);
-    assert!(matches!(&end, Some(Error::Io(e)) if e.kind() == ErrorKind::UnexpectedEof), "{end:?}");
+    assert!(
+        matches!(&end, Some(MuxerError::Io(e)) if e.kind() == ErrorKind::UnexpectedEof),
+        "{end:?}"
+    );
 }
 
 #[tokio::test]
 async fn violation_is_answered_with_go_away() {
     let open = frame(WINDOW, SYN, 1, 0);
-    let cases: [(Vec<Vec<u8>>, Violation); 9] = [
-        (vec![vec![1; 12]], Violation::Version(1)),
-        (vec![frame(9, 0, 0, 0)], Violation::Kind(9)),
-        (vec![frame(DATA, SYN, 2, 0)], Violation::Id(2)),
-        (vec![frame(WINDOW, SYN, 0, 0)], Violation::Id(0)),
-        (vec![open.clone(), open.clone()], Violation::OpenedTwice(1)),
-        (vec![frame(WINDOW, SYN, 1, u32::MAX)], Violation::Credit),
-        (vec![open.clone(), frame(WINDOW, 0, 1, u32::MAX)], Violation::Credit),
+    let cases: [(Vec<Vec<u8>>, MuxerViolation); 9] = [
+        (vec![vec![1; 12]], MuxerViolation::Version(1)),
+        (vec![frame(9, 0, 0, 0)], MuxerViolation::Kind(9)),
+        (vec![frame(DATA, SYN, 2, 0)], MuxerViolation::Id(2)),
+        (vec![frame(WINDOW, SYN, 0, 0)], MuxerViolation::Id(0)),
+        (vec![open.clone(), open.clone()], MuxerViolation::OpenedTwice(1)),
+        (vec![frame(WINDOW, SYN, 1, u32::MAX)], MuxerViolation::Credit),
+        (vec![open.clone(), frame(WINDOW, 0, 1, u32::MAX)], MuxerViolation::Credit),
         (
             vec![frame(DATA, SYN, 1, FIRST as u32 + 1)],
-            Violation::Window { granted: FIRST as u32, sent: FIRST as u32 + 1 },
+            MuxerViolation::Window { granted: FIRST as u32, sent: FIRST as u32 + 1 },
         ),
         (
             vec![open, frame(DATA, 0, 1, u32::MAX)],
-            Violation::Window { granted: FIRST as u32, sent: u32::MAX },
+            MuxerViolation::Window { granted: FIRST as u32, sent: u32::MAX },
         ),
     ];
     for (frames, expected) in cases {
         let (mut muxer, mut far) = by_hand(1 << 20);
         far.write_all(&frames.concat()).await.expect("room");
         let end = run(&mut muxer);
-        assert!(matches!(&end, Some(Error::Violation(what)) if *what == expected), "{end:?}");
+        assert!(matches!(&end, Some(MuxerError::Violation(what)) if *what == expected), "{end:?}");
         assert_eq!(found(&mut far, 12).await, frame(GOODBYE, 0, 0, 1), "{expected}");
     }
 }
@@ -552,7 +555,7 @@ async fn peer_that_ignores_refusals_is_cut_off() {
         id += 2;
         assert!(id < 20_000, "it is never cut off");
     };
-    assert!(matches!(end, Error::Violation(Violation::Insists)), "{end:?}");
+    assert!(matches!(end, MuxerError::Violation(MuxerViolation::Insists)), "{end:?}");
     assert!(id > 2 * 256, "{id}");
 }
 

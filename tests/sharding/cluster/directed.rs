@@ -7,12 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca::sharding::bug::{Bug, Canary};
+use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
 use ostraca::sharding::ids::{RegionId, ShardId};
-use ostraca::sharding::region::Run;
+use ostraca::sharding::region::HostingPhase;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
 use ostraca_ddata::replicator::port::Peer;
-use ostraca_ddata::sim::{Fault, Faults, LaneRule, Links, NodeIndex, Setup, Simulation};
+use ostraca_ddata::sim::{
+    Fault, Faults, LaneRule, LinkSet, NodeIndex, Simulation, SimulationSetup,
+};
 
 use super::Sim;
 use super::node::{Command, Node, Weakened, replica};
@@ -28,13 +30,14 @@ struct Stage {
 
 impl Stage {
     /// A cluster of `nodes` nodes without any decision.
-    fn of(nodes: usize, seed: u64, rule: Canary) -> Self {
+    fn of(nodes: usize, seed: u64, rule: ShardingFaultInjection) -> Self {
         Self::founded(nodes, seed, rule, EpochId { generation: 1, number: 1 })
     }
 
-    fn founded(nodes: usize, seed: u64, rule: Canary, id: EpochId) -> Self {
+    fn founded(nodes: usize, seed: u64, rule: ShardingFaultInjection, id: EpochId) -> Self {
         let lanes = vec![LaneRule::STREAM; 4];
-        let setup = Setup { faults: Faults::none(), lanes, ..Setup::new(seed, nodes) };
+        let setup =
+            SimulationSetup { faults: Faults::none(), lanes, ..SimulationSetup::new(seed, nodes) };
         let weakened = Weakened { rule, ..Weakened::default() };
         let sim = Simulation::new(setup, Watch::default(), move |boot| Node::new(&boot, weakened));
         let mut stage = Self { sim, seen: None };
@@ -46,7 +49,7 @@ impl Stage {
     }
 
     /// Three nodes. A coordinator on node 0 has placed the shard on node 2.
-    fn new(rule: Canary) -> Self {
+    fn new(rule: ShardingFaultInjection) -> Self {
         let mut stage = Self::of(3, 1, rule);
         stage.start_coordinator(0);
         stage.command(0, Command::CoordinatorAt(replica(0, 1)));
@@ -87,7 +90,7 @@ impl Stage {
     /// The node whose region has an instance of the shard.
     fn host(&self) -> Option<usize> {
         let hosts = |node: &Node| {
-            node.region.hosted().any(|(shard, run)| shard == SHARD && run != Run::Idle)
+            node.region.hosted().any(|(shard, run)| shard == SHARD && run != HostingPhase::Idle)
         };
         self.sim.processes().find(|(_, node)| hosts(node)).map(|(at, _)| at.get())
     }
@@ -105,14 +108,14 @@ impl Stage {
     /// Delays everything that other nodes send to `node` by `millis`.
     fn delay_messages_to(&mut self, node: usize, millis: u64) {
         let from = (0..5).filter(|other| *other != node).map(NodeIndex::new).collect();
-        let links = vec![Links { from, to: vec![NodeIndex::new(node)] }];
+        let links = vec![LinkSet { from, to: vec![NodeIndex::new(node)] }];
         self.sim.fault(&Fault::Clog { links, span: Some(Duration::from_millis(millis)) });
     }
 }
 
 /// Two successive coordinators each leave a decision on their own replica only. The third one reads
 /// and writes without the second one's decision, and the fourth one does not read the first one's.
-fn decisions_on_single_replicas(rule: Canary) -> Stage {
+fn decisions_on_single_replicas(rule: ShardingFaultInjection) -> Stage {
     let mut stage = Stage::new(rule);
     stage.partition([&[0], &[1, 2]]);
     stage.move_shard(0, 0);
@@ -133,15 +136,15 @@ fn decisions_on_single_replicas(rule: Canary) -> Stage {
 
 #[test]
 fn takeover_without_rewrite_makes_two_hosts_on_replicator() {
-    let weak = decisions_on_single_replicas(Canary::with(Bug::NoRewrite));
+    let weak = decisions_on_single_replicas(ShardingFaultInjection::with(ShardingFault::NoRewrite));
     let seen = weak.seen.unwrap_or_default();
     assert!(seen.contains("shard 0 at "), "{seen:?}");
-    assert_eq!(decisions_on_single_replicas(Canary::none()).seen, None);
+    assert_eq!(decisions_on_single_replicas(ShardingFaultInjection::none()).seen, None);
 }
 
 /// The shard's only host is partitioned away. The other two nodes decide home `None` for the shard,
 /// and then allocate it to one of themselves.
-fn home_after_none(rule: Canary) -> Stage {
+fn home_after_none(rule: ShardingFaultInjection) -> Stage {
     let mut stage = Stage::new(rule);
     stage.partition([&[0, 1], &[2]]);
     stage.command(0, Command::MoveTo(SHARD, None));
@@ -159,15 +162,15 @@ fn home_after_none(rule: Canary) -> Stage {
 /// shows why: the shard gets a second host.
 #[test]
 fn a_home_key_that_is_removed_makes_two_hosts() {
-    let weak = home_after_none(Canary::with(Bug::HomeKeyRemoved));
+    let weak = home_after_none(ShardingFaultInjection::with(ShardingFault::HomeKeyRemoved));
     let seen = weak.seen.unwrap_or_default();
     assert!(seen.contains("shard 0"), "{seen:?}");
-    assert_eq!(home_after_none(Canary::none()).seen, None);
+    assert_eq!(home_after_none(ShardingFaultInjection::none()).seen, None);
 }
 
 /// Five nodes. Nodes 1, 3 and 4 decide that the shards live on node 1. Nodes 3 and 4 crash. Node 0
 /// forces a configuration with node 1, which it cannot reach at that time, and node 2.
-fn lost_majority_of(shards: &[ShardId], seed: u64, rule: Canary) -> Stage {
+fn lost_majority_of(shards: &[ShardId], seed: u64, rule: ShardingFaultInjection) -> Stage {
     let mut stage = Stage::of(5, seed, rule);
     stage.partition([&[0, 2], &[1, 3, 4]]);
     stage.start_coordinator(1);
@@ -188,17 +191,17 @@ fn lost_majority_of(shards: &[ShardId], seed: u64, rule: Canary) -> Stage {
     stage
 }
 
-fn lost_majority(seed: u64, rule: Canary) -> Stage {
+fn lost_majority(seed: u64, rule: ShardingFaultInjection) -> Stage {
     lost_majority_of(&[SHARD], seed, rule)
 }
 
 #[test]
 fn forced_recovery_decides_nothing_before_the_recount() {
     for seed in 0..20 {
-        let canary = Canary::with(Bug::NothingRecounted);
-        let weak = lost_majority(seed, canary).seen.unwrap_or_default();
+        let fault_injection = ShardingFaultInjection::with(ShardingFault::NothingRecounted);
+        let weak = lost_majority(seed, fault_injection).seen.unwrap_or_default();
         assert!(weak.contains("shard 0 at "), "seed {seed}: {weak:?}");
-        let mut stage = lost_majority(seed, Canary::none());
+        let mut stage = lost_majority(seed, ShardingFaultInjection::none());
         assert_eq!(stage.seen, None, "seed {seed}");
         assert_eq!(stage.host(), Some(1), "seed {seed}: the shard moved");
         let starts = stage.sim.observer().counts.hosted;
@@ -222,7 +225,7 @@ fn forced_recovery_decides_nothing_before_the_recount() {
 
 /// Node 1 hosts one shard more than fits into one message of the recount. After the partition
 /// heals, the coordinator recounts node 1 and then moves that last shard.
-fn recount_in_two_parts(seed: u64, rule: Canary) -> Stage {
+fn recount_in_two_parts(seed: u64, rule: ShardingFaultInjection) -> Stage {
     let shards = [0, 1, 2].map(ShardId::new);
     let mut stage = lost_majority_of(&shards, seed, rule);
     stage.sim.heal();
@@ -240,9 +243,12 @@ fn partial_recount_taken_for_complete_makes_two_hosts() {
     // Not every seed catches the fault: the home that is chosen in ignorance may be the old one.
     let mut caught = 0;
     for seed in 0..20 {
-        let weak = recount_in_two_parts(seed, Canary::with(Bug::PartCountsAsAll));
+        let weak = recount_in_two_parts(
+            seed,
+            ShardingFaultInjection::with(ShardingFault::PartCountsAsAll),
+        );
         caught += usize::from(weak.seen.is_some_and(|seen| seen.contains("shard 2 at ")));
-        let stage = recount_in_two_parts(seed, Canary::none());
+        let stage = recount_in_two_parts(seed, ShardingFaultInjection::none());
         assert_eq!(stage.seen, None, "seed {seed}");
         let region = |node| Some(RegionId::new(replica(node, 1)));
         let homes = [0, 1, 2].map(|shard| home(&stage, 0, ShardId::new(shard)));
@@ -255,7 +261,7 @@ fn partial_recount_taken_for_complete_makes_two_hosts() {
 #[test]
 fn next_coordinator_restarts_an_unfinished_recount() {
     for seed in 0..20 {
-        let mut stage = lost_majority(seed, Canary::none());
+        let mut stage = lost_majority(seed, ShardingFaultInjection::none());
         stage.sim.heal();
         stage.run(1 + seed * 7); // another point of the recount for each seed
         stage.stop_coordinator(0);
@@ -286,7 +292,7 @@ fn home(stage: &Stage, coordinator: usize, shard: ShardId) -> Option<RegionId> {
 /// with a decision on another shard that no quorum acknowledges. Node 0 forces a configuration with
 /// node 1, and the two make decisions of their own. Then node 4 reaches them again: it repeats its
 /// orders and writes until it learns that it was excluded.
-fn abandoned_live_coordinator(seed: u64, rule: Canary) -> Stage {
+fn abandoned_live_coordinator(seed: u64, rule: ShardingFaultInjection) -> Stage {
     let mut stage = Stage::of(5, seed, rule);
     (0..5).for_each(|node| stage.set_coordinator(node, 4));
     stage.start_coordinator(4);
@@ -327,9 +333,12 @@ fn abandoned_live_coordinator(seed: u64, rule: Canary) -> Stage {
 fn late_orders_of_an_abandoned_coordinator_change_nothing() {
     let (mut caught, mut ignored) = (0, 0);
     for seed in 0..20 {
-        let weak = abandoned_live_coordinator(seed, Canary::with(Bug::TermsGoOn));
+        let weak = abandoned_live_coordinator(
+            seed,
+            ShardingFaultInjection::with(ShardingFault::TermsGoOn),
+        );
         caught += usize::from(weak.seen.is_some());
-        let mut stage = abandoned_live_coordinator(seed, Canary::none());
+        let mut stage = abandoned_live_coordinator(seed, ShardingFaultInjection::none());
         assert_eq!((stage.seen.as_deref(), stage.host()), (None, Some(1)), "seed {seed}");
         let region = |node| RegionId::new(replica(node, 1));
         let one = stage.sim.process(NodeIndex::new(1)).expect("node 1 is up");
@@ -364,7 +373,7 @@ const FAR_AHEAD: u64 = 1 << 50;
 /// one.
 fn two_operators(seed: u64, founded: u64) -> (Stage, [usize; 2]) {
     let id = EpochId { generation: founded, number: 1 };
-    let mut stage = Stage::founded(5, seed, Canary::none(), id);
+    let mut stage = Stage::founded(5, seed, ShardingFaultInjection::none(), id);
     stage.run(100);
     let of = |node: usize| {
         let process = stage.sim.process(NodeIndex::new(node)).expect("the node is up");

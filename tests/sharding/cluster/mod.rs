@@ -15,17 +15,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca::sharding::bug::{Bug, Canary};
-use ostraca::sharding::coordinator::Phase;
+use ostraca::sharding::coordinator::CoordinatorPhase;
+use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
 use ostraca::sharding::ids::{RegionId, ShardId};
-use ostraca::sharding::region::{Run, Shard};
-use ostraca_ddata::bug::{Bug as StoreBug, Canary as StoreCanary};
+use ostraca::sharding::region::{HostingPhase, RegionShard};
+use ostraca_ddata::fault_injection::{FaultInjection as StoreCanary, ReplicatorFault as StoreBug};
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::{Change, Epoch, EpochId, EpochSettings};
+use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings, MembershipChange};
 use ostraca_ddata::replicator::port::Peer;
 use ostraca_ddata::sim::{
-    Failure, FaultKind, Faults, LaneRule, LinkQuality, NodeIndex, Seed, Setup, Simulation, Stream,
-    seeds,
+    Failure, FaultKind, Faults, LaneRule, LinkQuality, NodeIndex, RandomStream, Seed, Simulation,
+    SimulationSetup, seeds,
 };
 
 use self::node::{Command, Node, SHARDS, Weakened, replica};
@@ -43,13 +43,13 @@ const REST_WITHIN: Duration = Duration::from_secs(200);
 /// A simulated cluster with the harness that acts on it at random.
 struct World {
     sim: Sim,
-    chance: Stream,
+    chance: RandomStream,
     coordinators: usize,
     told: u64,
     died_with: BTreeSet<u64>, // messages that crashed nodes held
 }
 
-fn links(draw: &mut Stream) -> LinkQuality {
+fn links(draw: &mut RandomStream) -> LinkQuality {
     LinkQuality {
         base: draw.span(MS / 5, 20 * MS),
         spread: *draw.pick(&[MS / 10, 5 * MS, 100 * MS]),
@@ -72,7 +72,7 @@ fn faults(seed: Seed) -> Faults {
         FaultKind::SlowLink,
         FaultKind::Pause,
     ];
-    let mut draw = Stream::split(seed.value, "weather", 0);
+    let mut draw = RandomStream::split(seed.value, "weather", 0);
     let kept = *draw.pick(&[0.0, 0.3, 0.7]);
     let kinds = KINDS.iter().filter(|_| draw.chance(kept)).map(|kind| (*kind, 1)).collect();
     Faults {
@@ -87,10 +87,10 @@ fn faults(seed: Seed) -> Faults {
 
 impl World {
     fn new(seed: Seed, weakened: Weakened, coordinators: usize) -> Self {
-        let setup = Setup {
+        let setup = SimulationSetup {
             faults: faults(seed),
             lanes: vec![LaneRule::WILD; 4],
-            ..Setup::new(seed, NODES)
+            ..SimulationSetup::new(seed, NODES)
         };
         let mut sim =
             Simulation::new(setup, Watch::default(), move |boot| Node::new(&boot, weakened));
@@ -103,7 +103,7 @@ impl World {
         }
         Self {
             sim,
-            chance: Stream::split(seed.value, "harness", 0),
+            chance: RandomStream::split(seed.value, "harness", 0),
             coordinators,
             told: 0,
             died_with: BTreeSet::new(),
@@ -115,8 +115,9 @@ impl World {
     }
 
     fn coordinating(&self) -> Vec<NodeIndex> {
-        let runs =
-            |process: &Node| !matches!(process.coordinator.phase(), Phase::Off | Phase::Down);
+        let runs = |process: &Node| {
+            !matches!(process.coordinator.phase(), CoordinatorPhase::Off | CoordinatorPhase::Down)
+        };
         self.sim.processes().filter(|(_, process)| runs(process)).map(|(node, _)| node).collect()
     }
 
@@ -207,7 +208,8 @@ impl World {
             self.sim.command(*node, Command::Members(peers.clone()));
         }
         let new = running.iter().map(|(_, id)| *id).filter(|id| !epoch.is_member(*id));
-        let change = Change { join: new.collect(), lost: dead, ..Change::default() };
+        let change =
+            MembershipChange { join: new.collect(), lost: dead, ..MembershipChange::default() };
         let members: Vec<_> = running.iter().filter(|(_, id)| epoch.is_member(*id)).collect();
         if !change.is_empty() && !members.is_empty() {
             let (node, _) = **self.chance.pick(&members);
@@ -262,7 +264,8 @@ impl World {
     /// The first difference from the coordinator's decisions, or `None` when all shards are
     /// settled.
     fn unsettled(&self) -> Option<String> {
-        let acting = self.sim.processes().find(|(_, p)| p.coordinator.phase() == Phase::Active);
+        let acting =
+            self.sim.processes().find(|(_, p)| p.coordinator.phase() == CoordinatorPhase::Active);
         let Some((_, process)) = acting else { return Some("no coordinator acts".into()) };
         let missing = self.sim.observer().open.difference(&self.died_with).next();
         if let Some(id) = missing {
@@ -274,8 +277,8 @@ impl World {
             };
             let (home, at) = (record.home().region, record.home().generation);
             let hosts = |node: &Node| {
-                let run = node.region.shard(shard).map(Shard::run);
-                Some(RegionId::new(node.id())) == home && run == Some(Run::Hosting(at))
+                let run = node.region.shard(shard).map(RegionShard::run);
+                Some(RegionId::new(node.id())) == home && run == Some(HostingPhase::Hosting(at))
             };
             if !record.is_settled() || !self.sim.processes().any(|(_, node)| hosts(node)) {
                 let runs: Vec<_> = self
@@ -334,8 +337,12 @@ fn is_seen(weakened: Weakened, runs: u64) -> bool {
 
 #[test]
 fn omitted_rules_are_found_on_the_real_replicator() {
-    for bug in [Bug::StartWithoutReleased, Bug::ReleasedBeforeDrained, Bug::AfterLastHomeOnly] {
-        let weakened = Weakened { rule: Canary::with(bug), ..Weakened::default() };
+    for bug in [
+        ShardingFault::StartWithoutReleased,
+        ShardingFault::ReleasedBeforeDrained,
+        ShardingFault::AfterLastHomeOnly,
+    ] {
+        let weakened = Weakened { rule: ShardingFaultInjection::with(bug), ..Weakened::default() };
         assert!(is_seen(weakened, 30), "{bug:?}");
     }
     let store = StoreCanary::with(StoreBug::NoTermCheck);

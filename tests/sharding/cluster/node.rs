@@ -10,29 +10,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ostraca::sharding::bug::Canary;
 use ostraca::sharding::config::MajorityPlus;
 use ostraca::sharding::coordinator::{
-    Chosen, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
+    Chosen, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, CoordinatorPhase,
 };
+use ostraca::sharding::fault_injection::ShardingFaultInjection;
 use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
-use ostraca::sharding::region::{Cut, Region, RegionConfig, RegionInput, RegionOutput, Run, Shard};
-use ostraca::sharding::store::{Answer, Ask, HomesKey};
+use ostraca::sharding::region::{
+    HostingPhase, PayloadPartSizes, Region, RegionConfig, RegionInput, RegionOutput, RegionShard,
+};
+use ostraca::sharding::store::{HomesKey, StoreAnswer, StoreRequest};
 use ostraca::sharding::wire::ShardingMessage;
-use ostraca_ddata::bug::Canary as StoreCanary;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::data::Registry;
+use ostraca_ddata::fault_injection::FaultInjection as StoreCanary;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
-use ostraca_ddata::replicator::config::Config;
-use ostraca_ddata::replicator::epoch::{Change, Epoch};
-use ostraca_ddata::replicator::port::{Class, Input, Output, Peer};
+use ostraca_ddata::replicator::config::ReplicatorConfig;
+use ostraca_ddata::replicator::epoch::{Epoch, MembershipChange};
+use ostraca_ddata::replicator::port::{LaneClass, Peer, ReplicatorInput, ReplicatorOutput};
 use ostraca_ddata::replicator::request::RequestId;
-use ostraca_ddata::replicator::wire::Message;
-use ostraca_ddata::replicator::{Replicator, Setup};
-use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, Stream};
+use ostraca_ddata::replicator::wire::ReplicatorMessage;
+use ostraca_ddata::replicator::{Replicator, ReplicatorParameters};
+use ostraca_ddata::sim::{Boot, Direction, Effects, NodeIndex, Process, RandomStream};
 
 pub(crate) const SHARDS: u32 = 6;
 const MS: Duration = Duration::from_millis(1);
@@ -48,7 +50,7 @@ pub(crate) fn node_of(replica: ReplicaId) -> NodeIndex {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    Data(Message),
+    Data(ReplicatorMessage),
     Sharding(ShardingMessage),
 }
 
@@ -64,7 +66,7 @@ pub(crate) struct Packet {
 pub(crate) enum Command {
     Found(Arc<Epoch>),
     Members(Vec<Peer>),
-    Propose(Change),
+    Propose(MembershipChange),
     /// An operator forces a configuration with these members and the node itself.
     Force(BTreeSet<ReplicaId>),
     /// Starts (`true`) or stops the coordinator on this node.
@@ -98,7 +100,7 @@ pub(crate) enum Event {
 /// Rules of sharding and of the Replicator that a fault injection leaves out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weakened {
-    pub(crate) rule: Canary,
+    pub(crate) rule: ShardingFaultInjection,
     pub(crate) store: StoreCanary,
 }
 
@@ -111,26 +113,26 @@ pub(crate) struct Node {
     weakened: Weakened,
     above: u64,
     coordinators: u64, // number of coordinators that ran here before the present one
-    asked: BTreeMap<RequestId, Ask>,
+    asked: BTreeMap<RequestId, StoreRequest>,
     chosen: Option<(Instant, CoordinatorInput)>,
     drains: BTreeMap<ShardId, Instant>,
     mailboxes: BTreeMap<ShardId, Vec<u64>>, // messages accepted and not yet handled
     handle_at: Option<Instant>,
-    chance: Stream,
+    chance: RandomStream,
 }
 
 impl Node {
     pub(crate) fn new(boot: &Boot<'_, ()>, weakened: Weakened) -> Self {
         let id = replica(boot.node.get(), boot.incarnation);
-        let setup = Setup {
+        let setup = ReplicatorParameters {
             me: id,
-            config: Config::default(),
+            config: ReplicatorConfig::default(),
             registry: Registry::new(),
             seed: boot.seed,
-            canary: weakened.store,
+            fault_injection: weakened.store,
         };
         // A message has 8 bytes: a payload of two is sent whole, a longer one in parts.
-        let cut = Cut { whole: 16, part: 8, window: 16, words: 250 };
+        let cut = PayloadPartSizes { whole: 16, part: 8, window: 16, words: 250 };
         let config = RegionConfig { shards: SHARDS, cut, ..RegionConfig::default() };
         let entity_type = EntityType::new("counter").expect("a valid name");
         Self {
@@ -147,7 +149,7 @@ impl Node {
             drains: BTreeMap::new(),
             mailboxes: BTreeMap::new(),
             handle_at: None,
-            chance: Stream::split(boot.seed, "node", 0),
+            chance: RandomStream::split(boot.seed, "node", 0),
         }
     }
 
@@ -155,30 +157,30 @@ impl Node {
         self.id
     }
 
-    fn data(&mut self, now: Now, input: Input, fx: &mut Effects<Self>) {
+    fn data(&mut self, now: Now, input: ReplicatorInput, fx: &mut Effects<Self>) {
         let mut out = Outbox::new();
         self.replicator.handle(now, input, &mut out);
-        let outputs: Vec<Output> = out.drain().collect();
+        let outputs: Vec<ReplicatorOutput> = out.drain().collect();
         for output in outputs {
             match output {
-                Output::Send { to, class, message } => {
+                ReplicatorOutput::Send { to, class, message } => {
                     let lane = match class {
-                        Class::Control => 0,
-                        Class::Data => 1,
-                        Class::Bulk => 2,
+                        LaneClass::Control => 0,
+                        LaneClass::Data => 1,
+                        LaneClass::Bulk => 2,
                     };
                     let packet = Packet { from: self.id, to, content: Content::Data(message) };
                     fx.send(node_of(to), lane, packet);
                 }
-                Output::Reply { id, reply } => {
+                ReplicatorOutput::Reply { id, reply } => {
                     let answer = self.key.answer(reply);
                     self.answered(now, id, answer, fx);
                 }
-                Output::AskConsent { query, .. } => {
-                    self.data(now, Input::Consent { query, remaining: Vec::new() }, fx);
+                ReplicatorOutput::AskConsent { query, .. } => {
+                    self.data(now, ReplicatorInput::Consent { query, remaining: Vec::new() }, fx);
                 }
-                Output::Installed(epoch) => self.installed(now, &epoch, fx),
-                Output::Excluded(_) => self.region(now, RegionInput::Over, fx),
+                ReplicatorOutput::Installed(epoch) => self.installed(now, &epoch, fx),
+                ReplicatorOutput::Excluded(_) => self.region(now, RegionInput::Over, fx),
                 _ => {}
             }
         }
@@ -191,12 +193,14 @@ impl Node {
         self.region(now, RegionInput::Installed(installed), fx);
     }
 
-    fn answered(&mut self, now: Now, id: RequestId, answer: Answer, fx: &mut Effects<Self>) {
+    fn answered(&mut self, now: Now, id: RequestId, answer: StoreAnswer, fx: &mut Effects<Self>) {
         let asked = self.asked.remove(&id);
         match (&answer, asked) {
-            (Answer::Fenced(cells, ..), _) => fx.emit(Event::Read(cells.clone())),
-            (Answer::Written, Some(Ask::Write { cells, .. })) => fx.emit(Event::Decided(cells)),
-            (Answer::Refused { .. }, _) => fx.emit(Event::Refused),
+            (StoreAnswer::Fenced(cells, ..), _) => fx.emit(Event::Read(cells.clone())),
+            (StoreAnswer::Written, Some(StoreRequest::Write { cells, .. })) => {
+                fx.emit(Event::Decided(cells));
+            }
+            (StoreAnswer::Refused { .. }, _) => fx.emit(Event::Refused),
             _ => {}
         }
         if id.0 >> 32 == self.coordinators {
@@ -216,7 +220,7 @@ impl Node {
                     let id = RequestId(self.coordinators << 32 | id);
                     self.asked.insert(id, ask.clone());
                     let request = self.key.request(ask);
-                    self.data(now, Input::Request { id, request }, fx);
+                    self.data(now, ReplicatorInput::Request { id, request }, fx);
                 }
                 CoordinatorOutput::Allocate { question, shards } => {
                     self.allocate(now, question, shards);
@@ -288,8 +292,8 @@ impl Node {
     fn handle(&mut self, now: Now, fx: &mut Effects<Self>) {
         let mut more = false;
         for (shard, mailbox) in &mut self.mailboxes {
-            let run = self.region.shard(*shard).map_or(Run::Idle, Shard::run);
-            if matches!(run, Run::Hosting(_)) && !mailbox.is_empty() {
+            let run = self.region.shard(*shard).map_or(HostingPhase::Idle, RegionShard::run);
+            if matches!(run, HostingPhase::Hosting(_)) && !mailbox.is_empty() {
                 fx.emit(Event::Handled(mailbox.remove(0)));
                 more |= !mailbox.is_empty();
             }
@@ -332,10 +336,10 @@ fn messages(payload: &Bytes) -> Vec<u64> {
     ids.map(|id| u64::from_be_bytes(id.try_into().expect("eight bytes"))).collect()
 }
 
-fn coordinator(id: ReplicaId, canary: Canary) -> Coordinator {
+fn coordinator(id: ReplicaId, fault_injection: ShardingFaultInjection) -> Coordinator {
     let config =
         CoordinatorConfig { shards: SHARDS, word_bytes_max: 250, ..CoordinatorConfig::default() };
-    Coordinator::new(id, config, canary)
+    Coordinator::new(id, config, fault_injection)
 }
 
 impl Process for Node {
@@ -350,7 +354,9 @@ impl Process for Node {
             return;
         }
         match content {
-            Content::Data(message) => self.data(now, Input::Message { from, message }, fx),
+            Content::Data(message) => {
+                self.data(now, ReplicatorInput::Message { from, message }, fx);
+            }
             Content::Sharding(ShardingMessage::Coordinator(message)) => {
                 self.coordinate(now, CoordinatorInput::Message { from, message }, fx);
             }
@@ -362,15 +368,15 @@ impl Process for Node {
 
     fn command(&mut self, now: Now, command: Command, fx: &mut Effects<Self>) {
         match command {
-            Command::Found(epoch) => self.data(now, Input::Found(epoch), fx),
-            Command::Members(peers) => self.data(now, Input::Members(peers), fx),
-            Command::Propose(change) => self.data(now, Input::Propose(change), fx),
+            Command::Found(epoch) => self.data(now, ReplicatorInput::Found(epoch), fx),
+            Command::Members(peers) => self.data(now, ReplicatorInput::Members(peers), fx),
+            Command::Propose(change) => self.data(now, ReplicatorInput::Propose(change), fx),
             Command::Force(kept) => {
                 let replaced = self.replicator.epochs().id().unwrap_or_default();
-                self.data(now, Input::Force { replaced, kept }, fx);
+                self.data(now, ReplicatorInput::Force { replaced, kept }, fx);
             }
             Command::Coordinate(true) => {
-                if self.coordinator.phase() == Phase::Down {
+                if self.coordinator.phase() == CoordinatorPhase::Down {
                     let installed = self.replicator.epochs().installed().cloned();
                     self.coordinators += 1;
                     self.chosen = None;
@@ -385,8 +391,8 @@ impl Process for Node {
                 self.region(now, RegionInput::CoordinatorAt(Some(id)), fx);
             }
             Command::Tell(shard, id) => {
-                let run = self.region.shard(shard).map_or(Run::Idle, Shard::run);
-                if matches!(run, Run::Hosting(_)) {
+                let run = self.region.shard(shard).map_or(HostingPhase::Idle, RegionShard::run);
+                if matches!(run, HostingPhase::Hosting(_)) {
                     fx.emit(Event::Accepted(id));
                     self.mailboxes.entry(shard).or_default().push(id);
                     let pause = self.chance.span(MS, 500 * MS);
@@ -417,7 +423,7 @@ impl Process for Node {
         if self.handle_at.is_some_and(|at| at <= now.mono) {
             self.handle(now, fx);
         }
-        self.data(now, Input::Tick, fx);
+        self.data(now, ReplicatorInput::Tick, fx);
         self.coordinate(now, CoordinatorInput::Tick, fx);
         self.region(now, RegionInput::Tick, fx);
     }
@@ -437,7 +443,7 @@ impl Process for Node {
         let members = self.replicator.epochs().installed();
         let known = members.map(|epoch| epoch.members().to_vec()).unwrap_or_default();
         for id in known.into_iter().filter(|id| node_of(*id) == peer) {
-            self.data(now, Input::LinkUp(id), fx);
+            self.data(now, ReplicatorInput::LinkUp(id), fx);
         }
     }
 

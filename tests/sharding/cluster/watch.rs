@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{Generation, ShardId};
 use ostraca_ddata::replicator::epoch::Epoch;
-use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
+use ostraca_ddata::sim::{InvariantViolation, NodeIndex, Observer, Orders, SimulationView};
 
 use super::node::{Event, Node};
 
@@ -64,7 +64,7 @@ impl Watch {
     }
 
     /// An acknowledged home is above all known ones of its shard, or was already known.
-    fn decided(&mut self, cells: &[(ShardId, ShardHome)]) -> Result<(), Violation> {
+    fn decided(&mut self, cells: &[(ShardId, ShardHome)]) -> Result<(), InvariantViolation> {
         for (shard, home) in cells {
             let known = self.known.entry(*shard).or_default();
             let highest = known.last().copied();
@@ -72,7 +72,7 @@ impl Watch {
                 self.counts.decided += 1;
                 if highest > Some(home.generation) {
                     let what = format!("{shard}: {} decided after {highest:?}", home.generation);
-                    return Err(Violation::new(what));
+                    return Err(InvariantViolation::new(what));
                 }
             }
         }
@@ -80,25 +80,25 @@ impl Watch {
     }
 
     /// A message may be handled at most once.
-    fn handles(&mut self, id: u64) -> Result<(), Violation> {
+    fn handles(&mut self, id: u64) -> Result<(), InvariantViolation> {
         self.open.remove(&id);
         self.counts.handled += 1;
         if self.handled.insert(id) {
             return Ok(());
         }
-        Err(Violation::new(format!("message {id} was handled twice")))
+        Err(InvariantViolation::new(format!("message {id} was handled twice")))
     }
 
-    fn hosts(&mut self, shard: ShardId, at: Generation) -> Result<(), Violation> {
+    fn hosts(&mut self, shard: ShardId, at: Generation) -> Result<(), InvariantViolation> {
         self.counts.hosted += 1;
         let before = self.hosted.insert(shard, at);
         if before >= Some(at) {
-            return Err(Violation::new(format!(
+            return Err(InvariantViolation::new(format!(
                 "shard {shard} is hosted at {at} after {before:?}"
             )));
         }
         if !self.known.get(&shard).is_some_and(|known| known.contains(&at)) {
-            return Err(Violation::new(format!(
+            return Err(InvariantViolation::new(format!(
                 "shard {shard} is hosted at {at}, which was never decided"
             )));
         }
@@ -109,11 +109,11 @@ impl Watch {
 impl Observer<Node> for Watch {
     fn event(
         &mut self,
-        _: &View<'_, Node>,
+        _: &SimulationView<'_, Node>,
         _: NodeIndex,
         event: &Event,
         _: &mut Orders<Node>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         match event {
             Event::Installed(epoch) => {
                 if self.newest.as_ref().is_none_or(|newest| epoch.id() > newest.id()) {
@@ -137,12 +137,14 @@ impl Observer<Node> for Watch {
         Ok(())
     }
 
-    fn check(&mut self, view: &View<'_, Node>) -> Result<(), Violation> {
+    fn check(&mut self, view: &SimulationView<'_, Node>) -> Result<(), InvariantViolation> {
         let mut hosts: BTreeMap<ShardId, NodeIndex> = BTreeMap::new();
         for (node, process) in view.processes() {
             for (shard, _) in process.region.hosted() {
                 if let Some(other) = hosts.insert(shard, node) {
-                    return Err(Violation::new(format!("shard {shard} at {other} and {node}")));
+                    return Err(InvariantViolation::new(format!(
+                        "shard {shard} at {other} and {node}"
+                    )));
                 }
             }
         }

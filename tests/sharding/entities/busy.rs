@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::entity_ref::{AskError, TellError};
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::mailbox::Measure;
 use ostraca::sharding::reply::Reply;
-use ostraca_ddata::sim::{Stream, seeds};
+use ostraca_ddata::sim::{RandomStream, seeds};
 use serde::{Deserialize, Serialize};
 
 use super::door::Door;
@@ -77,7 +77,7 @@ struct Desks {
 }
 
 impl Desks {
-    fn new(settings: Sharding, supervision: Supervision) -> Self {
+    fn new(settings: ShardingConfig, supervision: Supervision) -> Self {
         let plan = Plan { nodes: 3, settings, supervision, ..Plan::default() };
         let mut desks = Self::empty(&plan);
         desks.nodes.host(0, 0);
@@ -94,7 +94,7 @@ impl Desks {
     }
 
     fn of(mailbox_size: usize) -> Self {
-        let settings = Sharding { mailbox_size, ..Plan::default().settings };
+        let settings = ShardingConfig { mailbox_size, ..Plan::default().settings };
         Self::new(settings, Supervision::Restart)
     }
 
@@ -109,7 +109,7 @@ impl Desks {
         }
         desks.tell(1, Paper::Note(99)).expect("no notice has come yet");
         desks.nodes.settle();
-        assert_eq!(desks.nodes.lost(Lost::MailboxFull), 1);
+        assert_eq!(desks.nodes.lost(DeadLetterReason::MailboxFull), 1);
         desks
     }
 
@@ -217,7 +217,7 @@ fn refused_remote_sender_is_told_and_waits_for_room() {
     assert_eq!(told.load(Ordering::SeqCst), 36);
     // Messages that were under way when the mailbox filled again are lost and counted.
     let handled = desks.office.handled();
-    let lost = desks.nodes.lost(Lost::MailboxFull) as usize;
+    let lost = desks.nodes.lost(DeadLetterReason::MailboxFull) as usize;
     assert!(handled.is_sorted() && handled[..4] == [1, 2, 3, 4], "{handled:?}");
     assert_eq!(handled.len() + lost, 40 + 2, "{handled:?}");
     assert_eq!((desks.tell(1, Paper::Note(50)), desks.tell(2, Paper::Note(50))), (Ok(()), Ok(())));
@@ -294,7 +294,7 @@ fn queried_busy_notice_is_renewed_without_further_losses() {
         desks.nodes.settle();
         assert_eq!(desks.tell(1, Paper::Note(3)), busy());
     }
-    assert_eq!(desks.nodes.lost(Lost::MailboxFull), 1);
+    assert_eq!(desks.nodes.lost(DeadLetterReason::MailboxFull), 1);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn caller_waiting_at_the_old_home_continues_after_the_move() {
 #[test]
 fn draining_handler_waiting_for_room_holds_up_no_move() {
     for shards in [1, 50] {
-        let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
+        let settings = ShardingConfig { mailbox_size: 2, ..Plan::default().settings };
         let mut desks = Desks::empty(&Plan { nodes: 2, shards, settings, ..Plan::default() });
         let region = |desks: &Desks| desks.nodes.nodes[0].region.clone();
         let [c, d] = ["c", "d"].map(|id| region(&desks).entity(id));
@@ -371,7 +371,7 @@ fn draining_handler_waiting_for_room_holds_up_no_move() {
 
 #[test]
 fn entity_stopped_after_failure_ends_its_busy_notice() {
-    let settings = Sharding { mailbox_size: 2, ..Plan::default().settings };
+    let settings = ShardingConfig { mailbox_size: 2, ..Plan::default().settings };
     let mut desks = Desks::new(settings, Supervision::Stop);
     desks.tell(1, Paper::Burn).unwrap();
     desks.nodes.settle();
@@ -387,7 +387,7 @@ fn entity_stopped_after_failure_ends_its_busy_notice() {
 
 #[test]
 fn mailbox_is_limited_in_bytes_but_fits_one_long_message() {
-    let settings = Sharding { mailbox_bytes_max: 1_000, ..Plan::default().settings };
+    let settings = ShardingConfig { mailbox_bytes_max: 1_000, ..Plan::default().settings };
     let mut desks = Desks::new(settings, Supervision::Restart);
     desks.tell(0, Paper::Wait).unwrap();
     desks.nodes.settle();
@@ -402,7 +402,10 @@ fn mailbox_is_limited_in_bytes_but_fits_one_long_message() {
     assert!(full.to_string().contains("bytes wait for the entity, at most 1000 may"), "{full}");
     desks.tell(1, long(1)).unwrap();
     desks.nodes.settle();
-    assert_eq!((desks.nodes.lost(Lost::MailboxFull), desks.tell(1, long(1))), (1, busy()));
+    assert_eq!(
+        (desks.nodes.lost(DeadLetterReason::MailboxFull), desks.tell(1, long(1))),
+        (1, busy())
+    );
     desks.office.door.open();
     desks.nodes.settle();
     assert_eq!((desks.tell(1, long(1)), desks.tell(0, long(1))), (Ok(()), Ok(())));
@@ -415,7 +418,7 @@ fn all_waiting_senders_succeed_despite_moves_and_lost_notices() {
     let test = "all_waiting_senders_succeed_despite_moves_and_lost_notices";
     let (mut runs, mut refused, mut dropped) = (0, 0, 0);
     for seed in seeds(test, 100) {
-        let mut chance = Stream::split(seed.value, "busy", 0);
+        let mut chance = RandomStream::split(seed.value, "busy", 0);
         let mut desks = Desks::of(1 + chance.index(4));
         let shard = ShardId::new(0);
         let told = [0, 1, 2].map(|from| desks.teller(from));
@@ -441,12 +444,12 @@ fn all_waiting_senders_succeed_despite_moves_and_lost_notices() {
         let told = told.map(|told| told.load(Ordering::SeqCst));
         assert_eq!(told, [EACH; 3], "{}", seed.replay_command());
         let handled = desks.office.handled();
-        let lost = desks.nodes.lost(Lost::MailboxFull) as usize;
+        let lost = desks.nodes.lost(DeadLetterReason::MailboxFull) as usize;
         let of = |from: u64| handled.iter().filter(move |number| **number / 1_000 == from);
         assert!((0..3).all(|from| of(from).is_sorted()), "{}", seed.replay_command());
         let unique = handled.iter().collect::<BTreeSet<_>>().len();
         let missing = 3 * EACH - handled.len();
-        let discarded = desks.nodes.lost(Lost::Discarded);
+        let discarded = desks.nodes.lost(DeadLetterReason::Discarded);
         assert!(
             unique == handled.len() && missing == lost && discarded == 0,
             "{missing} messages missing, {lost} refused, {discarded} discarded without a crash\n{}",
@@ -476,7 +479,7 @@ fn messages_waiting_for_a_move_are_exempt_from_mailbox_limit() {
 /// floor of 100 messages that each shard has.
 #[test]
 fn held_messages_have_a_region_limit_and_a_floor_per_shard() {
-    let settings = Sharding { held_size: 480, ..Plan::default().settings };
+    let settings = ShardingConfig { held_size: 480, ..Plan::default().settings };
     let mut desks = Desks::empty(&Plan { nodes: 2, shards: 50, settings, ..Plan::default() });
     let mut shards = BTreeSet::new();
     let clerks = (0..).map(|number| desks.nodes.nodes[1].region.entity(&format!("c{number}")));
@@ -488,7 +491,7 @@ fn held_messages_have_a_region_limit_and_a_floor_per_shard() {
         desks.nodes.settle_without_control();
     }
     let held = 4 * 120 + 2 * 100; // four shards hold a quarter of the limit each
-    let lost = desks.nodes.lost(Lost::HeldFull);
+    let lost = desks.nodes.lost(DeadLetterReason::HeldFull);
     assert_eq!((desks.nodes.nodes[0].region.held(), lost), (held, 4 * 10 + 2 * 30));
     desks.nodes.settle();
     assert_eq!((desks.nodes.nodes[0].region.held(), desks.office.handled().len()), (0, held));
@@ -497,7 +500,7 @@ fn held_messages_have_a_region_limit_and_a_floor_per_shard() {
 /// A planned move loses nothing, however low the limit of held messages at the next home is.
 #[test]
 fn messages_that_waited_for_a_home_are_held_beyond_the_limit() {
-    let settings = Sharding { held_size: 4, ..Plan::default().settings };
+    let settings = ShardingConfig { held_size: 4, ..Plan::default().settings };
     let mut desks = Desks::empty(&Plan { nodes: 2, settings, ..Plan::default() });
     (1..=9).for_each(|number| desks.tell(1, Paper::Note(number)).unwrap());
     desks.nodes.decide(ShardId::new(0), Some(0));
@@ -506,6 +509,9 @@ fn messages_that_waited_for_a_home_are_held_beyond_the_limit() {
     assert_eq!((desks.nodes.nodes[0].region.held(), desks.nodes.all_lost()), (9, 0));
     desks.tell(1, Paper::Note(10)).unwrap(); // it did not wait for the home, so the limit applies
     desks.nodes.settle();
-    assert_eq!((desks.office.handled(), desks.nodes.lost(Lost::HeldFull)), ((1..=9).collect(), 1));
+    assert_eq!(
+        (desks.office.handled(), desks.nodes.lost(DeadLetterReason::HeldFull)),
+        ((1..=9).collect(), 1)
+    );
     assert_eq!(desks.nodes.nodes[0].region.held(), 0);
 }

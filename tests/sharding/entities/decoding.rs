@@ -3,7 +3,7 @@
 //! future.
 
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::entity_ref::AskError;
 use ostraca::sharding::ids::EntityId;
@@ -83,7 +83,7 @@ fn bodies_and_answers_nest_only_so_deep() {
         listener.tell(Talk::Deep(Deep::of(levels))).unwrap();
     }
     nodes.settle();
-    assert_eq!((count(&mut nodes), nodes.lost(Lost::Undecodable)), (1, 1));
+    assert_eq!((count(&mut nodes), nodes.lost(DeadLetterReason::Undecodable)), (1, 1));
     for (levels, reads) in [(20, true), (100, false)] {
         let listener = listener.clone();
         let ask = async move { listener.ask(|reply| Talk::AskDeep(levels, reply)).await };
@@ -111,5 +111,8 @@ fn handler_that_panics_before_its_future_is_supervised() {
     }
     nodes.settle();
     assert_eq!(count(&mut nodes), 2, "the same instance continues");
-    assert_eq!((nodes.lost(Lost::EntityFailed), nodes.nodes[0].region.failures()), (1, 1));
+    assert_eq!(
+        (nodes.lost(DeadLetterReason::EntityFailed), nodes.nodes[0].region.failures()),
+        (1, 1)
+    );
 }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use ostraca::sharding::bug::{Bug, Canary};
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::Entity;
-use ostraca::sharding::entity_ref::{AskError, Kept};
+use ostraca::sharding::entity_ref::{AskError, TimeoutReason};
+use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
@@ -98,17 +98,17 @@ struct House {
 }
 
 impl House {
-    fn new(canary: Canary) -> Self {
-        Self::of(2, canary)
+    fn new(fault_injection: ShardingFaultInjection) -> Self {
+        Self::of(2, fault_injection)
     }
 
-    fn of(nodes: usize, canary: Canary) -> Self {
-        Self::by(&Plan { nodes, canary, ..Plan::default() })
+    fn of(nodes: usize, fault_injection: ShardingFaultInjection) -> Self {
+        Self::by(&Plan { nodes, fault_injection, ..Plan::default() })
     }
 
     fn slow_after(slow_handler_after: Duration) -> Self {
         let plan = Plan::default();
-        let settings = Sharding { slow_handler_after, ..plan.settings.clone() };
+        let settings = ShardingConfig { slow_handler_after, ..plan.settings.clone() };
         Self::by(&Plan { settings, ..plan })
     }
 
@@ -152,7 +152,7 @@ impl House {
 
 #[test]
 fn drain_waits_for_handlers_and_moves_the_rest_in_order() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.tell(0, "a", Say::Wait("first".to_owned()));
     house.nodes.settle();
     house.tell(0, "a", Say::Word("second".to_owned()));
@@ -176,7 +176,7 @@ fn drain_waits_for_handlers_and_moves_the_rest_in_order() {
 /// The sender crashes while its message waits at the next home for a slow handler at the old one.
 #[test]
 fn messages_held_at_the_next_home_outlive_their_sender() {
-    let mut house = House::of(3, Canary::none());
+    let mut house = House::of(3, ShardingFaultInjection::none());
     house.tell(0, "a", Say::Wait("slow".to_owned()));
     house.nodes.settle();
     house.moves(1);
@@ -192,8 +192,8 @@ fn messages_held_at_the_next_home_outlive_their_sender() {
 
 #[test]
 fn asks_within_a_shard_do_not_hold_up_its_drain() {
-    let run = |canary| {
-        let mut house = House::new(canary);
+    let run = |fault_injection| {
+        let mut house = House::new(fault_injection);
         house.tell(0, "a", Say::WaitAndAsk("b".to_owned()));
         house.nodes.settle();
         house.moves(1);
@@ -204,7 +204,7 @@ fn asks_within_a_shard_do_not_hold_up_its_drain() {
         house.nodes.settle();
         house.log()
     };
-    let log = run(Canary::none());
+    let log = run(ShardingFaultInjection::none());
     let expected = ["b@1 before the ask", "a@1 asked Some(1)", "a@1 last", "b@1 last"];
     let here = log.iter().filter(|line| line.contains("@1"));
     let mut here: Vec<_> = here.map(String::as_str).collect();
@@ -213,13 +213,13 @@ fn asks_within_a_shard_do_not_hold_up_its_drain() {
     sorted.sort_unstable();
     assert_eq!(here, sorted, "answered before the mailboxes were sealed: {log:?}");
     assert_eq!(log.last().map(String::as_str), Some("b@2 after the ask"));
-    let stuck = run(Canary::with(Bug::DrainingHandlersNotMarked));
+    let stuck = run(ShardingFaultInjection::with(ShardingFault::DrainingHandlersNotMarked));
     assert!(!stuck.iter().any(|line| line.contains("asked")), "{stuck:?}");
 }
 
 #[test]
 fn ask_from_an_awaited_task_does_not_hold_up_the_drain() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.tell(0, "a", Say::AskInTask("b".to_owned()));
     house.nodes.settle();
     house.moves(1);
@@ -233,7 +233,7 @@ fn ask_from_an_awaited_task_does_not_hold_up_the_drain() {
 
 #[test]
 fn an_executor_that_ends_during_a_drain_takes_no_further_task() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.tell(0, "a", Say::WaitAndAsk("b".to_owned()));
     house.nodes.settle();
     house.moves(1);
@@ -249,7 +249,7 @@ fn an_executor_that_ends_during_a_drain_takes_no_further_task() {
 
 #[test]
 fn endless_handler_is_aborted_without_losing_later_messages() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.tell(0, "a", Say::Wait("never".to_owned()));
     house.nodes.settle();
     house.tell(0, "a", Say::Word("second".to_owned()));
@@ -258,12 +258,12 @@ fn endless_handler_is_aborted_without_losing_later_messages() {
     house.nodes.advance(Duration::from_secs(16));
     house.nodes.settle();
     assert_eq!(house.log(), ["a@2 second"]);
-    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+    assert_eq!((house.nodes.lost(DeadLetterReason::Aborted), house.nodes.all_lost()), (1, 1));
 }
 
 #[test]
 fn mates_of_a_stuck_handler_stop_at_once() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     for id in ["b", "c"] {
         house.tell(0, id, Say::Word("lives".to_owned()));
     }
@@ -278,7 +278,7 @@ fn mates_of_a_stuck_handler_stop_at_once() {
     house.nodes.advance(Duration::from_secs(16));
     house.nodes.settle();
     assert_eq!(house.nodes.nodes[0].region.entities(), 0, "after `handoff-timeout`");
-    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+    assert_eq!((house.nodes.lost(DeadLetterReason::Aborted), house.nodes.all_lost()), (1, 1));
 }
 
 #[test]
@@ -290,11 +290,15 @@ fn slow_handler_is_dropped_once_its_mates_have_stopped() {
     house.tell(0, "mate", Say::WaitAside);
     house.nodes.settle();
     house.moves(1);
-    assert_eq!((house.log(), house.nodes.lost(Lost::Aborted)), (vec![], 0), "a mate still runs");
+    assert_eq!(
+        (house.log(), house.nodes.lost(DeadLetterReason::Aborted)),
+        (vec![], 0),
+        "a mate still runs"
+    );
     house.side.open();
     house.nodes.settle();
     assert_eq!(house.log(), ["mate@1 last", "stuck@2 second"], "no time has passed");
-    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+    assert_eq!((house.nodes.lost(DeadLetterReason::Aborted), house.nodes.all_lost()), (1, 1));
 }
 
 #[test]
@@ -311,7 +315,7 @@ fn timeout_in_a_drain_names_the_handler_that_holds_it_up() {
     let asked = mate.ask_within(Duration::from_secs(2), Say::Echo);
     let why = house.nodes.wait_for(asked).expect_err("the shard waits for the handlers");
     let text = why.to_string();
-    let AskError::Timeout { kept: Kept::Moving, handler: Some(handler), .. } = why else {
+    let AskError::Timeout { kept: TimeoutReason::Moving, handler: Some(handler), .. } = why else {
         panic!("{text}");
     };
     assert_eq!(handler.entity.as_str(), "stuck", "{text}");
@@ -328,13 +332,13 @@ fn handler_that_gets_slow_in_a_drain_is_dropped_then() {
     house.moves(1);
     house.pass(3);
     assert_eq!(
-        (house.nodes.home(ShardId::new(0)), house.nodes.lost(Lost::Aborted)),
+        (house.nodes.home(ShardId::new(0)), house.nodes.lost(DeadLetterReason::Aborted)),
         (Some(node(1)), 0)
     );
     assert!(house.nodes.nodes[0].region.entities() > 0, "it may still end");
     house.pass(3);
     assert_eq!(house.nodes.nodes[0].region.entities(), 0, "well before `handoff-timeout`");
-    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (1, 1));
+    assert_eq!((house.nodes.lost(DeadLetterReason::Aborted), house.nodes.all_lost()), (1, 1));
 }
 
 #[test]
@@ -347,28 +351,28 @@ fn slow_handlers_that_remain_are_dropped_together() {
     house.tell(0, "young", Say::Wait("never".to_owned()));
     house.nodes.settle();
     house.moves(1);
-    assert_eq!(house.nodes.lost(Lost::Aborted), 0, "one of them is not slow");
+    assert_eq!(house.nodes.lost(DeadLetterReason::Aborted), 0, "one of them is not slow");
     house.pass(6);
-    assert_eq!((house.nodes.lost(Lost::Aborted), house.nodes.all_lost()), (4, 4));
+    assert_eq!((house.nodes.lost(DeadLetterReason::Aborted), house.nodes.all_lost()), (4, 4));
     assert_eq!(house.nodes.nodes[0].region.entities(), 0);
 }
 
 #[test]
 fn panic_in_factory_during_a_drain_loses_only_its_message() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.tell(0, "a", Say::WaitAndAsk("unborn".to_owned()));
     house.nodes.settle();
     house.moves(1);
     house.door.open();
     house.nodes.settle();
     assert_eq!(house.log(), ["a@1 asked None", "a@1 last"]);
-    assert_eq!((house.nodes.lost(Lost::EntityFailed), house.nodes.all_lost()), (1, 1));
+    assert_eq!((house.nodes.lost(DeadLetterReason::EntityFailed), house.nodes.all_lost()), (1, 1));
     assert_eq!(house.nodes.nodes[0].region.entities(), 0, "the shard has left");
 }
 
 #[test]
 fn a_lapsed_lease_pauses_handlers_and_begins_nothing() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.tell(0, "a", Say::Wait("first".to_owned()));
     house.nodes.settle();
     house.nodes.nodes[0].world.leased.store(false, Ordering::SeqCst);
@@ -389,7 +393,7 @@ fn a_lapsed_lease_pauses_handlers_and_begins_nothing() {
 
 #[test]
 fn known_failure_07_removed_node_stops_and_counts_its_messages() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.tell(0, "a", Say::Wait("first".to_owned()));
     house.nodes.settle();
     house.tell(0, "a", Say::Word("second".to_owned()));
@@ -398,8 +402,8 @@ fn known_failure_07_removed_node_stops_and_counts_its_messages() {
     house.door.open();
     house.nodes.settle();
     assert_eq!(house.log(), [""; 0]);
-    assert_eq!(house.nodes.lost(Lost::NodeStopped), 2);
-    assert_eq!(house.nodes.lost(Lost::HandlerStopped), 1, "its handler had begun");
+    assert_eq!(house.nodes.lost(DeadLetterReason::NodeStopped), 2);
+    assert_eq!(house.nodes.lost(DeadLetterReason::HandlerStopped), 1, "its handler had begun");
     assert_eq!(house.nodes.executor.tasks(), 0);
     house.tell(1, "a", Say::Word("again".to_owned()));
     house.nodes.settle();
@@ -410,7 +414,7 @@ fn known_failure_07_removed_node_stops_and_counts_its_messages() {
 
 #[test]
 fn known_failure_01_and_04_messages_for_stopping_shard_survive() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.door.open();
     let mut expected = Vec::new();
     for (number, to) in [1, 0, 1, 0].into_iter().enumerate() {
@@ -429,7 +433,7 @@ fn known_failure_01_and_04_messages_for_stopping_shard_survive() {
 
 #[test]
 fn known_failure_05_each_live_entity_gets_its_stop_message() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.nodes.host(0, 1);
     assert_eq!(house.log(), [""; 0], "a shard without entities leaves at once");
     for id in ["a", "b", "c"] {
@@ -446,7 +450,7 @@ fn known_failure_05_each_live_entity_gets_its_stop_message() {
 
 #[test]
 fn known_failure_43_messages_of_a_passivating_entity_move() {
-    let mut house = House::new(Canary::none());
+    let mut house = House::new(ShardingFaultInjection::none());
     house.tell(0, "a", Say::WaitAndPassivate);
     house.nodes.settle();
     house.tell(0, "a", Say::Word("second".to_owned()));

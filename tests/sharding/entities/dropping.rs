@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::ids::{EntityId, ShardId};
-use ostraca::sharding::passivation::settings::Passivation;
+use ostraca::sharding::passivation::settings::PassivationConfig;
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
@@ -115,8 +115,9 @@ fn panic_in_drop_delays_neither_shard_nor_successor() {
 
 #[test]
 fn message_during_a_drop_starts_no_instance_before_its_end() {
-    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
-    let settings = Sharding { passivation: idle, ..Sharding::default() };
+    let idle =
+        PassivationConfig { idle_timeout: Duration::from_secs(60), ..PassivationConfig::default() };
+    let settings = ShardingConfig { passivation: idle, ..ShardingConfig::default() };
     let plan = Plan { settings, ..Plan::default() };
     let watch = Arc::new(Watch::default());
     let mut nodes = heavy(&plan, &watch);

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use ostraca::sharding::burst::Burst;
+use ostraca::sharding::activation::Activation;
 use ostraca_ddata::clock::Instant;
 
 /// The executor and clock that all nodes of a test share.
@@ -63,7 +63,7 @@ impl Executor {
 
     /// Runs an activation as a worker of the library does: its first poll has a waker that does
     /// nothing, and a second poll follows without a wake-up.
-    pub(crate) fn run(&self, burst: Burst) {
+    pub(crate) fn run(&self, burst: Activation) {
         if let Some(id) = self.take(Box::pin(async move { burst.begin(|| None).await })) {
             self.unpolled.lock().expect("nobody panicked").insert(id);
         }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context as TaskContext, Wake, Waker};
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::entity_ref::{AskError, TellError};
 use ostraca::sharding::ids::{EntityId, ShardId};
@@ -63,7 +63,7 @@ fn nodes(supervision: Supervision) -> (Nodes<Fragile>, Arc<AtomicUsize>) {
 
 /// Two nodes whose mailboxes hold `mailbox_size` messages.
 fn narrow(mailbox_size: usize) -> Nodes<Fragile> {
-    let settings = Sharding { mailbox_size, ..Plan::default().settings };
+    let settings = ShardingConfig { mailbox_size, ..Plan::default().settings };
     let plan = Plan { settings, ..Plan::default() };
     let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
     nodes.host(0, 0);
@@ -89,7 +89,7 @@ fn panicked_entity_restarts_after_a_pause_with_its_mailbox() {
     assert_eq!(made.load(Ordering::SeqCst), 1);
     nodes.advance(Duration::from_millis(1));
     assert_eq!(count(&mut nodes, 1).unwrap(), 2, "a new instance, with the waiting messages");
-    assert_eq!((made.load(Ordering::SeqCst), nodes.lost(Lost::EntityFailed)), (2, 1));
+    assert_eq!((made.load(Ordering::SeqCst), nodes.lost(DeadLetterReason::EntityFailed)), (2, 1));
 }
 
 #[test]
@@ -114,7 +114,10 @@ fn an_ask_that_makes_its_entity_panic_fails_at_once_and_says_so() {
         let start = nodes.executor.now();
         let asked = nodes.wait_for(async move { fragile.ask(Blow::HardAsked).await });
         let why = asked.unwrap_err();
-        assert!(matches!(why, AskError::Refused { why: Lost::EntityFailed, .. }), "{why}");
+        assert!(
+            matches!(why, AskError::Refused { why: DeadLetterReason::EntityFailed, .. }),
+            "{why}"
+        );
         let text = why.to_string();
         for part in [format!("journal/f{from}").as_str(), "Blow", "0ns", "failed while"] {
             assert!(text.contains(part), "{text}");
@@ -164,9 +167,9 @@ fn full_mailbox_refuses_local_tells_and_remote_asks() {
     let asked = there.ask(Blow::Count);
     there.tell(Blow::Soft).unwrap();
     nodes.settle();
-    assert_eq!(nodes.lost(Lost::MailboxFull), 2, "the tell and the ask are counted");
+    assert_eq!(nodes.lost(DeadLetterReason::MailboxFull), 2, "the tell and the ask are counted");
     let asked = nodes.wait_for(asked);
-    assert!(matches!(asked, Err(AskError::Refused { why: Lost::MailboxFull, .. })));
+    assert!(matches!(asked, Err(AskError::Refused { why: DeadLetterReason::MailboxFull, .. })));
     drop(forever);
 }
 
@@ -202,7 +205,7 @@ fn malformed_frames_are_refused_and_bad_bodies_counted() {
         }
     }
     nodes.settle();
-    assert_eq!(nodes.lost(Lost::Undecodable), 1);
+    assert_eq!(nodes.lost(DeadLetterReason::Undecodable), 1);
     assert_eq!(count(&mut nodes, 1).unwrap(), 1);
 }
 
@@ -287,7 +290,9 @@ fn start_waits_for_the_factory_and_moves_with_the_shard() {
 
 #[test]
 fn asker_of_an_aborted_handler_learns_the_reason() {
-    for (crashes, expected) in [(false, Lost::Aborted), (true, Lost::HandlerStopped)] {
+    for (crashes, expected) in
+        [(false, DeadLetterReason::Aborted), (true, DeadLetterReason::HandlerStopped)]
+    {
         let (mut nodes, _) = nodes(Supervision::Restart);
         let asked = nodes.nodes[0].region.entity("f").ask(Blow::Sleep);
         nodes.settle();
@@ -333,7 +338,7 @@ fn fail_to_start(mut nodes: Nodes<Fragile>) {
 #[test]
 fn pause_before_a_restart_doubles_up_to_its_maximum() {
     let millis = Duration::from_millis;
-    let settings = Sharding {
+    let settings = ShardingConfig {
         restart_backoff_min: millis(200),
         restart_backoff_max: millis(300),
         ..Plan::default().settings
@@ -365,7 +370,8 @@ fn pause_before_a_restart_doubles_up_to_its_maximum() {
 
 #[test]
 fn ask_without_a_time_of_its_own_has_the_configured_one() {
-    let settings = Sharding { ask_timeout: Duration::from_millis(300), ..Plan::default().settings };
+    let settings =
+        ShardingConfig { ask_timeout: Duration::from_millis(300), ..Plan::default().settings };
     let plan = Plan { settings, ..Plan::default() };
     let mut nodes = Nodes::new(&plan, |_, _| |_: &EntityId| Fragile::default());
     nodes.host(0, 0);

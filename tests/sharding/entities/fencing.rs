@@ -9,7 +9,7 @@ use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::fencing::FencingToken;
 use ostraca::sharding::ids::{EntityId, ShardId};
-use ostraca_ddata::sim::{Seed, Stream, seeds};
+use ostraca_ddata::sim::{RandomStream, Seed, seeds};
 use serde::{Deserialize, Serialize};
 
 use super::nodes::{Nodes, Plan, Step};
@@ -120,7 +120,8 @@ fn next_home_waits_for_the_cluster_generation_of_the_old_home() {
 
 /// A random schedule of moves, forced configurations that spread, and at most one crash.
 fn run(seed: Seed) -> Outside {
-    let (mut it, mut chance) = (Outside::new(NODES, 2), Stream::split(seed.value, "tokens", 0));
+    let (mut it, mut chance) =
+        (Outside::new(NODES, 2), RandomStream::split(seed.value, "tokens", 0));
     for _ in 0..600 {
         let (steps, at) = (it.nodes.possible(), chance.index(NODES));
         match chance.below(14) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::join;
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::AskError;
 use ostraca::sharding::ids::{EntityId, ShardId};
@@ -85,7 +85,7 @@ impl Entity for Clerk {
         Some(Task::Last)
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         self.note("hands over");
         None
     }
@@ -182,7 +182,7 @@ fn long_lapse_drops_instances_and_keeps_waiting_messages() {
     let dropped = ["busy dropped", "idle dropped", "paused dropped"];
     assert_eq!(office.taken(), dropped, "without stop messages and exported states");
     let why = office.nodes.wait_for(asked).expect_err("the handler was dropped");
-    assert!(matches!(why, AskError::Refused { why: Lost::NotLeased, .. }), "{why}");
+    assert!(matches!(why, AskError::Refused { why: DeadLetterReason::NotLeased, .. }), "{why}");
     assert_eq!(office.nodes.nodes[0].region.entities(), 3, "entities with waiting messages");
     office.door.open();
     office.lease(true);
@@ -190,7 +190,7 @@ fn long_lapse_drops_instances_and_keeps_waiting_messages() {
     for (id, count) in [("idle", 0), ("busy", 1), ("paused", 1), ("new", 1)] {
         assert_eq!(office.count(id), count, "{id}");
     }
-    assert_eq!((office.nodes.lost(Lost::NotLeased), office.nodes.all_lost()), (1, 1));
+    assert_eq!((office.nodes.lost(DeadLetterReason::NotLeased), office.nodes.all_lost()), (1, 1));
     office.nodes.advance(Duration::from_secs(20));
     office.nodes.settle();
     assert_eq!(

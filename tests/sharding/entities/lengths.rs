@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::{AskError, TellError};
 use ostraca::sharding::ids::{EntityId, ShardId};
@@ -78,10 +78,13 @@ fn message_too_long_for_the_lane_is_counted_and_skipped() {
     store.tell(Load::Put("x".repeat(2_000))).unwrap();
     store.tell(Load::Put("x".repeat(20))).unwrap();
     nodes.settle();
-    assert_eq!((count(&mut nodes), nodes.lost(Lost::TooLong)), (1, 1));
+    assert_eq!((count(&mut nodes), nodes.lost(DeadLetterReason::TooLong)), (1, 1));
     let long = async move { store.ask(|reply| Load::PutAsked("x".repeat(2_000), reply)).await };
     let asked = nodes.wait_for(long);
-    assert!(matches!(asked, Err(AskError::Refused { why: Lost::TooLong, .. })), "{asked:?}");
+    assert!(
+        matches!(asked, Err(AskError::Refused { why: DeadLetterReason::TooLong, .. })),
+        "{asked:?}"
+    );
 }
 
 #[test]
@@ -90,7 +93,10 @@ fn an_answer_that_is_too_long_is_refused_at_once() {
     let store = nodes.nodes[1].region.entity("s");
     let long = async move { store.ask(|reply| Load::Get(MESSAGE_BYTES_MAX, reply)).await };
     let asked = nodes.wait_for(long);
-    assert!(matches!(asked, Err(AskError::Refused { why: Lost::AnswerTooLong, .. })), "{asked:?}");
+    assert!(
+        matches!(asked, Err(AskError::Refused { why: DeadLetterReason::AnswerTooLong, .. })),
+        "{asked:?}"
+    );
 }
 
 type Asked = Arc<Mutex<Option<Result<u64, AskError>>>>;
@@ -122,11 +128,12 @@ fn bounces_beyond_the_lane_limit_are_counted_and_asks_fail() {
     store.tell(Load::Put("y".repeat(2_000))).unwrap();
     let asked = ask(&mut nodes, |reply| Load::PutAsked("z".repeat(2_000), reply));
     (0..3).for_each(|_| nodes.step(Step::Lane, 1)); // bounces stay on the lane back
-    assert_eq!(nodes.lost(Lost::LaneFull), 2);
+    assert_eq!(nodes.lost(DeadLetterReason::LaneFull), 2);
     nodes.settle();
     assert_eq!((count(&mut nodes), nodes.all_lost()), (1, 2));
     let asked = asked.lock().expect("nobody panicked").take();
-    let is_told = matches!(asked, Some(Err(AskError::Refused { why: Lost::LaneFull, .. })));
+    let is_told =
+        matches!(asked, Some(Err(AskError::Refused { why: DeadLetterReason::LaneFull, .. })));
     assert!(is_told, "{asked:?}");
 }
 
@@ -137,6 +144,6 @@ fn an_answer_to_a_member_without_a_lane_is_counted() {
     let asked = ask(&mut nodes, Load::Count);
     nodes.lanes.lock().expect("nobody panicked").out.insert(node(1)); // no lane yet
     nodes.settle();
-    assert_eq!((nodes.lost(Lost::AnswerLost), nodes.all_lost()), (1, 1));
+    assert_eq!((nodes.lost(DeadLetterReason::AnswerLost), nodes.all_lost()), (1, 1));
     assert!(asked.lock().expect("nobody panicked").is_none(), "the caller waits for its timeout");
 }

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::Entity;
-use ostraca::sharding::gate::Limits;
+use ostraca::sharding::gate::BufferLimits;
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::region::RegionOutput;
 use ostraca::sharding::wire::ToRegion;
@@ -41,10 +41,10 @@ struct House {
 
 impl House {
     /// Three nodes; `moved` limits the exempt messages of each sender.
-    fn new(moved: Limits) -> Self {
+    fn new(moved: BufferLimits) -> Self {
         let log = Log::default();
         let plan = Plan::default();
-        let settings = Sharding { held_size: 1, ..plan.settings.clone() };
+        let settings = ShardingConfig { held_size: 1, ..plan.settings.clone() };
         let plan = Plan { nodes: 3, shards: 2, settings, ..plan };
         let of = Arc::clone(&log);
         let nodes = Nodes::new(&plan, |_, _| {
@@ -56,7 +56,7 @@ impl House {
     }
 
     fn roomy() -> Self {
-        Self::new(Limits { messages: 100, bytes: 1 << 20 })
+        Self::new(BufferLimits { messages: 100, bytes: 1 << 20 })
     }
 
     /// Tells `note` from a node to an entity of the shard.
@@ -95,19 +95,21 @@ impl House {
 /// (docs/protocol/message-order.md#moved-messages-are-exempt).
 #[test]
 fn exempt_held_messages_are_bounded_per_sender() {
-    let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
+    let mut house = House::new(BufferLimits { messages: 2, bytes: 1 << 20 });
     for shard in [SHARD, OTHER] {
         house.nodes.decide(shard, Some(0));
         (1..=3).for_each(|note| house.tell(1, shard, 10 * shard.get() + note));
     }
     house.nodes.announce(1);
     house.deliver(); // the home of both shards does not know of them yet
-    let (held, lost) = (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::HeldFull));
+    let (held, lost) =
+        (house.nodes.nodes[0].region.held(), house.nodes.lost(DeadLetterReason::HeldFull));
     assert_eq!((held, lost), (3, 3), "two exempt messages and one within the common limit");
     (4..=6).for_each(|note| house.tell(2, SHARD, note));
     house.nodes.announce(2);
     house.deliver();
-    let (held, lost) = (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::HeldFull));
+    let (held, lost) =
+        (house.nodes.nodes[0].region.held(), house.nodes.lost(DeadLetterReason::HeldFull));
     assert_eq!((held, lost), (6, 3), "another sender is not affected");
     house.nodes.settle();
     assert_eq!((house.sorted(), house.nodes.all_lost()), (vec![1, 2, 3, 4, 5, 6], 3));
@@ -125,7 +127,7 @@ fn exempt_held_messages_are_bounded_per_sender() {
 
 #[test]
 fn exempt_messages_of_an_entity_are_bounded_per_sender() {
-    let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
+    let mut house = House::new(BufferLimits { messages: 2, bytes: 1 << 20 });
     house.nodes.decide(SHARD, Some(0));
     house.nodes.deliver_control(0, |_| true);
     for from in [1, 2] {
@@ -133,10 +135,10 @@ fn exempt_messages_of_an_entity_are_bounded_per_sender() {
     }
     house.nodes.announce(1);
     house.deliver(); // no message is handled yet
-    assert_eq!(house.nodes.lost(Lost::MailboxFull), 1);
+    assert_eq!(house.nodes.lost(DeadLetterReason::MailboxFull), 1);
     house.nodes.announce(2);
     house.deliver();
-    assert_eq!(house.nodes.lost(Lost::MailboxFull), 2, "each sender has its own share");
+    assert_eq!(house.nodes.lost(DeadLetterReason::MailboxFull), 2, "each sender has its own share");
     house.nodes.settle();
     assert_eq!((house.log(), house.nodes.all_lost()), (vec![11, 21, 12, 22], 2));
 }
@@ -144,7 +146,7 @@ fn exempt_messages_of_an_entity_are_bounded_per_sender() {
 /// Held messages of several senders may exceed the mailbox limit; all are delivered at the start.
 #[test]
 fn held_messages_are_all_delivered_at_the_start() {
-    let mut house = House::new(Limits { messages: 2, bytes: 1 << 20 });
+    let mut house = House::new(BufferLimits { messages: 2, bytes: 1 << 20 });
     house.nodes.decide(SHARD, Some(0));
     for from in [1, 2] {
         (1..=3).for_each(|n| house.tell(from, SHARD, 10 * n + from as u32));
@@ -182,7 +184,10 @@ fn bounces_to_a_removed_node_are_counted() {
         orphaned(&mut house);
         house.nodes.decide(SHARD, Some(2));
         house.nodes.deliver_control(0, House::is_release);
-        assert_eq!((house.nodes.lost(Lost::NodeGone), house.nodes.nodes[0].region.held()), (2, 0));
+        assert_eq!(
+            (house.nodes.lost(DeadLetterReason::NodeGone), house.nodes.nodes[0].region.held()),
+            (2, 0)
+        );
         house.nodes.settle();
         assert_eq!((house.log(), house.nodes.all_lost()), (vec![], 2));
     }
@@ -195,7 +200,7 @@ fn orphaned_held_messages_expire_without_a_decision() {
     let pass = |house: &mut House, secs| {
         house.nodes.advance(Duration::from_secs(secs));
         house.nodes.nodes[0].hosting.remind();
-        (house.nodes.nodes[0].region.held(), house.nodes.lost(Lost::NodeGone))
+        (house.nodes.nodes[0].region.held(), house.nodes.lost(DeadLetterReason::NodeGone))
     };
     assert_eq!(pass(&mut house, 100), (2, 0), "the time begins with the first check");
     assert_eq!(pass(&mut house, 29), (2, 0));

@@ -1,16 +1,16 @@
-//! Entity state in a planned move: `hand_over` exports it at the old home, `take_over` imports it
+//! Entity state in a planned move: `export_state` exports it at the old home, `import_state` imports it
 //! at the next one; which ends of an instance export nothing, and which failures lose a state
 //! (docs/protocol/sharding.md#entity-state-travels-in-the-payload).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::{BoxError, Entity, Supervision};
 use ostraca::sharding::ids::{EntityId, ShardId};
-use ostraca::sharding::passivation::settings::{Passivation, Strategy};
+use ostraca::sharding::passivation::settings::{PassivationConfig, PassivationStrategy};
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
@@ -99,7 +99,7 @@ impl<const LAST: bool> Entity for Purse<LAST> {
         LAST.then_some(Deal::Last)
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         match self.town.manner() {
             Manner::HandOverPanics if self.coins == 13 => panic!("planned by the test"),
             Manner::HandOverTooMuch if self.coins == 13 => Some(vec![0; MESSAGE_BYTES_MAX]),
@@ -107,7 +107,7 @@ impl<const LAST: bool> Entity for Purse<LAST> {
         }
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.coins = u64::from_le_bytes(state.try_into()?);
         assert!(self.town.manner() != Manner::TakeOverPanics, "planned by the test");
         if self.town.manner() == Manner::TakeOverFails {
@@ -213,7 +213,7 @@ fn passivated_restarted_and_aborted_entities_export_no_state() {
     purses.nodes.settle();
     purses.nodes.advance(Duration::from_secs(16));
     purses.nodes.settle();
-    assert_eq!(purses.nodes.lost(Lost::Aborted), 1);
+    assert_eq!(purses.nodes.lost(DeadLetterReason::Aborted), 1);
     let counts = ["a", "b", "c", "d"].map(|id| purses.count(id));
     assert_eq!((counts, purses.lost_states()), ([0, 0, 0, 5], 0));
     purses.tell("d", Deal::Panic);
@@ -315,15 +315,16 @@ fn entity_asked_during_its_export_starts_again_with_its_state() {
 
 #[test]
 fn moved_state_without_messages_is_passivated() {
-    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
-    let limit = Passivation {
-        strategy: Strategy::LeastRecentlyUsed,
+    let idle =
+        PassivationConfig { idle_timeout: Duration::from_secs(60), ..PassivationConfig::default() };
+    let limit = PassivationConfig {
+        strategy: PassivationStrategy::LeastRecentlyUsed,
         active_entity_limit: 2,
         idle_timeout: Duration::ZERO,
-        ..Passivation::default()
+        ..PassivationConfig::default()
     };
     for (passivation, left) in [(idle, 0), (limit, 2)] {
-        let settings = Sharding { passivation, ..Sharding::default() };
+        let settings = ShardingConfig { passivation, ..ShardingConfig::default() };
         let mut purses = Purses::<false>::new(&Plan { settings, ..Plan::default() });
         purses.nodes.nodes[0].region.set_active_entity_limit(10);
         for to in ["a", "b", "c"] {
@@ -377,7 +378,7 @@ fn states_lost_with_a_node_are_counted_apart_from_messages() {
     );
 }
 
-/// An entity that exports a state but has no `take_over`.
+/// An entity that exports a state but has no `import_state`.
 struct Mute;
 
 impl Entity for Mute {
@@ -389,7 +390,7 @@ impl Entity for Mute {
         }
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         Some(vec![1])
     }
 }

@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use ostraca::sharding::asks::Asks;
-use ostraca::sharding::bug::Canary;
-use ostraca::sharding::burst::Burst;
-use ostraca::sharding::config::Sharding;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::activation::Activation;
+use ostraca::sharding::config::ShardingConfig;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
-use ostraca::sharding::hosting::{Hosting, NoRoom, World};
+use ostraca::sharding::fault_injection::ShardingFaultInjection;
 use ostraca::sharding::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
-use ostraca::sharding::passivation::settings::{Passivation, Strategy};
+use ostraca::sharding::passivation::settings::{PassivationConfig, PassivationStrategy};
+use ostraca::sharding::pending_asks::PendingAsks;
 use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput};
-use ostraca::sharding::shard_region::{Setup, ShardRegion};
+use ostraca::sharding::region_handle::{NoRoom, RegionEnvironment, RegionHandle};
+use ostraca::sharding::shard_region::{RegionSetup, ShardRegion};
 use ostraca::sharding::wire::{
     HostShard, ReleaseShard, RouteTable, ShardRoute, ShardingMessage, ToCoordinator, ToRegion,
 };
@@ -63,7 +63,7 @@ pub(crate) struct NodeWorld {
     pub(crate) leased: AtomicBool,
 }
 
-impl World for NodeWorld {
+impl RegionEnvironment for NodeWorld {
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         let mut lanes = self.lanes.lock().expect("nobody panicked");
         if lanes.out.contains(&to) {
@@ -115,7 +115,7 @@ impl World for NodeWorld {
         self.executor.spawn(task);
     }
 
-    fn run(&self, burst: Burst) {
+    fn run(&self, burst: Activation) {
         self.executor.run(burst);
     }
 
@@ -128,8 +128,8 @@ impl World for NodeWorld {
 pub(crate) struct Node<E: Entity> {
     pub(crate) region: ShardRegion<E>,
     pub(crate) world: Arc<NodeWorld>,
-    pub(crate) asks: Arc<Asks>,
-    pub(crate) hosting: Arc<dyn Hosting>,
+    pub(crate) asks: Arc<PendingAsks>,
+    pub(crate) hosting: Arc<dyn RegionHandle>,
     machine: Region,
     pub(crate) up: bool,
 }
@@ -172,19 +172,24 @@ pub(crate) struct Plan {
     pub(crate) nodes: usize,
     pub(crate) shards: u32,
     pub(crate) supervision: Supervision,
-    pub(crate) settings: Sharding,
-    pub(crate) canary: Canary,
+    pub(crate) settings: ShardingConfig,
+    pub(crate) fault_injection: ShardingFaultInjection,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         // No task that sweeps for idle entities.
-        let passivation = Passivation { strategy: Strategy::None, ..Passivation::default() };
+        let passivation = PassivationConfig {
+            strategy: PassivationStrategy::None,
+            ..PassivationConfig::default()
+        };
         // No task that watches for slow handlers.
         let slow_handler_after = Duration::ZERO;
-        let settings = Sharding { passivation, slow_handler_after, ..Sharding::default() };
-        let (supervision, canary) = (Supervision::default(), Canary::none());
-        Self { nodes: 2, shards: 1, supervision, settings, canary }
+        let settings =
+            ShardingConfig { passivation, slow_handler_after, ..ShardingConfig::default() };
+        let (supervision, fault_injection) =
+            (Supervision::default(), ShardingFaultInjection::none());
+        Self { nodes: 2, shards: 1, supervision, settings, fault_injection }
     }
 }
 
@@ -203,7 +208,7 @@ impl<E: Entity> Nodes<E> {
         let members: BTreeSet<RegionId> = (0..plan.nodes).map(node).collect();
         let mut nodes = Vec::new();
         for index in 0..plan.nodes {
-            let (me, asks) = (node(index), Asks::new());
+            let (me, asks) = (node(index), PendingAsks::new());
             let world = Arc::new(NodeWorld {
                 me,
                 executor: Arc::clone(&executor),
@@ -213,7 +218,7 @@ impl<E: Entity> Nodes<E> {
             });
             let hash =
                 HashExtractor::new(ShardHash::Xxh3, plan.shards).expect("a valid number of shards");
-            let setup = Setup {
+            let setup = RegionSetup {
                 entity_type: EntityType::new("journal").expect("a name"),
                 me,
                 settings: plan.settings.clone(),
@@ -222,12 +227,12 @@ impl<E: Entity> Nodes<E> {
                 extractor: Arc::new(ByMessage::new(hash, |_: &E::Message| None)),
                 factory: Box::new(factory(me, Arc::clone(&world))),
                 asks: Arc::clone(&asks),
-                canary: plan.canary,
+                fault_injection: plan.fault_injection,
             };
             let region = ShardRegion::new(setup, Arc::<NodeWorld>::clone(&world));
             region.publish();
             let config = RegionConfig { shards: plan.shards, ..RegionConfig::default() };
-            let machine = Region::new(me, config, Canary::none());
+            let machine = Region::new(me, config, ShardingFaultInjection::none());
             let hosting = region.hosting();
             nodes.push(Node { region, world, asks, hosting, machine, up: true });
         }
@@ -487,7 +492,7 @@ impl<E: Entity> Nodes<E> {
         self.settle();
     }
 
-    pub(crate) fn lost(&self, why: Lost) -> u64 {
+    pub(crate) fn lost(&self, why: DeadLetterReason) -> u64 {
         let all = self.nodes.iter().flat_map(|node| node.region.dead_letters());
         all.filter(|(of, _)| *of == why).map(|(_, count)| count).sum()
     }

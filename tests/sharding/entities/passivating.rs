@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::ids::EntityId;
-use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
+use ostraca::sharding::passivation::settings::{
+    LimitScope, PassivationConfig, PassivationStrategy,
+};
 use serde::{Deserialize, Serialize};
 
 use super::door::Door;
@@ -57,8 +59,8 @@ impl Entity for Sleeper {
     }
 }
 
-fn sleepers(passivation: Passivation, shards: u32) -> (Nodes<Sleeper>, Log) {
-    let settings = Sharding { passivation, ..Sharding::default() };
+fn sleepers(passivation: PassivationConfig, shards: u32) -> (Nodes<Sleeper>, Log) {
+    let settings = ShardingConfig { passivation, ..ShardingConfig::default() };
     let plan = Plan { settings, shards, ..Plan::default() };
     let log = Log::default();
     let mut nodes = Nodes::new(&plan, |_, _| {
@@ -82,7 +84,8 @@ fn taken(log: &Log) -> Vec<String> {
 
 #[test]
 fn an_entity_that_passivates_itself_loses_no_message() {
-    let off = Passivation { strategy: Strategy::None, ..Passivation::default() };
+    let off =
+        PassivationConfig { strategy: PassivationStrategy::None, ..PassivationConfig::default() };
     let (mut nodes, log) = sleepers(off, 1);
     for from in [0, 1] {
         let entity = nodes.nodes[from].region.entity("a");
@@ -98,7 +101,8 @@ fn an_entity_that_passivates_itself_loses_no_message() {
 
 #[test]
 fn idle_entity_stops_after_its_timeout_and_busy_one_stays() {
-    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
+    let idle =
+        PassivationConfig { idle_timeout: Duration::from_secs(60), ..PassivationConfig::default() };
     let (mut nodes, log) = sleepers(idle, 2);
     poke(&mut nodes, &["a", "b"]);
     assert_eq!(taken(&log), ["a once 1", "b once 1"]);
@@ -117,7 +121,8 @@ fn idle_entity_stops_after_its_timeout_and_busy_one_stays() {
 /// When the sweep finds the idle entity, a message waits for it and its task has not begun.
 #[test]
 fn message_at_the_end_of_idle_timeout_keeps_the_entity() {
-    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
+    let idle =
+        PassivationConfig { idle_timeout: Duration::from_secs(60), ..PassivationConfig::default() };
     let (mut nodes, log) = sleepers(idle, 1);
     poke(&mut nodes, &["a"]);
     for nth in 2..5 {
@@ -131,7 +136,8 @@ fn message_at_the_end_of_idle_timeout_keeps_the_entity() {
 /// More entities than one sweep visits at a time.
 #[test]
 fn thousands_of_idle_entities_stop_and_free_their_entries() {
-    let idle = Passivation { idle_timeout: Duration::from_secs(60), ..Passivation::default() };
+    let idle =
+        PassivationConfig { idle_timeout: Duration::from_secs(60), ..PassivationConfig::default() };
     let (mut nodes, log) = sleepers(idle, 1);
     let ids: Vec<_> = (0..2_500).map(|number| number.to_string()).collect();
     for _ in 0..2 {
@@ -155,12 +161,12 @@ fn thousands_of_idle_entities_stop_and_free_their_entries() {
 
 #[test]
 fn least_recently_used_entity_stops_above_the_limit() {
-    for (scope, shards, left) in [(Scope::Region, 5, 3), (Scope::Shard, 1, 3)] {
-        let limit = Passivation {
-            strategy: Strategy::LeastRecentlyUsed,
+    for (scope, shards, left) in [(LimitScope::Region, 5, 3), (LimitScope::Shard, 1, 3)] {
+        let limit = PassivationConfig {
+            strategy: PassivationStrategy::LeastRecentlyUsed,
             active_entity_limit: 3,
             scope,
-            ..Passivation::default()
+            ..PassivationConfig::default()
         };
         let (mut nodes, log) = sleepers(limit, shards);
         poke(&mut nodes, &["a", "b", "c", "a", "d"]);
@@ -177,10 +183,10 @@ fn least_recently_used_entity_stops_above_the_limit() {
 
 #[test]
 fn message_to_a_stopping_entity_keeps_it_under_the_limit() {
-    let limit = Passivation {
-        strategy: Strategy::LeastRecentlyUsed,
+    let limit = PassivationConfig {
+        strategy: PassivationStrategy::LeastRecentlyUsed,
         active_entity_limit: 1,
-        ..Passivation::default()
+        ..PassivationConfig::default()
     };
     let (mut nodes, log) = sleepers(limit, 1);
     poke(&mut nodes, &["a"]);
@@ -195,7 +201,8 @@ fn message_to_a_stopping_entity_keeps_it_under_the_limit() {
 
 #[test]
 fn start_of_a_passivating_entity_waits_for_next_instance() {
-    let off = Passivation { strategy: Strategy::None, ..Passivation::default() };
+    let off =
+        PassivationConfig { strategy: PassivationStrategy::None, ..PassivationConfig::default() };
     let (mut nodes, log) = sleepers(off, 1);
     let entity = nodes.nodes[1].region.entity("a");
     for poke in [Poke::Once, Poke::Passivate] {
@@ -213,7 +220,8 @@ fn start_of_a_passivating_entity_waits_for_next_instance() {
 
 #[test]
 fn panic_and_passivation_lose_no_later_message() {
-    let off = Passivation { strategy: Strategy::None, ..Passivation::default() };
+    let off =
+        PassivationConfig { strategy: PassivationStrategy::None, ..PassivationConfig::default() };
     let (mut nodes, log) = sleepers(off, 1);
     let entity = nodes.nodes[1].region.entity("a");
     for poke in [Poke::Panic, Poke::Once, Poke::Passivate, Poke::Once] {
@@ -250,8 +258,8 @@ impl Entity for Blocked {
 
 /// Tells `ids` entities one message each. Returns the number of live instances at the peak, and
 /// after all handlers have ended without a further message.
-fn burst(passivation: Passivation, ids: usize) -> (usize, usize) {
-    let settings = Sharding { passivation, ..Sharding::default() };
+fn burst(passivation: PassivationConfig, ids: usize) -> (usize, usize) {
+    let settings = ShardingConfig { passivation, ..ShardingConfig::default() };
     let plan = Plan { settings, shards: 4, ..Plan::default() };
     let (alive, door) = (Arc::<AtomicUsize>::default(), Arc::<Door>::default());
     let mut nodes = Nodes::new(&plan, |_, _| {
@@ -275,21 +283,21 @@ fn burst(passivation: Passivation, ids: usize) -> (usize, usize) {
 
 #[test]
 fn limit_holds_after_burst_without_further_messages() {
-    for scope in [Scope::Region, Scope::Shard] {
+    for scope in [LimitScope::Region, LimitScope::Shard] {
         for strategy in [
-            Strategy::LeastRecentlyUsed,
-            Strategy::Segmented,
-            Strategy::MostRecentlyUsed,
-            Strategy::LeastFrequentlyUsed,
-            Strategy::Composite,
+            PassivationStrategy::LeastRecentlyUsed,
+            PassivationStrategy::Segmented,
+            PassivationStrategy::MostRecentlyUsed,
+            PassivationStrategy::LeastFrequentlyUsed,
+            PassivationStrategy::Composite,
         ] {
             let idle_timeout = Duration::ZERO; // only the limit stops entities
-            let limit = Passivation {
+            let limit = PassivationConfig {
                 strategy,
                 scope,
                 active_entity_limit: 100,
                 idle_timeout,
-                ..Passivation::default()
+                ..PassivationConfig::default()
             };
             let (peak, rest) = burst(limit, 5_000);
             assert_eq!((peak, rest), (5_000, 100), "{strategy:?}, {scope:?}");
@@ -299,10 +307,10 @@ fn limit_holds_after_burst_without_further_messages() {
 
 #[test]
 fn limit_of_1000_holds_after_burst_of_50000_ids() {
-    let limit = Passivation {
-        strategy: Strategy::LeastRecentlyUsed,
+    let limit = PassivationConfig {
+        strategy: PassivationStrategy::LeastRecentlyUsed,
         active_entity_limit: 1_000,
-        ..Passivation::default()
+        ..PassivationConfig::default()
     };
     assert_eq!(burst(limit, 50_000), (50_000, 1_000));
 }

@@ -5,16 +5,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use futures::FutureExt;
-use ostraca::sharding::bug::Canary;
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::entity_ref::{AskError, EntityRef, TellError};
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
+use ostraca::sharding::fault_injection::ShardingFaultInjection;
 use ostraca::sharding::ids::{EntityId, EntityType};
 use ostraca::sharding::reply::Reply;
-use ostraca::sharding::shard_region::{Setup, ShardRegion};
+use ostraca::sharding::shard_region::{RegionSetup, ShardRegion};
 use serde::{Deserialize, Serialize};
 
 use super::nodes::{NodeWorld, Nodes, Plan, node};
@@ -101,16 +101,16 @@ fn friends() -> Nodes<Friend> {
 fn strangers<E: Entity + Default>(nodes: &Nodes<Friend>, index: usize) -> ShardRegion<E> {
     let (world, asks) = (&nodes.nodes[index].world, &nodes.nodes[index].asks);
     let hash = HashExtractor::new(ShardHash::Xxh3, 1).expect("one shard");
-    let setup = Setup {
+    let setup = RegionSetup {
         entity_type: EntityType::new("strangers").expect("a name"),
         me: node(index),
-        settings: Sharding::default(),
+        settings: ShardingConfig::default(),
         message_bytes_max: 1_000,
         supervision: Supervision::default(),
         extractor: Arc::new(ByMessage::new(hash, |_: &E::Message| None)),
         factory: Box::new(|_: &EntityId| E::default()),
         asks: Arc::clone(asks),
-        canary: Canary::none(),
+        fault_injection: ShardingFaultInjection::none(),
     };
     let region = ShardRegion::new(setup, Arc::<NodeWorld>::clone(world));
     region.publish();
@@ -150,7 +150,7 @@ fn reference_resolves_after_its_type_is_started() {
     a.tell(Note::Visit(there.entity("s"))).unwrap();
     let asked = a.clone();
     let of = nodes.wait_for(async move { asked.ask(Note::Of).await }).expect("it answers");
-    assert_eq!((&*of, nodes.lost(Lost::Undecodable)), ("strangers/s", 0));
+    assert_eq!((&*of, nodes.lost(DeadLetterReason::Undecodable)), ("strangers/s", 0));
 
     let hail = async |a: EntityRef<Friend>| a.ask(Note::Hail).await.expect("it answers");
     let asked = a.clone();
@@ -172,7 +172,7 @@ fn reference_to_a_name_of_another_type_does_not_decode() {
     let _here = strangers::<Friend>(&nodes, 0);
     nodes.nodes[1].region.entity("a").tell(Note::Visit(there.entity("s"))).unwrap();
     nodes.settle();
-    assert_eq!(nodes.lost(Lost::Undecodable), 1);
+    assert_eq!(nodes.lost(DeadLetterReason::Undecodable), 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::{AskError, TellError};
 use ostraca::sharding::ids::EntityId;
@@ -53,11 +53,14 @@ fn messages_after_the_stop_are_refused_and_counted() {
         other.tell(Question::Nothing).unwrap();
     }
     nodes.settle();
-    assert_eq!(nodes.lost(Lost::NodeStopped), 10);
+    assert_eq!(nodes.lost(DeadLetterReason::NodeStopped), 10);
     assert_eq!(nodes.nodes[0].region.entities(), before, "no entry for refused messages");
     let asked = nodes.wait_for(async move { there.ask(Question::Now).await });
-    assert!(matches!(asked, Err(AskError::Refused { why: Lost::NodeStopped, .. })), "{asked:?}");
-    assert_eq!(nodes.lost(Lost::NodeStopped), 11);
+    assert!(
+        matches!(asked, Err(AskError::Refused { why: DeadLetterReason::NodeStopped, .. })),
+        "{asked:?}"
+    );
+    assert_eq!(nodes.lost(DeadLetterReason::NodeStopped), 11);
 }
 
 #[test]
@@ -69,9 +72,15 @@ fn messages_waiting_at_the_stop_are_refused() {
     assert_eq!(nodes.nodes[0].region.buffered(), 2);
     stop(&nodes, 0);
     stop(&nodes, 0);
-    assert_eq!((nodes.nodes[0].region.buffered(), nodes.lost(Lost::NodeStopped)), (0, 2));
+    assert_eq!(
+        (nodes.nodes[0].region.buffered(), nodes.lost(DeadLetterReason::NodeStopped)),
+        (0, 2)
+    );
     let asked = nodes.wait_for(asked);
-    assert!(matches!(asked, Err(AskError::Refused { why: Lost::NodeStopped, .. })), "{asked:?}");
-    assert_eq!(nodes.lost(Lost::NodeStopped), 2, "counted once");
+    assert!(
+        matches!(asked, Err(AskError::Refused { why: DeadLetterReason::NodeStopped, .. })),
+        "{asked:?}"
+    );
+    assert_eq!(nodes.lost(DeadLetterReason::NodeStopped), 2, "counted once");
     assert_eq!(here.tell(Question::Nothing), Err(TellError::Stopped));
 }

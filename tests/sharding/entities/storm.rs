@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ostraca::sharding::bug::{Bug, Canary};
 use ostraca::sharding::context::Context;
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::{BoxError, Entity};
 use ostraca::sharding::entity_ref::AskError;
+use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
 use ostraca::sharding::ids::{EntityId, ShardId};
-use ostraca::sharding::passivation::settings::Strategy;
+use ostraca::sharding::passivation::settings::PassivationStrategy;
 use ostraca::sharding::reply::Reply;
 use ostraca::sharding::shard_region::ShardRegion;
-use ostraca_ddata::sim::{Seed, Stream, seeds};
+use ostraca_ddata::sim::{RandomStream, Seed, seeds};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{Alive, Journal};
@@ -68,7 +68,7 @@ impl Entity for Player {
             Word::Note { sender, number } => note(sender, number),
             Word::Slow { sender, number, millis } => {
                 note(sender, number);
-                let world: &dyn ostraca::sharding::hosting::World = &*self.world;
+                let world: &dyn ostraca::sharding::region_handle::RegionEnvironment = &*self.world;
                 world.sleep(Duration::from_millis(millis)).await;
                 self.look(cx.id());
             }
@@ -81,7 +81,7 @@ impl Entity for Player {
                 note(sender, number);
                 let peer = cx.entity(&name(peer));
                 match peer.ask_within(Duration::from_secs(2), Word::Answer).await {
-                    Ok(_) | Err(AskError::Refused { why: Lost::NotLeased, .. }) => {}
+                    Ok(_) | Err(AskError::Refused { why: DeadLetterReason::NotLeased, .. }) => {}
                     // Entities of two shards that leave two nodes may wait for each other.
                     Err(AskError::Timeout { .. }) => self.journal.pages().timeouts += 1,
                     Err(why) => {
@@ -95,13 +95,13 @@ impl Entity for Player {
         }
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         self.journal.hands_over(&self.id, self.count);
         self.may_go = true;
         Some(self.count.to_le_bytes().to_vec())
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.count = u64::from_le_bytes(state.try_into()?);
         self.journal.takes_over(&self.id, self.count);
         Ok(())
@@ -122,19 +122,19 @@ fn name(entity: u64) -> String {
 struct Storm {
     nodes: Nodes<Player>,
     journal: Arc<Journal>,
-    chance: Stream,
+    chance: RandomStream,
     told: BTreeMap<(u64, String), u64>,
     moves: usize,
     lapses: usize, // number of long lapses
 }
 
 impl Storm {
-    fn new(seed: Seed, canary: Canary) -> Self {
-        let mut chance = Stream::split(seed.value, "entities", 0);
-        let mut plan = Plan { nodes: NODES, shards: SHARDS, canary, ..Plan::default() };
+    fn new(seed: Seed, fault_injection: ShardingFaultInjection) -> Self {
+        let mut chance = RandomStream::split(seed.value, "entities", 0);
+        let mut plan = Plan { nodes: NODES, shards: SHARDS, fault_injection, ..Plan::default() };
         plan.settings.passivation = some_passivation(seed, &mut chance, 4, &[20, 40, 60, 90]);
         let journal = Arc::new(Journal::default());
-        journal.pages().policy = plan.settings.passivation.strategy != Strategy::None;
+        journal.pages().policy = plan.settings.passivation.strategy != PassivationStrategy::None;
         let nodes = Nodes::new(&plan, |me, world| {
             let journal = Arc::clone(&journal);
             move |id: &EntityId| Player {
@@ -245,7 +245,7 @@ impl Storm {
         // A handler that a lapse dropped had logged its message before. No node crashes here, so no
         // payload may be counted as lost, whether a later home has taken it (a former fault) or
         // not.
-        if self.nodes.all_lost() > self.nodes.lost(Lost::NotLeased) {
+        if self.nodes.all_lost() > self.nodes.lost(DeadLetterReason::NotLeased) {
             let lost = self.nodes.nodes.iter().flat_map(|node| node.region.dead_letters());
             let lost: Vec<_> = lost.filter(|(_, count)| *count > 0).collect();
             return Err(format!("loss: messages are counted as lost: {lost:?}"));
@@ -282,7 +282,7 @@ fn moves_keep_order_and_one_instance() {
     let (mut taken, mut lapses) = (0, 0);
     let test = "moves_keep_order_and_one_instance";
     for seed in seeds(test, 300) {
-        let storm = Storm::new(seed, Canary::none()).run();
+        let storm = Storm::new(seed, ShardingFaultInjection::none()).run();
         let storm = storm.unwrap_or_else(|why| panic!("{why}\n{}", seed.replay_command()));
         runs += 1;
         started += storm.journal.pages().started;
@@ -309,22 +309,23 @@ fn moves_keep_order_and_one_instance() {
 }
 
 /// The violations that the first 60 seeds find with a fault injected.
-fn found(bug: Bug) -> Vec<String> {
-    let violation = |value: u64| Storm::new(Seed::from(value), Canary::with(bug)).run().err();
+fn found(bug: ShardingFault) -> Vec<String> {
+    let violation =
+        |value: u64| Storm::new(Seed::from(value), ShardingFaultInjection::with(bug)).run().err();
     (0..60).filter_map(violation).collect()
 }
 
 #[test]
 fn canaries_are_found() {
     for (bug, invariant) in [
-        (Bug::TakenNotGivenBack, "loss"),
-        (Bug::TakenGivenBackBehind, "order"),
-        (Bug::LeaseNotAsked, "instance"),
-        (Bug::PassivatedWithMessages, "loss"),
-        (Bug::StatesStay, "state"),
-        (Bug::StateTakenAgain, "state"),
-        (Bug::IdleHandNothingOver, "state"),
-        (Bug::LetGoTakesStarted, "instance"),
+        (ShardingFault::TakenNotGivenBack, "loss"),
+        (ShardingFault::TakenGivenBackBehind, "order"),
+        (ShardingFault::LeaseNotAsked, "instance"),
+        (ShardingFault::PassivatedWithMessages, "loss"),
+        (ShardingFault::StatesStay, "state"),
+        (ShardingFault::StateTakenAgain, "state"),
+        (ShardingFault::IdleHandNothingOver, "state"),
+        (ShardingFault::LetGoTakesStarted, "instance"),
     ] {
         let found = found(bug);
         assert!(found.iter().any(|why| why.starts_with(invariant)), "{bug:?}: {found:?}");

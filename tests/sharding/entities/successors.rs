@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::ids::{EntityId, ShardId};
-use ostraca::sharding::passivation::settings::{Passivation, Strategy};
-use ostraca_ddata::sim::Stream;
+use ostraca::sharding::passivation::settings::{PassivationConfig, PassivationStrategy};
+use ostraca_ddata::sim::RandomStream;
 use serde::{Deserialize, Serialize};
 
 use super::door::Door;
@@ -126,24 +126,25 @@ const ENDINGS: [Ending; 10] = [
 struct Works {
     nodes: Nodes<Worker>,
     locks: Shared,
-    chance: Stream,
+    chance: RandomStream,
 }
 
 impl Works {
     fn new(ending: Ending, seed: u64) -> Self {
-        let passivation = Passivation {
+        let passivation = PassivationConfig {
             strategy: match ending {
-                Idle => Strategy::Idle,
-                Limit => Strategy::LeastRecentlyUsed,
-                _ => Strategy::None,
+                Idle => PassivationStrategy::Idle,
+                Limit => PassivationStrategy::LeastRecentlyUsed,
+                _ => PassivationStrategy::None,
             },
             idle_timeout: Duration::from_secs(60),
             active_entity_limit: 1,
-            ..Passivation::default()
+            ..PassivationConfig::default()
         };
         // No pause before a restart, which would hide that it does not wait for the tasks.
         let none = Duration::ZERO;
-        let settings = Sharding { passivation, restart_backoff_min: none, ..Sharding::default() };
+        let settings =
+            ShardingConfig { passivation, restart_backoff_min: none, ..ShardingConfig::default() };
         let supervision = match ending {
             PanicAndStop => Supervision::Stop,
             _ => Supervision::Restart,
@@ -160,7 +161,7 @@ impl Works {
             }
         });
         nodes.host(0, 0);
-        Self { nodes, locks, chance: Stream::split(seed, "successors", 0) }
+        Self { nodes, locks, chance: RandomStream::split(seed, "successors", 0) }
     }
 
     fn tell(&self, id: &str, order: Order) {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
-use ostraca::sharding::hosting::World;
 use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::region_handle::RegionEnvironment;
 use serde::{Deserialize, Serialize};
 
 use super::nodes::{NodeWorld, Nodes, Plan};

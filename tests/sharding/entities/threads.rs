@@ -9,17 +9,17 @@ use std::time::{Duration, Instant as Clock};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use ostraca::node::crew::Crew;
-use ostraca::sharding::asks::Asks;
-use ostraca::sharding::bug::Canary;
-use ostraca::sharding::burst::Burst;
+use ostraca::node::executor::Executor;
+use ostraca::sharding::activation::Activation;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::{BoxError, Entity, Supervision};
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
-use ostraca::sharding::hosting::{NoRoom, World};
+use ostraca::sharding::fault_injection::ShardingFaultInjection;
 use ostraca::sharding::ids::{EntityId, EntityType, Generation, RegionId, ShardId};
-use ostraca::sharding::region::{RegionInput, RegionOutput, Run, Standing};
-use ostraca::sharding::shard_region::{Setup, ShardRegion};
+use ostraca::sharding::pending_asks::PendingAsks;
+use ostraca::sharding::region::{HostingPhase, RegionInput, RegionOutput, ShardHostState};
+use ostraca::sharding::region_handle::{NoRoom, RegionEnvironment};
+use ostraca::sharding::shard_region::{RegionSetup, ShardRegion};
 use ostraca::sharding::wire::ShardRoute;
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::types::Term;
@@ -39,11 +39,11 @@ const DEADLINE: Duration = Duration::from_secs(120);
 struct Alone {
     start: Clock,
     tokio: Handle,
-    crew: Arc<Crew>,
+    crew: Arc<Executor>,
     drained: Mutex<Sender<Option<Bytes>>>,
 }
 
-impl World for Alone {
+impl RegionEnvironment for Alone {
     fn send(&self, to: RegionId, _: &[u8]) -> Result<(), NoRoom> {
         panic!("there is no {to}");
     }
@@ -70,7 +70,7 @@ impl World for Alone {
         self.tokio.spawn(task);
     }
 
-    fn run(&self, burst: Burst) {
+    fn run(&self, burst: Activation) {
         self.crew.run(burst);
     }
 
@@ -112,12 +112,12 @@ impl Entity for Reader {
         self.handled.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         self.journal.hands_over(&self.id, self.count);
         Some(self.count.to_le_bytes().to_vec())
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.count = u64::from_le_bytes(state.try_into()?);
         self.journal.takes_over(&self.id, self.count);
         Ok(())
@@ -134,8 +134,8 @@ fn g(seq: u64) -> Generation {
     Generation::new(Term { number: 1, owner: 1.into() }, seq)
 }
 
-fn stands(region: &ShardRegion<Reader>, seq: u64, home: Option<RegionId>, run: Run) {
-    let standing = Standing { shard: SHARD, max_gen: g(seq), home, pending: false, run };
+fn stands(region: &ShardRegion<Reader>, seq: u64, home: Option<RegionId>, run: HostingPhase) {
+    let standing = ShardHostState { shard: SHARD, max_gen: g(seq), home, pending: false, run };
     region.hosting().perform(RegionOutput::Standing(standing));
 }
 
@@ -144,7 +144,7 @@ fn starts(region: &ShardRegion<Reader>, seq: u64, payload: Option<Bytes>) {
     let hosting = region.hosting();
     hosting.perform(RegionOutput::Route(ShardRoute { shard: SHARD, generation, home }));
     hosting.perform(RegionOutput::Start { shard: SHARD, generation, payload });
-    stands(region, seq, home, Run::Hosting(generation));
+    stands(region, seq, home, HostingPhase::Hosting(generation));
 }
 
 /// Drains and restarts the shard until `done`; returns how often.
@@ -155,7 +155,7 @@ fn moves(
 ) -> u64 {
     let mut seq = 1;
     while !done.load(Ordering::SeqCst) {
-        stands(region, seq + 1, None, Run::Draining(g(seq)));
+        stands(region, seq + 1, None, HostingPhase::Draining(g(seq)));
         let payload = drained.recv_timeout(DEADLINE).expect("it drains");
         seq += 2;
         starts(region, seq, payload);
@@ -182,11 +182,11 @@ fn readers(
 ) -> (ShardRegion<Reader>, Receiver<Option<Bytes>>) {
     let (sender, drained) = channel();
     let (start, handle) = (Clock::now(), tokio.handle().clone());
-    let crew = Crew::new(handle.clone());
+    let crew = Executor::new(handle.clone());
     let world = Alone { start, tokio: handle, crew, drained: Mutex::new(sender) };
     let hash = HashExtractor::new(ShardHash::Xxh3, 1).expect("one shard");
     let (book, count) = (Arc::clone(journal), Arc::clone(handled));
-    let setup = Setup {
+    let setup = RegionSetup {
         entity_type: EntityType::new("readers").expect("a name"),
         me: node(0),
         settings: Plan::default().settings,
@@ -201,8 +201,8 @@ fn readers(
             count: 0,
             may_go: false,
         }),
-        asks: Asks::new(),
-        canary: Canary::none(),
+        asks: PendingAsks::new(),
+        fault_injection: ShardingFaultInjection::none(),
     };
     (ShardRegion::new(setup, Arc::new(world)), drained)
 }
@@ -247,7 +247,7 @@ fn drain_ends_even_if_the_runtime_ended_before() {
     for number in 1..=ENTITIES {
         region.entity(&format!("e{number}")).tell(Page { sender: 0, number }).expect("it has room");
     }
-    stands(&region, 2, None, Run::Draining(g(1)));
+    stands(&region, 2, None, HostingPhase::Draining(g(1)));
     drop(tokio); // a current-thread runtime that was never driven
     let payload = drained.recv_timeout(DEADLINE).expect("it drains");
     assert!(payload.is_some(), "the payload carries the messages");

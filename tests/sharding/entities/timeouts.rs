@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
-use ostraca::sharding::entity_ref::{AskError, Asked};
+use ostraca::sharding::entity_ref::{AskError, AskFuture};
 use ostraca::sharding::ids::EntityId;
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
@@ -54,12 +54,12 @@ impl Temple {
     }
 
     /// An ask from the other node that is never answered.
-    fn hard(&self, timeout: Duration) -> Asked<Oracle, u64> {
+    fn hard(&self, timeout: Duration) -> AskFuture<Oracle, u64> {
         self.nodes.nodes[1].region.entity("pythia").ask_within(timeout, Question::Hard)
     }
 
     /// Awaits the ask in a task.
-    fn wait(&mut self, asked: Asked<Oracle, u64>) -> Answer {
+    fn wait(&mut self, asked: AskFuture<Oracle, u64>) -> Answer {
         let answer = Answer::default();
         let kept = Arc::clone(&answer);
         self.nodes.executor.spawn(Box::pin(async move {
@@ -305,7 +305,7 @@ fn panicking_waker_harms_no_other_ask() {
     assert_eq!(temple.over_after(&answer), 1_000);
 }
 
-fn poll<T>(asked: &mut Asked<Oracle, T>, waker: &Waker) -> Poll<Result<T, AskError>> {
+fn poll<T>(asked: &mut AskFuture<Oracle, T>, waker: &Waker) -> Poll<Result<T, AskError>> {
     Pin::new(asked).poll(&mut TaskContext::from_waker(waker))
 }
 

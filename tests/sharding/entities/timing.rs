@@ -4,11 +4,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::ids::EntityId;
-use ostraca::sharding::passivation::settings::{Passivation, Strategy};
+use ostraca::sharding::passivation::settings::{PassivationConfig, PassivationStrategy};
 use ostraca::sharding::timers::Timer;
 use serde::{Deserialize, Serialize};
 
@@ -59,14 +59,14 @@ impl Stage {
     }
 
     /// Entities passivate after 60 s without a message, or beyond a limit of one active entity.
-    fn passivating(strategy: Strategy) -> Self {
-        let passivation = Passivation {
+    fn passivating(strategy: PassivationStrategy) -> Self {
+        let passivation = PassivationConfig {
             strategy,
             idle_timeout: Duration::from_secs(60),
             active_entity_limit: 1,
-            ..Passivation::default()
+            ..PassivationConfig::default()
         };
-        let settings = Sharding { passivation, ..Sharding::default() };
+        let settings = ShardingConfig { passivation, ..ShardingConfig::default() };
         Self::with(&Plan { settings, ..Plan::default() })
     }
 
@@ -132,13 +132,13 @@ fn receive_timeout_owns_one_task_however_many_messages_come() {
     assert_eq!(stage.nodes.executor.tasks(), 0, "it ends with its instance");
 }
 
-const STRATEGIES: [Strategy; 6] = [
-    Strategy::Idle,
-    Strategy::LeastRecentlyUsed,
-    Strategy::Segmented,
-    Strategy::MostRecentlyUsed,
-    Strategy::LeastFrequentlyUsed,
-    Strategy::Composite,
+const STRATEGIES: [PassivationStrategy; 6] = [
+    PassivationStrategy::Idle,
+    PassivationStrategy::LeastRecentlyUsed,
+    PassivationStrategy::Segmented,
+    PassivationStrategy::MostRecentlyUsed,
+    PassivationStrategy::LeastFrequentlyUsed,
+    PassivationStrategy::Composite,
 ];
 
 #[test]
@@ -172,7 +172,9 @@ fn entity_stops_when_idle_after_its_timers() {
 
 #[test]
 fn limit_counts_timers_that_it_stops() {
-    for strategy in [Strategy::LeastRecentlyUsed, Strategy::LeastFrequentlyUsed] {
+    for strategy in
+        [PassivationStrategy::LeastRecentlyUsed, PassivationStrategy::LeastFrequentlyUsed]
+    {
         let mut stage = Stage::passivating(strategy);
         stage.tell(Tick::Start(30));
         stage.tell(Tick::Listen(30));

@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
-use ostraca::sharding::entity_ref::{AskError, Kept};
+use ostraca::sharding::entity_ref::{AskError, TimeoutReason};
 use ostraca::sharding::ids::EntityId;
 use ostraca::sharding::polls;
 use ostraca::sharding::reply::Reply;
@@ -78,7 +78,7 @@ struct Waits {
 impl Waits {
     fn new(slow_handler_after: Duration) -> Self {
         let plan = Plan::default();
-        let settings = Sharding { slow_handler_after, ..plan.settings.clone() };
+        let settings = ShardingConfig { slow_handler_after, ..plan.settings.clone() };
         let plan = Plan { settings, shards: 4, ..plan };
         let (door, errors) = (Arc::<Door>::default(), Errors::default());
         let mut nodes = Nodes::new(&plan, |_, _| {
@@ -211,7 +211,7 @@ fn shard_is_reported_while_a_handler_blocks_its_thread() {
     let asked = entity.ask_within(Duration::from_millis(500), Say::Echo);
     let why = waits.nodes.wait_for(asked).unwrap_err();
     let text = why.to_string();
-    assert!(matches!(why, AskError::Timeout { kept: Kept::NotBegun, .. }), "{text}");
+    assert!(matches!(why, AskError::Timeout { kept: TimeoutReason::NotBegun, .. }), "{text}");
     assert!(text.contains("it waits for the handler of wedged"), "{text}");
     waits.door.open();
     blocked.join().expect("it has ended");
@@ -296,7 +296,7 @@ fn ask_behind_a_running_handler_has_not_begun() {
     waits.tell("wedged", Say::Wait);
     waits.pass(1);
     let why = waits.nodes.wait_for(entity.ask(Say::Echo)).unwrap_err();
-    assert!(matches!(why, AskError::Timeout { kept: Kept::NotBegun, .. }), "{why}");
+    assert!(matches!(why, AskError::Timeout { kept: TimeoutReason::NotBegun, .. }), "{why}");
     let text = why.to_string();
     let named = ["has not begun", "it waits for the handler of wedged, which has run for 11"];
     assert!(named.iter().all(|part| text.contains(part)), "{text}");

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ostraca::sharding::config::Sharding;
+use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::TellError;
@@ -56,7 +56,7 @@ impl Entity for Store {
 
 fn store() -> (Nodes<Store>, Arc<Door>) {
     let door = Arc::<Door>::default();
-    let settings = Sharding { mailbox_bytes_max: MAILBOX_BYTES, ..Plan::default().settings };
+    let settings = ShardingConfig { mailbox_bytes_max: MAILBOX_BYTES, ..Plan::default().settings };
     let mut nodes = Nodes::new(&Plan { nodes: 1, settings, ..Plan::default() }, |_, _| {
         let door = Arc::clone(&door);
         move |_: &EntityId| Store(Arc::clone(&door))

@@ -2,9 +2,9 @@
 //! left out by a fault injection, which must violate an invariant, and with all rules, which must
 //! end well.
 
-use ostraca::sharding::bug::Bug;
-use ostraca::sharding::coordinator::Phase;
-use ostraca::sharding::region::Run;
+use ostraca::sharding::coordinator::CoordinatorPhase;
+use ostraca::sharding::fault_injection::ShardingFault;
+use ostraca::sharding::region::HostingPhase;
 use ostraca::sharding::wire::{ToCoordinator, ToRegion};
 
 use super::limits::{Limits, Outside, Step};
@@ -111,7 +111,7 @@ impl Trace {
 
     fn hosting(&self) -> Vec<usize> {
         let up = (0..self.world.places.len()).filter(|place| self.world.places[*place].up);
-        up.filter(|place| matches!(self.world.run(*place), Run::Hosting(_))).collect()
+        up.filter(|place| matches!(self.world.run(*place), HostingPhase::Hosting(_))).collect()
     }
 
     #[track_caller]
@@ -149,7 +149,7 @@ fn unseen_decisions_of_two_terms(limits: Limits) -> Trace {
 #[test]
 fn takeover_rewrites_all_homes_before_it_sends_orders() {
     let limits = Limits::of(4, 4, 0);
-    unseen_decisions_of_two_terms(limits.with(Bug::NoRewrite)).saw_two_hosts();
+    unseen_decisions_of_two_terms(limits.with(ShardingFault::NoRewrite)).saw_two_hosts();
     let mut trace = unseen_decisions_of_two_terms(limits);
     trace.settle();
     trace.ends_with(A);
@@ -176,7 +176,7 @@ fn a_value_seen_on_one_replica_only(limits: Limits) -> Trace {
 #[test]
 fn decision_read_by_a_takeover_is_never_lost() {
     let limits = Limits::of(3, 3, 0);
-    let weak = limits.with(Bug::NoRewrite).without(Outside::NoRecoveryWrite);
+    let weak = limits.with(ShardingFault::NoRewrite).without(Outside::NoRecoveryWrite);
     a_value_seen_on_one_replica_only(weak).saw_two_hosts();
     let mut trace = a_value_seen_on_one_replica_only(limits);
     trace.settle();
@@ -201,7 +201,7 @@ fn a_move_is_cancelled_and_the_old_home_dies(limits: Limits) -> Trace {
 #[test]
 fn adoption_waits_for_predecessors_like_a_start() {
     let limits = Limits::of(1, 3, 1);
-    let weak = limits.with(Bug::AdoptUnguarded).hosts_only();
+    let weak = limits.with(ShardingFault::AdoptUnguarded).hosts_only();
     a_move_is_cancelled_and_the_old_home_dies(weak).saw_two_hosts();
     let mut trace = a_move_is_cancelled_and_the_old_home_dies(limits);
     trace.settle();
@@ -223,7 +223,7 @@ fn there_back_and_there_again(limits: Limits) -> Trace {
 #[test]
 fn released_of_an_earlier_tenure_does_not_count() {
     let limits = Limits::of(1, 3, 0);
-    there_back_and_there_again(limits.with(Bug::AnyReleased)).saw_two_hosts();
+    there_back_and_there_again(limits.with(ShardingFault::AnyReleased)).saw_two_hosts();
     let mut trace = there_back_and_there_again(limits);
     assert_eq!(trace.hosting(), [A]);
     trace.settle();
@@ -246,7 +246,7 @@ fn a_region_moves_on_before_a_node_knows_its_home(limits: Limits) -> Trace {
 #[test]
 fn absence_from_an_older_configuration_is_no_removal() {
     let limits = Limits::of(1, 2, 0);
-    let weak = limits.with(Bug::AbsentIsRemoved);
+    let weak = limits.with(ShardingFault::AbsentIsRemoved);
     a_region_moves_on_before_a_node_knows_its_home(weak).saw_two_hosts();
     let mut trace = a_region_moves_on_before_a_node_knows_its_home(limits);
     assert_eq!(trace.hosting(), [C]);
@@ -273,7 +273,7 @@ fn a_late_release_of_a_cancelled_move(limits: Limits) -> Trace {
 #[test]
 fn a_late_release_stops_nothing() {
     let limits = Limits::of(1, 2, 0);
-    let weak = a_late_release_of_a_cancelled_move(limits.with(Bug::LateReleaseStops));
+    let weak = a_late_release_of_a_cancelled_move(limits.with(ShardingFault::LateReleaseStops));
     assert_eq!((weak.seen.as_deref(), weak.hosting()), (None, vec![]));
     a_late_release_of_a_cancelled_move(limits).ends_with(A);
 }
@@ -282,7 +282,9 @@ fn a_late_release_stops_nothing() {
 fn a_region_that_never_hosted_answers_a_release() {
     let limits = Limits::of(1, 2, 0);
     let deaf = |fact: &Sent| matches!(fact, Sent::ToRegion(B, _, ToRegion::Host(_)));
-    for (limits, hosts) in [(limits.with(Bug::IdleIgnoresRelease), vec![]), (limits, vec![C])] {
+    for (limits, hosts) in
+        [(limits.with(ShardingFault::IdleIgnoresRelease), vec![]), (limits, vec![C])]
+    {
         let mut trace = Trace::new(limits);
         trace.move_shard(0, B);
         trace.world.lose(deaf);
@@ -295,7 +297,9 @@ fn a_region_that_never_hosted_answers_a_release() {
 #[test]
 fn a_repeated_release_is_answered_again() {
     let limits = Limits::of(1, 1, 0);
-    for (limits, hosts) in [(limits.with(Bug::RepeatUnanswered), vec![]), (limits, vec![B])] {
+    for (limits, hosts) in
+        [(limits.with(ShardingFault::RepeatUnanswered), vec![]), (limits, vec![B])]
+    {
         let mut trace = Trace::new(limits);
         trace.move_shard(0, B);
         trace.release(A);
@@ -309,7 +313,7 @@ fn a_repeated_release_is_answered_again() {
 #[test]
 fn every_possible_host_is_told_to_release() {
     let limits = Limits::of(1, 2, 0);
-    for (limits, hosts) in [(limits.with(Bug::ReleaseLastHomeOnly), A), (limits, C)] {
+    for (limits, hosts) in [(limits.with(ShardingFault::ReleaseLastHomeOnly), A), (limits, C)] {
         let mut trace = Trace::new(limits);
         trace.move_shard(0, B);
         trace.world.lose(|fact| matches!(fact, Sent::ToRegion(A, _, ToRegion::Release(_))));
@@ -335,7 +339,7 @@ fn a_frozen_former_coordinator_that_wakes_is_refused_and_silent() {
     trace.take_over(1, [1, 2]);
     trace.steps([Step::Move(1, Some(C)), Step::WriteAt(1, 1), Step::WriteAt(1, 2)]);
     trace.step(Step::WriteAt(0, 2));
-    assert_eq!(trace.world.coordinators[0].machine.phase(), Phase::Down);
+    assert_eq!(trace.world.coordinators[0].machine.phase(), CoordinatorPhase::Down);
     trace.settle();
     trace.ends_with(C);
 }
@@ -362,7 +366,7 @@ fn the_old_home_dies_after_its_word(limits: Limits) -> Trace {
 #[test]
 fn removed_region_does_not_vouch_for_later_hosts() {
     let limits = Limits::of(1, 2, 2);
-    let weak = the_old_home_dies_after_its_word(limits.with(Bug::RemovedVouches));
+    let weak = the_old_home_dies_after_its_word(limits.with(ShardingFault::RemovedVouches));
     let seen = weak.seen.as_deref().unwrap_or("nothing");
     assert_eq!(seen, "2 takes the payload of tenure 1 after tenure 2");
     let mut trace = the_old_home_dies_after_its_word(limits);
@@ -415,7 +419,8 @@ fn named_in_vain_for_a_shard_that_is_stopped(limits: Limits) -> Trace {
 #[test]
 fn leaver_named_for_a_stopped_shard_waits_for_its_next_home() {
     let limits = Limits::of(1, 3, 0);
-    let mut weak = named_in_vain_for_a_shard_that_is_stopped(limits.with(Bug::LeavesUnconfirmed));
+    let mut weak =
+        named_in_vain_for_a_shard_that_is_stopped(limits.with(ShardingFault::LeavesUnconfirmed));
     assert!(weak.has_left(B));
     weak.step(Step::Remove(B));
     weak.move_shard(0, C);

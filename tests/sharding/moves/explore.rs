@@ -4,7 +4,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use ostraca_ddata::sim::Stream;
+use ostraca_ddata::sim::RandomStream;
 
 use super::limits::{Limits, Step};
 use super::world::World;
@@ -138,7 +138,7 @@ pub(crate) fn walk(limits: Limits, seed: u64, steps: usize) -> Result<World, Fou
 /// # Errors
 /// The violation that the walk reached.
 pub(crate) fn walk_on(mut world: World, seed: u64, steps: usize) -> Result<World, Found> {
-    let mut chance = Stream::split(seed, "moves", 0);
+    let mut chance = RandomStream::split(seed, "moves", 0);
     let mut trace = Vec::new();
     for _ in 0..steps {
         let possible = world.steps();

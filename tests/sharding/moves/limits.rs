@@ -1,7 +1,7 @@
 //! Bounds of a world (how many coordinators, moves, crashes and leaves), the rules that it leaves
 //! out, and the steps that it can take.
 
-use ostraca::sharding::bug::{Bug, Canary};
+use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
 
 /// A property of the machines' environment that is left out, to show that the exploration needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(crate) struct Limits {
     pub(crate) mute: bool,
     /// Only two hosts at once count as a violation.
     pub(crate) hosts_only: bool,
-    pub(crate) canary: Canary,
+    pub(crate) fault_injection: ShardingFaultInjection,
     pub(crate) outside: Outside,
 }
 
@@ -63,13 +63,13 @@ impl Limits {
             registers: false,
             mute: false,
             hosts_only: false,
-            canary: Canary::none(),
+            fault_injection: ShardingFaultInjection::none(),
             outside: Outside::Nothing,
         }
     }
 
-    pub(crate) fn with(self, bug: Bug) -> Self {
-        Self { canary: Canary::with(bug), ..self }
+    pub(crate) fn with(self, bug: ShardingFault) -> Self {
+        Self { fault_injection: ShardingFaultInjection::with(bug), ..self }
     }
 
     pub(crate) fn hosts_only(self) -> Self {

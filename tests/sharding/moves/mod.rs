@@ -19,8 +19,8 @@ mod limits;
 mod payloads;
 mod world;
 
-use ostraca::sharding::bug::Bug;
-use ostraca::sharding::region::Run;
+use ostraca::sharding::fault_injection::ShardingFault;
+use ostraca::sharding::region::HostingPhase;
 use ostraca_ddata::sim::seeds;
 
 use self::explore::{Found, exhaust, hopeless, walk, walk_on};
@@ -62,7 +62,7 @@ fn every_order_of_every_step_keeps_one_host() {
 #[expect(clippy::print_stdout, reason = "the shortest trace of the weaker rule")]
 fn every_decision_lists_all_predecessors() {
     let limits = Limits { mute: true, regions: 3, ..Limits::of(4, 2, 0) };
-    let weak = exhaust(limits.with(Bug::NoRewrite), STATES_MAX);
+    let weak = exhaust(limits.with(ShardingFault::NoRewrite), STATES_MAX);
     let weak = weak.expect_err("the recovery write alone is too weak");
     println!("written back only where answers differ: {weak}");
     for seed in 0..1_000 {
@@ -80,7 +80,7 @@ fn every_order_takes_no_payload_after_an_empty_tenure() {
     let (states, depth) = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
     println!("{states} states, {depth} steps deep");
     assert!(states > 1_000, "{states} states");
-    let found = exhaust(limits.with(Bug::EmptyDoesNotCount), STATES_MAX);
+    let found = exhaust(limits.with(ShardingFault::EmptyDoesNotCount), STATES_MAX);
     let found = found.expect_err("an earlier payload is taken");
     assert!(found.what.contains("takes the payload of tenure 1 after tenure 2"), "{found}");
 }
@@ -102,7 +102,7 @@ fn every_order_of_registrations_keeps_one_host() {
 #[test]
 #[expect(clippy::print_stdout, reason = "the shortest trace of what is left out")]
 fn dead_target_that_never_hosted_loses_no_payload() {
-    let limits = Limits::of(1, 1, 1).with(Bug::NamedCountsAsHosted);
+    let limits = Limits::of(1, 1, 1).with(ShardingFault::NamedCountsAsHosted);
     let found = exhaust(limits, STATES_MAX).expect_err("an untaken payload is lost");
     println!("{found}");
     assert!(found.what.contains("starts without the payload of tenure 1"), "{found}");
@@ -116,7 +116,7 @@ fn dead_target_that_never_hosted_loses_no_payload() {
 #[expect(clippy::print_stdout, reason = "how many states there are")]
 fn leaver_goes_once_it_knows_every_decision_that_names_it() {
     let limits = Limits { leaves: 1, ..Limits::of(1, 1, 0) };
-    for bug in [Bug::LeavesUnheard, Bug::LetsGoWhoIsNamed] {
+    for bug in [ShardingFault::LeavesUnheard, ShardingFault::LetsGoWhoIsNamed] {
         let found = exhaust(limits.with(bug), STATES_MAX).expect_err("an untaken payload is lost");
         println!("{bug:?}: {found}");
         assert!(found.what.contains("starts without the payload of tenure 1"), "{found}");
@@ -148,7 +148,11 @@ fn drained_leaver_may_go_though_other_regions_are_unreachable() {
         assert!(!world.leavers_are_let_go());
         world.only(leaver).expect("one host");
         assert!(world.leavers_are_let_go(), "{leaver} still waits");
-        assert_eq!(world.run(1 - leaver) != Run::Idle, leaver == 1, "the other one heard nothing");
+        assert_eq!(
+            world.run(1 - leaver) != HostingPhase::Idle,
+            leaver == 1,
+            "the other one heard nothing"
+        );
     }
 }
 
@@ -166,7 +170,7 @@ fn leaver_of_a_stopped_shard_waits_for_no_other_region() {
             Err(found) => panic!("{found}\nreplay: {}", seed.replay_command()),
         }
     }
-    let weak = limits.with(Bug::LetsGoWhoIsNamed);
+    let weak = limits.with(ShardingFault::LetsGoWhoIsNamed);
     let found = (0..2_000).find_map(|seed| walk_on(stopped_unheard(weak, 1), seed, 100).err());
     let found = found.expect("an untaken payload is lost");
     assert!(found.what.contains("starts without the payload of tenure"), "{found}");
@@ -185,7 +189,7 @@ fn from_every_state_the_newest_decision_can_be_carried_out() {
         let (stuck, end) = hopeless(limits, STATES_MAX);
         assert_eq!(stuck, 0, "{name}: {end:#?}");
     }
-    for bug in [Bug::LateReleaseStops, Bug::IdleIgnoresRelease] {
+    for bug in [ShardingFault::LateReleaseStops, ShardingFault::IdleIgnoresRelease] {
         assert!(hopeless(Limits::of(1, 2, 0).with(bug), STATES_MAX).0 > 0, "{bug:?}");
     }
 }
@@ -257,16 +261,16 @@ fn each_is_found<T: Copy + std::fmt::Debug>(all: &[T], without: impl Fn(Limits, 
 #[test]
 fn walks_find_each_rule_that_a_machine_leaves_out() {
     let weakened = [
-        Bug::HostBelowMax,
-        Bug::ReleaseDoesNotRaise,
-        Bug::ReleaseLowers,
-        Bug::StartWithoutReleased,
-        Bug::ReleasedBeforeDrained,
-        Bug::RecoveryDropsAfter,
-        Bug::AfterLastHomeOnly,
-        Bug::UnconfirmedLeftOut,
-        Bug::MoveBackEmptiesAfter,
-        Bug::SpeaksBeforeAck,
+        ShardingFault::HostBelowMax,
+        ShardingFault::ReleaseDoesNotRaise,
+        ShardingFault::ReleaseLowers,
+        ShardingFault::StartWithoutReleased,
+        ShardingFault::ReleasedBeforeDrained,
+        ShardingFault::RecoveryDropsAfter,
+        ShardingFault::AfterLastHomeOnly,
+        ShardingFault::UnconfirmedLeftOut,
+        ShardingFault::MoveBackEmptiesAfter,
+        ShardingFault::SpeaksBeforeAck,
     ];
     each_is_found(&weakened, Limits::with);
 }
@@ -304,10 +308,10 @@ fn late_registrations_keep_one_host() {
     let most = ends.iter().map(World::acked).max();
     assert!(ends.len() < 100 || most >= Some(4), "too few decisions: {most:?}");
     let weakened = [
-        Bug::RecoveryDropsAfter,
-        Bug::RegistrationConfirmsNewest,
-        Bug::UnconfirmedLeftOut,
-        Bug::StartWithoutReleased,
+        ShardingFault::RecoveryDropsAfter,
+        ShardingFault::RegistrationConfirmsNewest,
+        ShardingFault::UnconfirmedLeftOut,
+        ShardingFault::StartWithoutReleased,
     ];
     each_is_found(&weakened, |limits, bug| Limits { registers: true, ..limits.with(bug) });
 }

@@ -12,16 +12,18 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use ostraca::sharding::agreed::Agreed;
-use ostraca::sharding::bug::Bug;
+use ostraca::sharding::agreed_settings::AgreedSettings;
 use ostraca::sharding::coordinator::{
-    Chosen, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Phase,
+    Chosen, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, CoordinatorPhase,
 };
+use ostraca::sharding::fault_injection::ShardingFault;
 use ostraca::sharding::home::ShardHome;
 use ostraca::sharding::ids::{Generation, RegionId, ShardId};
 use ostraca::sharding::installed::Installed;
-use ostraca::sharding::region::{Region, RegionConfig, RegionInput, RegionOutput, Run, Shard};
-use ostraca::sharding::store::{Answer, Ask};
+use ostraca::sharding::region::{
+    HostingPhase, Region, RegionConfig, RegionInput, RegionOutput, RegionShard,
+};
+use ostraca::sharding::store::{StoreAnswer, StoreRequest};
 use ostraca::sharding::wire::{ShardingMessage, ToCoordinator, ToRegion};
 use ostraca_ddata::clock::Now;
 use ostraca_ddata::id::ReplicaId;
@@ -65,7 +67,7 @@ pub(crate) struct RegionNode {
 impl RegionNode {
     fn new(index: usize, limits: Limits) -> Self {
         let config = RegionConfig { shards: 1, ..RegionConfig::default() };
-        let machine = Region::new(region(index), config, limits.canary);
+        let machine = Region::new(region(index), config, limits.fault_injection);
         Self { machine, up: true, leaves: false, epoch: 0, digest: 0 }
     }
 
@@ -158,7 +160,7 @@ impl World {
         world.tell(0, asks_for_home()).expect("no violation during set-up");
         let placed = [Step::Place(0, 0), Step::WriteAt(0, 0), Step::WriteAt(0, 1)];
         placed.into_iter().for_each(|step| world.apply(step).expect("no violation during set-up"));
-        if limits.canary.has(Bug::SpeaksBeforeAck) {
+        if limits.fault_injection.has(ShardingFault::SpeaksBeforeAck) {
             world.sent.clear(); // keep only violations of later decisions
         }
         let host = world.find(|fact| matches!(fact, Sent::ToRegion(0, _, ToRegion::Host(_))));
@@ -267,7 +269,7 @@ impl World {
                 _ => {}
             }
         }
-        if coordinator.machine.phase() != Phase::Active {
+        if coordinator.machine.phase() != CoordinatorPhase::Active {
             return;
         }
         let idle = coordinator.op.is_none() && coordinator.question.is_none();
@@ -290,7 +292,7 @@ impl World {
         let place = &self.places[index];
         let member = self.configurations.last().is_some_and(|all| all.contains(&region(index)));
         if place.up {
-            if matches!(self.run(index), Run::Draining(_)) {
+            if matches!(self.run(index), HostingPhase::Draining(_)) {
                 steps.push(Step::Drained(index));
                 steps.extend(self.limits.empties.then_some(Step::DrainedEmpty(index)));
             }
@@ -314,8 +316,8 @@ impl World {
         }
     }
 
-    pub(crate) fn run(&self, index: usize) -> Run {
-        self.places[index].machine.shard(SHARD).map_or(Run::Idle, Shard::run)
+    pub(crate) fn run(&self, index: usize) -> HostingPhase {
+        self.places[index].machine.shard(SHARD).map_or(HostingPhase::Idle, RegionShard::run)
     }
 
     /// Carries out a step and checks the invariants.
@@ -357,9 +359,9 @@ impl World {
             }
             Step::Deliver(hash) => self.deliver(hash)?,
             Step::Drained(place) | Step::DrainedEmpty(place) => {
-                if let Run::Draining(_) = self.run(place) {
+                if let HostingPhase::Draining(_) = self.run(place) {
                     let empty = matches!(step, Step::DrainedEmpty(_));
-                    let max_gen = self.places[place].machine.shard(SHARD).map(Shard::max_gen);
+                    let max_gen = self.places[place].machine.shard(SHARD).map(RegionShard::max_gen);
                     let payload = self.payloads.seal(max_gen.unwrap_or_default(), empty);
                     self.tell_region(place, RegionInput::Drained { shard: SHARD, payload })?;
                 }
@@ -386,7 +388,8 @@ impl World {
 
     /// The shard has at most one host, and payloads were taken correctly.
     fn check(&self) -> Result<(), String> {
-        let hosts = |index: &usize| self.places[*index].up && self.run(*index) != Run::Idle;
+        let hosts =
+            |index: &usize| self.places[*index].up && self.run(*index) != HostingPhase::Idle;
         let hosting: Vec<usize> = (0..self.places.len()).filter(hosts).collect();
         if hosting.len() > 1 {
             return Err(format!("two hosts: {hosting:?}"));
@@ -400,7 +403,7 @@ impl World {
     fn start(&mut self, index: usize) -> Result<(), String> {
         let once = self.limits.outside == Outside::OneTermTwice;
         let config = CoordinatorConfig { shards: 1, ..CoordinatorConfig::default() };
-        let machine = Coordinator::new(owner(index), config, self.limits.canary);
+        let machine = Coordinator::new(owner(index), config, self.limits.fault_injection);
         let coordinator =
             CoordinatorNode { machine, op: None, question: None, epoch: 0, digest: 0 };
         self.coordinators.push(Rc::new(coordinator));
@@ -418,7 +421,7 @@ impl World {
         let replica = &mut self.replicas[at];
         if refuses(self.limits.outside, replica.promised, term) {
             let current = replica.promised;
-            return self.answer(coordinator, id, Answer::Refused { current });
+            return self.answer(coordinator, id, StoreAnswer::Refused { current });
         }
         replica.promised = replica.promised.max(term);
         merge(&mut merged, replica.cell.clone());
@@ -438,7 +441,7 @@ impl World {
             }
             merged => {
                 let cells = merged.map(|(_, _, home)| (SHARD, home)).into_iter().collect();
-                self.answer(coordinator, id, Answer::Fenced(cells, None, None))
+                self.answer(coordinator, id, StoreAnswer::Fenced(cells, None, None))
             }
         }
     }
@@ -452,7 +455,7 @@ impl World {
         let replica = &mut self.replicas[at];
         if refuses(self.limits.outside, replica.promised, *term) {
             let current = replica.promised;
-            return self.answer(coordinator, *id, Answer::Refused { current });
+            return self.answer(coordinator, *id, StoreAnswer::Refused { current });
         }
         merge(&mut replica.cell, Some(cell.clone()));
         acked.push(at);
@@ -463,10 +466,14 @@ impl World {
         }
         let (id, home) = (*id, cell.2.clone());
         if matches!(op, Op::Back { .. }) {
-            return self.answer(coordinator, id, Answer::Fenced(vec![(SHARD, home)], None, None));
+            return self.answer(
+                coordinator,
+                id,
+                StoreAnswer::Fenced(vec![(SHARD, home)], None, None),
+            );
         }
         self.acknowledged(&home)?;
-        self.answer(coordinator, id, Answer::Written)
+        self.answer(coordinator, id, StoreAnswer::Written)
     }
 
     /// Decisions must be acknowledged in the order of their generations. An acknowledged decision
@@ -492,9 +499,9 @@ impl World {
         Ok(())
     }
 
-    fn answer(&mut self, coordinator: usize, id: u64, answer: Answer) -> Result<(), String> {
-        let refused = matches!(answer, Answer::Refused { .. });
-        if refused && self.coordinators[coordinator].machine.phase() == Phase::Reading {
+    fn answer(&mut self, coordinator: usize, id: u64, answer: StoreAnswer) -> Result<(), String> {
+        let refused = matches!(answer, StoreAnswer::Refused { .. });
+        if refused && self.coordinators[coordinator].machine.phase() == CoordinatorPhase::Reading {
             // It would try a higher term without end.
             return self.tell(coordinator, CoordinatorInput::Stop);
         }
@@ -523,15 +530,19 @@ impl World {
             }
             CoordinatorOutput::Ask { id, ask } => {
                 self.coordinator(coordinator).op = match ask {
-                    Ask::Fence { term, .. } => {
+                    StoreRequest::Fence { term, .. } => {
                         Some(Op::Fence { id, term, read: Vec::new(), merged: None })
                     }
-                    Ask::Agree { .. } => unreachable!("the type has no settings to agree on"),
-                    Ask::Recover { .. } => unreachable!("no configuration is forced"),
-                    Ask::Write { term, seq, cells, .. } => cells.into_iter().next().map(|cell| {
-                        let cell = (term, seq, cell.1);
-                        Op::Write { id, term, cell, acked: Vec::new() }
-                    }),
+                    StoreRequest::Agree { .. } => {
+                        unreachable!("the type has no settings to agree on")
+                    }
+                    StoreRequest::Recover { .. } => unreachable!("no configuration is forced"),
+                    StoreRequest::Write { term, seq, cells, .. } => {
+                        cells.into_iter().next().map(|cell| {
+                            let cell = (term, seq, cell.1);
+                            Op::Write { id, term, cell, acked: Vec::new() }
+                        })
+                    }
                 };
             }
             CoordinatorOutput::Allocate { question, .. } => {
@@ -562,7 +573,7 @@ impl World {
             ToRegion::Here(_) => {
                 let (proxy, from) = (self.places[place].leaves, region(place).replica());
                 let (hosted, highest) = (Vec::new(), Generation::NEVER);
-                let agreed = Agreed::default();
+                let agreed = AgreedSettings::default();
                 let message =
                     ToCoordinator::Register { proxy, hosted, highest, agreed, slow: Vec::new() };
                 self.hear(coordinator, place, word)?;

@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use ostraca::cluster::membership::port::StopReason;
 use ostraca::sharding::machines::Hosts;
-use ostraca::sharding::region::Cut;
-use ostraca_ddata::bug::Canary;
+use ostraca::sharding::region::PayloadPartSizes;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::sim::{
-    Failure, FaultKind, Faults, NodeIndex, Seed, Stream, Totals, on_all_cores,
+    Failure, FaultKind, Faults, NodeIndex, RandomStream, Seed, Totals, on_all_cores,
 };
 
 use super::watch::ShardWatch;
@@ -40,7 +40,7 @@ const LAST_WITHIN: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
 
 /// Sizes at which payloads of real entities are sent together, alone, or in parts.
-const CUT: Cut = Cut { whole: 100, part: 200, window: 400, words: 250 };
+const CUT: PayloadPartSizes = PayloadPartSizes { whole: 100, part: 200, window: 400, words: 250 };
 
 fn faults(seed: Seed) -> Faults {
     const KINDS: [FaultKind; 6] = [
@@ -51,7 +51,7 @@ fn faults(seed: Seed) -> Faults {
         FaultKind::SlowLink,
         FaultKind::Pause,
     ];
-    let mut draw = Stream::split(seed.value, "sharding weather", 0);
+    let mut draw = RandomStream::split(seed.value, "sharding weather", 0);
     let kept = *draw.pick(&[0.0, 0.3, 0.7]);
     let kinds = KINDS.iter().filter(|_| draw.chance(kept)).map(|kind| (*kind, 1)).collect();
     Faults {
@@ -74,7 +74,7 @@ pub(super) struct Scenario {
     /// How the type is started.
     pub(super) start: fn() -> Order,
     /// Called between events to change something at random.
-    pub(super) disturb: fn(&mut Cluster, &mut Stream),
+    pub(super) disturb: fn(&mut Cluster, &mut RandomStream),
     /// Called after the faults, with the final orders.
     pub(super) at_last: fn(&mut Cluster),
     /// Why the places of shards are not final yet.
@@ -94,7 +94,7 @@ fn uneven(it: &Cluster) -> Option<String> {
 pub(crate) struct Chaos {
     pub(crate) it: Cluster,
     scenario: Scenario,
-    chance: Stream,
+    chance: RandomStream,
     book: Option<Arc<Book>>,  // record of real entities
     died_with: BTreeSet<u64>, // messages that crashed nodes held
 }
@@ -103,7 +103,7 @@ impl Chaos {
     fn new(seed: Seed, scenario: Scenario) -> Self {
         let (places, world) = ((PLACES, PLACES), World::new(SEEDS));
         let it = Cluster::starting(scenario.start, seed, places, faults(seed), world);
-        let chance = Stream::split(seed.value, "harness", 0);
+        let chance = RandomStream::split(seed.value, "harness", 0);
         Self { it, scenario, chance, book: None, died_with: BTreeSet::new() }
     }
 
@@ -115,7 +115,7 @@ impl Chaos {
         let world = World { houses: Some(plan.houses()), cut, ..World::new(SEEDS) };
         let start = move || Order::Start(counter(), Box::new(settings.clone()), Hosts::Shards);
         let it = Cluster::watched(start, seed, (PLACES, PLACES), faults(seed), world, watch);
-        let chance = Stream::split(seed.value, "harness", 0);
+        let chance = RandomStream::split(seed.value, "harness", 0);
         Self { it, scenario: BALANCED, chance, book, died_with: BTreeSet::new() }
     }
 
@@ -143,7 +143,7 @@ impl Chaos {
         let installed = &self.it.sim.observer().membership.installed;
         let Some(newest) = installed.values().next_back() else { return true };
         let living = self.living().into_iter().map(|(_, id)| id).collect();
-        newest.is_quorum(&living, Canary::none())
+        newest.is_quorum(&living, FaultInjection::none())
     }
 
     /// Whether a seed node is alive, as a member or as a node that could join.

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ostraca::cluster::config::{Cluster as Settings, Downing, StrategyName};
+use ostraca::cluster::config::{ClusterConfig as Settings, Downing, DowningStrategyName};
 use ostraca::cluster::downing::{LeaderRoles, QuorumLeader, RoleLeaderRoles, StaticQuorum};
 use ostraca::sharding::ids::ShardId;
-use ostraca::sharding::region::{Region, Run};
+use ostraca::sharding::region::{HostingPhase, Region};
 use ostraca_ddata::sim::{Faults, NodeIndex};
 
 use super::{Cluster, SECOND, SHARDS, counter, shards};
@@ -31,7 +31,7 @@ impl Cluster {
         cluster
     }
 
-    fn runs(&self, place: usize) -> Vec<Run> {
+    fn runs(&self, place: usize) -> Vec<HostingPhase> {
         let hosted = self.at(place).region(&counter()).into_iter().flat_map(Region::hosted);
         hosted.map(|(_, run)| run).collect()
     }
@@ -45,7 +45,7 @@ impl Cluster {
         cluster.leave(leaver);
         while cluster.at(leaver).over.is_none() {
             cluster.sim.try_run_for(Duration::from_millis(1)).expect("nothing is wrong");
-            if cluster.runs(leaver).iter().any(|run| matches!(run, Run::Draining(_))) {
+            if cluster.runs(leaver).iter().any(|run| matches!(run, HostingPhase::Draining(_))) {
                 return Some((cluster, leaver));
             }
         }
@@ -138,7 +138,7 @@ fn kept_payloads_survive_a_graceful_leave() {
     assert!(kept > 2, "too few payloads were kept: {kept}");
 }
 
-fn judged_by(strategy: StrategyName) -> World {
+fn judged_by(strategy: DowningStrategyName) -> World {
     let roles = || [ROLE.to_owned()].into();
     let downing = Downing {
         strategy,
@@ -160,15 +160,15 @@ fn judged_by(strategy: StrategyName) -> World {
 #[test]
 fn every_strategy_hosts_shards_on_one_side_of_a_split() {
     let strategies = [
-        StrategyName::StaticQuorum,
-        StrategyName::KeepMajority,
-        StrategyName::KeepOldest,
-        StrategyName::Oldest,
-        StrategyName::QuorumLeader,
-        StrategyName::MajorityLeader,
-        StrategyName::LeaderRoles,
-        StrategyName::RoleLeaderRoles,
-        StrategyName::AutoDown,
+        DowningStrategyName::StaticQuorum,
+        DowningStrategyName::KeepMajority,
+        DowningStrategyName::KeepOldest,
+        DowningStrategyName::Oldest,
+        DowningStrategyName::QuorumLeader,
+        DowningStrategyName::MajorityLeader,
+        DowningStrategyName::LeaderRoles,
+        DowningStrategyName::RoleLeaderRoles,
+        DowningStrategyName::AutoDown,
     ];
     for (seed, strategy) in (0..).zip(strategies) {
         let mut cluster = Cluster::of_five(seed, judged_by(strategy));

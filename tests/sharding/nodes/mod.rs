@@ -14,14 +14,18 @@ mod watch;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ostraca::cluster::membership::port::Command as Wish;
-use ostraca::sharding::config::Sharding as Settings;
-use ostraca::sharding::coordinator::Phase;
+use ostraca::cluster::membership::port::MembershipCommand as Wish;
+use ostraca::sharding::config::ShardingConfig as Settings;
+use ostraca::sharding::coordinator::CoordinatorPhase;
 use ostraca::sharding::ids::{EntityType, ShardId};
 use ostraca::sharding::machines::Hosts;
-use ostraca::sharding::passivation::settings::{Passivation, Scope, Strategy};
-use ostraca::sharding::region::{Region, Run};
-use ostraca_ddata::sim::{Faults, LaneRule, NodeIndex, Seed, Setup, Simulation, Stream};
+use ostraca::sharding::passivation::settings::{
+    LimitScope, PassivationConfig, PassivationStrategy,
+};
+use ostraca::sharding::region::{HostingPhase, Region};
+use ostraca_ddata::sim::{
+    Faults, LaneRule, NodeIndex, RandomStream, Seed, Simulation, SimulationSetup,
+};
 
 use self::watch::ShardWatch;
 use crate::whole::entities::Order;
@@ -44,22 +48,26 @@ pub(crate) fn settings() -> Box<Settings> {
 /// out of `idle`, in milliseconds.
 pub(crate) fn some_passivation(
     seed: Seed,
-    chance: &mut Stream,
+    chance: &mut RandomStream,
     limit_max: usize,
     idle: &[u64],
-) -> Passivation {
-    let strategies = [Strategy::None, Strategy::LeastRecentlyUsed, Strategy::Composite];
-    let mut passivation = Passivation {
+) -> PassivationConfig {
+    let strategies = [
+        PassivationStrategy::None,
+        PassivationStrategy::LeastRecentlyUsed,
+        PassivationStrategy::Composite,
+    ];
+    let mut passivation = PassivationConfig {
         strategy: *chance.pick(&strategies),
         active_entity_limit: 1 + chance.index(limit_max),
         idle_timeout: Duration::ZERO,
-        scope: *chance.pick(&[Scope::Region, Scope::Shard]),
-        ..Passivation::default()
+        scope: *chance.pick(&[LimitScope::Region, LimitScope::Shard]),
+        ..PassivationConfig::default()
     };
     // A separate random stream, so that seeds known to find a fault keep their draws above.
-    let mut own = Stream::split(seed.value, "idle", 0);
-    if passivation.strategy == Strategy::None && own.index(2) == 0 {
-        passivation.strategy = Strategy::Idle;
+    let mut own = RandomStream::split(seed.value, "idle", 0);
+    if passivation.strategy == PassivationStrategy::None && own.index(2) == 0 {
+        passivation.strategy = PassivationStrategy::Idle;
         passivation.idle_timeout = Duration::from_millis(*own.pick(idle));
     }
     passivation
@@ -116,11 +124,11 @@ impl Cluster {
         world: World,
         watch: ShardWatch,
     ) -> Self {
-        let setup = Setup {
+        let setup = SimulationSetup {
             started: Some(started),
             lanes: vec![LaneRule::STREAM],
             faults,
-            ..Setup::new(seed, places)
+            ..SimulationSetup::new(seed, places)
         };
         let sim = Simulation::new(setup, watch, world.factory());
         let mut cluster = Self { sim, told: 0, start: Box::new(start) };
@@ -163,7 +171,7 @@ impl Cluster {
         let hosted = |(node, process): (NodeIndex, &WholeNode)| {
             let region = process.region(&counter());
             let hosted = region.into_iter().flat_map(Region::hosted);
-            let lives = hosted.filter(|(_, run)| matches!(run, Run::Hosting(_)));
+            let lives = hosted.filter(|(_, run)| matches!(run, HostingPhase::Hosting(_)));
             lives.map(|(shard, _)| (shard, node.get())).collect::<Vec<_>>()
         };
         self.sim.processes().flat_map(hosted).collect()
@@ -213,17 +221,17 @@ impl Cluster {
     }
 
     /// Phase of the coordinator at this place, if one runs.
-    fn phase(&self, place: usize) -> Option<Phase> {
+    fn phase(&self, place: usize) -> Option<CoordinatorPhase> {
         let node = self.sim.process(NodeIndex::new(place))?;
         let phase = node.machines.of(&counter())?.coordinator()?.phase();
-        (!matches!(phase, Phase::Off | Phase::Down)).then_some(phase)
+        (!matches!(phase, CoordinatorPhase::Off | CoordinatorPhase::Down)).then_some(phase)
     }
 
     /// Whether this place's coordinator decides.
     fn acts(&self, place: usize) -> bool {
         let of_type = self.sim.process(NodeIndex::new(place)).map(|node| &node.machines);
         let coordinator = of_type.and_then(|machines| machines.of(&counter())?.coordinator());
-        coordinator.is_some_and(|coordinator| coordinator.phase() == Phase::Active)
+        coordinator.is_some_and(|coordinator| coordinator.phase() == CoordinatorPhase::Active)
     }
 }
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use ostraca::sharding::coordinator::Coordinator;
-use ostraca::sharding::explain::{Recalled, Topic, Witness};
+use ostraca::sharding::explanation::{DecisionReports, DecisionSource, Topic};
 use ostraca::sharding::ids::{RegionId, ShardId};
-use ostraca::sharding::machines::{ClusterShardingStats, Found, Question};
-use ostraca::sharding::region::Cut;
+use ostraca::sharding::machines::{ClusterQuery, ClusterQueryResult, ClusterShardingStats};
+use ostraca::sharding::region::PayloadPartSizes;
 use ostraca_ddata::sim::NodeIndex;
 
 use super::{Cluster, SECOND, SHARDS, counter, settings};
@@ -16,20 +16,25 @@ use crate::whole::entities::Order;
 
 impl Cluster {
     fn survey(&mut self, place: usize, within: Duration) -> ClusterShardingStats {
-        match self.find(place, Question::Count, within) {
-            Found::Counted(stats) => stats,
+        match self.find(place, ClusterQuery::Count, within) {
+            ClusterQueryResult::Counted(stats) => stats,
             other => panic!("{other:?}"),
         }
     }
 
-    fn recall(&mut self, place: usize, topic: Topic) -> Recalled {
-        match self.find(place, Question::Why(topic), SECOND) {
-            Found::Recalled(recalled) => recalled,
+    fn recall(&mut self, place: usize, topic: Topic) -> DecisionReports {
+        match self.find(place, ClusterQuery::Why(topic), SECOND) {
+            ClusterQueryResult::Recalled(recalled) => recalled,
             other => panic!("{other:?}"),
         }
     }
 
-    fn find(&mut self, place: usize, question: Question, within: Duration) -> Found {
+    fn find(
+        &mut self,
+        place: usize,
+        question: ClusterQuery,
+        within: Duration,
+    ) -> ClusterQueryResult {
         let before = self.sim.observer().found.len();
         self.order(place, Order::Survey(counter(), question, within));
         self.until(30, "the survey ends", |it| it.sim.observer().found.len() > before);
@@ -72,7 +77,7 @@ fn known_failure_37_silent_node_is_named_beside_other_answers() {
 fn query_repeats_lost_messages() {
     let by_default = World::new(3).cut;
     for (seed, words) in [(3_u64, by_default.words), (4, 40)] {
-        let world = World { cut: Cut { words, ..by_default }, ..World::new(3) };
+        let world = World { cut: PayloadPartSizes { words, ..by_default }, ..World::new(3) };
         let loss = world.loss.clone();
         let mut cluster = Cluster::of_three_in(seed, 3, world);
         loss.set(0.5);
@@ -87,7 +92,7 @@ fn query_repeats_lost_messages() {
 #[test]
 fn region_with_a_missing_message_counts_as_unanswered() {
     let world = World::new(3);
-    let world = World { cut: Cut { words: 40, ..world.cut }, ..world };
+    let world = World { cut: PayloadPartSizes { words: 40, ..world.cut }, ..world };
     let loss = world.loss.clone();
     let mut cluster = Cluster::of_three_in(9, 3, world);
     loss.set(0.5);
@@ -115,7 +120,7 @@ fn proxy_may_query_and_is_not_queried() {
 
 /// Remembered decisions on a shard: the source (coordinator or region) and its place, and the old
 /// and the new home.
-type Story = Vec<(Witness, usize, Option<usize>, Option<usize>)>;
+type Story = Vec<(DecisionSource, usize, Option<usize>, Option<usize>)>;
 
 impl Cluster {
     /// Whether every decision is carried out.
@@ -152,7 +157,7 @@ impl Cluster {
 
 #[test]
 fn every_node_recalls_decisions_of_coordinator_and_regions() {
-    use Witness::{Coordinator, Region};
+    use DecisionSource::{Coordinator, Region};
 
     let mut cluster = Cluster::of_three(5, 4);
     let coordinator = (0..3).find(|place| cluster.acts(*place)).expect("one acts");
@@ -187,7 +192,8 @@ fn lost_home_is_recalled_as_the_reason() {
     cluster.sim.crash(NodeIndex::new(lost));
     cluster.until(60, "all shards are hosted", |it| it.homes().len() == SHARDS as usize);
     let recalled = cluster.recall(asker, Topic::Shard(shard));
-    let by_coordinator = recalled.accounts.iter().filter(|it| it.witness == Witness::Coordinator);
+    let by_coordinator =
+        recalled.accounts.iter().filter(|it| it.witness == DecisionSource::Coordinator);
     let newest = by_coordinator.map(|account| &account.remembered).max_by_key(|it| it.generation);
     let why = newest.map(|entry| entry.why.to_string()).expect("the coordinator remembers");
     assert!(why.starts_with("its region is out of the cluster: "), "{why}");

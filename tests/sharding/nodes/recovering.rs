@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use ostraca::cluster::membership::port::Command as Wish;
+use ostraca::cluster::membership::port::MembershipCommand as Wish;
 use ostraca::sharding::ids::ShardId;
-use ostraca::sharding::region::{Region, Run};
+use ostraca::sharding::region::{HostingPhase, Region};
 use ostraca_ddata::sim::{Faults, NodeIndex};
 
-use super::{Cluster, Phase, SECOND, SHARDS, counter};
+use super::{Cluster, CoordinatorPhase, SECOND, SHARDS, counter};
 use crate::whole::{Command, WholeNode, World};
 
 const PLACES: usize = 5;
@@ -47,7 +47,7 @@ fn counted(cluster: &Cluster, place: usize) -> (u64, u64) {
 fn homes_at(cluster: &Cluster, places: [usize; 2]) -> BTreeMap<ShardId, usize> {
     let hosted = |place: usize| {
         let region = cluster.at(place).region(&counter()).expect("the type is started");
-        let lives = region.hosted().filter(|(_, run)| matches!(run, Run::Hosting(_)));
+        let lives = region.hosted().filter(|(_, run)| matches!(run, HostingPhase::Hosting(_)));
         lives.map(move |(shard, _)| (shard, place)).collect::<Vec<_>>()
     };
     places.into_iter().flat_map(hosted).collect()
@@ -164,7 +164,7 @@ fn coordinator_crash_during_recount_starts_it_again() {
         // It crashes as soon as it counts in every other run, and a moment later in the others.
         let is_counting = |it: &Cluster| {
             let coordinator = counts(it).and_then(|place| it.phase(place));
-            coordinator.is_some_and(|phase| phase >= Phase::Recounting)
+            coordinator.is_some_and(|phase| phase >= CoordinatorPhase::Recounting)
         };
         let end = it.sim.now() + 30 * SECOND;
         while !is_counting(&it) {
@@ -173,7 +173,7 @@ fn coordinator_crash_during_recount_starts_it_again() {
         }
         it.sim.try_run_for(SECOND * (seed as u32 % 2) / 500).expect("nothing is wrong");
         let Some(coordinates) = counts(&it) else { continue };
-        counting += usize::from(it.phase(coordinates) == Some(Phase::Recounting));
+        counting += usize::from(it.phase(coordinates) == Some(CoordinatorPhase::Recounting));
         it.sim.crash(NodeIndex::new(coordinates));
         let left: Vec<usize> = (0..3).filter(|place| *place != coordinates).collect();
         it.sim.try_run_for(20 * SECOND).expect("nothing is wrong");

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use ostraca::sharding::bug::Canary;
-use ostraca::sharding::config::Sharding as Settings;
+use ostraca::sharding::config::ShardingConfig as Settings;
 use ostraca::sharding::extractor::{ByMessage, Extractor as _, HashExtractor, ShardHash};
+use ostraca::sharding::fault_injection::ShardingFaultInjection;
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::machines::Hosts;
-use ostraca::sharding::passivation::settings::{Passivation, Strategy};
+use ostraca::sharding::passivation::settings::{PassivationConfig, PassivationStrategy};
 use ostraca_ddata::sim::{Faults, NodeIndex};
 
 use super::watch::ShardWatch;
@@ -37,14 +37,17 @@ struct Stuck {
 
 impl Stuck {
     fn new(seed: u64, sleeps: Duration) -> Self {
-        let passivation = Passivation { strategy: Strategy::None, ..Passivation::default() };
+        let passivation = PassivationConfig {
+            strategy: PassivationStrategy::None,
+            ..PassivationConfig::default()
+        };
         let settings = Settings { passivation, slow_handler_after: SLOW_AFTER, ..*settings() };
         let book = Arc::<Book>::default();
         let plan = Plan {
             book: Arc::clone(&book),
             settings: settings.clone(),
             lane_max: usize::MAX,
-            canary: Canary::none(),
+            fault_injection: ShardingFaultInjection::none(),
         };
         let world = World { houses: Some(plan.houses()), ..World::new(3) };
         let start = move || Order::Start(counter(), Box::new(settings.clone()), Hosts::Shards);

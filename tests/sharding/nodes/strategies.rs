@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use ostraca::sharding::allocation::pins::{PinsKey, Wanted};
-use ostraca::sharding::config::{Sharding as Settings, StrategyName};
+use ostraca::sharding::config::{AllocationStrategyName, ShardingConfig as Settings};
 use ostraca::sharding::ids::ShardId;
 use ostraca::sharding::machines::Hosts;
-use ostraca_ddata::replicator::port::Input;
+use ostraca_ddata::replicator::port::ReplicatorInput;
 use ostraca_ddata::replicator::request::RequestId;
-use ostraca_ddata::sim::{Faults, NodeIndex, Stream, on_all_cores};
+use ostraca_ddata::sim::{Faults, NodeIndex, RandomStream, on_all_cores};
 
 use super::chaos::{self, AT_REST, Scenario};
 use super::{Cluster, SECOND, SHARDS, counter, settings, shards};
@@ -20,7 +20,7 @@ use crate::whole::{Command, World, address};
 const NOWHERE: usize = 77;
 
 fn pinned() -> Order {
-    let name = StrategyName::External;
+    let name = AllocationStrategyName::External;
     let settings = Settings { allocation_strategy: name, ..*settings() };
     Order::Start(counter(), Box::new(settings), Hosts::Shards)
 }
@@ -36,7 +36,7 @@ impl Cluster {
         let wanted: Wanted = pins.into_iter().map(to).collect();
         let request = PinsKey::new(&counter()).changing(wanted, SECOND);
         self.told += 1;
-        let asked = Input::Request { id: RequestId(self.told), request };
+        let asked = ReplicatorInput::Request { id: RequestId(self.told), request };
         self.sim.command(NodeIndex::new(at), Command::Data(Box::new(asked)));
     }
 }
@@ -46,7 +46,7 @@ fn at_last(shard: ShardId) -> usize {
     if shard.get() == 0 { NOWHERE } else { shard.get() as usize % 5 }
 }
 
-fn disturb(it: &mut Cluster, chance: &mut Stream) {
+fn disturb(it: &mut Cluster, chance: &mut RandomStream) {
     let living: Vec<usize> = it.sim.processes().map(|(at, _)| at.get()).collect();
     if living.is_empty() || !chance.chance(0.2) {
         return;

@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ostraca::sharding::decision_history::SlowDecisions;
 use ostraca::sharding::ids::{Generation, ShardId};
-use ostraca::sharding::machines::Found;
+use ostraca::sharding::machines::ClusterQueryResult;
 use ostraca::sharding::region::Region;
-use ostraca::sharding::remembered::Slow;
-use ostraca_ddata::sim::{NodeIndex, Observer, Orders, View, Violation};
+use ostraca_ddata::sim::{InvariantViolation, NodeIndex, Observer, Orders, SimulationView};
 
 use super::counter;
 use crate::stack::book::Book;
@@ -28,8 +28,8 @@ pub(crate) struct ShardWatch {
     pub(crate) acting: u64,
     pub(crate) stepped_down: u64,
     pub(crate) starts: u64,
-    pub(crate) found: Vec<Found>,
-    pub(crate) slow: Vec<Slow>,
+    pub(crate) found: Vec<ClusterQueryResult>,
+    pub(crate) slow: Vec<SlowDecisions>,
     /// How often the program's own strategy ended in each way.
     pub(crate) consulted: BTreeMap<&'static str, u64>,
     pub(crate) strategy_failed: u64,
@@ -84,23 +84,23 @@ impl ShardWatch {
 impl Observer<WholeNode> for ShardWatch {
     fn event(
         &mut self,
-        view: &View<'_, WholeNode>,
+        view: &SimulationView<'_, WholeNode>,
         node: NodeIndex,
         event: &Event,
         orders: &mut Orders<WholeNode>,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), InvariantViolation> {
         if let Event::Sharding(seen) = event {
             let process = view.processes().find(|(at, _)| *at == node);
             let serves = |(_, of): (_, &WholeNode)| of.membership.serves(view.clock(node).mono);
-            self.saw(seen, process.is_some_and(serves)).map_err(Violation::new)?;
+            self.saw(seen, process.is_some_and(serves)).map_err(InvariantViolation::new)?;
         }
         self.membership.event(view, node, event, orders)
     }
 
-    fn check(&mut self, view: &View<'_, WholeNode>) -> Result<(), Violation> {
+    fn check(&mut self, view: &SimulationView<'_, WholeNode>) -> Result<(), InvariantViolation> {
         self.membership.check(view)?;
         if let Some(what) = self.book.as_ref().and_then(|book| book.pages().violation.take()) {
-            return Err(Violation::new(what));
+            return Err(InvariantViolation::new(what));
         }
         let mut hosts: BTreeMap<ShardId, NodeIndex> = BTreeMap::new();
         for (node, process) in view.processes() {
@@ -110,7 +110,9 @@ impl Observer<WholeNode> for ShardWatch {
             let hosted = process.region(&counter()).into_iter().flat_map(Region::hosted);
             for (shard, _) in hosted {
                 if let Some(other) = hosts.insert(shard, node) {
-                    return Err(Violation::new(format!("shard {shard} at {other} and {node}")));
+                    return Err(InvariantViolation::new(format!(
+                        "shard {shard} at {other} and {node}"
+                    )));
                 }
             }
         }

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 
-use ostraca::sharding::dead_letters::Lost;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::ids::Generation;
 use ostraca::sharding::shard_region::ShardRegion;
 use ostraca_ddata::id::ReplicaId;
@@ -72,8 +72,9 @@ impl Pages {
     fn lost(&self) -> u64 {
         let counts = self.regions.values().flat_map(ShardRegion::dead_letters);
         // Their messages were handled; only the answers are counted as lost.
-        let of_messages =
-            counts.filter(|(why, _)| !matches!(why, Lost::NoAnswer | Lost::AnswerLost));
+        let of_messages = counts.filter(|(why, _)| {
+            !matches!(why, DeadLetterReason::NoAnswer | DeadLetterReason::AnswerLost)
+        });
         of_messages.map(|(_, count)| count).sum()
     }
 

@@ -15,25 +15,25 @@ pub(crate) mod quarters;
 
 use std::sync::Arc;
 
-use ostraca::sharding::bug::{Bug, Canary};
-use ostraca::sharding::config::Sharding as Settings;
-use ostraca_ddata::sim::{Failure, Seed, Stream, Totals, on_all_cores};
+use ostraca::sharding::config::ShardingConfig as Settings;
+use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
+use ostraca_ddata::sim::{Failure, RandomStream, Seed, Totals, on_all_cores};
 
 use self::book::Book;
 use self::quarters::Plan;
 use crate::nodes::chaos::{AT_REST, Chaos, LOST};
 use crate::nodes::{settings, some_passivation};
 
-fn plan(seed: Seed, canary: Canary) -> Plan {
-    let mut chance = Stream::split(seed.value, "plan", 0);
+fn plan(seed: Seed, fault_injection: ShardingFaultInjection) -> Plan {
+    let mut chance = RandomStream::split(seed.value, "plan", 0);
     let passivation = some_passivation(seed, &mut chance, 10, &[100, 500, 2_000]);
     let lane_max = *chance.pick(&[4, 64, usize::MAX]);
     let settings = Settings { passivation, ..*settings() };
-    Plan { book: Arc::<Book>::default(), settings, lane_max, canary }
+    Plan { book: Arc::<Book>::default(), settings, lane_max, fault_injection }
 }
 
-fn run(seed: Seed, canary: Canary) -> Result<Totals, Box<Failure>> {
-    let plan = plan(seed, canary);
+fn run(seed: Seed, fault_injection: ShardingFaultInjection) -> Result<Totals, Box<Failure>> {
+    let plan = plan(seed, fault_injection);
     let book = Arc::clone(&plan.book);
     let mut chaos = Chaos::with_entities(seed, plan);
     chaos.storm()?;
@@ -61,7 +61,9 @@ fn run(seed: Seed, canary: Canary) -> Result<Totals, Box<Failure>> {
 #[expect(clippy::print_stderr, reason = "the figures are the result")]
 fn whole_stack_handles_each_message_once_and_in_order() {
     let name = "whole_stack_handles_each_message_once_and_in_order";
-    let run = |seed| run(seed, Canary::none()).unwrap_or_else(|failure| panic!("{failure}"));
+    let run = |seed| {
+        run(seed, ShardingFaultInjection::none()).unwrap_or_else(|failure| panic!("{failure}"))
+    };
     let totals = on_all_cores(name, 20, run);
     let of = |mark| totals.marks.count(mark);
     eprintln!(
@@ -88,7 +90,7 @@ fn whole_stack_handles_each_message_once_and_in_order() {
 /// next link, whose packets were then refused in turn, without end.
 #[test]
 fn refused_packet_of_a_former_link_does_not_end_the_next() {
-    run(Seed::from(112_128_965_286_192), Canary::none())
+    run(Seed::from(112_128_965_286_192), ShardingFaultInjection::none())
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
@@ -96,19 +98,20 @@ fn refused_packet_of_a_former_link_does_not_end_the_next() {
 /// not arrived. A leaving node waits for its lanes only for a limited time.
 #[test]
 fn messages_between_two_nodes_that_left_are_excused() {
-    run(Seed::from(123_257_803_882_116), Canary::none())
+    run(Seed::from(123_257_803_882_116), ShardingFaultInjection::none())
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]
 fn omitted_rules_are_found_in_the_whole_stack() {
     for (bug, invariant) in [
-        (Bug::LeaseNotAsked, "instance"),
-        (Bug::TakenGivenBackBehind, "order"),
-        (Bug::PassivatedWithMessages, "loss"),
-        (Bug::StateTakenAgain, "state"),
+        (ShardingFault::LeaseNotAsked, "instance"),
+        (ShardingFault::TakenGivenBackBehind, "order"),
+        (ShardingFault::PassivatedWithMessages, "loss"),
+        (ShardingFault::StateTakenAgain, "state"),
     ] {
-        let violation = |value: u64| run(Seed::from(value), Canary::with(bug)).err();
+        let violation =
+            |value: u64| run(Seed::from(value), ShardingFaultInjection::with(bug)).err();
         let mut found = (0..60).filter_map(violation);
         let is_it = |failure: Box<Failure>| failure.reason.starts_with(invariant);
         assert!(found.any(is_it), "{bug:?} is not found as a violation of {invariant}");

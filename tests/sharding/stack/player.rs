@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::{BoxError, Entity};
-use ostraca::sharding::hosting::World as _;
+use ostraca::sharding::region_handle::RegionEnvironment as _;
 use ostraca::sharding::reply::Reply;
 use ostraca_ddata::id::ReplicaId;
 use serde::{Deserialize, Serialize};
@@ -78,12 +78,12 @@ impl Entity for Player {
         }
     }
 
-    fn hand_over(&mut self) -> Option<Vec<u8>> {
+    fn export_state(&mut self) -> Option<Vec<u8>> {
         self.book.hands_over(&self.id, self.count);
         Some(self.count.to_le_bytes().to_vec())
     }
 
-    fn take_over(&mut self, state: &[u8]) -> Result<(), BoxError> {
+    fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         self.count = u64::from_le_bytes(state.try_into()?);
         self.book.takes_over(&self.id, self.count);
         Ok(())

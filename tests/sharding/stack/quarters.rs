@@ -8,19 +8,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use ostraca::sharding::asks::Asks;
-use ostraca::sharding::bug::Canary;
-use ostraca::sharding::burst::Burst;
-use ostraca::sharding::config::Sharding as Settings;
+use ostraca::sharding::activation::Activation;
+use ostraca::sharding::config::ShardingConfig as Settings;
 use ostraca::sharding::entity::Supervision;
 use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
-use ostraca::sharding::hosting::{Hosting, NoRoom, Unrest, World};
+use ostraca::sharding::fault_injection::ShardingFaultInjection;
 use ostraca::sharding::ids::{EntityId, RegionId};
+use ostraca::sharding::pending_asks::PendingAsks;
 use ostraca::sharding::region::{RegionInput, RegionOutput};
-use ostraca::sharding::shard_region::{Setup, ShardRegion};
+use ostraca::sharding::region_handle::{
+    NoRoom, RegionEnvironment, RegionHandle, UndeliveredCounts,
+};
+use ostraca::sharding::shard_region::{RegionSetup, ShardRegion};
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::sim::Stream;
+use ostraca_ddata::sim::RandomStream;
 
 use super::book::Book;
 use super::player::{From, Player, Word};
@@ -99,7 +101,7 @@ impl HouseWorld {
     }
 }
 
-impl World for HouseWorld {
+impl RegionEnvironment for HouseWorld {
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         let mut lanes = self.lanes();
         let limit = lanes.limit;
@@ -144,7 +146,7 @@ impl World for HouseWorld {
         self.executor.spawn(task);
     }
 
-    fn run(&self, burst: Burst) {
+    fn run(&self, burst: Activation) {
         self.executor.run(burst);
     }
 
@@ -159,7 +161,7 @@ pub(crate) struct Plan {
     pub(crate) book: Arc<Book>,
     pub(crate) settings: Settings,
     pub(crate) lane_max: usize, // limit of each lane, in frames
-    pub(crate) canary: Canary,
+    pub(crate) fault_injection: ShardingFaultInjection,
 }
 
 impl Plan {
@@ -172,16 +174,16 @@ impl Plan {
 struct Quarters {
     me: ReplicaId,
     region: ShardRegion<Player>,
-    hosting: Arc<dyn Hosting>,
+    hosting: Arc<dyn RegionHandle>,
     world: Arc<HouseWorld>,
     book: Arc<Book>,
-    chance: Stream,
+    chance: RandomStream,
     told: BTreeMap<String, u64>,
     remind_at: Instant,
     again_at: Option<Instant>, // time until which ready tasks wait
     cut_after: Duration,
     cuts: BTreeMap<ReplicaId, Instant>,
-    calm: Option<(Option<Unrest>, Instant)>,
+    calm: Option<(Option<UndeliveredCounts>, Instant)>,
 }
 
 fn name(entity: u64) -> String {
@@ -204,7 +206,7 @@ impl Quarters {
             id: id.as_str().to_owned(),
             count: 0,
         };
-        let setup = Setup {
+        let setup = RegionSetup {
             entity_type: counter(),
             me: RegionId::new(me),
             settings: plan.settings.clone(),
@@ -212,8 +214,8 @@ impl Quarters {
             supervision: Supervision::default(),
             extractor: Arc::new(ByMessage::new(hash, |_: &Word| None)),
             factory: Box::new(factory),
-            asks: Asks::new(),
-            canary: plan.canary,
+            asks: PendingAsks::new(),
+            fault_injection: plan.fault_injection,
         };
         let region = ShardRegion::new(setup, Arc::<HouseWorld>::clone(&world));
         region.publish();
@@ -224,7 +226,7 @@ impl Quarters {
             region,
             world,
             book: Arc::clone(&plan.book),
-            chance: Stream::split(seed, "quarters", 0),
+            chance: RandomStream::split(seed, "quarters", 0),
             told: BTreeMap::new(),
             remind_at: Instant::from_nanos(0),
             again_at: None,

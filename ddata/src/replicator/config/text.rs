@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Config;
+use super::ReplicatorConfig;
 use crate::key::Pattern;
 use crate::replicator::epoch::EpochConfig;
 
 /// The serialized settings. Missing ones have their default; unknown ones are an error.
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct Text {
+pub(super) struct ConfigText {
     #[serde(with = "humantime_serde")]
     gossip_interval: Duration,
     #[serde(with = "humantime_serde")]
     busy_gossip_interval: Duration,
     max_delta_elements: usize,
     direct_push_limit: usize,
-    delta: Delta,
+    delta: DeltaText,
     #[serde(with = "humantime_serde")]
     notify_subscribers_interval: Duration,
     majority_min_cap: usize,
@@ -37,7 +37,7 @@ pub(super) struct Text {
 
 #[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-struct Delta {
+struct DeltaText {
     enabled: bool,
 }
 
@@ -54,27 +54,27 @@ struct Durable {
 #[serde(transparent)]
 struct Span(#[serde(with = "humantime_serde")] Duration);
 
-impl Default for Delta {
+impl Default for DeltaText {
     fn default() -> Self {
-        Self { enabled: Config::default().delta_enabled }
+        Self { enabled: ReplicatorConfig::default().delta_enabled }
     }
 }
 
-impl Default for Text {
+impl Default for ConfigText {
     fn default() -> Self {
-        Config::default().into()
+        ReplicatorConfig::default().into()
     }
 }
 
-impl From<Config> for Text {
-    fn from(config: Config) -> Self {
+impl From<ReplicatorConfig> for ConfigText {
+    fn from(config: ReplicatorConfig) -> Self {
         let expiring = config.expire_keys_after_inactivity.into_iter();
         Self {
             gossip_interval: config.gossip_interval,
             busy_gossip_interval: config.busy_gossip_interval,
             max_delta_elements: config.max_delta_elements,
             direct_push_limit: config.direct_push_limit,
-            delta: Delta { enabled: config.delta_enabled },
+            delta: DeltaText { enabled: config.delta_enabled },
             notify_subscribers_interval: config.notify_subscribers_interval,
             majority_min_cap: config.majority_min_cap,
             durable: Durable {
@@ -93,8 +93,8 @@ impl From<Config> for Text {
     }
 }
 
-impl From<Text> for Config {
-    fn from(text: Text) -> Self {
+impl From<ConfigText> for ReplicatorConfig {
+    fn from(text: ConfigText) -> Self {
         let expiring = text.expire_keys_after_inactivity.into_iter();
         Self {
             gossip_interval: text.gossip_interval,

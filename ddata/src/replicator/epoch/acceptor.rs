@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::configuration::{Ballot, Epoch, EpochId};
 use super::message::AcceptedProposal;
-use crate::bug::{Bug, Canary};
+use crate::fault_injection::{FaultInjection, ReplicatorFault};
 
 /// State that must be durable before an answer that depends on it leaves the node
 /// (docs/protocol/configurations.md#durable-votes).
@@ -87,11 +87,13 @@ impl AcceptorState {
         &mut self,
         ballot: Ballot,
         proposal: Arc<Epoch>,
-        canary: Canary,
+        fault_injection: FaultInjection,
     ) -> Promised {
         let promised = self.weigh(ballot);
         match promised {
-            Promised::Not(_) if !canary.has(Bug::AcceptBelowPromise) => return promised,
+            Promised::Not(_) if !fault_injection.has(ReplicatorFault::AcceptBelowPromise) => {
+                return promised;
+            }
             Promised::Not(_) => {}
             Promised::First | Promised::Raised | Promised::Again => self.promise(ballot),
         }
@@ -149,9 +151,9 @@ mod tests {
     #[test]
     fn accept_promises_and_seals() {
         let mut state = AcceptorState { installed: Some(epoch(1)), ..AcceptorState::default() };
-        let first = state.accept(ballot(3, 1), epoch(2), Canary::none());
+        let first = state.accept(ballot(3, 1), epoch(2), FaultInjection::none());
         assert_eq!((first, state.promise), (Promised::First, Some(ballot(3, 1))));
-        let below = state.accept(ballot(2, 1), epoch(2), Canary::none());
+        let below = state.accept(ballot(2, 1), epoch(2), FaultInjection::none());
         assert_eq!(below, Promised::Not(ballot(3, 1)));
         assert_eq!(state.accepted, Some((ballot(3, 1), epoch(2))));
     }

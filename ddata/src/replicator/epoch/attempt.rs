@@ -7,15 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::configuration::{Ballot, Change, Epoch, SharedEpoch};
+use super::configuration::{Ballot, Epoch, MembershipChange, SharedEpoch};
 use super::message::{AcceptedProposal, EpochMessage, Remaining};
-use crate::bug::{Bug, Canary};
 use crate::clock::Instant;
+use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 
 /// Phase of a ballot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(super) enum BallotPhase {
     /// Asks voters how long their lease promises to the removed members run.
     Withholding,
     /// Waits until these leases have expired. A late answer may still allow a smaller batch.
@@ -30,7 +30,7 @@ pub(super) enum Phase {
 
 /// The reason for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum AttemptReason {
     /// The parent proposed a change and expects an [`Outcome`](super::Outcome).
     Asked,
     /// A seal seemed abandoned.
@@ -55,16 +55,16 @@ pub(super) enum AttemptStep {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Attempt {
+pub(super) struct BallotAttempt {
     pub(super) ballot: Ballot,
-    pub(super) origin: Origin,
+    pub(super) origin: AttemptReason,
     pub(super) base: SharedEpoch,
-    pub(super) change: Change,
+    pub(super) change: MembershipChange,
     /// Removals that the parent proposed and that this batch leaves out; ≤ members.
     pub(super) deferred: BTreeSet<ReplicaId>,
     /// `base` with `change` applied.
     pub(super) own_proposal: SharedEpoch,
-    pub(super) phase: Phase,
+    pub(super) phase: BallotPhase,
     /// The proposal of this ballot: chosen when a quorum is sealed, then fixed
     /// (docs/protocol/configurations.md#one-proposal-per-ballot).
     pub(super) chosen: Option<SharedEpoch>,
@@ -85,17 +85,17 @@ pub(super) struct Attempt {
     sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>,        // ≤ voters of base
     confirmed: BTreeSet<ReplicaId>, // ≤ voters of base, own proposal and chosen
     accepted: BTreeSet<ReplicaId>,  // ≤ voters of base
-    canary: Canary,
+    fault_injection: FaultInjection,
 }
 
-impl Attempt {
+impl BallotAttempt {
     pub(super) fn new(
         ballot: Ballot,
         base: SharedEpoch,
         own_proposal: SharedEpoch,
         goal: Goal,
         resend: Duration,
-        canary: Canary,
+        fault_injection: FaultInjection,
     ) -> Self {
         let Goal { origin, change, deferred, confirmed } = goal;
         let removes = !base.removed_by(&own_proposal).is_empty();
@@ -106,7 +106,7 @@ impl Attempt {
             change,
             deferred,
             own_proposal,
-            phase: if removes { Phase::Withholding } else { Phase::Sealing },
+            phase: if removes { BallotPhase::Withholding } else { BallotPhase::Sealing },
             chosen: None,
             adopted: false,
             overtaken: false,
@@ -120,7 +120,7 @@ impl Attempt {
             sealed: BTreeMap::new(),
             confirmed,
             accepted: BTreeSet::new(),
-            canary,
+            fault_injection,
         }
     }
 
@@ -132,11 +132,11 @@ impl Attempt {
 
     /// Whether the chosen proposal is this node's own, which no voter can have accepted yet.
     pub(super) fn chose_own(&self) -> bool {
-        self.phase == Phase::Syncing && !self.adopted
+        self.phase == BallotPhase::Syncing && !self.adopted
     }
 
     pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> AttemptStep {
-        if self.phase > Phase::Waiting || !self.base.is_voter(from) {
+        if self.phase > BallotPhase::Waiting || !self.base.is_voter(from) {
             return AttemptStep::Wait;
         }
         self.withheld.insert(from, self.removed_leases(remaining));
@@ -154,22 +154,22 @@ impl Attempt {
 
     /// Whether a quorum of `base` has reported how long the leases run.
     pub(super) fn has_withheld(&self) -> bool {
-        self.base.is_quorum(&self.withheld.keys().copied().collect(), self.canary)
+        self.base.is_quorum(&self.withheld.keys().copied().collect(), self.fault_injection)
     }
 
     /// Starts the withholding phase again: every voter is asked anew.
     pub(super) fn withhold_again(&mut self) {
         self.withheld.clear();
-        self.phase = Phase::Withholding;
+        self.phase = BallotPhase::Withholding;
     }
 
     pub(super) fn leased(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> AttemptStep {
-        if self.phase != Phase::Sealing || !self.base.is_voter(from) {
+        if self.phase != BallotPhase::Sealing || !self.base.is_voter(from) {
             return AttemptStep::Wait;
         }
         self.leased.insert(from, self.removed_leases(remaining));
         let others = self.base.voters().iter().copied().filter(|id| !self.leased.contains_key(id));
-        if self.base.is_quorum(&others.collect(), self.canary) {
+        if self.base.is_quorum(&others.collect(), self.fault_injection) {
             return AttemptStep::Wait;
         }
         self.still_leased()
@@ -236,7 +236,7 @@ impl Attempt {
             self.has_answered(*id) || !self.base.is_voter(*id) && !going.contains(id)
         };
         let living = next.voters().iter().copied().filter(lives);
-        next.is_quorum(&living.collect(), self.canary)
+        next.is_quorum(&living.collect(), self.fault_injection)
     }
 
     fn has_answered(&self, id: ReplicaId) -> bool {
@@ -254,12 +254,14 @@ impl Attempt {
         from: ReplicaId,
         accepted: Option<AcceptedProposal>,
     ) -> AttemptStep {
-        if self.phase < Phase::Sealing || !self.base.is_voter(from) {
+        if self.phase < BallotPhase::Sealing || !self.base.is_voter(from) {
             return AttemptStep::Wait;
         }
         self.leased.remove(&from);
         self.sealed.entry(from).or_insert(accepted);
-        if self.phase != Phase::Sealing || !self.base.is_quorum(&self.sealed_set(), self.canary) {
+        if self.phase != BallotPhase::Sealing
+            || !self.base.is_quorum(&self.sealed_set(), self.fault_injection)
+        {
             return AttemptStep::Wait;
         }
         let accepted = self.accepted_before();
@@ -267,7 +269,7 @@ impl Attempt {
         let chosen = accepted.unwrap_or_else(|| self.own_proposal.clone());
         self.confirmed.retain(|id| chosen.is_voter(*id));
         self.chosen = Some(chosen);
-        self.phase = Phase::Syncing;
+        self.phase = BallotPhase::Syncing;
         AttemptStep::Sync
     }
 
@@ -275,12 +277,13 @@ impl Attempt {
     /// because a second choice would be a second proposal under one ballot.
     fn accepted_before(&self) -> Option<SharedEpoch> {
         let accepted = self.sealed.values().flatten();
-        let best = if self.canary.has(Bug::AdoptLowestBallot) {
+        let best = if self.fault_injection.has(ReplicatorFault::AdoptLowestBallot) {
             accepted.min_by_key(|(ballot, _)| *ballot)
         } else {
             accepted.max_by_key(|(ballot, _)| *ballot)
         };
-        best.filter(|_| !self.canary.has(Bug::IgnoreAccepted)).map(|(_, proposal)| proposal.clone())
+        best.filter(|_| !self.fault_injection.has(ReplicatorFault::IgnoreAccepted))
+            .map(|(_, proposal)| proposal.clone())
     }
 
     /// A voter confirms that it is ready for the next configuration. `None` if that was known.
@@ -298,25 +301,26 @@ impl Attempt {
     /// Moves to the accepting phase if a quorum of the chosen proposal is synced and probes have
     /// ended.
     pub(super) fn may_accept(&mut self) -> AttemptStep {
-        let Some(chosen) = self.chosen.as_ref().filter(|_| self.phase == Phase::Syncing) else {
+        let Some(chosen) = self.chosen.as_ref().filter(|_| self.phase == BallotPhase::Syncing)
+        else {
             return AttemptStep::Wait;
         };
-        let synced = chosen.is_quorum(&self.confirmed, self.canary)
-            || self.canary.has(Bug::AcceptBeforeSync);
+        let synced = chosen.is_quorum(&self.confirmed, self.fault_injection)
+            || self.fault_injection.has(ReplicatorFault::AcceptBeforeSync);
         if !synced || !self.probe_over {
             return AttemptStep::Wait;
         }
-        self.phase = Phase::Accepting;
+        self.phase = BallotPhase::Accepting;
         AttemptStep::Accept
     }
 
     pub(super) fn accepted(&mut self, from: ReplicaId) -> AttemptStep {
-        if self.phase != Phase::Accepting || !self.base.is_voter(from) {
+        if self.phase != BallotPhase::Accepting || !self.base.is_voter(from) {
             return AttemptStep::Wait;
         }
         self.accepted.insert(from);
         match &self.chosen {
-            Some(chosen) if self.base.is_quorum(&self.accepted, self.canary) => {
+            Some(chosen) if self.base.is_quorum(&self.accepted, self.fault_injection) => {
                 AttemptStep::Decided(chosen.clone())
             }
             _ => AttemptStep::Wait,
@@ -332,12 +336,12 @@ impl Attempt {
     pub(super) fn silent(&self) -> Vec<ReplicaId> {
         let voters = self.base.voters().iter().copied();
         match self.phase {
-            Phase::Withholding | Phase::Waiting => {
+            BallotPhase::Withholding | BallotPhase::Waiting => {
                 voters.filter(|id| !self.withheld.contains_key(id)).collect()
             }
-            Phase::Sealing => voters.filter(|id| !self.sealed.contains_key(id)).collect(),
-            Phase::Syncing => self.unsynced(),
-            Phase::Accepting => voters.filter(|id| !self.accepted.contains(id)).collect(),
+            BallotPhase::Sealing => voters.filter(|id| !self.sealed.contains_key(id)).collect(),
+            BallotPhase::Syncing => self.unsynced(),
+            BallotPhase::Accepting => voters.filter(|id| !self.accepted.contains(id)).collect(),
         }
     }
 
@@ -345,21 +349,21 @@ impl Attempt {
     pub(super) fn question(&self) -> Option<EpochMessage> {
         let (epoch, ballot) = (self.base.id(), self.ballot);
         match (self.phase, &self.chosen) {
-            (Phase::Withholding | Phase::Waiting, _) => {
+            (BallotPhase::Withholding | BallotPhase::Waiting, _) => {
                 let removed = self.base.removed_by(&self.own_proposal);
                 Some(EpochMessage::Withhold { epoch, ballot, removed })
             }
-            (Phase::Sealing, _) => Some(self.seal()),
-            (Phase::Syncing, Some(chosen)) => Some(EpochMessage::Sync {
+            (BallotPhase::Sealing, _) => Some(self.seal()),
+            (BallotPhase::Syncing, Some(chosen)) => Some(EpochMessage::Sync {
                 base: self.base.clone(),
                 ballot,
                 proposal: chosen.clone(),
                 sealed: self.sealed.keys().copied().collect(),
             }),
-            (Phase::Accepting, Some(chosen)) => {
+            (BallotPhase::Accepting, Some(chosen)) => {
                 Some(EpochMessage::Accept { epoch, ballot, proposal: chosen.clone() })
             }
-            (Phase::Syncing | Phase::Accepting, _) => None,
+            (BallotPhase::Syncing | BallotPhase::Accepting, _) => None,
         }
     }
 
@@ -404,8 +408,8 @@ impl Attempt {
 /// The purpose of an attempt, which passes from one ballot to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Goal {
-    pub(super) origin: Origin,
-    pub(super) change: Change,
+    pub(super) origin: AttemptReason,
+    pub(super) change: MembershipChange,
     pub(super) deferred: BTreeSet<ReplicaId>, // ≤ members
     /// Voters that confirmed their sync in earlier ballots. A confirmation stays valid, because
     /// snapshots of `base` never change; ≤ voters of base and own proposal.
@@ -413,9 +417,9 @@ pub(super) struct Goal {
 }
 
 impl Goal {
-    pub(super) fn asked(change: Change) -> Self {
+    pub(super) fn asked(change: MembershipChange) -> Self {
         Self {
-            origin: Origin::Asked,
+            origin: AttemptReason::Asked,
             change,
             deferred: BTreeSet::new(),
             confirmed: BTreeSet::new(),
@@ -430,7 +434,7 @@ impl Goal {
 
     /// Proposes unchanged members, to end an abandoned seal.
     pub(super) fn abandoned() -> Self {
-        Self { origin: Origin::Abandoned, ..Self::asked(Change::default()) }
+        Self { origin: AttemptReason::Abandoned, ..Self::asked(MembershipChange::default()) }
     }
 
     /// Defers the removal of `kept`.

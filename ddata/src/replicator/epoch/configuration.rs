@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::settings::{EpochSettings, LEASE_MAX, LeaseSettings};
-use crate::bug::Canary;
 use crate::encoded::checked_list;
+use crate::fault_injection::FaultInjection;
 use crate::id::ReplicaId;
 use crate::replicator::quorum;
 
@@ -125,14 +125,14 @@ pub struct Epoch {
     #[serde(rename = "g")]
     left: Vec<ReplicaId>, // departed or barred, in that order; ≤ LEFT_MAX
     #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
-    forced: Option<Forced>,
+    forced: Option<ForcedStart>,
 }
 
 /// How a forced generation began ([`Epoch::forced`]); equal in all configurations of it.
 ///
 /// Two nodes may force at once and choose equal generations. The number then differs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-struct Forced {
+struct ForcedStart {
     #[serde(rename = "n")]
     number: u64, // of the first configuration
     #[serde(rename = "k")]
@@ -165,7 +165,7 @@ struct Raw {
     #[serde(rename = "g", default, deserialize_with = "checked_list")]
     left: Vec<ReplicaId>,
     #[serde(rename = "o", default)]
-    forced: Option<Forced>,
+    forced: Option<ForcedStart>,
 }
 
 /// Why these fields are no configuration. Nothing was taken over.
@@ -207,7 +207,7 @@ pub enum InvalidEpoch {
 
 /// The joins and removals of one batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Change {
+pub struct MembershipChange {
     /// New members, oldest first. They become the youngest members.
     #[serde(rename = "j")]
     pub join: Vec<ReplicaId>,
@@ -220,7 +220,7 @@ pub struct Change {
     pub lost: Vec<ReplicaId>,
 }
 
-impl Change {
+impl MembershipChange {
     /// Whether the change names no node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -276,7 +276,7 @@ pub enum ChangeError {
 /// Why a peer's proposal cannot follow a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unfit {
+pub enum ProposalMismatch {
     /// The id is not the next one.
     #[error("{0} is not the next configuration id")]
     Id(EpochId),
@@ -382,7 +382,7 @@ impl Epoch {
             id: EpochId { generation, number },
             tiebreaker: voters[0],
             left: self.left_after(&members, &[]),
-            forced: Some(Forced { number, kept: members.clone() }),
+            forced: Some(ForcedStart { number, kept: members.clone() }),
             members,
             voters,
             ..self.clone()
@@ -423,7 +423,7 @@ impl Epoch {
             tiebreaker: by,
             voters: members.clone(),
             left: self.left_after(&members, &[]),
-            forced: Some(Forced { number, kept: members.clone() }),
+            forced: Some(ForcedStart { number, kept: members.clone() }),
             members,
             lease,
             ..forced
@@ -438,7 +438,7 @@ impl Epoch {
     /// # Errors
     /// [`ChangeError`] if an incarnation would return, no member would be left, or there would be
     /// too many.
-    pub fn next(&self, change: &Change) -> Result<Self, ChangeError> {
+    pub fn next(&self, change: &MembershipChange) -> Result<Self, ChangeError> {
         if let Some(back) = self.returned(&change.join) {
             return Err(ChangeError::Returned(back));
         }
@@ -471,7 +471,7 @@ impl Epoch {
     }
 
     /// Removed incarnations that never were members, in the order of the change.
-    fn barred_by(&self, change: &Change) -> Vec<ReplicaId> {
+    fn barred_by(&self, change: &MembershipChange) -> Vec<ReplicaId> {
         let mut known: BTreeSet<_> = self.members.iter().chain(&self.left).copied().collect();
         change.removed().filter(|id| known.insert(*id)).collect()
     }
@@ -489,34 +489,34 @@ impl Epoch {
     /// Whether a peer may propose `next` after this configuration.
     ///
     /// # Errors
-    /// [`Unfit`]: the caller must drop and count the proposal.
-    pub fn admits(&self, next: &Self) -> Result<(), Unfit> {
+    /// [`ProposalMismatch`]: the caller must drop and count the proposal.
+    pub fn admits(&self, next: &Self) -> Result<(), ProposalMismatch> {
         if next.id != self.id.next() || next.id == self.id {
-            return Err(Unfit::Id(next.id));
+            return Err(ProposalMismatch::Id(next.id));
         }
         if let Some(back) = self.returned(&next.members) {
-            return Err(Unfit::Returned(back));
+            return Err(ProposalMismatch::Returned(back));
         }
         let (old, new): (BTreeSet<_>, BTreeSet<_>) =
             (self.members.iter().collect(), next.members.iter().collect());
         let staying = self.members.iter().filter(|id| new.contains(id));
         let joining = next.members.iter().filter(|id| !old.contains(id));
         if !staying.chain(joining).eq(&next.members) {
-            return Err(Unfit::Order);
+            return Err(ProposalMismatch::Order);
         }
         let known: BTreeSet<_> = self.members.iter().chain(&self.left).collect();
         let barred: Vec<_> = next.left.iter().copied().filter(|id| !known.contains(id)).collect();
         if next.left != self.left_after(&next.members, &barred) {
-            return Err(Unfit::Left);
+            return Err(ProposalMismatch::Left);
         }
         if !next.retired.starts_with(&self.retired) || next.forget_below < self.forget_below {
-            return Err(Unfit::Retired);
+            return Err(ProposalMismatch::Retired);
         }
         if next.forced != self.forced {
-            return Err(Unfit::Forced);
+            return Err(ProposalMismatch::Forced);
         }
         if next.cluster != self.cluster {
-            return Err(Unfit::Cluster(next.cluster));
+            return Err(ProposalMismatch::Cluster(next.cluster));
         }
         Ok(())
     }
@@ -646,8 +646,12 @@ impl Epoch {
 
     /// Whether `answered` holds a quorum of this configuration, by the tie rule.
     #[must_use]
-    pub fn is_quorum(&self, answered: &BTreeSet<ReplicaId>, canary: Canary) -> bool {
-        quorum::is_quorum(&self.voters, self.tiebreaker, answered, canary)
+    pub fn is_quorum(
+        &self,
+        answered: &BTreeSet<ReplicaId>,
+        fault_injection: FaultInjection,
+    ) -> bool {
+        quorum::is_quorum(&self.voters, self.tiebreaker, answered, fault_injection)
     }
 
     /// The numbers of members and voters, for client operations.

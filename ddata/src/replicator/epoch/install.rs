@@ -8,15 +8,18 @@
 
 use std::collections::BTreeSet;
 
-use super::attempt::Origin;
+use super::attempt::AttemptReason;
 use super::configuration::SharedEpoch;
 use super::{AcceptorState, Consents};
-use super::{Deadline, Epoch, EpochId, EpochMessage, EpochOutput, Epochs, Out, Outcome, Role};
+use super::{
+    ConfigurationRole, Deadline, Epoch, EpochId, EpochMessage, EpochOutbox, EpochOutput, Epochs,
+    ProposalOutcome,
+};
 use crate::clock::Now;
 use crate::id::ReplicaId;
 
 impl Epochs {
-    pub(super) fn found(&mut self, now: Now, epoch: SharedEpoch, out: &mut Out) {
+    pub(super) fn found(&mut self, now: Now, epoch: SharedEpoch, out: &mut EpochOutbox) {
         assert!(self.may_found(&epoch), "this node is in a cluster already");
         self.state.install(epoch);
         self.state.synced = true;
@@ -43,7 +46,7 @@ impl Epochs {
         now: Now,
         replaced: EpochId,
         kept: &BTreeSet<ReplicaId>,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         if !self.is_member() || self.id() != Some(replaced) {
             return;
@@ -62,7 +65,7 @@ impl Epochs {
 
     /// Restores the state that an earlier run made durable. The promises of a predecessor bind
     /// no other incarnation: one that is not a member of the restored configuration is a joiner.
-    pub(super) fn restore(&mut self, now: Now, state: AcceptorState, out: &mut Out) {
+    pub(super) fn restore(&mut self, now: Now, state: AcceptorState, out: &mut EpochOutbox) {
         assert!(self.state == AcceptorState::default(), "restore must be the first input");
         let Some(epoch) = state.installed.clone() else { return };
         self.state = state;
@@ -104,7 +107,7 @@ impl Epochs {
         now: Now,
         from: Option<ReplicaId>,
         epoch: SharedEpoch,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         match self.state.installed.as_ref().map(|mine| (mine.id().cmp(&epoch.id()), mine)) {
             Some((std::cmp::Ordering::Equal, mine)) => {
@@ -133,9 +136,12 @@ impl Epochs {
     /// (docs/protocol/configurations.md#given-up-nodes-are-told). Some of them joined since, some
     /// refuse the forcing node, and some are kept but have not heard: only this node may be able to
     /// tell them. It then ends itself.
-    fn pass_on(&mut self, before: &Epoch, from: Option<ReplicaId>, out: &mut Out) {
+    fn pass_on(&mut self, before: &Epoch, from: Option<ReplicaId>, out: &mut EpochOutbox) {
         let epoch = self.current();
-        if self.role == Role::Member && !epoch.is_member(self.me) && epoch.is_forced_after(before) {
+        if self.role == ConfigurationRole::Member
+            && !epoch.is_member(self.me)
+            && epoch.is_forced_after(before)
+        {
             let install = EpochMessage::Install { epoch };
             let me = self.me;
             let knows = |id: &ReplicaId| *id == me || Some(*id) == from;
@@ -151,7 +157,7 @@ impl Epochs {
         now: Now,
         from: ReplicaId,
         id: Option<EpochId>,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         let mine = self.id();
         if from == self.me || id == mine {
@@ -169,7 +175,7 @@ impl Epochs {
     }
 
     /// Resets all state that belonged to the configuration before, and reports the new one.
-    fn installed_anew(&mut self, now: Now, from: Option<ReplicaId>, out: &mut Out) {
+    fn installed_anew(&mut self, now: Now, from: Option<ReplicaId>, out: &mut EpochOutbox) {
         let epoch = self.current();
         let was = self.role;
         self.role = self.role_in(&epoch);
@@ -189,7 +195,7 @@ impl Epochs {
         out.push(EpochOutput::Installed(epoch.clone()));
         self.report(&epoch, out);
         self.keep_syncing_only_for(epoch.id(), out);
-        if self.is_excluded() && was != Role::Excluded {
+        if self.is_excluded() && was != ConfigurationRole::Excluded {
             out.push(EpochOutput::Excluded(epoch.id()));
         } else if self.is_member() && self.state.synced {
             out.push(EpochOutput::Synced(epoch.id()));
@@ -200,32 +206,34 @@ impl Epochs {
     }
 
     /// Reports the outcome of the parent's proposal.
-    fn report(&mut self, epoch: &SharedEpoch, out: &mut Out) {
-        let Some(attempt) = self.attempt.take().filter(|a| a.origin == Origin::Asked) else {
+    fn report(&mut self, epoch: &SharedEpoch, out: &mut EpochOutbox) {
+        let Some(attempt) = self.attempt.take().filter(|a| a.origin == AttemptReason::Asked) else {
             return;
         };
         out.push(EpochOutput::Outcome(if attempt.own_proposal == *epoch {
             let deferred = attempt.deferred.into_iter().collect();
-            Outcome::Decided { epoch: epoch.id(), deferred }
+            ProposalOutcome::Decided { epoch: epoch.id(), deferred }
         } else {
-            Outcome::Superseded { by: epoch.id() }
+            ProposalOutcome::Superseded { by: epoch.id() }
         }));
     }
 
     /// The role of this node once `epoch` is installed. A member that it lacks, and a
     /// joiner that it lists as departed, are excluded for good: a removed incarnation never returns,
     /// whatever a later configuration lists.
-    fn role_in(&self, epoch: &SharedEpoch) -> Role {
+    fn role_in(&self, epoch: &SharedEpoch) -> ConfigurationRole {
         let has_me = epoch.is_member(self.me);
         match self.role {
-            Role::Excluded => Role::Excluded,
-            _ if has_me => Role::Member,
-            Role::Joining if !epoch.left().contains(&self.me) => Role::Joining,
-            Role::Joining | Role::Member => Role::Excluded,
+            ConfigurationRole::Excluded => ConfigurationRole::Excluded,
+            _ if has_me => ConfigurationRole::Member,
+            ConfigurationRole::Joining if !epoch.left().contains(&self.me) => {
+                ConfigurationRole::Joining
+            }
+            ConfigurationRole::Joining | ConfigurationRole::Member => ConfigurationRole::Excluded,
         }
     }
 
-    pub(super) fn state_merged(&mut self, epoch: EpochId, from: ReplicaId, out: &mut Out) {
+    pub(super) fn state_merged(&mut self, epoch: EpochId, from: ReplicaId, out: &mut EpochOutbox) {
         let awaited = self.id() == Some(epoch) && self.is_member() && !self.state.synced;
         if awaited && self.current().is_member(from) {
             self.now_synced(out);
@@ -240,7 +248,7 @@ impl Epochs {
     }
 
     /// The state is merged: this member may acknowledge in the installed configuration.
-    pub(super) fn now_synced(&mut self, out: &mut Out) {
+    pub(super) fn now_synced(&mut self, out: &mut EpochOutbox) {
         self.state.synced = true;
         self.source = None;
         self.deadlines.clear(Deadline::Source);
@@ -251,7 +259,7 @@ impl Epochs {
     }
 
     /// Tries the voter after the one tried last; the first one is random.
-    pub(super) fn next_source(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn next_source(&mut self, now: Now, out: &mut EpochOutbox) {
         if !self.is_member() || self.state.synced {
             return;
         }
@@ -266,7 +274,7 @@ impl Epochs {
         self.pull_state(now, out);
     }
 
-    fn pull_state(&mut self, now: Now, out: &mut Out) {
+    fn pull_state(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(from) = self.source else { return self.next_source(now, out) };
         out.push(EpochOutput::PullState { epoch: self.current().id(), from });
         self.deadlines.set(Deadline::Source, now.mono + self.config.source_patience);

@@ -85,7 +85,7 @@ pub enum EpochMessage {
         ballot: Ballot,
         /// The reason of the refusal.
         #[serde(rename = "w")]
-        why: Refusal,
+        why: BallotRefusal,
     },
     /// Proposer → voters of the proposal: merge the snapshots of a sealed quorum.
     #[serde(rename = "y")]
@@ -173,7 +173,7 @@ pub enum EpochMessage {
 
 /// The reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum BallotRefusal {
     /// It has promised a higher ballot.
     #[serde(rename = "p")]
     Promised(Ballot),

@@ -32,9 +32,9 @@ mod configuration;
 mod deadline;
 mod install;
 mod message;
-mod pace;
 mod port;
 mod propose;
+mod rate_limiter;
 mod senders;
 mod settings;
 mod sync;
@@ -52,29 +52,29 @@ use rand::{RngExt, SeedableRng};
 
 pub use self::acceptor::AcceptorState;
 pub use self::configuration::{
-    Ballot, Change, ChangeError, Epoch, EpochId, FEW_VOTERS, InvalidEpoch, LEFT_MAX, MEMBERS_MAX,
-    NotForced, Unfit,
+    Ballot, ChangeError, Epoch, EpochId, FEW_VOTERS, InvalidEpoch, LEFT_MAX, MEMBERS_MAX,
+    MembershipChange, NotForced, ProposalMismatch,
 };
-pub use self::message::{AcceptedProposal, EpochMessage, Refusal, Remaining};
+pub use self::message::{AcceptedProposal, BallotRefusal, EpochMessage, Remaining};
 pub use self::port::{
-    Consenting, EpochConfig, EpochInput, EpochOutput, EpochStats, Outcome, WhyRefused,
+    Consenting, EpochConfig, EpochInput, EpochOutput, EpochStats, ProposalOutcome, ProposalRefusal,
 };
-pub use self::senders::Declined;
+pub use self::senders::ConfigurationRefusal;
 pub use self::settings::{EpochSettings, LEASE_MAX, LeaseSettings};
 
-use self::attempt::{Attempt, Phase};
+use self::attempt::{BallotAttempt, BallotPhase};
 use self::configuration::SharedEpoch;
 use self::deadline::{Deadline, Deadlines};
-use self::pace::Pace;
-use self::senders::{Doubted, HintProbe, LetInNodes};
+use self::rate_limiter::PeerRateLimiter;
+use self::senders::{HintProbe, LetInNodes, RefusedConfiguration};
 use self::sync::Syncing;
 use self::vote::Consents;
-use crate::bug::{Bug, Canary};
 use crate::clock::{Instant, Now};
+use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 use crate::machine::{Machine, Outbox};
 
-type Out = Outbox<EpochOutput>;
+type EpochOutbox = Outbox<EpochOutput>;
 
 /// Most doublings of the patience with an abandoned seal.
 const PATIENCE_DOUBLINGS: u32 = 7;
@@ -83,7 +83,7 @@ const PATIENCE_DOUBLINGS_UNSEALED: u32 = 3;
 
 /// Relation of this incarnation to the installed configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum ConfigurationRole {
     /// No configuration has had this incarnation as a member yet.
     Joining,
     /// The installed configuration has it.
@@ -97,10 +97,10 @@ enum Role {
 pub struct Epochs {
     me: ReplicaId,
     config: EpochConfig,
-    canary: Canary,
+    fault_injection: FaultInjection,
     rng: SmallRng,
     state: AcceptorState,
-    role: Role,
+    role: ConfigurationRole,
     /// The configuration that directly precedes the installed one, if it was installed here.
     former: Option<SharedEpoch>,
     /// The configuration that was installed here before a forced one replaced it.
@@ -109,11 +109,11 @@ pub struct Epochs {
     /// The last proposal for the next configuration that a member of the installed one sent.
     proposed: Option<SharedEpoch>,
     /// The newest configuration refused because of its sender and not reported yet.
-    doubted: Option<Doubted>,
+    doubted: Option<RefusedConfiguration>,
     hint_probe: Option<HintProbe>,
     /// `StopServing` was ordered in the installed configuration.
     stopped: bool,
-    attempt: Option<Attempt>,
+    attempt: Option<BallotAttempt>,
     /// Ballots of this node in the installed configuration that reached the sealing phase.
     attempts: u32,
     /// Changes refused with `TooFewAnswered` in the installed configuration.
@@ -124,8 +124,8 @@ pub struct Epochs {
     syncing: Option<Syncing>,
     /// The replica whose state is pulled.
     source: Option<ReplicaId>,
-    installs: Pace,
-    asks: Pace,
+    installs: PeerRateLimiter,
+    asks: PeerRateLimiter,
     deadlines: Deadlines,
     /// Messages of this node to itself; empty between inputs.
     loopback: VecDeque<EpochMessage>,
@@ -136,16 +136,21 @@ impl Epochs {
     /// Creates the machine of incarnation `me`, in no configuration. `seed` only spreads its
     /// timers.
     #[must_use]
-    pub fn new(me: ReplicaId, config: EpochConfig, seed: u64, canary: Canary) -> Self {
+    pub fn new(
+        me: ReplicaId,
+        config: EpochConfig,
+        seed: u64,
+        fault_injection: FaultInjection,
+    ) -> Self {
         Self {
             me,
-            installs: Pace::new(config.resend_first),
-            asks: Pace::new(config.resend_first),
+            installs: PeerRateLimiter::new(config.resend_first),
+            asks: PeerRateLimiter::new(config.resend_first),
             config,
-            canary,
+            fault_injection,
             rng: SmallRng::seed_from_u64(seed),
             state: AcceptorState::default(),
-            role: Role::Joining,
+            role: ConfigurationRole::Joining,
             former: None,
             unforced: None,
             known: LetInNodes::new(),
@@ -184,8 +189,8 @@ impl Epochs {
     #[must_use]
     pub fn eligible(&self) -> bool {
         self.is_member()
-            && (self.state.synced || self.canary.has(Bug::AckBeforeSync))
-            && (!self.state.is_sealed() || self.canary.has(Bug::NotSealed))
+            && (self.state.synced || self.fault_injection.has(ReplicatorFault::AckBeforeSync))
+            && (!self.state.is_sealed() || self.fault_injection.has(ReplicatorFault::NotSealed))
     }
 
     /// Whether this replica has promised a ballot of the installed configuration. It then
@@ -205,7 +210,7 @@ impl Epochs {
     /// Whether the installed configuration has this node, and no earlier one removed it.
     #[must_use]
     pub fn is_member(&self) -> bool {
-        self.role == Role::Member
+        self.role == ConfigurationRole::Member
     }
 
     /// Whether this node votes in the installed configuration.
@@ -217,7 +222,7 @@ impl Epochs {
     /// Whether this incarnation was removed or barred. It never returns: restart the node.
     #[must_use]
     pub fn is_excluded(&self) -> bool {
-        self.role == Role::Excluded
+        self.role == ConfigurationRole::Excluded
     }
 
     /// Whether `id` may read the snapshot that this replica froze: it is a member of the installed
@@ -239,7 +244,10 @@ impl Epochs {
     /// fences and leases use. Client operations use [`super::quorum::Level`].
     #[must_use]
     pub fn is_quorum(&self, answered: &BTreeSet<ReplicaId>) -> bool {
-        self.state.installed.as_ref().is_some_and(|epoch| epoch.is_quorum(answered, self.canary))
+        self.state
+            .installed
+            .as_ref()
+            .is_some_and(|epoch| epoch.is_quorum(answered, self.fault_injection))
     }
 
     /// The state that must be durable now.
@@ -264,7 +272,7 @@ impl Epochs {
         format!("{:?}", (&self.state, own, &self.attempt, &self.consents, &self.syncing, senders))
     }
 
-    fn tick(&mut self, now: Now, out: &mut Out) {
+    fn tick(&mut self, now: Now, out: &mut EpochOutbox) {
         while let Some(due) = self.deadlines.pop_due(now.mono) {
             match due {
                 Deadline::Patience => self.lose_patience(now, out),
@@ -279,7 +287,7 @@ impl Epochs {
         }
     }
 
-    fn receive(&mut self, now: Now, from: ReplicaId, message: EpochMessage, out: &mut Out) {
+    fn receive(&mut self, now: Now, from: ReplicaId, message: EpochMessage, out: &mut EpochOutbox) {
         use EpochMessage as M;
         match message {
             M::Install { epoch } => self.learn(now, Some(from), epoch, out),
@@ -342,7 +350,13 @@ impl Epochs {
 
     /// Whether `epoch` is the installed one. If not, the side that is behind learns of the newer
     /// one.
-    fn same_epoch(&mut self, now: Now, from: ReplicaId, epoch: EpochId, out: &mut Out) -> bool {
+    fn same_epoch(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        epoch: EpochId,
+        out: &mut EpochOutbox,
+    ) -> bool {
         if self.id() != Some(epoch) {
             self.peer_epoch(now, from, Some(epoch), out);
         }
@@ -356,13 +370,13 @@ impl Epochs {
         from: ReplicaId,
         epoch: EpochId,
         ballot: Ballot,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) -> bool {
         self.same_epoch(now, from, epoch, out)
             && self.attempt.as_ref().is_some_and(|attempt| attempt.ballot == ballot)
     }
 
-    fn send(&mut self, to: ReplicaId, message: EpochMessage, out: &mut Out) {
+    fn send(&mut self, to: ReplicaId, message: EpochMessage, out: &mut EpochOutbox) {
         if to == self.me {
             self.loopback.push_back(message);
         } else {
@@ -374,21 +388,21 @@ impl Epochs {
         &mut self,
         to: impl IntoIterator<Item = ReplicaId>,
         message: &EpochMessage,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         for to in to {
             self.send(to, message.clone(), out);
         }
     }
 
-    fn persist(&self, out: &mut Out) {
+    fn persist(&self, out: &mut EpochOutbox) {
         out.push(EpochOutput::Persist(self.state.clone()));
     }
 
     /// Restarts the patience timer, if this node is sealed or has an attempt.
     fn restart_patience(&mut self, now: Now) {
         if self.state.is_sealed() || self.attempt.is_some() {
-            let asks = |attempt: &Attempt| attempt.phase < Phase::Sealing;
+            let asks = |attempt: &BallotAttempt| attempt.phase < BallotPhase::Sealing;
             let asks = !self.state.is_sealed() && self.attempt.as_ref().is_some_and(asks);
             let doublings = if asks {
                 self.given_back.min(PATIENCE_DOUBLINGS_UNSEALED)
@@ -421,7 +435,7 @@ impl Machine for Epochs {
     type Input = EpochInput;
     type Output = EpochOutput;
 
-    fn handle(&mut self, now: Now, input: EpochInput, out: &mut Out) {
+    fn handle(&mut self, now: Now, input: EpochInput, out: &mut EpochOutbox) {
         match input {
             EpochInput::Tick => self.tick(now, out),
             EpochInput::Propose(change) => self.propose(now, change, out),

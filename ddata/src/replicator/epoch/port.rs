@@ -8,9 +8,9 @@ use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
 use super::acceptor::AcceptorState;
-use super::configuration::{Change, ChangeError, Epoch, EpochId};
+use super::configuration::{ChangeError, Epoch, EpochId, MembershipChange};
 use super::message::{EpochMessage, Remaining};
-use super::senders::Declined;
+use super::senders::ConfigurationRefusal;
 use crate::id::ReplicaId;
 
 /// Timers of the configuration machine. The defaults suit round trips up to about 100 ms.
@@ -58,8 +58,8 @@ impl Default for EpochConfig {
 pub enum EpochInput {
     /// A deadline may have passed.
     Tick,
-    /// The parent wants this change next. Answered by an [`Outcome`].
-    Propose(Change),
+    /// The parent wants this change next. Answered by an [`ProposalOutcome`].
+    Propose(MembershipChange),
     /// A message of a peer's configuration machine.
     Message {
         /// The sending incarnation, authenticated by the transport.
@@ -185,7 +185,7 @@ pub enum EpochOutput {
         why: Consenting,
     },
     /// The result of a proposed change.
-    Outcome(Outcome),
+    Outcome(ProposalOutcome),
     /// A configuration removed or barred this node. It must acknowledge nothing and begin nothing,
     /// for ever.
     Excluded(EpochId),
@@ -205,14 +205,14 @@ pub enum EpochOutput {
         /// The id of the refused configuration.
         epoch: EpochId,
         /// The reason of the refusal.
-        why: Declined,
+        why: ConfigurationRefusal,
     },
 }
 
 /// The result of an [`EpochInput::Propose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum ProposalOutcome {
     /// Decided and installed. `deferred` lists removals that were left out, because a lease still
     /// ran or the member answered the probe. Propose them again if they are still wanted.
     Decided {
@@ -225,7 +225,7 @@ pub enum Outcome {
     /// accepted it in an earlier ballot: only the next [`EpochOutput::Installed`] tells.
     Refused {
         /// The reason of the refusal.
-        why: WhyRefused,
+        why: ProposalRefusal,
     },
     /// Another configuration was installed first. Propose the change again if it is still wanted.
     Superseded {
@@ -237,7 +237,7 @@ pub enum Outcome {
 /// Why a change is not, or no longer, proposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WhyRefused {
+pub enum ProposalRefusal {
     /// This node is no member of the installed configuration.
     #[error("this node is no member of the newest configuration; nothing was proposed")]
     NotAMember,

@@ -43,15 +43,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::configuration::{EpochId, GENERATION_AHEAD_MAX, JUMP_MAX, SharedEpoch};
-use super::{Ballot, Deadline, Epoch, EpochMessage, EpochOutput, Epochs, Out, Role};
-use crate::bug::Bug;
+use super::{
+    Ballot, ConfigurationRole, Deadline, Epoch, EpochMessage, EpochOutbox, EpochOutput, Epochs,
+};
 use crate::clock::Now;
+use crate::fault_injection::ReplicatorFault;
 use crate::id::ReplicaId;
 
 /// Why a newer configuration was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Declined {
+pub enum ConfigurationRefusal {
     /// The sender is in neither the installed configuration nor the one before it.
     #[error(
         "its sender is no member of the configuration installed here, nor of the one before it"
@@ -90,7 +92,7 @@ pub(super) struct HintProbe {
 
 /// The newest configuration that was refused because of its sender and is not reported yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Doubted {
+pub(super) struct RefusedConfiguration {
     from: ReplicaId,
     epoch: EpochId,
 }
@@ -114,7 +116,8 @@ impl Epochs {
             || is_in(self.unforced.as_ref())
             || is_in(self.proposed.as_ref());
         let is_alone = || self.hint_probe.as_ref().is_some_and(|probe| probe.is_alone);
-        let has_no_say = || self.role == Role::Joining || is_alone() || self.is_cut_off(installed);
+        let has_no_say =
+            || self.role == ConfigurationRole::Joining || is_alone() || self.is_cut_off(installed);
         is_vouched_for || (is_let_in() && has_no_say())
     }
 
@@ -122,7 +125,7 @@ impl Epochs {
     fn is_cut_off(&self, installed: &Epoch) -> bool {
         let is_reached = |id: &ReplicaId| *id == self.me || self.known.get(id) == Some(&true);
         let reached: BTreeSet<_> = installed.voters().iter().copied().filter(is_reached).collect();
-        !installed.is_quorum(&reached, self.canary)
+        !installed.is_quorum(&reached, self.fault_injection)
     }
 
     /// Whether a newer configuration of `from` is installed. A refusal is counted. It is reported
@@ -132,13 +135,13 @@ impl Epochs {
         now: Now,
         from: ReplicaId,
         epoch: &Epoch,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) -> bool {
         let Some(why) = self.declined(now, from, epoch) else { return true };
         self.stats.declined += 1;
         let epoch = epoch.id();
-        if why == Declined::Sender {
-            self.doubt(now, Doubted { from, epoch });
+        if why == ConfigurationRefusal::Sender {
+            self.doubt(now, RefusedConfiguration { from, epoch });
             self.follow_hint(now, from, out);
         } else {
             out.push(EpochOutput::Declined { from, epoch, why });
@@ -146,7 +149,7 @@ impl Epochs {
         false
     }
 
-    fn doubt(&mut self, now: Now, doubted: Doubted) {
+    fn doubt(&mut self, now: Now, doubted: RefusedConfiguration) {
         if self.doubted.is_none() {
             self.deadlines.set(Deadline::Doubt, now.mono + CONFIRM_WITHIN);
         }
@@ -164,14 +167,14 @@ impl Epochs {
     }
 
     /// No member has confirmed the doubted configuration in time: reports the refusal.
-    pub(super) fn report_doubt(&mut self, out: &mut Out) {
-        let Some(Doubted { from, epoch }) = self.doubted.take() else { return };
-        out.push(EpochOutput::Declined { from, epoch, why: Declined::Sender });
+    pub(super) fn report_doubt(&mut self, out: &mut EpochOutbox) {
+        let Some(RefusedConfiguration { from, epoch }) = self.doubted.take() else { return };
+        out.push(EpochOutput::Declined { from, epoch, why: ConfigurationRefusal::Sender });
     }
 
     /// Handles a hint (docs/protocol/configurations.md#hints): pings the voters of the installed
     /// configuration, unless a probe is open.
-    pub(super) fn follow_hint(&mut self, now: Now, from: ReplicaId, out: &mut Out) {
+    pub(super) fn follow_hint(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
         let Some(current) = self.state.installed.clone() else { return };
         if !self.known.contains_key(&from) {
             return;
@@ -204,15 +207,15 @@ impl Epochs {
             return;
         }
         probe.answered.insert(from);
-        probe.is_alone &= !current.is_quorum(&probe.answered, self.canary);
+        probe.is_alone &= !current.is_quorum(&probe.answered, self.fault_injection);
     }
 
     /// Ends a hint probe: without answers of a quorum this node believes let-in nodes for a while;
     /// if it already does, that time has ended.
-    pub(super) fn hint_probe_ended(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn hint_probe_ended(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(probe) = self.hint_probe.take().filter(|probe| !probe.is_alone) else { return };
         let current = self.current();
-        if current.is_quorum(&probe.answered, self.canary) {
+        if current.is_quorum(&probe.answered, self.fault_injection) {
             return;
         }
         let (to, installed) = (probe.hinted_by, Some(current.id()));
@@ -227,24 +230,24 @@ impl Epochs {
         self.deadlines.clear(Deadline::HintProbe);
     }
 
-    fn declined(&self, now: Now, from: ReplicaId, epoch: &Epoch) -> Option<Declined> {
-        if self.canary.has(Bug::ConfigurationFromAnybody) {
+    fn declined(&self, now: Now, from: ReplicaId, epoch: &Epoch) -> Option<ConfigurationRefusal> {
+        if self.fault_injection.has(ReplicatorFault::ConfigurationFromAnybody) {
             return None;
         }
         let installed = self.state.installed.as_ref();
         if let Some(mine) = installed.filter(|mine| mine.cluster() != epoch.cluster()) {
             let (ours, theirs) = (mine.cluster(), epoch.cluster());
-            return Some(Declined::Cluster { ours, theirs });
+            return Some(ConfigurationRefusal::Cluster { ours, theirs });
         }
         if !self.believes(from) {
-            return Some(Declined::Sender);
+            return Some(ConfigurationRefusal::Sender);
         }
         let held = self.id().unwrap_or_default();
         let ages = held.generation.max(now.wall.as_millis()).saturating_add(GENERATION_AHEAD_MAX);
         // A joiner has no number to compare with.
         let numbers = installed.map_or(u64::MAX, |_| held.number.saturating_add(JUMP_MAX));
         let jumps = epoch.id().generation > ages || epoch.id().number > numbers;
-        jumps.then_some(Declined::Jump)
+        jumps.then_some(ConfigurationRefusal::Jump)
     }
 
     /// Whether the number of a ballot is at most [`JUMP_MAX`] above the highest known here

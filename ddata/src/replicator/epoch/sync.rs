@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 
 use super::configuration::{Ballot, EpochId, SharedEpoch};
-use super::{Deadline, EpochMessage, EpochOutput, Epochs, Out, Role};
-use crate::bug::Bug;
+use super::{ConfigurationRole, Deadline, EpochMessage, EpochOutbox, EpochOutput, Epochs};
 use crate::clock::Now;
+use crate::fault_injection::ReplicatorFault;
 use crate::id::ReplicaId;
 
 /// The fields of an [`EpochMessage::Sync`].
@@ -43,11 +43,17 @@ impl Syncing {
 }
 
 impl Epochs {
-    pub(super) fn on_sync(&mut self, now: Now, from: ReplicaId, order: SyncRequest, out: &mut Out) {
+    pub(super) fn on_sync(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        order: SyncRequest,
+        out: &mut EpochOutbox,
+    ) {
         let SyncRequest { base, ballot, proposal, sealed } = order;
         let fits = base.is_member(from) && self.is_ballot_of(ballot, from);
         let voters: BTreeSet<_> = sealed.iter().copied().filter(|id| base.is_voter(*id)).collect();
-        if !fits || !base.is_quorum(&voters, self.canary) || !proposal.is_voter(self.me) {
+        if !fits || !base.is_quorum(&voters, self.fault_injection) || !proposal.is_voter(self.me) {
             self.stats.nonsense += 1;
             return;
         }
@@ -56,7 +62,8 @@ impl Epochs {
             return;
         }
         self.learn(now, Some(from), base.clone(), out);
-        if self.state.installed.as_ref() != Some(&base) || self.role == Role::Excluded {
+        if self.state.installed.as_ref() != Some(&base) || self.role == ConfigurationRole::Excluded
+        {
             return;
         }
         self.proposed = Some(proposal.clone());
@@ -87,7 +94,7 @@ impl Epochs {
         now: Now,
         epoch: EpochId,
         of: ReplicaId,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         let Some(syncing) = self.syncing.as_mut().filter(|s| s.base.id() == epoch) else { return };
         if syncing.base.is_voter(of) && syncing.merged.insert(of) {
@@ -105,10 +112,13 @@ impl Epochs {
         }
     }
 
-    pub(super) fn may_be_ready(&mut self, out: &mut Out) {
+    pub(super) fn may_be_ready(&mut self, out: &mut EpochOutbox) {
         let Some(syncing) = &self.syncing else { return };
-        let few = self.canary.has(Bug::SyncFromFewer) && !syncing.merged.is_empty();
-        if self.state.ready || !(syncing.base.is_quorum(&syncing.merged, self.canary) || few) {
+        let few =
+            self.fault_injection.has(ReplicatorFault::SyncFromFewer) && !syncing.merged.is_empty();
+        if self.state.ready
+            || !(syncing.base.is_quorum(&syncing.merged, self.fault_injection) || few)
+        {
             return;
         }
         if self.id() != Some(syncing.base.id()) {
@@ -125,7 +135,7 @@ impl Epochs {
     }
 
     /// At an install, a sync for this configuration continues; any other ends.
-    pub(super) fn keep_syncing_only_for(&mut self, id: EpochId, out: &mut Out) {
+    pub(super) fn keep_syncing_only_for(&mut self, id: EpochId, out: &mut EpochOutbox) {
         // A ready replica has stopped its snapshot pulls before.
         let unready = !self.state.synced;
         let pulling = self.source.take().is_some()
@@ -141,7 +151,7 @@ impl Epochs {
 
     /// Asks a random voter for a decision. A voter that has synced may miss `Install`, and no other
     /// node knows that it waits.
-    pub(super) fn ask_random_peer(&mut self, now: Now, out: &mut Out) {
+    pub(super) fn ask_random_peer(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(syncing) = &self.syncing else { return };
         let peers: Vec<_> = syncing.peers.iter().copied().filter(|id| *id != self.me).collect();
         if !peers.is_empty() {
@@ -158,7 +168,7 @@ impl Epochs {
     }
 
     /// Ends all pulls, and orders those again that are still needed.
-    pub(super) fn stop_pulls(&self, out: &mut Out) {
+    pub(super) fn stop_pulls(&self, out: &mut EpochOutbox) {
         out.push(EpochOutput::StopPulls);
         if let Some(syncing) = self.syncing.as_ref().filter(|_| !self.state.ready) {
             let (epoch, missing) = (syncing.base.id(), syncing.ordered.difference(&syncing.merged));

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::acceptor::Promised;
 use super::configuration::{Ballot, EpochId, SharedEpoch};
-use super::message::{EpochMessage, Refusal, Remaining};
-use super::{Consenting, EpochOutput, Epochs, Out};
-use crate::bug::Bug;
+use super::message::{BallotRefusal, EpochMessage, Remaining};
+use super::{Consenting, EpochOutbox, EpochOutput, Epochs};
 use crate::clock::Now;
+use crate::fault_injection::ReplicatorFault;
 use crate::id::ReplicaId;
 
 /// Most open questions to the lease machine. Above it the oldest is dropped; its proposer asks
@@ -69,7 +69,7 @@ impl Epochs {
         from: ReplicaId,
         epoch: EpochId,
         ballot: Ballot,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) -> Option<SharedEpoch> {
         if !self.same_epoch(now, from, epoch, out) {
             return None;
@@ -83,7 +83,8 @@ impl Epochs {
     }
 
     pub(super) fn is_ballot_of(&self, ballot: Ballot, from: ReplicaId) -> bool {
-        let known = ballot.node == from || self.canary.has(Bug::BallotWithoutNode);
+        let known =
+            ballot.node == from || self.fault_injection.has(ReplicatorFault::BallotWithoutNode);
         known && self.is_near(ballot)
     }
 
@@ -93,7 +94,7 @@ impl Epochs {
         from: ReplicaId,
         ballot: Ballot,
         removed: Vec<ReplicaId>,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         let removed: BTreeSet<_> =
             removed.into_iter().filter(|id| current.is_member(*id)).collect();
@@ -113,7 +114,7 @@ impl Epochs {
         now: Now,
         current: &SharedEpoch,
         asked: VoteRequest,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         if !self.fits(current, &asked) || self.refuses(&asked, out) {
             return;
@@ -135,13 +136,13 @@ impl Epochs {
     }
 
     /// Whether a higher ballot is promised; if so, refuses the message.
-    fn refuses(&mut self, asked: &VoteRequest, out: &mut Out) -> bool {
+    fn refuses(&mut self, asked: &VoteRequest, out: &mut EpochOutbox) -> bool {
         let Promised::Not(promise) = self.state.weigh(asked.ballot) else { return false };
-        self.refuse(asked, Refusal::Promised(promise), out);
+        self.refuse(asked, BallotRefusal::Promised(promise), out);
         true
     }
 
-    fn refuse(&mut self, asked: &VoteRequest, why: Refusal, out: &mut Out) {
+    fn refuse(&mut self, asked: &VoteRequest, why: BallotRefusal, out: &mut EpochOutbox) {
         self.stats.refused += 1;
         let (epoch, ballot) = (self.current().id(), asked.ballot);
         self.send(asked.from, EpochMessage::Refused { epoch, ballot, why }, out);
@@ -149,7 +150,7 @@ impl Epochs {
 
     /// Promises the ballot and answers `Sealed` with the proposal accepted before. The first
     /// promise freezes the snapshot, with the last acknowledgement in it.
-    fn seal(&mut self, now: Now, asked: &VoteRequest, out: &mut Out) {
+    fn seal(&mut self, now: Now, asked: &VoteRequest, out: &mut EpochOutbox) {
         let epoch = self.current().id();
         let promised = self.state.weigh(asked.ballot);
         if promised != Promised::Again {
@@ -166,15 +167,15 @@ impl Epochs {
         now: Now,
         current: &SharedEpoch,
         asked: &VoteRequest,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         if !self.fits(current, asked) {
             return;
         }
         let VoteRequest { from, ballot, proposal } = asked.clone();
         let again = self.state.accepted.as_ref().is_some_and(|(last, _)| *last == ballot);
-        match self.state.accept(ballot, proposal.clone(), self.canary) {
-            Promised::Not(promise) => self.refuse(asked, Refusal::Promised(promise), out),
+        match self.state.accept(ballot, proposal.clone(), self.fault_injection) {
+            Promised::Not(promise) => self.refuse(asked, BallotRefusal::Promised(promise), out),
             promised => {
                 self.proposed = Some(proposal.clone());
                 self.restart_patience(now);
@@ -195,7 +196,7 @@ impl Epochs {
         now: Now,
         promised: Promised,
         proposal: &SharedEpoch,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         if promised == Promised::First {
             out.push(EpochOutput::Freeze(self.current().id()));
@@ -212,7 +213,7 @@ impl Epochs {
         }
     }
 
-    fn ask_consent(&mut self, waiting: ConsentQuery, out: &mut Out) {
+    fn ask_consent(&mut self, waiting: ConsentQuery, out: &mut EpochOutbox) {
         let (key, why) = (waiting.key(), waiting.key().1);
         let removed = match &waiting {
             ConsentQuery::Withhold(asked) => asked.removed.clone(),
@@ -233,7 +234,7 @@ impl Epochs {
     /// The lease of `id` ended early: asks the lease machine again for each peer that was told that
     /// it runs, so that the proposer need not wait for it. A node that leaves in order releases its
     /// lease while others propose its removal.
-    pub(super) fn released(&mut self, id: ReplicaId, out: &mut Out) {
+    pub(super) fn released(&mut self, id: ReplicaId, out: &mut EpochOutbox) {
         let names = |asked: &WithholdRequest| asked.removed.contains(&id);
         let told = self.consents.leased.values().filter(|asked| names(asked)).cloned();
         for asked in told.collect::<Vec<_>>() {
@@ -246,7 +247,7 @@ impl Epochs {
         now: Now,
         query: u64,
         mut remaining: Vec<Remaining>,
-        out: &mut Out,
+        out: &mut EpochOutbox,
     ) {
         remaining.retain(|(_, left)| !left.is_zero());
         match self.consents.waiting.remove(&query) {
@@ -262,7 +263,7 @@ impl Epochs {
                 self.send(from, EpochMessage::Withheld { epoch, ballot, remaining }, out);
             }
             Some(ConsentQuery::Seal(asked)) if !remaining.is_empty() => {
-                self.refuse(&asked, Refusal::Leased(remaining), out);
+                self.refuse(&asked, BallotRefusal::Leased(remaining), out);
             }
             // Another ballot may have been promised while the lease machine was asked.
             Some(ConsentQuery::Seal(asked)) if self.refuses(&asked, out) => {}

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::cluster::config::{
-    ConfigError, DownAllWhenUnstable, Downing, FailureDetector, Leases, StrategyName, Warning,
+    ClusterConfigError, ClusterConfigWarning, DownAllWhenUnstable, Downing, DowningStrategyName,
+    FailureDetector, Leases,
 };
-use crate::cluster::downing::{Strategy, TieBreak, Trust};
+use crate::cluster::downing::{DowningStrategy, TieBreak, Trust};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -14,7 +15,7 @@ fn read(text: &str) -> Downing {
 }
 
 /// The strategy with its required settings.
-fn complete(strategy: StrategyName) -> Downing {
+fn complete(strategy: DowningStrategyName) -> Downing {
     let mut config = Downing { strategy, ..Downing::default() };
     config.static_quorum.quorum_size = 3;
     config.quorum_leader.quorum_size = 3;
@@ -33,7 +34,7 @@ fn an_empty_section_is_the_default() {
 #[test]
 fn defaults_match_the_documentation() {
     let config = Downing::default();
-    assert_eq!(config.strategy, StrategyName::KeepMajority);
+    assert_eq!(config.strategy, DowningStrategyName::KeepMajority);
     assert_eq!(config.keep_majority.tie_break, TieBreak::Tiebreaker);
     assert!(config.keep_oldest.down_if_alone && config.oldest.down_if_alone);
     assert_eq!(config.lease_majority.acquire_lease_delay_for_minority, 2 * SECOND);
@@ -48,7 +49,7 @@ fn defaults_match_the_documentation() {
 
 #[test]
 fn settings_of_every_strategy_round_trip() {
-    for strategy in StrategyName::ALL {
+    for strategy in DowningStrategyName::ALL {
         let mut config = complete(strategy);
         config.stable_after = Some(7 * SECOND);
         config.down_all_when_unstable = DownAllWhenUnstable::After(5 * SECOND);
@@ -71,10 +72,10 @@ fn strategy_settings_are_read_from_their_section() {
         "strategy = \"static-quorum\"\nstable-after = \"10s\"\ndown-all-when-unstable = \"off\"\n\
          [static-quorum]\nquorum-size = 2\nrole = \"worker\"\n",
     );
-    let Strategy::StaticQuorum(settings) = config.strategy() else { panic!("{config:?}") };
+    let DowningStrategy::StaticQuorum(settings) = config.strategy() else { panic!("{config:?}") };
     assert_eq!((settings.quorum_size, settings.role.as_deref()), (2, Some("worker")));
     let oldest = read("strategy = \"keep-oldest\"\n[keep-oldest]\ndown-if-alone = false\n");
-    let Strategy::KeepOldest(settings) = oldest.strategy() else { panic!("{oldest:?}") };
+    let DowningStrategy::KeepOldest(settings) = oldest.strategy() else { panic!("{oldest:?}") };
     assert!(!settings.down_if_alone);
 }
 
@@ -122,7 +123,7 @@ fn default_timing_depends_on_leases() {
 fn longest_time_and_largest_quorum_do_not_overflow() {
     let longest = Downing { stable_after: Some(Duration::MAX), ..Downing::default() };
     assert_eq!(longest.timing(Leases::Off).stable_after, Duration::MAX);
-    let mut config = complete(StrategyName::StaticQuorum);
+    let mut config = complete(DowningStrategyName::StaticQuorum);
     config.static_quorum.quorum_size = usize::MAX;
     assert_eq!(config.check(Some(5)), Ok(vec![]));
 }
@@ -130,60 +131,69 @@ fn longest_time_and_largest_quorum_do_not_overflow() {
 #[test]
 fn strategies_without_quorum_need_trust() {
     let safe = [
-        StrategyName::StaticQuorum,
-        StrategyName::KeepMajority,
-        StrategyName::DownAll,
-        StrategyName::LeaseMajority,
-        StrategyName::Manual,
+        DowningStrategyName::StaticQuorum,
+        DowningStrategyName::KeepMajority,
+        DowningStrategyName::DownAll,
+        DowningStrategyName::LeaseMajority,
+        DowningStrategyName::Manual,
     ];
-    for strategy in StrategyName::ALL {
+    for strategy in DowningStrategyName::ALL {
         let mut config = complete(strategy);
         let starts = config.check(None);
         if safe.contains(&strategy) {
             assert!(starts.is_ok(), "{strategy}: {starts:?}");
         } else {
-            assert_eq!(starts, Err(ConfigError::NeedsTrust(strategy)));
+            assert_eq!(starts, Err(ClusterConfigError::NeedsTrust(strategy)));
         }
         config.trust_downing = true;
         assert!(config.check(None).is_ok(), "{strategy}");
         assert_eq!(config.trust(), Trust::Survivors);
     }
-    let mut of_role = complete(StrategyName::StaticQuorum);
+    let mut of_role = complete(DowningStrategyName::StaticQuorum);
     of_role.static_quorum.role = Some("worker".to_owned());
-    assert_eq!(of_role.check(None), Err(ConfigError::NeedsTrust(StrategyName::StaticQuorum)));
+    assert_eq!(
+        of_role.check(None),
+        Err(ClusterConfigError::NeedsTrust(DowningStrategyName::StaticQuorum))
+    );
 }
 
 #[test]
 fn quorum_size_of_at_most_half_is_refused() {
-    let config = complete(StrategyName::StaticQuorum);
+    let config = complete(DowningStrategyName::StaticQuorum);
     assert_eq!(config.check(Some(5)), Ok(vec![]));
     let error = config.check(Some(6)).unwrap_err();
-    assert_eq!(error, ConfigError::QuorumTooSmall { quorum_size: 3, nodes: 6 });
+    assert_eq!(error, ClusterConfigError::QuorumTooSmall { quorum_size: 3, nodes: 6 });
     assert!(error.to_string().contains("set quorum-size to 4 or more"), "{error}");
 }
 
 #[test]
 fn missing_required_setting_is_refused() {
     let rows = [
-        (StrategyName::StaticQuorum, "quorum-size"),
-        (StrategyName::QuorumLeader, "quorum-size"),
-        (StrategyName::LeaderRoles, "target-roles"),
-        (StrategyName::RoleLeaderRoles, "leader-role"),
+        (DowningStrategyName::StaticQuorum, "quorum-size"),
+        (DowningStrategyName::QuorumLeader, "quorum-size"),
+        (DowningStrategyName::LeaderRoles, "target-roles"),
+        (DowningStrategyName::RoleLeaderRoles, "leader-role"),
     ];
     for (strategy, setting) in rows {
         let config = Downing { strategy, trust_downing: true, ..Downing::default() };
-        assert_eq!(config.check(None), Err(ConfigError::Unset { strategy, setting }));
+        assert_eq!(config.check(None), Err(ClusterConfigError::Unset { strategy, setting }));
     }
-    let mut roles = complete(StrategyName::RoleLeaderRoles);
+    let mut roles = complete(DowningStrategyName::RoleLeaderRoles);
     roles.role_leader_roles.target_roles.clear();
-    let strategy = StrategyName::RoleLeaderRoles;
-    assert_eq!(roles.check(None), Err(ConfigError::Unset { strategy, setting: "target-roles" }));
+    let strategy = DowningStrategyName::RoleLeaderRoles;
+    assert_eq!(
+        roles.check(None),
+        Err(ClusterConfigError::Unset { strategy, setting: "target-roles" })
+    );
 }
 
 #[test]
 fn risky_settings_produce_warnings() {
-    assert_eq!(Downing::default().check(Some(2)), Ok(vec![Warning::TwoNodes]));
-    assert_eq!(complete(StrategyName::Manual).check(None), Ok(vec![Warning::Manual]));
+    assert_eq!(Downing::default().check(Some(2)), Ok(vec![ClusterConfigWarning::TwoNodes]));
+    assert_eq!(
+        complete(DowningStrategyName::Manual).check(None),
+        Ok(vec![ClusterConfigWarning::Manual])
+    );
 }
 
 #[test]

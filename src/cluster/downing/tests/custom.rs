@@ -5,21 +5,21 @@
 use std::time::Duration;
 
 use super::{name, split};
-use crate::cluster::downing::Decision::{
+use crate::cluster::downing::DowningDecision::{
     DownTargets, DownUnreachable, LeaveCluster, Nothing, ShutDownSelf,
 };
 use crate::cluster::downing::{
-    AutoDown, Decision, LeaderRoles, MajorityLeader, Oldest, QuorumLeader, RoleLeaderRoles,
-    Strategy, Trust, resolve,
+    AutoDown, DowningDecision, DowningStrategy, LeaderRoles, MajorityLeader, Oldest, QuorumLeader,
+    RoleLeaderRoles, Trust, resolve,
 };
 
 /// Rows of (description, split, decisions of the members of each living side).
 #[track_caller]
-fn everyone(strategy: &Strategy, rows: &[(&str, &str, &[&[Decision]])]) {
+fn everyone(strategy: &DowningStrategy, rows: &[(&str, &str, &[&[DowningDecision]])]) {
     let mut wrong = Vec::new();
     for (sentence, row, expected) in rows {
         let split = split(row);
-        let answers: Vec<Vec<Decision>> = split
+        let answers: Vec<Vec<DowningDecision>> = split
             .living()
             .map(|side| {
                 let members = split.sides[side].iter();
@@ -33,7 +33,7 @@ fn everyone(strategy: &Strategy, rows: &[(&str, &str, &[&[Decision]])]) {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-fn down(strategy: &Strategy, row: &str) -> String {
+fn down(strategy: &DowningStrategy, row: &str) -> String {
     let view = split(row).view(0);
     super::names(&resolve(strategy, Trust::Survivors, &view).down)
 }
@@ -44,7 +44,7 @@ fn roles(names: &[&str]) -> std::collections::BTreeSet<String> {
 
 #[test]
 fn oldest() {
-    let strategy = Strategy::Oldest(Oldest::default());
+    let strategy = DowningStrategy::Oldest(Oldest::default());
     everyone(
         &strategy,
         &[
@@ -95,7 +95,7 @@ fn oldest() {
 
 #[test]
 fn oldest_may_stay_alone_if_configured() {
-    let stays = Strategy::Oldest(Oldest { down_if_alone: false, ..Oldest::default() });
+    let stays = DowningStrategy::Oldest(Oldest { down_if_alone: false, ..Oldest::default() });
     everyone(
         &stays,
         &[("alone it stays", "E | A D", &[&[DownUnreachable], &[ShutDownSelf, ShutDownSelf]])],
@@ -104,7 +104,7 @@ fn oldest_may_stay_alone_if_configured() {
 
 #[test]
 fn oldest_of_a_role() {
-    let of_role = Strategy::Oldest(Oldest {
+    let of_role = DowningStrategy::Oldest(Oldest {
         oldest_member_role: Some("role1".to_owned()),
         ..Oldest::default()
     });
@@ -138,7 +138,8 @@ fn oldest_of_a_role() {
 
 #[test]
 fn quorum_leader() {
-    let strategy = Strategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() });
+    let strategy =
+        DowningStrategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() });
     everyone(
         &strategy,
         &[
@@ -163,13 +164,13 @@ fn quorum_leader() {
             ("too few, but no member is unreachable", "A", &[&[Nothing]]),
         ],
     );
-    let waits = Strategy::QuorumLeader(QuorumLeader {
+    let waits = DowningStrategy::QuorumLeader(QuorumLeader {
         quorum_size: 2,
         down_if_out_of_quorum: false,
         role: None,
     });
     everyone(&waits, &[("too few wait", "A | ~B ~C", &[&[Nothing]])]);
-    let of_role = Strategy::QuorumLeader(QuorumLeader {
+    let of_role = DowningStrategy::QuorumLeader(QuorumLeader {
         quorum_size: 2,
         role: Some("role3".to_owned()),
         ..Default::default()
@@ -193,7 +194,7 @@ fn quorum_leader() {
 
 #[test]
 fn majority_leader() {
-    let strategy = Strategy::MajorityLeader(MajorityLeader::default());
+    let strategy = DowningStrategy::MajorityLeader(MajorityLeader::default());
     everyone(
         &strategy,
         &[
@@ -227,7 +228,7 @@ fn majority_leader() {
             ("no member is unreachable", "A B", &[&[Nothing; 2]]),
         ],
     );
-    let leaves = Strategy::MajorityLeader(MajorityLeader {
+    let leaves = DowningStrategy::MajorityLeader(MajorityLeader {
         shutdown_on_resolution: false,
         ..MajorityLeader::default()
     });
@@ -235,7 +236,7 @@ fn majority_leader() {
         &leaves,
         &[("a minority leaves", "E | A B", &[&[LeaveCluster], &[DownUnreachable, Nothing]])],
     );
-    let waits = Strategy::MajorityLeader(MajorityLeader {
+    let waits = DowningStrategy::MajorityLeader(MajorityLeader {
         down_if_in_minority: false,
         ..MajorityLeader::default()
     });
@@ -243,7 +244,7 @@ fn majority_leader() {
         &waits,
         &[("a minority waits", "E | A B", &[&[Nothing], &[DownUnreachable, Nothing]])],
     );
-    let of_role = Strategy::MajorityLeader(MajorityLeader {
+    let of_role = DowningStrategy::MajorityLeader(MajorityLeader {
         majority_member_role: Some("role2".to_owned()),
         ..MajorityLeader::default()
     });
@@ -255,7 +256,8 @@ fn majority_leader() {
 
 #[test]
 fn leader_roles() {
-    let strategy = Strategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1", "role2"]) });
+    let strategy =
+        DowningStrategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1", "role2"]) });
     everyone(
         &strategy,
         &[
@@ -274,7 +276,7 @@ fn leader_roles() {
 
 #[test]
 fn role_leader_roles() {
-    let strategy = Strategy::RoleLeaderRoles(RoleLeaderRoles {
+    let strategy = DowningStrategy::RoleLeaderRoles(RoleLeaderRoles {
         leader_role: "role2".to_owned(),
         target_roles: roles(&["role1"]),
     });
@@ -298,7 +300,7 @@ fn role_leader_roles() {
 
 #[test]
 fn auto_down_downs_members_unreachable_for_long_enough() {
-    let strategy = Strategy::AutoDown(AutoDown { after: Duration::from_secs(20) });
+    let strategy = DowningStrategy::AutoDown(AutoDown { after: Duration::from_secs(20) });
     everyone(
         &strategy,
         &[(

@@ -29,16 +29,16 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use ostraca_ddata::bug::Canary;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::replicator::quorum::is_quorum;
 
 use super::{member, node};
 use crate::cluster::downing::view::{MEMBERS, POSSIBLE};
 use crate::cluster::downing::{
-    AutoDown, Decision, Electorate, KeepMajority, KeepOldest, LeaderRoles, MajorityLeader, Oldest,
-    QuorumLeader, Record, Resolution, RoleLeaderRoles, StaticQuorum, Strategy, TieBreak, Trust,
-    View, resolve,
+    AutoDown, DowningDecision, DowningStrategy, KeepMajority, KeepOldest, LeaderRoles,
+    MajorityLeader, Oldest, QuorumLeader, Resolution, RoleLeaderRoles, StaticQuorum, TieBreak,
+    Trust, UnreachableRecord, View, VoterSet, resolve,
 };
 use crate::cluster::member::{Member, Status};
 
@@ -48,7 +48,7 @@ const NAMES: [char; 5] = ['A', 'B', 'C', 'D', 'E'];
 struct Case {
     views: [Vec<Member>; 2],
     sides: [Vec<NodeId>; 2],
-    electorate: Electorate,
+    electorate: VoterSet,
 }
 
 /// Age of each member by its index.
@@ -129,7 +129,7 @@ fn every_cut(members: &[Member], ahead: Ahead, check: &mut impl FnMut(&Case)) {
     let leader = members.iter().find(|member| member.counts()).expect("a member counts").node;
     let voters = || members.iter().filter(|member| member.counts());
     let tiebreaker = voters().min_by(|a, b| a.by_age(b)).expect("a member counts").node;
-    let electorate = Electorate { voters: voters().map(|m| m.node).collect(), tiebreaker };
+    let electorate = VoterSet { voters: voters().map(|m| m.node).collect(), tiebreaker };
     let stepped = step(members);
     if ahead != Ahead::Nobody && stepped == members {
         return;
@@ -178,7 +178,7 @@ impl Case {
     fn view(&self, side: usize, own: NodeId) -> View {
         let observer = self.sides[side][0];
         let unreachable = self.sides[1 - side].iter();
-        let record = |subject: &NodeId| Record { observer, subject: *subject };
+        let record = |subject: &NodeId| UnreachableRecord { observer, subject: *subject };
         View {
             own,
             members: self.views[side].clone(),
@@ -192,7 +192,7 @@ impl Case {
     }
 
     /// Members of a side that continue according to its own view.
-    fn survivors(&self, side: usize, strategy: &Strategy, trust: Trust) -> BTreeSet<NodeId> {
+    fn survivors(&self, side: usize, strategy: &DowningStrategy, trust: Trust) -> BTreeSet<NodeId> {
         let mut survivors: BTreeSet<NodeId> = self.views[side]
             .iter()
             .filter(|member| member.counts() && self.sides[side].contains(&member.node))
@@ -209,7 +209,8 @@ impl Case {
         for own in &self.sides[side] {
             view.own = *own;
             let Resolution { decision, down, responsible, .. } = resolve(strategy, trust, &view);
-            let goes = matches!(decision, Decision::DownReachable | Decision::DownAll);
+            let goes =
+                matches!(decision, DowningDecision::DownReachable | DowningDecision::DownAll);
             if responsible || goes {
                 survivors.retain(|node| !down.contains(node));
             }
@@ -218,46 +219,55 @@ impl Case {
     }
 }
 
-fn strategies() -> Vec<(&'static str, Which, Strategy)> {
+fn strategies() -> Vec<(&'static str, Which, DowningStrategy)> {
     let roles = || ["all".to_owned()].into();
-    let quorum = |quorum_size| Strategy::StaticQuorum(StaticQuorum { quorum_size, role: None });
+    let quorum =
+        |quorum_size| DowningStrategy::StaticQuorum(StaticQuorum { quorum_size, role: None });
     let leader = |quorum_size| QuorumLeader { quorum_size, ..QuorumLeader::default() };
     let lowest = KeepMajority { role: None, tie_break: TieBreak::LowestAddress };
     vec![
         ("static-quorum 2", Which::AsListedOfFive, quorum(2)),
         ("static-quorum 3", Which::AsListedOfFive, quorum(3)),
-        ("keep-majority", Which::OldestOfFive, Strategy::KeepMajority(KeepMajority::default())),
-        ("keep-majority by lowest address", Which::AsListedOfFive, Strategy::KeepMajority(lowest)),
-        ("keep-oldest", Which::AgesOfFour, Strategy::KeepOldest(KeepOldest::default())),
+        (
+            "keep-majority",
+            Which::OldestOfFive,
+            DowningStrategy::KeepMajority(KeepMajority::default()),
+        ),
+        (
+            "keep-majority by lowest address",
+            Which::AsListedOfFive,
+            DowningStrategy::KeepMajority(lowest),
+        ),
+        ("keep-oldest", Which::AgesOfFour, DowningStrategy::KeepOldest(KeepOldest::default())),
         (
             "keep-oldest, alone too",
             Which::AgesOfFour,
-            Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None }),
+            DowningStrategy::KeepOldest(KeepOldest { down_if_alone: false, role: None }),
         ),
-        ("down-all", Which::AsListedOfFive, Strategy::DownAll),
-        ("oldest", Which::OldestOfFour, Strategy::Oldest(Oldest::default())),
-        ("quorum-leader 2", Which::OldestOfFour, Strategy::QuorumLeader(leader(2))),
-        ("quorum-leader 3", Which::OldestOfFour, Strategy::QuorumLeader(leader(3))),
+        ("down-all", Which::AsListedOfFive, DowningStrategy::DownAll),
+        ("oldest", Which::OldestOfFour, DowningStrategy::Oldest(Oldest::default())),
+        ("quorum-leader 2", Which::OldestOfFour, DowningStrategy::QuorumLeader(leader(2))),
+        ("quorum-leader 3", Which::OldestOfFour, DowningStrategy::QuorumLeader(leader(3))),
         (
             "majority-leader",
             Which::OldestOfFour,
-            Strategy::MajorityLeader(MajorityLeader::default()),
+            DowningStrategy::MajorityLeader(MajorityLeader::default()),
         ),
         (
             "leader-roles",
             Which::OldestOfFour,
-            Strategy::LeaderRoles(LeaderRoles { target_roles: roles() }),
+            DowningStrategy::LeaderRoles(LeaderRoles { target_roles: roles() }),
         ),
         (
             "role-leader-roles",
             Which::OldestOfFour,
-            Strategy::RoleLeaderRoles(RoleLeaderRoles {
+            DowningStrategy::RoleLeaderRoles(RoleLeaderRoles {
                 leader_role: "all".to_owned(),
                 target_roles: roles(),
             }),
         ),
-        ("auto-down", Which::OldestOfFour, Strategy::AutoDown(AutoDown::default())),
-        ("manual", Which::OldestOfFour, Strategy::Manual),
+        ("auto-down", Which::OldestOfFour, DowningStrategy::AutoDown(AutoDown::default())),
+        ("manual", Which::OldestOfFour, DowningStrategy::Manual),
     ]
 }
 
@@ -333,7 +343,7 @@ fn at_most_one_side_can_install_the_next_configuration() {
 fn side_with_quorum_never_stops_unless_strategy_demands_it() {
     for (_, ahead) in EVERY {
         for (name, _, strategy) in strategies() {
-            if strategy.ends_quorums() || strategy == Strategy::Manual {
+            if strategy.ends_quorums() || strategy == DowningStrategy::Manual {
                 continue;
             }
             every_case(Which::OldestOfFour, ahead, |case| {
@@ -352,13 +362,13 @@ fn side_with_quorum_never_stops_unless_strategy_demands_it() {
 /// With a quorum, keep-majority always continues on the side that holds it.
 #[test]
 fn keep_majority_with_quorum_removes_the_others() {
-    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    let strategy = DowningStrategy::KeepMajority(KeepMajority::default());
     for (_, ahead) in EVERY {
         every_case(Which::OldestOfFive, ahead, |case| {
             for side in [0, 1] {
                 let view = case.view(side, case.sides[side][0]);
                 let resolution = resolve(&strategy, Trust::Configuration, &view);
-                let stays = resolution.decision == Decision::DownUnreachable;
+                let stays = resolution.decision == DowningDecision::DownUnreachable;
                 assert!(!view.holds_quorum() || stays, "a side with a quorum stops");
             }
         });
@@ -376,7 +386,7 @@ fn at_most_one_part_of_five_voters_holds_a_quorum() {
                 let place = |at: usize| cut / 3_usize.pow(u32::try_from(at).unwrap()) % 3;
                 let holds = |side: usize| {
                     let part = (0..count).filter(|at| place(*at) == side).map(|at| voters[at]);
-                    is_quorum(&voters, *tiebreaker, &part.collect(), Canary::none())
+                    is_quorum(&voters, *tiebreaker, &part.collect(), FaultInjection::none())
                 };
                 let held = (0..3).filter(|side| holds(*side)).count();
                 let sides: BTreeSet<usize> = (0..count).map(place).collect();

@@ -11,8 +11,9 @@ use ostraca_ddata::id::NodeId;
 
 use super::{Split, name, names, split};
 use crate::cluster::downing::{
-    AutoDown, Decision, KeepMajority, KeepOldest, LeaderRoles, LeaseMajority, MajorityLeader,
-    Oldest, QuorumLeader, RoleLeaderRoles, StaticQuorum, Strategy, Trust, resolve,
+    AutoDown, DowningDecision, DowningStrategy, KeepMajority, KeepOldest, LeaderRoles,
+    LeaseMajority, MajorityLeader, Oldest, QuorumLeader, RoleLeaderRoles, StaticQuorum, Trust,
+    resolve,
 };
 
 const SITUATIONS: &[(&str, &str)] = &[
@@ -46,80 +47,92 @@ const SITUATIONS: &[(&str, &str)] = &[
 ];
 
 /// Strategies that compare sides.
-fn weighing() -> Vec<(&'static str, Strategy)> {
+fn weighing() -> Vec<(&'static str, DowningStrategy)> {
     let role = |name: &str| Some(name.to_owned());
     vec![
-        ("static-quorum 3", Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None })),
+        (
+            "static-quorum 3",
+            DowningStrategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None }),
+        ),
         (
             "static-quorum 2 role3",
-            Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, role: role("role3") }),
+            DowningStrategy::StaticQuorum(StaticQuorum { quorum_size: 2, role: role("role3") }),
         ),
-        ("keep-majority", Strategy::KeepMajority(KeepMajority::default())),
+        ("keep-majority", DowningStrategy::KeepMajority(KeepMajority::default())),
         (
             "keep-majority role3",
-            Strategy::KeepMajority(KeepMajority { role: role("role3"), ..Default::default() }),
+            DowningStrategy::KeepMajority(KeepMajority {
+                role: role("role3"),
+                ..Default::default()
+            }),
         ),
-        ("keep-oldest", Strategy::KeepOldest(KeepOldest::default())),
+        ("keep-oldest", DowningStrategy::KeepOldest(KeepOldest::default())),
         (
             "keep-oldest, alone too",
-            Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None }),
+            DowningStrategy::KeepOldest(KeepOldest { down_if_alone: false, role: None }),
         ),
         (
             "keep-oldest role2",
-            Strategy::KeepOldest(KeepOldest { role: role("role2"), ..Default::default() }),
+            DowningStrategy::KeepOldest(KeepOldest { role: role("role2"), ..Default::default() }),
         ),
-        ("down-all", Strategy::DownAll),
-        ("lease-majority", Strategy::LeaseMajority(LeaseMajority::default())),
+        ("down-all", DowningStrategy::DownAll),
+        ("lease-majority", DowningStrategy::LeaseMajority(LeaseMajority::default())),
         (
             "lease-majority role2",
-            Strategy::LeaseMajority(LeaseMajority { role: role("role2"), ..Default::default() }),
+            DowningStrategy::LeaseMajority(LeaseMajority {
+                role: role("role2"),
+                ..Default::default()
+            }),
         ),
     ]
 }
 
 /// Strategies of one member, and `manual`.
-fn of_one_member() -> Vec<(&'static str, Strategy)> {
+fn of_one_member() -> Vec<(&'static str, DowningStrategy)> {
     let role = |name: &str| Some(name.to_owned());
     let roles = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     vec![
-        ("oldest", Strategy::Oldest(Oldest::default())),
+        ("oldest", DowningStrategy::Oldest(Oldest::default())),
         (
             "oldest role1",
-            Strategy::Oldest(Oldest { oldest_member_role: role("role1"), ..Default::default() }),
+            DowningStrategy::Oldest(Oldest {
+                oldest_member_role: role("role1"),
+                ..Default::default()
+            }),
         ),
         (
             "quorum-leader 2",
-            Strategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() }),
+            DowningStrategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() }),
         ),
         (
             "quorum-leader 2 role3",
-            Strategy::QuorumLeader(QuorumLeader {
+            DowningStrategy::QuorumLeader(QuorumLeader {
                 quorum_size: 2,
                 role: role("role3"),
                 ..Default::default()
             }),
         ),
-        ("majority-leader", Strategy::MajorityLeader(MajorityLeader::default())),
+        ("majority-leader", DowningStrategy::MajorityLeader(MajorityLeader::default())),
         (
             "majority-leader role2",
-            Strategy::MajorityLeader(MajorityLeader {
+            DowningStrategy::MajorityLeader(MajorityLeader {
                 majority_member_role: role("role2"),
                 ..Default::default()
             }),
         ),
         (
             "leader-roles role1",
-            Strategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1"]) }),
+            DowningStrategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1"]) }),
         ),
         (
             "role-leader-roles role2 role1",
-            Strategy::RoleLeaderRoles(RoleLeaderRoles {
+            DowningStrategy::RoleLeaderRoles(RoleLeaderRoles {
                 leader_role: "role2".to_owned(),
                 target_roles: roles(&["role1"]),
             }),
         ),
-        ("auto-down", Strategy::AutoDown(AutoDown::default())),
-        ("manual", Strategy::Manual),
+        ("auto-down", DowningStrategy::AutoDown(AutoDown::default())),
+        ("manual", DowningStrategy::Manual),
     ]
 }
 
@@ -140,7 +153,7 @@ fn decisions_in_all_situations_match_the_matrix() {
 }
 
 /// The decision of a side, the deciding members unless all decide equally, and the downed members.
-fn answer(strategy: &Strategy, split: &Split, side: usize) -> String {
+fn answer(strategy: &DowningStrategy, split: &Split, side: usize) -> String {
     let mut by: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
     let mut down = BTreeSet::new();
     for own in &split.sides[side] {
@@ -165,18 +178,22 @@ fn answer(strategy: &Strategy, split: &Split, side: usize) -> String {
     text.join(", ")
 }
 
-fn code(decision: Decision) -> &'static str {
+fn code(decision: DowningDecision) -> &'static str {
     match decision {
-        Decision::Nothing => "-",
-        Decision::DownUnreachable => "DownUnreachable",
-        Decision::DownReachable => "DownReachable",
-        Decision::DownAll => "DownAll",
-        Decision::DownIndirectlyConnected => "DownIndirectlyConnected",
-        Decision::AcquireLeaseAndDownUnreachable { after } if after.is_zero() => "Lease at once",
-        Decision::AcquireLeaseAndDownUnreachable { .. } => "Lease later",
-        Decision::AcquireLeaseAndDownIndirectlyConnected => "Lease at once, indirectly connected",
-        Decision::DownTargets => "DownTargets",
-        Decision::ShutDownSelf => "ShutDownSelf",
-        Decision::LeaveCluster => "LeaveCluster",
+        DowningDecision::Nothing => "-",
+        DowningDecision::DownUnreachable => "DownUnreachable",
+        DowningDecision::DownReachable => "DownReachable",
+        DowningDecision::DownAll => "DownAll",
+        DowningDecision::DownIndirectlyConnected => "DownIndirectlyConnected",
+        DowningDecision::AcquireLeaseAndDownUnreachable { after } if after.is_zero() => {
+            "Lease at once"
+        }
+        DowningDecision::AcquireLeaseAndDownUnreachable { .. } => "Lease later",
+        DowningDecision::AcquireLeaseAndDownIndirectlyConnected => {
+            "Lease at once, indirectly connected"
+        }
+        DowningDecision::DownTargets => "DownTargets",
+        DowningDecision::ShutDownSelf => "ShutDownSelf",
+        DowningDecision::LeaveCluster => "LeaveCluster",
     }
 }

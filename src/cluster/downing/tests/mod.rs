@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 
-use super::{Decision, Electorate, Record, Strategy, View};
+use super::{DowningDecision, DowningStrategy, UnreachableRecord, View, VoterSet};
 use crate::cluster::member::{Address, Member, Status};
 
 pub(super) fn node(name: char) -> NodeId {
@@ -61,7 +61,7 @@ pub(super) fn member(name: char, status: Status) -> Member {
 pub(super) struct Split {
     pub(super) sides: Vec<Vec<Member>>,
     dead: BTreeSet<NodeId>,
-    records: BTreeSet<Record>,
+    records: BTreeSet<UnreachableRecord>,
     tiebreaker: Option<NodeId>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn split(row: &str) -> Split {
         let letters: Vec<char> = token.chars().collect();
         match letters[..] {
             [observer, '>', subject] => {
-                let record = Record { observer: node(observer), subject: node(subject) };
+                let record = UnreachableRecord { observer: node(observer), subject: node(subject) };
                 split.records.insert(record);
             }
             ['=', tiebreaker] => split.tiebreaker = Some(node(tiebreaker)),
@@ -121,12 +121,12 @@ impl Split {
         let others = self.sides.iter().enumerate().filter(|(other, _)| *other != side);
         let cut = others.flat_map(|(_, members)| members).map(|member| member.node);
         let mut records = self.records.clone();
-        records.extend(cut.map(|subject| Record { observer, subject }));
+        records.extend(cut.map(|subject| UnreachableRecord { observer, subject }));
         let subjects = records.iter().map(|record| (record.subject, Duration::from_secs(60)));
         let unreachable: BTreeMap<_, _> = subjects.filter(|(node, _)| *node != own).collect();
         let members: Vec<Member> = self.sides.iter().flatten().cloned().collect();
         let voters = members.iter().filter(|member| member.status > Status::WeaklyUp);
-        let electorate = self.tiebreaker.map(|tiebreaker| Electorate {
+        let electorate = self.tiebreaker.map(|tiebreaker| VoterSet {
             voters: voters.map(|member| member.node).collect(),
             tiebreaker,
         });
@@ -143,11 +143,11 @@ impl Split {
 
 /// Checks a strategy against rows of (description, split, decision of each living side).
 #[track_caller]
-pub(super) fn table(strategy: &Strategy, rows: &[(&str, &str, &[Decision])]) {
+pub(super) fn table(strategy: &DowningStrategy, rows: &[(&str, &str, &[DowningDecision])]) {
     let mut wrong = Vec::new();
     for (sentence, row, expected) in rows {
         let split = split(row);
-        let answers: Vec<Decision> =
+        let answers: Vec<DowningDecision> =
             split.living().map(|side| strategy.decide(&split.view(side))).collect();
         if answers != *expected {
             wrong.push(format!("{sentence}: {row}\n  is {answers:?}\n  not {expected:?}"));

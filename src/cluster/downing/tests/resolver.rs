@@ -7,8 +7,8 @@ use ostraca_ddata::clock::Instant;
 
 use super::{names, node, split};
 use crate::cluster::downing::{
-    AutoDown, KeepMajority, LeaderRoles, LeaseAnswer, LeaseMajority, QuorumLeader, Resolution,
-    Resolver, ResolverOrder, StaticQuorum, Strategy, Timing, Trust, View,
+    AutoDown, DowningResolver, DowningStrategy, KeepMajority, LeaderRoles, LeaseAnswer,
+    LeaseMajority, QuorumLeader, Resolution, ResolverOrder, StaticQuorum, Timing, Trust, View,
 };
 
 const STABLE: Timing = Timing {
@@ -21,16 +21,16 @@ fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-fn majority() -> Strategy {
-    Strategy::KeepMajority(KeepMajority::default())
+fn majority() -> DowningStrategy {
+    DowningStrategy::KeepMajority(KeepMajority::default())
 }
 
-fn lease() -> Strategy {
-    Strategy::LeaseMajority(LeaseMajority::default())
+fn lease() -> DowningStrategy {
+    DowningStrategy::LeaseMajority(LeaseMajority::default())
 }
 
-fn resolver(strategy: Strategy, timing: Timing) -> Resolver {
-    Resolver::new(strategy, Trust::Survivors, timing)
+fn resolver(strategy: DowningStrategy, timing: Timing) -> DowningResolver {
+    DowningResolver::new(strategy, Trust::Survivors, timing)
 }
 
 /// The view of the first member.
@@ -43,7 +43,7 @@ fn seen_by(own: char, row: &str) -> View {
 }
 
 /// All orders from `from` to `end` with their times: `2000: DownUnreachable of D E`.
-fn run(resolver: &mut Resolver, from: u64, end: u64) -> Vec<String> {
+fn run(resolver: &mut DowningResolver, from: u64, end: u64) -> Vec<String> {
     let mut orders = Vec::new();
     let mut now = at(from);
     loop {
@@ -90,7 +90,7 @@ fn leader_acts_after_a_stable_view_and_repeats() {
 fn next_member_acts_in_place_of_the_leader() {
     let row = "A B C | D ;=A";
     for (own, expected) in [('B', "12000"), ('C', "22000")] {
-        let mut next = Resolver::new(majority(), Trust::Configuration, STABLE);
+        let mut next = DowningResolver::new(majority(), Trust::Configuration, STABLE);
         next.observe(at(0), seen_by(own, row));
         let orders = run(&mut next, 0, 23_999);
         assert_eq!(orders.first(), Some(&format!("{expected}: DownUnreachable of D")), "{own}");
@@ -182,7 +182,7 @@ fn only_relevant_changes_restart_the_wait() {
 
 #[test]
 fn cluster_larger_than_its_quorum_allows_is_downed() {
-    let strategy = Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, role: None });
+    let strategy = DowningStrategy::StaticQuorum(StaticQuorum { quorum_size: 2, role: None });
     let mut resolver = resolver(strategy, STABLE);
     resolver.observe(at(0), seen("A B C | D"));
     assert_eq!(run(&mut resolver, 0, 2_000), ["2000: DownAll of A B C D"]);
@@ -191,7 +191,7 @@ fn cluster_larger_than_its_quorum_allows_is_downed() {
 // ── unstable clusters ──
 
 /// D stays unreachable while E becomes reachable and unreachable in turn.
-fn flap(resolver: &mut Resolver, steps: u64, every: u64) -> Vec<String> {
+fn flap(resolver: &mut DowningResolver, steps: u64, every: u64) -> Vec<String> {
     let mut orders = Vec::new();
     for step in 0..steps {
         let row = if step % 2 == 0 { "A B C | D E" } else { "A B C E | D" };
@@ -228,8 +228,8 @@ fn unstable_cluster_that_heals_is_not_downed() {
 #[test]
 fn instability_is_ignored_where_disabled() {
     let on = Timing { down_all_after: Some(Duration::from_secs(1)), ..STABLE };
-    let roles = Strategy::LeaderRoles(LeaderRoles::default());
-    for (strategy, timing) in [(majority(), STABLE), (Strategy::Manual, on), (roles, on)] {
+    let roles = DowningStrategy::LeaderRoles(LeaderRoles::default());
+    for (strategy, timing) in [(majority(), STABLE), (DowningStrategy::Manual, on), (roles, on)] {
         let mut resolver = resolver(strategy.clone(), timing);
         assert_eq!(flap(&mut resolver, 30, 1_000), NOTHING, "{strategy:?}");
     }
@@ -239,7 +239,7 @@ fn instability_is_ignored_where_disabled() {
 
 #[test]
 fn auto_down_counts_time_per_member() {
-    let strategy = Strategy::AutoDown(AutoDown { after: Duration::from_secs(5) });
+    let strategy = DowningStrategy::AutoDown(AutoDown { after: Duration::from_secs(5) });
     let mut resolver = resolver(strategy, STABLE);
     resolver.observe(at(0), seen("A B C | D"));
     resolver.observe(at(3_000), seen("A B | C D"));
@@ -256,9 +256,9 @@ fn auto_down_counts_time_per_member() {
 fn node_leading_after_the_wait_acts_at_once() {
     let roles = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     let strategies = [
-        Strategy::QuorumLeader(QuorumLeader { quorum_size: 1, ..QuorumLeader::default() }),
-        Strategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1"]) }),
-        Strategy::AutoDown(AutoDown { after: Duration::from_secs(2) }),
+        DowningStrategy::QuorumLeader(QuorumLeader { quorum_size: 1, ..QuorumLeader::default() }),
+        DowningStrategy::LeaderRoles(LeaderRoles { target_roles: roles(&["role1"]) }),
+        DowningStrategy::AutoDown(AutoDown { after: Duration::from_secs(2) }),
     ];
     for strategy in strategies {
         let mut resolver = resolver(strategy.clone(), STABLE);
@@ -272,7 +272,8 @@ fn node_leading_after_the_wait_acts_at_once() {
 
 #[test]
 fn members_lost_together_are_downed_together() {
-    let strategy = Strategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() });
+    let strategy =
+        DowningStrategy::QuorumLeader(QuorumLeader { quorum_size: 2, ..Default::default() });
     let mut resolver = resolver(strategy, STABLE);
     resolver.observe(at(0), seen("A B C D | E"));
     resolver.observe(at(1_000), seen("A B C | D E"));
@@ -382,7 +383,7 @@ fn lost_lease_is_requested_again() {
 
 #[test]
 fn side_with_quorum_requests_a_denied_lease_again() {
-    let mut resolver = Resolver::new(lease(), Trust::Configuration, STABLE);
+    let mut resolver = DowningResolver::new(lease(), Trust::Configuration, STABLE);
     resolver.observe(at(0), seen("A C | B ;=A"));
     run(&mut resolver, 0, 2_000);
     assert_eq!(resolver.lease_answered(at(2_500), LeaseAnswer::Denied), None);

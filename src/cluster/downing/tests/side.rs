@@ -1,7 +1,7 @@
 //! Contradictory records: the removed members, of which there must be as few as possible.
 
 use super::{name, names, node, split};
-use crate::cluster::downing::{KeepMajority, Resolution, Strategy, Trust, View, resolve};
+use crate::cluster::downing::{DowningStrategy, KeepMajority, Resolution, Trust, View, resolve};
 
 /// The view of `own`. Members of its side in `unseen` are connected with it but have not seen the
 /// present state; members in `apart` are neither.
@@ -13,7 +13,7 @@ fn seen_by(row: &str, own: char, unseen: &str, apart: &str) -> View {
 }
 
 fn resolved(view: &View) -> Resolution {
-    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    let strategy = DowningStrategy::KeepMajority(KeepMajority::default());
     resolve(&strategy, Trust::Configuration, view)
 }
 

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use super::{split, table};
-use crate::cluster::downing::Decision::{
+use crate::cluster::downing::DowningDecision::{
     AcquireLeaseAndDownIndirectlyConnected as LeaseIndirect,
     AcquireLeaseAndDownUnreachable as Lease, DownAll, DownIndirectlyConnected, DownReachable,
     DownUnreachable, Nothing,
 };
 use crate::cluster::downing::{
-    Decision, Electorate, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum, Strategy,
-    TieBreak, Trust, resolve,
+    DowningDecision, DowningStrategy, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum,
+    TieBreak, Trust, VoterSet, resolve,
 };
 
-const AT_ONCE: Decision = Lease { after: Duration::ZERO };
-const LATER: Decision = Lease { after: Duration::from_secs(2) };
+const AT_ONCE: DowningDecision = Lease { after: Duration::ZERO };
+const LATER: DowningDecision = Lease { after: Duration::from_secs(2) };
 
 fn role(name: &str) -> Option<String> {
     Some(name.to_owned())
@@ -22,7 +22,7 @@ fn role(name: &str) -> Option<String> {
 
 #[test]
 fn keep_majority() {
-    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    let strategy = DowningStrategy::KeepMajority(KeepMajority::default());
     table(
         &strategy,
         &[
@@ -63,8 +63,10 @@ fn keep_majority() {
 
 #[test]
 fn keep_majority_of_a_role() {
-    let strategy =
-        Strategy::KeepMajority(KeepMajority { role: role("role3"), ..KeepMajority::default() });
+    let strategy = DowningStrategy::KeepMajority(KeepMajority {
+        role: role("role3"),
+        ..KeepMajority::default()
+    });
     table(
         &strategy,
         &[
@@ -77,7 +79,7 @@ fn keep_majority_of_a_role() {
 
 #[test]
 fn keep_majority_by_lowest_address_ignores_tiebreaker() {
-    let strategy = Strategy::KeepMajority(KeepMajority {
+    let strategy = DowningStrategy::KeepMajority(KeepMajority {
         tie_break: TieBreak::LowestAddress,
         ..KeepMajority::default()
     });
@@ -87,7 +89,7 @@ fn keep_majority_by_lowest_address_ignores_tiebreaker() {
 #[test]
 fn static_quorum() {
     let strategy =
-        Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, ..StaticQuorum::default() });
+        DowningStrategy::StaticQuorum(StaticQuorum { quorum_size: 3, ..StaticQuorum::default() });
     table(
         &strategy,
         &[
@@ -123,7 +125,7 @@ fn static_quorum() {
 #[test]
 fn static_quorum_survives_join_and_leave_during_a_split() {
     let strategy =
-        Strategy::StaticQuorum(StaticQuorum { quorum_size: 2, ..StaticQuorum::default() });
+        DowningStrategy::StaticQuorum(StaticQuorum { quorum_size: 2, ..StaticQuorum::default() });
     let leaders_side = split("A C | B !D").view(0);
     let other_side = split("A +C | B -D").view(1);
     assert_eq!(strategy.decide(&leaders_side), DownUnreachable);
@@ -132,7 +134,7 @@ fn static_quorum_survives_join_and_leave_during_a_split() {
 
 #[test]
 fn keep_oldest() {
-    let strategy = Strategy::KeepOldest(KeepOldest::default());
+    let strategy = DowningStrategy::KeepOldest(KeepOldest::default());
     table(
         &strategy,
         &[
@@ -158,7 +160,7 @@ fn keep_oldest() {
             ),
         ],
     );
-    let keeps = Strategy::KeepOldest(KeepOldest { down_if_alone: false, role: None });
+    let keeps = DowningStrategy::KeepOldest(KeepOldest { down_if_alone: false, role: None });
     table(
         &keeps,
         &[
@@ -166,7 +168,8 @@ fn keep_oldest() {
             ("and downs all others", "A B C D | ~E", &[DownReachable]),
         ],
     );
-    let of_role = Strategy::KeepOldest(KeepOldest { role: role("role2"), ..KeepOldest::default() });
+    let of_role =
+        DowningStrategy::KeepOldest(KeepOldest { role: role("role2"), ..KeepOldest::default() });
     table(
         &of_role,
         &[
@@ -179,7 +182,7 @@ fn keep_oldest() {
 #[test]
 fn down_all() {
     table(
-        &Strategy::DownAll,
+        &DowningStrategy::DownAll,
         &[
             ("both sides go", "A B C | D E", &[DownAll, DownAll]),
             ("also for a single crash", "A B C D | ~E", &[DownAll]),
@@ -190,7 +193,7 @@ fn down_all() {
 
 #[test]
 fn lease_majority() {
-    let strategy = Strategy::LeaseMajority(LeaseMajority::default());
+    let strategy = DowningStrategy::LeaseMajority(LeaseMajority::default());
     table(
         &strategy,
         &[
@@ -212,8 +215,10 @@ fn lease_majority() {
             ),
         ],
     );
-    let of_role =
-        Strategy::LeaseMajority(LeaseMajority { role: role("role2"), ..LeaseMajority::default() });
+    let of_role = DowningStrategy::LeaseMajority(LeaseMajority {
+        role: role("role2"),
+        ..LeaseMajority::default()
+    });
     table(
         &of_role,
         &[
@@ -227,7 +232,7 @@ fn lease_majority() {
 #[test]
 fn manual_always_waits() {
     table(
-        &Strategy::Manual,
+        &DowningStrategy::Manual,
         &[
             ("both sides", "A B C | D E", &[Nothing, Nothing]),
             ("a crash", "A B C | ~D", &[Nothing]),
@@ -240,10 +245,12 @@ fn manual_always_waits() {
 
 #[test]
 fn side_with_a_quorum_overrules_most_strategies() {
-    let majority = Strategy::KeepMajority(KeepMajority::default());
-    let of_role =
-        Strategy::KeepMajority(KeepMajority { role: role("role2"), ..KeepMajority::default() });
-    let quorum = Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None });
+    let majority = DowningStrategy::KeepMajority(KeepMajority::default());
+    let of_role = DowningStrategy::KeepMajority(KeepMajority {
+        role: role("role2"),
+        ..KeepMajority::default()
+    });
+    let quorum = DowningStrategy::StaticQuorum(StaticQuorum { quorum_size: 3, role: None });
     let rows = [
         // Two of three voters, with a joining member in doubt: no other side can continue.
         (&majority, "B C | A +D ;=A", DownUnreachable, Some(DownAll)),
@@ -256,7 +263,7 @@ fn side_with_a_quorum_overrules_most_strategies() {
         (&majority, "A B C ;A>B B>A =A", DownUnreachable, Some(DownIndirectlyConnected)),
         // Without a quorum nothing is overruled.
         (&majority, "C | A B ;=C", DownReachable, None),
-        (&Strategy::DownAll, "A B C | D E ;=A", DownAll, None),
+        (&DowningStrategy::DownAll, "A B C | D E ;=A", DownAll, None),
         (&quorum, "A B | C ;=C", DownReachable, None),
     ];
     for (strategy, row, decision, overruled) in rows {
@@ -268,11 +275,11 @@ fn side_with_a_quorum_overrules_most_strategies() {
 /// Once the proposal is accepted, the other side cannot continue without this one.
 #[test]
 fn side_needed_by_the_pending_configuration_waits() {
-    let majority = Strategy::KeepMajority(KeepMajority::default());
+    let majority = DowningStrategy::KeepMajority(KeepMajority::default());
     let mut view = split("C +D | A B ;=A").view(0);
     let pending = |voters: &str| {
         let voters = voters.chars().map(super::node).collect();
-        Some(Electorate { voters, tiebreaker: super::node('A') })
+        Some(VoterSet { voters, tiebreaker: super::node('A') })
     };
     for (voters, decision) in [("ACD", Nothing), ("ABC", DownReachable), ("ABCD", DownReachable)] {
         view.pending = pending(voters);
@@ -281,20 +288,20 @@ fn side_needed_by_the_pending_configuration_waits() {
         assert_eq!(resolution.down.is_empty(), decision == Nothing, "{voters}");
     }
     view.pending = pending("ACD");
-    let all = resolve(&Strategy::DownAll, Trust::Configuration, &view);
+    let all = resolve(&DowningStrategy::DownAll, Trust::Configuration, &view);
     assert_eq!(all.decision, DownAll, "down-all stops in any case");
 }
 
 /// As above, but a bad link of the node itself would end it.
 #[test]
 fn needed_indirectly_connected_node_waits() {
-    let majority = Strategy::KeepMajority(KeepMajority::default());
-    let lease = Strategy::LeaseMajority(LeaseMajority::default());
+    let majority = DowningStrategy::KeepMajority(KeepMajority::default());
+    let lease = DowningStrategy::LeaseMajority(LeaseMajority::default());
     for (strategy, verdict) in [(&majority, DownIndirectlyConnected), (&lease, LeaseIndirect)] {
         let mut view = split("C +D | A B ;=A D>C").view(0);
         for (voters, decision) in [("ACD", Nothing), ("ABC", verdict)] {
             let voters: Vec<_> = voters.chars().map(super::node).collect();
-            view.pending = Some(Electorate { voters, tiebreaker: super::node('A') });
+            view.pending = Some(VoterSet { voters, tiebreaker: super::node('A') });
             let resolution = resolve(strategy, Trust::Configuration, &view);
             assert_eq!(resolution.decision, decision, "{strategy:?}");
             let ends = resolution.down.contains(&super::node('C'));
@@ -307,14 +314,14 @@ fn needed_indirectly_connected_node_waits() {
 /// present, even if an observer cannot reach it.
 #[test]
 fn bad_link_counts_equally_from_both_ends() {
-    let majority = Strategy::KeepMajority(KeepMajority::default());
-    let lease = Strategy::LeaseMajority(LeaseMajority::default());
+    let majority = DowningStrategy::KeepMajority(KeepMajority::default());
+    let lease = DowningStrategy::LeaseMajority(LeaseMajority::default());
     for (strategy, verdict) in [(&majority, DownIndirectlyConnected), (&lease, LeaseIndirect)] {
         for (row, own) in [("C>D", 'C'), ("D>C", 'C'), ("C>D", 'D'), ("D>C", 'D')] {
             let mut view = split(&format!("C +D | A B ;=A {row}")).view_of(0, super::node(own));
             let pending = |voters: &str| {
                 let voters = voters.chars().map(super::node).collect();
-                Some(Electorate { voters, tiebreaker: super::node('A') })
+                Some(VoterSet { voters, tiebreaker: super::node('A') })
             };
             view.pending = pending("ACD");
             let needed = resolve(strategy, Trust::Configuration, &view);
@@ -327,13 +334,13 @@ fn bad_link_counts_equally_from_both_ends() {
     // D is dead or on the other side: it has not seen the present state.
     let mut view = split("C | D A B ;=A").view(0);
     let voters = "ACD".chars().map(super::node).collect();
-    view.pending = Some(Electorate { voters, tiebreaker: super::node('A') });
+    view.pending = Some(VoterSet { voters, tiebreaker: super::node('A') });
     assert_eq!(resolve(&majority, Trust::Configuration, &view).decision, DownReachable);
 }
 
 #[test]
 fn with_trust_downing_the_strategy_decides() {
-    let oldest = Strategy::KeepOldest(KeepOldest::default());
+    let oldest = DowningStrategy::KeepOldest(KeepOldest::default());
     // Three members hold the quorum, the other two the oldest. If the three also survived, two
     // sides would.
     let split = split("A B C | D E ;=E");
@@ -346,7 +353,7 @@ fn with_trust_downing_the_strategy_decides() {
 
 #[test]
 fn only_a_leader_that_was_admitted_acts() {
-    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    let strategy = DowningStrategy::KeepMajority(KeepMajority::default());
     let split = split("A B +C | D");
     for (own, acts) in [('A', true), ('B', false), ('C', false)] {
         let view = split.view_of(0, super::node(own));
@@ -366,12 +373,12 @@ fn only_a_leader_that_was_admitted_acts() {
 /// A was never in a configuration, or is already removed. B and C cannot leave before D is removed.
 #[test]
 fn exiting_voter_acts_before_exiting_non_voters() {
-    let strategy = Strategy::KeepMajority(KeepMajority::default());
+    let strategy = DowningStrategy::KeepMajority(KeepMajority::default());
     let split = split("!A !B !C | D");
     for (own, acts) in [('A', false), ('B', true), ('C', false)] {
         let mut view = split.view_of(0, super::node(own));
         let voters = "BCD".chars().map(super::node).collect();
-        view.electorate = Some(Electorate { voters, tiebreaker: super::node('D') });
+        view.electorate = Some(VoterSet { voters, tiebreaker: super::node('D') });
         let resolution = resolve(&strategy, Trust::Configuration, &view);
         assert_eq!(resolution.responsible, acts, "{own}");
         assert_eq!(super::names(&resolution.down), "D", "{own}");
@@ -382,9 +389,9 @@ fn exiting_voter_acts_before_exiting_non_voters() {
 /// connected, as Akka does, would end all five.
 #[test]
 fn accusations_by_unreachable_nodes_are_set_aside() {
-    let keep_majority = Strategy::KeepMajority(KeepMajority::default());
+    let keep_majority = DowningStrategy::KeepMajority(KeepMajority::default());
     let static_quorum =
-        Strategy::StaticQuorum(StaticQuorum { quorum_size: 3, ..StaticQuorum::default() });
+        DowningStrategy::StaticQuorum(StaticQuorum { quorum_size: 3, ..StaticQuorum::default() });
     for strategy in [keep_majority, static_quorum] {
         let view = split("A B C | ~D ~E ;D>E =A").view(0);
         let decision = strategy.decide(&view);

@@ -17,7 +17,7 @@
 
 use super::{names, split};
 use crate::cluster::downing::{
-    Decision, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum, Strategy,
+    DowningDecision, DowningStrategy, KeepMajority, KeepOldest, LeaseMajority, StaticQuorum,
 };
 
 /// Number, strategy, sides and further records, observing sides, decision of each, and the downed
@@ -138,33 +138,39 @@ fn sorted(down: &str) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-fn code(decision: Decision) -> &'static str {
+fn code(decision: DowningDecision) -> &'static str {
     match decision {
-        Decision::DownUnreachable => "DU",
-        Decision::DownReachable => "DR",
-        Decision::DownAll => "DA",
-        Decision::DownIndirectlyConnected => "DIC",
-        Decision::AcquireLeaseAndDownUnreachable { after } if after.is_zero() => "L0",
-        Decision::AcquireLeaseAndDownUnreachable { .. } => "L2",
-        Decision::AcquireLeaseAndDownIndirectlyConnected => "LIC",
+        DowningDecision::DownUnreachable => "DU",
+        DowningDecision::DownReachable => "DR",
+        DowningDecision::DownAll => "DA",
+        DowningDecision::DownIndirectlyConnected => "DIC",
+        DowningDecision::AcquireLeaseAndDownUnreachable { after } if after.is_zero() => "L0",
+        DowningDecision::AcquireLeaseAndDownUnreachable { .. } => "L2",
+        DowningDecision::AcquireLeaseAndDownIndirectlyConnected => "LIC",
         _ => "another",
     }
 }
 
 /// Parses `quorum 3 role3`, `majority`, `oldest keep-alone`, `all`, `lease role2`.
-fn parse_strategy(text: &str) -> Strategy {
+fn parse_strategy(text: &str) -> DowningStrategy {
     let words: Vec<&str> = text.split(' ').collect();
     let role = words.iter().find(|word| word.starts_with("role")).map(|role| (*role).to_owned());
     match words[0] {
-        "quorum" => {
-            Strategy::StaticQuorum(StaticQuorum { quorum_size: words[1].parse().unwrap(), role })
+        "quorum" => DowningStrategy::StaticQuorum(StaticQuorum {
+            quorum_size: words[1].parse().unwrap(),
+            role,
+        }),
+        "majority" => {
+            DowningStrategy::KeepMajority(KeepMajority { role, ..KeepMajority::default() })
         }
-        "majority" => Strategy::KeepMajority(KeepMajority { role, ..KeepMajority::default() }),
-        "oldest" => {
-            Strategy::KeepOldest(KeepOldest { down_if_alone: !words.contains(&"keep-alone"), role })
+        "oldest" => DowningStrategy::KeepOldest(KeepOldest {
+            down_if_alone: !words.contains(&"keep-alone"),
+            role,
+        }),
+        "all" => DowningStrategy::DownAll,
+        "lease" => {
+            DowningStrategy::LeaseMajority(LeaseMajority { role, ..LeaseMajority::default() })
         }
-        "all" => Strategy::DownAll,
-        "lease" => Strategy::LeaseMajority(LeaseMajority { role, ..LeaseMajority::default() }),
         other => panic!("no strategy {other}"),
     }
 }

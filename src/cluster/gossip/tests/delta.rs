@@ -7,11 +7,11 @@ use ostraca_ddata::sim::seeds;
 use rand::RngExt;
 
 use super::super::delta::GossipDelta;
-use super::super::exchange::{Answer, GossipDigest, GossipRefused};
+use super::super::exchange::{GossipAnswer, GossipDigest, GossipRefused};
 use super::super::wire;
 use super::history::World;
 use super::*;
-use crate::cluster::gossip::merge::Merged;
+use crate::cluster::gossip::merge::MergeRelation;
 
 type Change = fn(&mut Gossip);
 
@@ -31,7 +31,7 @@ fn news(start: &str, change: impl FnOnce(&mut Gossip)) -> (Gossip, GossipDelta) 
 }
 
 fn accuses(by: char, whom: char) -> impl FnOnce(&mut Gossip) {
-    move |gossip| assert!(gossip.accuse(id(by), id(whom), Verdict::Unreachable))
+    move |gossip| assert!(gossip.accuse(id(by), id(whom), ReachabilityStatus::Unreachable))
 }
 
 #[test]
@@ -79,12 +79,15 @@ fn delta_transfers_state_and_seen_set() {
     let mut b = state(start);
     let own = b.digest();
     let received = b.receive_delta((id('B'), id('A')), &delta, own, |_| false).unwrap();
-    assert_eq!((received.merged, received.answer), (Merged::TheirsNewer, Answer::Nothing));
+    assert_eq!(
+        (received.merged, received.answer),
+        (MergeRelation::TheirsNewer, GossipAnswer::Nothing)
+    );
     assert_eq!(b.content, changed.content);
     assert_eq!(b.seen(), &BTreeSet::from([id('A'), id('B')]));
 
     let again = b.receive_delta((id('B'), id('A')), &delta, b.digest(), |_| false).unwrap();
-    assert_eq!((again.merged, again.seen_changed), (Merged::Same, false));
+    assert_eq!((again.merged, again.seen_changed), (MergeRelation::Same, false));
 }
 
 #[test]
@@ -95,7 +98,7 @@ fn delta_merges_with_a_concurrent_change() {
     let (base, own) = (state(start).digest(), b.digest());
     let knows = |digest| digest == base;
     let received = b.receive_delta((id('B'), id('A')), &delta, own, knows).unwrap();
-    assert_eq!((received.merged, received.answer), (Merged::Both, Answer::Nothing));
+    assert_eq!((received.merged, received.answer), (MergeRelation::Both, GossipAnswer::Nothing));
     assert_eq!(b.seen(), &BTreeSet::from([id('B')]));
     let accusers: Vec<_> = b.reachability().accusers_of(id('D')).collect();
     assert_eq!(accusers, [id('A'), id('B')]);
@@ -103,7 +106,7 @@ fn delta_merges_with_a_concurrent_change() {
     let known = |digest| [base, other.content()].contains(&digest);
     let digest = b.digest();
     let old = b.receive_delta((id('B'), id('A')), &other, digest, known).unwrap();
-    assert_eq!((old.merged, old.seen_changed), (Merged::OursNewer, false));
+    assert_eq!((old.merged, old.seen_changed), (MergeRelation::OursNewer, false));
 }
 
 #[test]
@@ -113,7 +116,10 @@ fn delta_with_unknown_base_is_answered_with_a_status() {
     let before = b.clone();
     let own = b.digest();
     let received = b.receive_delta((id('B'), id('A')), &delta, own, |_| false).unwrap();
-    assert_eq!((received.merged, received.answer), (Merged::OursNewer, Answer::Status));
+    assert_eq!(
+        (received.merged, received.answer),
+        (MergeRelation::OursNewer, GossipAnswer::Status)
+    );
     assert_eq!(b, before);
 }
 
@@ -165,7 +171,7 @@ fn inexpressible_changes_have_no_delta() {
 fn digest_answer_contains_missing_parts() {
     let start = state("A B C; seen A B");
     let mut newer = start.clone();
-    assert!(newer.accuse(id('A'), id('C'), Verdict::Unreachable));
+    assert!(newer.accuse(id('A'), id('C'), ReachabilityStatus::Unreachable));
     let (old, new) = (start.digest(), newer.digest());
     let same_seen = {
         let mut seen = newer.clone();
@@ -173,11 +179,11 @@ fn digest_answer_contains_missing_parts() {
         seen.seen_digest()
     };
     let table = [
-        ("equal, without a digest of the seen set", new, None, Answer::Nothing),
-        ("equal, seen by the same", new, Some(same_seen), Answer::Nothing),
-        ("equal, seen by others", new, Some(1), Answer::Seen),
-        ("of a former state", old, None, Answer::State),
-        ("of an unknown state", 7, Some(1), Answer::Status),
+        ("equal, without a digest of the seen set", new, None, GossipAnswer::Nothing),
+        ("equal, seen by the same", new, Some(same_seen), GossipAnswer::Nothing),
+        ("equal, seen by others", new, Some(1), GossipAnswer::Seen),
+        ("of a former state", old, None, GossipAnswer::State),
+        ("of an unknown state", 7, Some(1), GossipAnswer::Status),
     ];
     for (name, content, seen, expected) in table {
         let mut a = newer.clone();

@@ -2,11 +2,11 @@
 
 use ostraca_ddata::sim::seeds;
 
-use super::super::exchange::{Answer, GossipRefused, GossipSeen, Received};
+use super::super::exchange::{GossipAnswer, GossipRefused, GossipSeen, Received};
 use super::super::targets::Targeting;
 use super::history::World;
 use super::*;
-use crate::cluster::gossip::merge::Merged;
+use crate::cluster::gossip::merge::MergeRelation;
 
 /// Two states derived from one start by the given changes.
 fn pair(first: &[fn(&mut Gossip)], second: &[fn(&mut Gossip)]) -> (Gossip, Gossip) {
@@ -20,10 +20,10 @@ fn pair(first: &[fn(&mut Gossip)], second: &[fn(&mut Gossip)]) -> (Gossip, Gossi
 }
 
 const BY_A: fn(&mut Gossip) = |gossip| {
-    assert!(gossip.accuse(id('A'), id('C'), Verdict::Unreachable));
+    assert!(gossip.accuse(id('A'), id('C'), ReachabilityStatus::Unreachable));
 };
 const BY_B: fn(&mut Gossip) = |gossip| {
-    assert!(gossip.accuse(id('B'), id('C'), Verdict::Unreachable));
+    assert!(gossip.accuse(id('B'), id('C'), ReachabilityStatus::Unreachable));
 };
 const SEEN_BY_C: fn(&mut Gossip) = |gossip| {
     assert!(gossip.see(id('C')));
@@ -32,12 +32,12 @@ const SEEN_BY_C: fn(&mut Gossip) = |gossip| {
 #[test]
 fn status_answer_depends_on_missing_parts() {
     let table: [(&str, &[_], &[_], _); 6] = [
-        ("equal", &[], &[], Answer::Nothing),
-        ("newer here", &[BY_A], &[], Answer::State),
-        ("older here", &[], &[BY_B], Answer::Status),
-        ("concurrent", &[BY_A], &[BY_B], Answer::State),
-        ("seen by more here", &[BY_A, SEEN_BY_C], &[BY_A], Answer::Seen),
-        ("seen by more there", &[BY_A], &[BY_A, SEEN_BY_C], Answer::Seen),
+        ("equal", &[], &[], GossipAnswer::Nothing),
+        ("newer here", &[BY_A], &[], GossipAnswer::State),
+        ("older here", &[], &[BY_B], GossipAnswer::Status),
+        ("concurrent", &[BY_A], &[BY_B], GossipAnswer::State),
+        ("seen by more here", &[BY_A, SEEN_BY_C], &[BY_A], GossipAnswer::Seen),
+        ("seen by more there", &[BY_A], &[BY_A, SEEN_BY_C], GossipAnswer::Seen),
     ];
     for (name, first, second, expected) in table {
         let (a, b) = pair(first, second);
@@ -51,19 +51,33 @@ fn ask_for_all_is_always_answered_with_the_state() {
         [(&[BY_A], &[]), (&[], &[BY_B]), (&[BY_A], &[BY_B]), (&[BY_A], &[BY_A, BY_B])];
     for (first, second) in pairs {
         let (a, b) = pair(first, second);
-        assert_eq!(a.compare(id('B'), &b.ask_for_all()), Ok(Answer::State));
+        assert_eq!(a.compare(id('B'), &b.ask_for_all()), Ok(GossipAnswer::State));
     }
 }
 
 #[test]
 fn received_state_is_merged_seen_and_answered() {
     let table: [(&str, &[_], &[_], _, _, &str); 6] = [
-        ("equal", &[], &[], Merged::Same, Answer::Nothing, "ABC"),
-        ("newer here", &[BY_A], &[], Merged::OursNewer, Answer::State, "A"),
-        ("older here", &[], &[BY_B], Merged::TheirsNewer, Answer::Seen, "AB"),
-        ("concurrent", &[BY_A], &[BY_B], Merged::Both, Answer::State, "A"),
-        ("seen by more here", &[BY_A, SEEN_BY_C], &[BY_A], Merged::Same, Answer::Seen, "AC"),
-        ("seen by more there", &[BY_A], &[BY_A, SEEN_BY_C], Merged::Same, Answer::Nothing, "AC"),
+        ("equal", &[], &[], MergeRelation::Same, GossipAnswer::Nothing, "ABC"),
+        ("newer here", &[BY_A], &[], MergeRelation::OursNewer, GossipAnswer::State, "A"),
+        ("older here", &[], &[BY_B], MergeRelation::TheirsNewer, GossipAnswer::Seen, "AB"),
+        ("concurrent", &[BY_A], &[BY_B], MergeRelation::Both, GossipAnswer::State, "A"),
+        (
+            "seen by more here",
+            &[BY_A, SEEN_BY_C],
+            &[BY_A],
+            MergeRelation::Same,
+            GossipAnswer::Seen,
+            "AC",
+        ),
+        (
+            "seen by more there",
+            &[BY_A],
+            &[BY_A, SEEN_BY_C],
+            MergeRelation::Same,
+            GossipAnswer::Nothing,
+            "AC",
+        ),
     ];
     for (name, first, second, merged, answer, seen) in table {
         let (mut a, b) = pair(first, second);
@@ -80,11 +94,15 @@ fn seen_set_counts_for_its_state_only() {
     let (mut a, b) = pair(&[BY_A], &[BY_A, SEEN_BY_C]);
     let news = b.seen_set();
     let received = a.receive_seen(id('B'), &news).unwrap();
-    assert_eq!((received.seen_changed, received.answer), (true, Answer::Nothing));
+    assert_eq!((received.seen_changed, received.answer), (true, GossipAnswer::Nothing));
     assert_eq!(a.seen(), b.seen());
 
-    a.accuse(id('A'), id('B'), Verdict::Unreachable);
-    let nothing = Received { merged: Merged::Same, seen_changed: false, answer: Answer::Nothing };
+    a.accuse(id('A'), id('B'), ReachabilityStatus::Unreachable);
+    let nothing = Received {
+        merged: MergeRelation::Same,
+        seen_changed: false,
+        answer: GossipAnswer::Nothing,
+    };
     assert_eq!(a.receive_seen(id('B'), &news), Ok(nothing), "of an earlier state");
     assert_eq!(a.seen(), &BTreeSet::from([id('A')]));
 }
@@ -95,7 +113,7 @@ fn single_seen_entry_is_answered_with_the_whole_set() {
     let word = member.i_have_seen(id('B'));
     assert_eq!(word.nodes, BTreeSet::from([id('B')]));
     let received = leader.receive_seen(id('B'), &word).unwrap();
-    assert_eq!((received.seen_changed, received.answer), (true, Answer::Seen));
+    assert_eq!((received.seen_changed, received.answer), (true, GossipAnswer::Seen));
     assert_eq!(leader.seen().len(), 3);
 }
 
@@ -179,7 +197,8 @@ fn gossip(world: &mut World, from: ReplicaId) {
     let mine = world.running[&from].clone();
     let Some(to) = targeting.regular(&mine, from, &mut world.rng) else { return };
     let agrees = mine.seen().contains(&to);
-    let mut mail = Some((from, to, if agrees { Answer::Status } else { Answer::State }));
+    let mut mail =
+        Some((from, to, if agrees { GossipAnswer::Status } else { GossipAnswer::State }));
     let mut messages = 0;
     while let Some((from, to, what)) = mail.take() {
         messages += 1;
@@ -190,16 +209,18 @@ fn gossip(world: &mut World, from: ReplicaId) {
         let sender = world.running[&from].clone();
         let receiver = world.state(to);
         let answer = match what {
-            Answer::Nothing => return,
-            Answer::Status => receiver.compare(from, &sender.status()),
-            Answer::State => receiver.receive(to, from, &sender).map(|received| received.answer),
-            Answer::Seen => {
+            GossipAnswer::Nothing => return,
+            GossipAnswer::Status => receiver.compare(from, &sender.status()),
+            GossipAnswer::State => {
+                receiver.receive(to, from, &sender).map(|received| received.answer)
+            }
+            GossipAnswer::Seen => {
                 receiver.receive_seen(from, &sender.seen_set()).map(|received| received.answer)
             }
         };
         match answer {
             Ok(answer) => mail = Some((to, from, answer)),
-            Err(GossipRefused::SenderRemoved(_)) => mail = Some((to, from, Answer::State)),
+            Err(GossipRefused::SenderRemoved(_)) => mail = Some((to, from, GossipAnswer::State)),
             Err(GossipRefused::Removed(_)) => {
                 world.running.remove(&to);
             }
@@ -235,7 +256,7 @@ fn regular_gossip_converges_and_then_stops() {
             agreements += usize::from(me != id('A'));
             assert_eq!(other.digest(), founder.digest(), "{me} differs");
             let silent = founder.compare(me, &other.status());
-            assert_eq!(silent, Ok(Answer::Nothing), "{me} still gets an answer");
+            assert_eq!(silent, Ok(GossipAnswer::Nothing), "{me} still gets an answer");
         }
     }
     assert!(agreements >= runs || runs < 10, "too few nodes were left");

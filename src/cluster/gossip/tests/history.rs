@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::super::exchange::GossipRefused;
 use super::*;
-use crate::cluster::member::Hosting;
+use crate::cluster::member::HostedTypes;
 
 /// Running nodes with their states, and all earlier states.
 pub(super) struct World {
@@ -148,14 +148,18 @@ impl World {
 
     fn judges(&mut self, me: ReplicaId) {
         let subject = self.member_of(me);
-        let worst = if self.terminates { Verdict::Terminated } else { Verdict::Unreachable };
+        let worst = if self.terminates {
+            ReachabilityStatus::Terminated
+        } else {
+            ReachabilityStatus::Unreachable
+        };
         match self.rng.random_range(0..8) {
             0..4 if subject == me => {}
             0 => {
                 self.state(me).accuse(me, subject, worst);
             }
             1..4 => {
-                self.state(me).accuse(me, subject, Verdict::Unreachable);
+                self.state(me).accuse(me, subject, ReachabilityStatus::Unreachable);
             }
             _ => {
                 self.state(me).acquit(me, subject);
@@ -225,7 +229,11 @@ pub(super) fn any_state(rng: &mut SmallRng) -> Gossip {
         }
         for _ in 0..rng.random_range(0..4) {
             let subject = members[rng.random_range(0..members.len())];
-            let verdict = if rng.random() { Verdict::Unreachable } else { Verdict::Terminated };
+            let verdict = if rng.random() {
+                ReachabilityStatus::Unreachable
+            } else {
+                ReachabilityStatus::Terminated
+            };
             if subject == observer {
                 continue;
             }
@@ -250,6 +258,6 @@ fn any_member(rng: &mut SmallRng, number: u64, since: u64) -> Member {
         member.up_number = Some(rng.random_range(1..9));
     }
     let revision = rng.random_range(0..3);
-    member.hosting = Hosting { revision, draining: rng.random(), ..Hosting::default() };
+    member.hosting = HostedTypes { revision, draining: rng.random(), ..HostedTypes::default() };
     member
 }

@@ -3,7 +3,7 @@
 use ostraca_ddata::sim::seeds;
 
 use super::super::JoinRefused;
-use super::super::exchange::Answer;
+use super::super::exchange::GossipAnswer;
 use super::history::World;
 use super::*;
 
@@ -55,7 +55,7 @@ fn known_failure_21_equal_versions_do_not_hide_a_change() {
     assert_eq!(theirs.version(), ours.version());
     assert!(theirs.contains(id('D')) && !ours.contains(id('D')));
     let answer = theirs.compare(id('A'), &ours.status()).unwrap();
-    assert_eq!(answer, Answer::State);
+    assert_eq!(answer, GossipAnswer::State);
 }
 
 #[test]

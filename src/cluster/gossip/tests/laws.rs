@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::history::{World, any_state};
 use super::*;
-use crate::cluster::gossip::merge::Merged;
+use crate::cluster::gossip::merge::MergeRelation;
 use crate::cluster::gossip::wire;
 
 fn merged(one: &Gossip, other: &Gossip) -> Gossip {
@@ -92,15 +92,15 @@ fn merge_reports_relation_and_seen_set() {
     new.move_to(c, b, Status::Leaving).unwrap();
 
     let mut same = old.clone();
-    assert_eq!(same.merge(&state("A B C; seen C")), Merged::Same);
+    assert_eq!(same.merge(&state("A B C; seen C")), MergeRelation::Same);
     assert_eq!(seen(&same), [a, b, c]);
     let mut one = old.clone();
-    assert_eq!((one.merge(&new), seen(&one)), (Merged::TheirsNewer, vec![c]));
+    assert_eq!((one.merge(&new), seen(&one)), (MergeRelation::TheirsNewer, vec![c]));
     let mut one = new.clone();
-    assert_eq!((one.merge(&old), seen(&one)), (Merged::OursNewer, vec![c]));
+    assert_eq!((one.merge(&old), seen(&one)), (MergeRelation::OursNewer, vec![c]));
     let mut other = old;
-    other.accuse(a, c, Verdict::Unreachable);
-    assert_eq!((other.merge(&new), seen(&other)), (Merged::Both, vec![]));
+    other.accuse(a, c, ReachabilityStatus::Unreachable);
+    assert_eq!((other.merge(&new), seen(&other)), (MergeRelation::Both, vec![]));
 }
 
 #[test]

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use crdts::VClock;
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 
-use super::{ClusterId, Content, Gossip};
+use super::{ClusterId, Gossip, GossipContent};
 use crate::cluster::member::{Address, Member, Status};
-use crate::cluster::reachability::{Reachability, Verdict};
+use crate::cluster::reachability::{Reachability, ReachabilityStatus};
 
 mod delta;
 mod exchange;
@@ -72,14 +72,14 @@ pub(in crate::cluster) fn state(text: &str) -> Gossip {
             for record in part.split_whitespace() {
                 let (observer, subject) = record.split_once('>').unwrap();
                 let (subject, verdict) = match subject.strip_prefix('>') {
-                    Some(subject) => (subject, Verdict::Terminated),
-                    None => (subject, Verdict::Unreachable),
+                    Some(subject) => (subject, ReachabilityStatus::Terminated),
+                    None => (subject, ReachabilityStatus::Unreachable),
                 };
                 reachability.accuse(only(observer), only(subject), verdict);
             }
         }
     }
-    let content = Content {
+    let content = GossipContent {
         cluster: CLUSTER,
         members,
         reachability,

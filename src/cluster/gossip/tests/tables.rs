@@ -1,6 +1,6 @@
 //! Tables of convergence, and the effect of each change on a state.
 
-use super::super::forgetting::Tombstones;
+use super::super::tombstones::Tombstones;
 use super::super::{JoinRefused, Joined, StatusRefused, TOMBSTONES_MAX};
 use super::*;
 
@@ -62,7 +62,9 @@ fn change_clears_the_seen_set_and_raises_the_version() {
         ("promote", |gossip| assert!(gossip.promote(id('A'), &[(id('C'), 7)]))),
         ("remove", |gossip| assert!(gossip.remove(id('A'), &[id('B')]))),
         ("host", |gossip| assert!(gossip.host(id('A'), BTreeSet::from(["t".into()]), false))),
-        ("accuse", |gossip| assert!(gossip.accuse(id('A'), id('C'), Verdict::Unreachable))),
+        ("accuse", |gossip| {
+            assert!(gossip.accuse(id('A'), id('C'), ReachabilityStatus::Unreachable));
+        }),
         ("acquit", |gossip| assert!(gossip.acquit(id('A'), id('B')))),
         ("prepare", |gossip| assert!(gossip.prepare_for_full_shutdown(id('A')))),
     ];
@@ -89,8 +91,8 @@ fn repeated_change_has_no_effect() {
     assert!(!gossip.promote(a, &[(b, 9), (z, 10)]));
     assert!(!gossip.remove(a, &[z]));
     assert!(!gossip.host(a, BTreeSet::new(), true));
-    assert!(!gossip.accuse(a, b, Verdict::Unreachable));
-    assert!(!gossip.accuse(a, z, Verdict::Unreachable));
+    assert!(!gossip.accuse(a, b, ReachabilityStatus::Unreachable));
+    assert!(!gossip.accuse(a, z, ReachabilityStatus::Unreachable));
     assert!(!gossip.acquit(a, c));
     assert!(!gossip.forget_up_to(a, 0));
     assert!(!gossip.see(b) && !gossip.see(z));

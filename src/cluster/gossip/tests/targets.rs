@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::super::targets::{News, Targeting, fanout, pace};
+use super::super::targets::{StateOrigin, Targeting, fanout, pace};
 use super::*;
 
 /// `count` Up members, of which the first `seen` have seen the state.
@@ -71,11 +71,14 @@ fn small_cluster_sends_changes_directly_to_all() {
     let rng = &mut SmallRng::seed_from_u64(1);
     let targeting = Targeting::default();
     let gossip = state("A B C Dj Ed F; seen A; A>B");
-    assert_eq!(targeting.eager(&gossip, id('A'), News::Own, rng), [id('C'), id('D'), id('F')]);
-    assert_eq!(targeting.eager(&gossip, id('A'), News::Heard, rng), []);
+    assert_eq!(
+        targeting.eager(&gossip, id('A'), StateOrigin::Own, rng),
+        [id('C'), id('D'), id('F')]
+    );
+    assert_eq!(targeting.eager(&gossip, id('A'), StateOrigin::Heard, rng), []);
     let full = cluster_of(100, 1);
-    assert_eq!(targeting.eager(&full, id('A'), News::Own, rng).len(), 99);
-    assert_eq!(targeting.eager(&full, id('A'), News::Heard, rng), []);
+    assert_eq!(targeting.eager(&full, id('A'), StateOrigin::Own, rng).len(), 99);
+    assert_eq!(targeting.eager(&full, id('A'), StateOrigin::Heard, rng), []);
 }
 
 #[test]
@@ -84,7 +87,7 @@ fn large_cluster_forwards_changes_to_random_members() {
     let targeting = Targeting::default();
     for (members, fanned) in [(101, 11), (1_000, 13), (10_000, 16)] {
         assert_eq!(fanout(members as usize), fanned);
-        for news in [News::Own, News::Heard] {
+        for news in [StateOrigin::Own, StateOrigin::Heard] {
             let gossip = cluster_of(members, 50);
             let targets = targeting.eager(&gossip, id('A'), news, rng);
             let distinct: BTreeSet<_> = targets.iter().collect();
@@ -93,7 +96,7 @@ fn large_cluster_forwards_changes_to_random_members() {
         }
     }
     let nearly_all = cluster_of(101, 98);
-    assert_eq!(targeting.eager(&nearly_all, id('A'), News::Heard, rng).len(), 3);
+    assert_eq!(targeting.eager(&nearly_all, id('A'), StateOrigin::Heard, rng).len(), 3);
     assert_eq!(fanout(0), 6);
 }
 
@@ -111,7 +114,7 @@ fn change_reaches_a_thousand_members_in_five_hops() {
             for me in wave {
                 let mut mine = start.clone();
                 mine.see(me);
-                let told = targeting.eager(&mine, me, News::Heard, rng);
+                let told = targeting.eager(&mine, me, StateOrigin::Heard, rng);
                 next.extend(told.into_iter().filter(|to| knows.insert(*to)));
             }
             hops += usize::from(!next.is_empty());

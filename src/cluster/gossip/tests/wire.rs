@@ -13,7 +13,7 @@ use super::super::wire::{COUNTER_MAX, GOSSIP_BYTES_MAX, GossipDecodeError, decod
 use super::super::{MEMBERS_MAX, TOMBSTONES_MAX};
 use super::history::any_state;
 use super::*;
-use crate::cluster::member::Hosting;
+use crate::cluster::member::HostedTypes;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -28,7 +28,7 @@ fn full() -> Gossip {
     let member = Arc::make_mut(gossip.content.members.get_mut(&id('A')).unwrap());
     member.app_version = "1.2".into();
     member.hosting =
-        Hosting { revision: 3, draining: true, entity_types: BTreeSet::from(["t".into()]) };
+        HostedTypes { revision: 3, draining: true, entity_types: BTreeSet::from(["t".into()]) };
     gossip.content.tombstones.insert(ReplicaId::new(300), 9);
     gossip.content.forgotten = 8;
     gossip.content.preparing_for_shutdown = true;
@@ -87,7 +87,7 @@ fn digest_and_delta_have_golden_bytes() {
 
     let base = state("A B C; seen A");
     let mut changed = base.clone();
-    assert!(changed.accuse(id('A'), id('C'), Verdict::Unreachable));
+    assert!(changed.accuse(id('A'), id('C'), ReachabilityStatus::Unreachable));
     let delta = changed.delta(&base, vec![7]).unwrap();
     let delta = GossipDelta { content: 8, ..delta };
     let golden = [
@@ -227,9 +227,12 @@ fn malformed_member_is_refused() {
         ("an endless app version", Member { app_version: "1".repeat(129), ..first() }),
         (
             "too many entity types",
-            hosting(Hosting { entity_types: many(1_025), ..first().hosting }),
+            hosting(HostedTypes { entity_types: many(1_025), ..first().hosting }),
         ),
-        ("a revision from the far future", hosting(Hosting { revision: FAR, ..first().hosting })),
+        (
+            "a revision from the far future",
+            hosting(HostedTypes { revision: FAR, ..first().hosting }),
+        ),
     ];
     for (name, member) in table {
         refused(name, |gossip| {
@@ -249,7 +252,7 @@ fn first() -> Member {
     Member::clone(full().member(id('A')).expect("A is a member"))
 }
 
-fn hosting(hosting: Hosting) -> Member {
+fn hosting(hosting: HostedTypes) -> Member {
     Member { hosting, ..first() }
 }
 
@@ -258,7 +261,7 @@ fn count(gossip: &mut Gossip, name: char, counter: u64) {
 }
 
 fn accuse(gossip: &mut Gossip, observer: char, subject: char) {
-    gossip.content.reachability.accuse(id(observer), id(subject), Verdict::Unreachable);
+    gossip.content.reachability.accuse(id(observer), id(subject), ReachabilityStatus::Unreachable);
 }
 
 fn bury(gossip: &mut Gossip, name: char, stamp: u64) {

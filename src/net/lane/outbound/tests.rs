@@ -5,8 +5,8 @@ use super::*;
 const LONG_BODY: usize = 100_000;
 
 /// Creates a lane, and the turn of its writer.
-fn lane(class: Class) -> (OutboundQueue, u64) {
-    let mut lane = OutboundQueue::new(class, &Limits::default());
+fn lane(class: TrafficClass) -> (OutboundQueue, u64) {
+    let mut lane = OutboundQueue::new(class, &NetLimits::default());
     let turn = lane.resume(0).expect("nothing was accepted");
     (lane, turn)
 }
@@ -33,7 +33,7 @@ fn send_chunk(lane: &mut OutboundQueue, turn: u64) -> bool {
 
 #[test]
 fn short_message_has_bounded_bytes_ahead() {
-    let (mut lane, turn) = lane(Class::User);
+    let (mut lane, turn) = lane(TrafficClass::User);
     let first = fill(&mut lane, LONG_BODY);
     assert_eq!(first, 3, "until more than {AHEAD_OF_LONG} bytes are unsent");
     assert!(lane.unsent_bytes() <= AHEAD_OF_LONG + LONG_BODY + 1_000);
@@ -46,7 +46,7 @@ fn short_message_has_bounded_bytes_ahead() {
 
 #[test]
 fn short_messages_cannot_keep_a_long_one_waiting() {
-    let (mut lane, turn) = lane(Class::User);
+    let (mut lane, turn) = lane(TrafficClass::User);
     fill(&mut lane, LONG_BODY);
     let passed = fill(&mut lane, 1_000);
     let most = PASSING_MAX / 1_000;
@@ -59,9 +59,9 @@ fn short_messages_cannot_keep_a_long_one_waiting() {
 
 #[test]
 fn answers_and_other_lanes_take_long_messages_behind_many_bytes() {
-    let (mut user, _turn) = lane(Class::User);
+    let (mut user, _turn) = lane(TrafficClass::User);
     fill(&mut user, LONG_BODY);
     assert!(user.append_answer(&["type"], &vec![7; LONG_BODY]).is_ok());
-    let (mut data, _turn) = lane(Class::Data);
+    let (mut data, _turn) = lane(TrafficClass::Data);
     assert!(fill(&mut data, LONG_BODY) > 100);
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use ostraca_ddata::id::ReplicaId;
 
-use super::{Allocations, AppVersion, Candidate, Move, Moving, Why};
+use super::{AllocationReason, Allocations, AppVersion, Candidate, Move, Moving};
 use crate::cluster::member::{Address, Status};
 use crate::sharding::ids::{RegionId, ShardId};
 
@@ -76,7 +76,7 @@ pub(super) fn in_progress(seen: Allocations, shards: &[u32]) -> Allocations {
         .iter()
         .map(|&shard| {
             let shard = ShardId::new(shard);
-            Move { shard, from: homes[&shard], to, why: Why::Drain }
+            Move { shard, from: homes[&shard], to, why: AllocationReason::Drain }
         })
         .collect();
     started(seen, &moves)

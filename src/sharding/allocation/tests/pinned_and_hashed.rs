@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Allocations, Candidate, ConsistentHashing, External, Strategy, Why};
+use super::super::{
+    AllocationReason, AllocationStrategy, Allocations, Candidate, ConsistentHashing, External,
+};
 use super::{address, candidate, counts, done, in_progress, region, shards, sizes, started};
 use crate::cluster::member::Status;
 use crate::sharding::ids::ShardId;
@@ -16,7 +18,7 @@ fn settled(count: usize) -> Allocations {
     for number in 1..=1_000 {
         let shard = ShardId::new(number);
         let (to, why) = ConsistentHashing::allocate(shard, &seen).expect("all of them may host");
-        assert_eq!(why, Why::Ring);
+        assert_eq!(why, AllocationReason::Ring);
         seen.regions.get_mut(&to).expect("it is there").shards.push(shard);
     }
     seen
@@ -27,7 +29,7 @@ fn c1_c2_c3_hashing_is_even_stable_and_equal_for_all_types() {
     let seen = settled(10);
     assert_eq!(counts(&settled(10)), counts(&seen));
     assert!(counts(&seen).iter().all(|count| (70..=130).contains(count)), "{:?}", counts(&seen));
-    assert_eq!(Strategy::ConsistentHashing(RING).rebalance(&seen), []);
+    assert_eq!(AllocationStrategy::ConsistentHashing(RING).rebalance(&seen), []);
 }
 
 #[test]
@@ -80,10 +82,10 @@ fn pinned(pins: &[(u32, u64)]) -> External {
 fn x1_to_x4_shard_goes_to_its_pin_else_to_the_asker() {
     let seen = sizes(&[5, 5, 0]);
     let table = [
-        (pinned(&[]), Why::Asked, 2),
-        (pinned(&[(99, 1)]), Why::Pinned, 1),
-        (pinned(&[(99, 77)]), Why::Absent { pinned: address(77) }, 2),
-        (External::default(), Why::Asked, 2), // the pins could not be read
+        (pinned(&[]), AllocationReason::Asked, 2),
+        (pinned(&[(99, 1)]), AllocationReason::Pinned, 1),
+        (pinned(&[(99, 77)]), AllocationReason::Absent { pinned: address(77) }, 2),
+        (External::default(), AllocationReason::Asked, 2), // the pins could not be read
     ];
     for (external, why, to) in table {
         let answer = external.allocate(ShardId::new(99), Some(region(2)), &seen);
@@ -91,7 +93,11 @@ fn x1_to_x4_shard_goes_to_its_pin_else_to_the_asker() {
     }
     for asker in [None, Some(region(42))] {
         let answer = pinned(&[]).allocate(ShardId::new(99), asker, &seen);
-        assert_eq!(answer, Some((region(3), Why::Fewest { shards: 0 })), "nobody, or a proxy");
+        assert_eq!(
+            answer,
+            Some((region(3), AllocationReason::Fewest { shards: 0 })),
+            "nobody, or a proxy"
+        );
     }
 }
 
@@ -109,7 +115,7 @@ fn a_pin_to_a_node_that_may_not_host_waits_and_is_counted() {
         change(seen.regions.get_mut(&region(2)).expect("it is there"));
         assert_eq!(external.rebalance(&seen), []);
         let (home, why) = external.allocate(ShardId::new(99), None, &seen).expect("1 may");
-        assert_eq!((home, why), (region(1), Why::Absent { pinned: address(2) }));
+        assert_eq!((home, why), (region(1), AllocationReason::Absent { pinned: address(2) }));
         let absent = BTreeMap::from([(address(2), 3), (address(77), 1)]);
         assert_eq!(external.absent(&seen), absent);
     }

@@ -3,7 +3,7 @@
 
 use proptest::{prop_assert, proptest};
 
-use super::super::{Allocations, AppVersion, LeastShardRounds, Strategy};
+use super::super::{AllocationStrategy, Allocations, AppVersion, LeastShardRounds};
 use super::{counts, done, in_progress, region, shards, sizes};
 use crate::cluster::member::Status;
 use crate::sharding::ids::ShardId;
@@ -26,7 +26,7 @@ fn older(rebalance_threshold: usize, max_simultaneous_rebalance: usize) -> Least
 
 #[test]
 fn a1_a_shard_goes_to_the_region_with_the_fewest() {
-    let strategy = Strategy::Rounds(unlimited());
+    let strategy = AllocationStrategy::Rounds(unlimited());
     for (given, expected) in [([0, 0, 0], 1), ([2, 1, 1], 2), ([2, 1, 0], 3)] {
         let (to, _) = strategy
             .allocate(ShardId::new(99), Some(region(9)), &sizes(&given))
@@ -128,7 +128,11 @@ fn a14_to_a17_b4_no_round_while_the_cluster_is_unsettled() {
         unsettle(&mut seen);
         for rounds in [unlimited(), older(1, 10)] {
             assert_eq!(rounds.rebalance(&seen), []);
-            let home = Strategy::Rounds(rounds).allocate(ShardId::new(99), Some(region(1)), &seen);
+            let home = AllocationStrategy::Rounds(rounds).allocate(
+                ShardId::new(99),
+                Some(region(1)),
+                &seen,
+            );
             assert!(home.is_some());
         }
     }

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use proptest::{prop_assert, proptest};
 
-use super::super::{ConsistentHashing, External, LeastShard, LeastShardRounds, Strategy};
+use super::super::{AllocationStrategy, ConsistentHashing, External, LeastShard, LeastShardRounds};
 use super::{address, shards, sizes};
 use crate::sharding::ids::ShardId;
 
-fn strategies(shards: u32) -> [Strategy; 5] {
+fn strategies(shards: u32) -> [AllocationStrategy; 5] {
     let newer = LeastShardRounds { rebalance_absolute_limit: 20, ..LeastShardRounds::default() };
     let pinned = (1..=shards).map(|shard| (ShardId::new(shard), address(1))).collect();
     [
-        Strategy::LeastShard(LeastShard::default()),
-        Strategy::Rounds(LeastShardRounds::default()),
-        Strategy::Rounds(newer),
-        Strategy::ConsistentHashing(ConsistentHashing::default()),
-        Strategy::External(External { pinned: Some(pinned), max_moves_in_flight: 0 }),
+        AllocationStrategy::LeastShard(LeastShard::default()),
+        AllocationStrategy::Rounds(LeastShardRounds::default()),
+        AllocationStrategy::Rounds(newer),
+        AllocationStrategy::ConsistentHashing(ConsistentHashing::default()),
+        AllocationStrategy::External(External { pinned: Some(pinned), max_moves_in_flight: 0 }),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::{Allocations, AppVersion, LeastShard, Move, Moving, Why};
+use super::super::{AllocationReason, Allocations, AppVersion, LeastShard, Move, Moving};
 use super::{candidate, counts, done, in_progress, region, shards, sizes};
 use crate::cluster::member::Status;
 use crate::sharding::ids::ShardId;
@@ -19,7 +19,7 @@ fn a13_not_leaving_then_newest_then_fewest() {
     set(&mut seen, 5, |of| of.draining = true);
     seen.regions.insert(region(9), candidate(9, []));
     assert_eq!(seen.by_suitability(), [9, 2, 1, 3, 4, 5].map(region));
-    assert_eq!(seen.fewest(), Some((region(9), Why::Fewest { shards: 0 })));
+    assert_eq!(seen.fewest(), Some((region(9), AllocationReason::Fewest { shards: 0 })));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_node_that_leaves_is_emptied_in_one_batch_and_evenly() {
     seen.regions.get_mut(&region(1)).expect("it is there").draining = true;
     let moves = LeastShard::default().rebalance(&seen);
     assert_eq!(moves.len(), 100);
-    assert!(moves.iter().all(|of| of.from == region(1) && of.why == Why::Drain));
+    assert!(moves.iter().all(|of| of.from == region(1) && of.why == AllocationReason::Drain));
     assert_eq!(counts(&done(seen, &moves)), [0, 35, 35, 34]);
 }
 
@@ -95,7 +95,7 @@ fn invalid_moves_of_an_answer_are_dropped() {
         shard: ShardId::new(1),
         from: region(1),
         to: region(2),
-        why: Why::Custom(Arc::clone(&why)),
+        why: AllocationReason::Custom(Arc::clone(&why)),
     };
     assert_eq!(seen.sensible(&answer, &why), [expected]);
 }

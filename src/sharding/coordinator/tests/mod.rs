@@ -1,18 +1,18 @@
 //! Tests of one coordinator, on incarnation 9, with regions 1 to 5. The test plays the Replicator,
 //! the strategy and the regions.
 
-mod deciding;
-mod recounting;
-mod registering;
+mod decisions;
+mod recount;
+mod registration;
 mod takeover;
 
 use ostraca_ddata::replicator::epoch::EpochId;
 
 use super::*;
+use crate::sharding::decision_history::{DecisionStepKind, SlowDecisions};
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::Generation;
-use crate::sharding::remembered::{Slow, What};
-use crate::sharding::store::{Answer, Ask};
+use crate::sharding::store::{StoreAnswer, StoreRequest};
 use crate::sharding::wire::{
     HostShard, ReleaseShard, RouteTable, ShardRoute, ShardingMessage, ToRegion,
 };
@@ -48,14 +48,15 @@ pub(super) fn cell(generation: Generation, home: Option<u64>, after: &[(u64, u64
 pub(super) struct Bench {
     pub(super) machine: Coordinator,
     pub(super) now: Now,
-    pub(super) steps: Vec<What>,
-    out: Out,
+    pub(super) steps: Vec<DecisionStepKind>,
+    out: CoordinatorOutbox,
 }
 
 impl Bench {
     pub(super) fn new(config: CoordinatorConfig) -> Self {
-        let machine = Coordinator::new(ME, config, Canary::none());
-        let mut bench = Self { machine, now: Now::default(), steps: Vec::new(), out: Out::new() };
+        let machine = Coordinator::new(ME, config, ShardingFaultInjection::none());
+        let mut bench =
+            Self { machine, now: Now::default(), steps: Vec::new(), out: CoordinatorOutbox::new() };
         bench.tell(CoordinatorInput::Installed(installed(1, 1..=5)));
         bench
     }
@@ -71,7 +72,7 @@ impl Bench {
     ) -> Self {
         let mut bench = Self::new(config);
         bench.tell(CoordinatorInput::Start { above: 0 });
-        bench.answer(Answer::Fenced(Vec::new(), None, None));
+        bench.answer(StoreAnswer::Fenced(Vec::new(), None, None));
         for id in regions {
             bench.register(id, &[]);
         }
@@ -121,21 +122,22 @@ impl Bench {
                 proxy: false,
                 hosted,
                 highest,
-                agreed: Agreed::default(),
+                agreed: AgreedSettings::default(),
                 slow: Vec::new(),
             },
         )
     }
 
     /// The Replicator answers the last request.
-    pub(super) fn answer(&mut self, answer: Answer) -> Vec<CoordinatorOutput> {
+    pub(super) fn answer(&mut self, answer: StoreAnswer) -> Vec<CoordinatorOutput> {
         let id = self.machine.asked.expect("a request is pending");
         self.tell(CoordinatorInput::Answered { id, answer })
     }
 
     /// The strategy answers the last question with these homes.
     pub(super) fn place(&mut self, homes: &[(ShardId, u64)]) -> Vec<CoordinatorOutput> {
-        let question = self.machine.desk.question.as_ref().expect("a question is open").number;
+        let question =
+            self.machine.pending_decisions.question.as_ref().expect("a question is open").number;
         let why: Arc<str> = "fewest shards".into();
         let chosen = |(shard, to): &(ShardId, u64)| {
             let why = why.clone();
@@ -155,7 +157,7 @@ impl Bench {
         let mut bench = Self::acting(1..=3);
         bench.hear(1, ToCoordinator::GetShardHome(vec![SHARD]));
         bench.place(&[(SHARD, 1)]);
-        bench.answer(Answer::Written);
+        bench.answer(StoreAnswer::Written);
         bench.hear(1, ToCoordinator::Hosted(vec![(SHARD, g(1))]));
         bench
     }
@@ -171,7 +173,7 @@ impl Bench {
 }
 
 /// Requests to the Replicator among the outputs.
-pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<Ask> {
+pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<StoreRequest> {
     let asked = outputs.iter().filter_map(|output| match output {
         CoordinatorOutput::Ask { ask, .. } => Some(ask.clone()),
         _ => None,
@@ -182,8 +184,10 @@ pub(super) fn asked(outputs: &[CoordinatorOutput]) -> Vec<Ask> {
 /// Cells of the writes among the outputs, with the sequence number of each write's stamp.
 pub(super) fn written(outputs: &[CoordinatorOutput]) -> Vec<(u64, Vec<(ShardId, ShardHome)>)> {
     let written = asked(outputs).into_iter().filter_map(|ask| match ask {
-        Ask::Write { seq, cells, .. } => Some((seq, cells)),
-        Ask::Fence { .. } | Ask::Agree { .. } | Ask::Recover { .. } => None,
+        StoreRequest::Write { seq, cells, .. } => Some((seq, cells)),
+        StoreRequest::Fence { .. } | StoreRequest::Agree { .. } | StoreRequest::Recover { .. } => {
+            None
+        }
     });
     written.collect()
 }

@@ -7,8 +7,9 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
 use super::super::{
-    Bounce, Budget, Decision, Fit, Full, Gate, Gone, HeldBudget, Item, Limits, NotSent, Origin,
-    Post, Reached, Run, Standing, Told, Waits,
+    Bounce, Budget, BufferLimits, Full, Gate, GateEffects, Gone, HeldBudget, HomeDecision,
+    HostState, HostingPhase, LaneSendError, MailboxLimitCheck, Origin, Reached, SendOutcome,
+    SizedMessage, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -20,7 +21,7 @@ const C: RegionId = RegionId::new(ReplicaId::new(3));
 enum Did {
     Send(RegionId, u64, u8),
     Barrier(RegionId, u64),
-    Bounce(RegionId, u8, Decision),
+    Bounce(RegionId, u8, HomeDecision),
     Echo(RegionId, u64),
     Accept(u8),
     Refuse(u8),
@@ -40,7 +41,7 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        let limits = Limits { messages: 16, bytes: 1_000 };
+        let limits = BufferLimits { messages: 16, bytes: 1_000 };
         let (budget, held) = (Budget::new(limits), held(limits));
         let (did, exempt) = (Vec::new(), Vec::new());
         Self { did, room: usize::MAX, gone: None, budget, held, exempt }
@@ -52,20 +53,20 @@ impl Node {
     }
 }
 
-impl Post<u8> for Node {
+impl GateEffects<u8> for Node {
     fn send(
         &mut self,
         to: RegionId,
         stamp: Generation,
-        item: Item<u8>,
-        fit: Fit,
-    ) -> Result<(), NotSent<u8>> {
+        item: SizedMessage<u8>,
+        fit: MailboxLimitCheck,
+    ) -> Result<(), LaneSendError<u8>> {
         if self.gone == Some(to) {
-            return Err(NotSent::Gone(item));
+            return Err(LaneSendError::Gone(item));
         }
-        let Some(room) = self.room.checked_sub(1) else { return Err(NotSent::Full(item)) };
+        let Some(room) = self.room.checked_sub(1) else { return Err(LaneSendError::Full(item)) };
         self.room = room;
-        self.exempt.extend((fit == Fit::Exempt).then_some(item.message));
+        self.exempt.extend((fit == MailboxLimitCheck::Exempt).then_some(item.message));
         self.did.push(Send(to, stamp.seq, item.message));
         Ok(())
     }
@@ -86,15 +87,15 @@ impl Post<u8> for Node {
         self.did.push(Echo(to, stamp.seq));
     }
 
-    fn accept(&mut self, _from: RegionId, item: Item<u8>, _origin: Origin) {
+    fn accept(&mut self, _from: RegionId, item: SizedMessage<u8>, _origin: Origin) {
         self.did.push(Accept(item.message));
     }
 
-    fn refuse(&mut self, _from: RegionId, item: Item<u8>) {
+    fn refuse(&mut self, _from: RegionId, item: SizedMessage<u8>) {
         self.did.push(Refuse(item.message));
     }
 
-    fn ignore(&mut self, _from: RegionId, item: Item<u8>) {
+    fn ignore(&mut self, _from: RegionId, item: SizedMessage<u8>) {
         self.did.push(Ignore(item.message));
     }
 
@@ -115,7 +116,7 @@ impl Post<u8> for Node {
     }
 }
 
-fn held(limits: Limits) -> HeldBudget {
+fn held(limits: BufferLimits) -> HeldBudget {
     HeldBudget::new(limits, limits)
 }
 
@@ -123,35 +124,38 @@ fn g(seq: u64) -> Generation {
     Generation::new(Term::default(), seq)
 }
 
-const fn item(message: u8) -> Item<u8> {
-    Item { message, bytes: 10 }
+const fn item(message: u8) -> SizedMessage<u8> {
+    SizedMessage { message, bytes: 10 }
 }
 
-fn decision(seq: u64, home: RegionId) -> Decision {
-    Decision { generation: g(seq), home: Some(home) }
+fn decision(seq: u64, home: RegionId) -> HomeDecision {
+    HomeDecision { generation: g(seq), home: Some(home) }
 }
 
-fn back(stamp: u64, message: u8, newest: Decision) -> Bounce<u8> {
+fn back(stamp: u64, message: u8, newest: HomeDecision) -> Bounce<u8> {
     Bounce { stamp: g(stamp), item: item(message), newest }
 }
 
-fn tell(gate: &mut Gate<u8>, node: &mut Node, message: u8) -> Told {
+fn tell(gate: &mut Gate<u8>, node: &mut Node, message: u8) -> SendOutcome {
     gate.tell(item(message), Origin::Anybody, node).expect("there is room")
 }
 
-fn stand(gate: &mut Gate<u8>, node: &mut Node, run: Run, newest: u64, home: RegionId) {
-    let standing = Standing { run, newest: g(newest), home: Some(home), pending: false };
+fn stand(gate: &mut Gate<u8>, node: &mut Node, run: HostingPhase, newest: u64, home: RegionId) {
+    let standing = HostState { run, newest: g(newest), home: Some(home), pending: false };
     gate.stand(standing, VecDeque::new(), node);
 }
 
 #[test]
 fn only_first_message_without_home_requests_one() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    let told: Vec<Told> = (1..=3).map(|n| tell(&mut gate, &mut node, n)).collect();
-    assert_eq!(told, [Told::FirstWithoutHome, Told::Buffered, Told::Buffered]);
+    let told: Vec<SendOutcome> = (1..=3).map(|n| tell(&mut gate, &mut node, n)).collect();
+    assert_eq!(told, [SendOutcome::FirstWithoutHome, SendOutcome::Buffered, SendOutcome::Buffered]);
     gate.learn(decision(1, B), &mut node);
     assert_eq!(node.did(), [Send(B, 1, 1), Send(B, 1, 2), Send(B, 1, 3)]);
-    assert_eq!((tell(&mut gate, &mut node, 4), node.budget.waits().messages), (Told::Sent, 0));
+    assert_eq!(
+        (tell(&mut gate, &mut node, 4), node.budget.waits().messages),
+        (SendOutcome::Sent, 0)
+    );
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn lane_is_reported_only_while_nothing_waits() {
     assert_eq!((node.did(), gate.lane()), (vec![Barrier(B, 1)], None));
     gate.echoed(B, g(1), &mut node);
     assert_eq!(gate.lane(), Some((C, g(2))));
-    stand(&mut gate, &mut node, Run::Hosting(g(3)), 3, ME);
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(3)), 3, ME);
     gate.echoed(C, g(2), &mut node);
     assert_eq!((gate.lane(), gate.leads_here()), (None, true), "into a mailbox");
 }
@@ -200,7 +204,7 @@ fn returned_messages_go_first_and_beyond_the_limit() {
     node.did();
     (1..=5).for_each(|n| gate.bounced(B, back(1, n, decision(2, C)), &mut node));
     assert_eq!(node.did(), [Barrier(B, 1)]);
-    (6..=9).for_each(|n| assert_eq!(tell(&mut gate, &mut node, n), Told::Buffered));
+    (6..=9).for_each(|n| assert_eq!(tell(&mut gate, &mut node, n), SendOutcome::Buffered));
     assert_eq!(gate.waiting(), 9);
     gate.echoed(B, g(1), &mut node);
     assert_eq!(node.did(), (1..=9).map(|n| Send(C, 2, n)).collect::<Vec<_>>());
@@ -228,10 +232,10 @@ fn full_lane_queues_later_messages_in_order() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
     node.room = 1;
-    let told: Vec<Told> = (1..=3).map(|n| tell(&mut gate, &mut node, n)).collect();
-    assert_eq!(told, [Told::Sent, Told::Buffered, Told::Buffered]);
+    let told: Vec<SendOutcome> = (1..=3).map(|n| tell(&mut gate, &mut node, n)).collect();
+    assert_eq!(told, [SendOutcome::Sent, SendOutcome::Buffered, SendOutcome::Buffered]);
     node.room = 1;
-    assert_eq!(tell(&mut gate, &mut node, 4), Told::Buffered);
+    assert_eq!(tell(&mut gate, &mut node, 4), SendOutcome::Buffered);
     gate.room(usize::MAX, &mut node);
     assert_eq!(node.did(), [Send(B, 1, 1), Send(B, 1, 2)]);
     node.room = 9;
@@ -242,7 +246,7 @@ fn full_lane_queues_later_messages_in_order() {
 #[test]
 fn known_failure_24_host_accepts_holds_or_bounces_by_stamp() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    stand(&mut gate, &mut node, Run::Hosting(g(5)), 5, ME);
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(5)), 5, ME);
     gate.arrived(B, g(5), item(1), &mut node);
     gate.arrived(B, g(4), item(2), &mut node);
     gate.arrived(B, g(6), item(3), &mut node);
@@ -250,7 +254,7 @@ fn known_failure_24_host_accepts_holds_or_bounces_by_stamp() {
     gate.barrier_arrived(C, g(5), &mut node);
     let mine = decision(5, ME);
     assert_eq!(node.did(), [Accept(1), Did::Bounce(B, 2, mine), Echo(C, 5)]);
-    stand(&mut gate, &mut node, Run::Draining(g(5)), 7, C);
+    stand(&mut gate, &mut node, HostingPhase::Draining(g(5)), 7, C);
     let elsewhere = decision(7, C);
     assert_eq!(node.did(), [Did::Bounce(B, 3, elsewhere), Echo(B, 6)]);
     gate.arrived(B, g(5), item(4), &mut node);
@@ -262,7 +266,7 @@ fn known_failure_24_host_accepts_holds_or_bounces_by_stamp() {
 #[test]
 fn messages_beyond_the_held_limit_are_refused() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    node.held = held(Limits { messages: 8, bytes: 1_000 }); // a quarter for one shard
+    node.held = held(BufferLimits { messages: 8, bytes: 1_000 }); // a quarter for one shard
     (1..=3).for_each(|n| gate.arrived(B, g(9), item(n), &mut node));
     assert_eq!((node.did(), gate.held()), (vec![Refuse(3)], 2));
 }
@@ -272,7 +276,7 @@ fn messages_beyond_the_held_limit_are_refused() {
 #[test]
 fn held_messages_outlive_their_sender_but_barriers_do_not() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    let pending = Standing { newest: g(2), home: Some(ME), pending: true, ..Standing::default() };
+    let pending = HostState { newest: g(2), home: Some(ME), pending: true, ..HostState::default() };
     gate.stand(pending, VecDeque::new(), &mut node);
     gate.arrived(B, g(2), item(1), &mut node);
     gate.arrived(B, g(3), item(2), &mut node);
@@ -280,9 +284,9 @@ fn held_messages_outlive_their_sender_but_barriers_do_not() {
     node.gone = Some(B);
     gate.removed(B, &mut node);
     assert_eq!((node.did(), gate.held(), gate.holds_barrier_of(B)), (vec![], 2, false));
-    stand(&mut gate, &mut node, Run::Hosting(g(2)), 2, ME);
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(2)), 2, ME);
     assert_eq!((node.did(), gate.held()), (vec![Accept(1)], 1));
-    stand(&mut gate, &mut node, Run::Draining(g(2)), 4, C);
+    stand(&mut gate, &mut node, HostingPhase::Draining(g(2)), 4, C);
     assert_eq!(node.did(), [Did::Bounce(B, 2, decision(4, C))], "the node counts it as lost");
     assert_eq!((gate.held(), node.held.waits()), (0, Waits::default()));
 }
@@ -290,12 +294,12 @@ fn held_messages_outlive_their_sender_but_barriers_do_not() {
 #[test]
 fn start_takes_payload_then_held_then_new_messages() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    let pending = Standing { newest: g(2), home: Some(ME), pending: true, ..Standing::default() };
+    let pending = HostState { newest: g(2), home: Some(ME), pending: true, ..HostState::default() };
     gate.stand(pending, VecDeque::new(), &mut node);
     gate.arrived(B, g(2), item(3), &mut node);
     tell(&mut gate, &mut node, 4);
     assert_eq!((node.did(), gate.held()), (vec![], 2));
-    let started = Standing { run: Run::Hosting(g(2)), pending: false, ..pending };
+    let started = HostState { run: HostingPhase::Hosting(g(2)), pending: false, ..pending };
     gate.stand(started, VecDeque::from([item(1), item(2)]), &mut node);
     tell(&mut gate, &mut node, 5);
     let did = node.did();
@@ -307,13 +311,13 @@ fn start_takes_payload_then_held_then_new_messages() {
 #[test]
 fn own_gate_stays_until_the_drain_ends() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    stand(&mut gate, &mut node, Run::Hosting(g(1)), 1, ME);
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(1)), 1, ME);
     gate.learn(decision(2, B), &mut node);
     tell(&mut gate, &mut node, 1);
-    stand(&mut gate, &mut node, Run::Draining(g(1)), 2, B);
+    stand(&mut gate, &mut node, HostingPhase::Draining(g(1)), 2, B);
     tell(&mut gate, &mut node, 2);
     assert_eq!(node.did(), [Accept(1), Accept(2)]);
-    stand(&mut gate, &mut node, Run::Idle, 2, B);
+    stand(&mut gate, &mut node, HostingPhase::Idle, 2, B);
     tell(&mut gate, &mut node, 3);
     assert_eq!(node.did(), [Send(B, 2, 3)]);
 }
@@ -321,10 +325,14 @@ fn own_gate_stays_until_the_drain_ends() {
 #[test]
 fn late_drain_report_does_not_reopen_a_sealed_shard() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    stand(&mut gate, &mut node, Run::Hosting(g(1)), 1, ME);
-    stand(&mut gate, &mut node, Run::Draining(g(1)), 2, B);
-    gate.stand(Standing { run: Run::Idle, ..gate.standing() }, VecDeque::new(), &mut node);
-    stand(&mut gate, &mut node, Run::Draining(g(1)), 3, C);
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(1)), 1, ME);
+    stand(&mut gate, &mut node, HostingPhase::Draining(g(1)), 2, B);
+    gate.stand(
+        HostState { run: HostingPhase::Idle, ..gate.standing() },
+        VecDeque::new(),
+        &mut node,
+    );
+    stand(&mut gate, &mut node, HostingPhase::Draining(g(1)), 3, C);
     tell(&mut gate, &mut node, 1);
     gate.arrived(C, g(1), item(2), &mut node);
     assert_eq!(node.did(), [Barrier(B, 2), Did::Bounce(C, 2, decision(3, C))]);
@@ -335,13 +343,14 @@ fn late_drain_report_does_not_reopen_a_sealed_shard() {
 #[test]
 fn an_adoption_changes_the_stamp_and_restarts_nothing() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    stand(&mut gate, &mut node, Run::Hosting(g(1)), 1, ME);
-    let pending = Standing { run: Run::Hosting(g(1)), newest: g(3), home: Some(ME), pending: true };
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(1)), 1, ME);
+    let pending =
+        HostState { run: HostingPhase::Hosting(g(1)), newest: g(3), home: Some(ME), pending: true };
     gate.stand(pending, VecDeque::new(), &mut node);
     tell(&mut gate, &mut node, 1);
     gate.arrived(B, g(1), item(2), &mut node);
     gate.arrived(C, g(3), item(3), &mut node);
-    stand(&mut gate, &mut node, Run::Hosting(g(3)), 3, ME);
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(3)), 3, ME);
     tell(&mut gate, &mut node, 4);
     assert_eq!(node.did(), [Accept(1), Accept(2), Accept(3), Accept(4)]);
     gate.arrived(B, g(1), item(5), &mut node);
@@ -354,7 +363,7 @@ fn a_removed_home_parks_the_gate_until_a_newer_decision() {
     gate.learn(decision(1, B), &mut node);
     node.gone = Some(B);
     gate.removed(B, &mut node);
-    assert_eq!(tell(&mut gate, &mut node, 1), Told::FirstWithoutHome);
+    assert_eq!(tell(&mut gate, &mut node, 1), SendOutcome::FirstWithoutHome);
     gate.bounced(B, back(1, 9, decision(5, C)), &mut node); // from the removed node
     assert_eq!(node.did(), [Ignore(9)]);
     gate.learn(decision(2, C), &mut node);
@@ -369,7 +378,7 @@ fn announcement_of_a_removed_home_does_not_block_the_gate() {
     gate.removed(B, &mut node);
     gate.learn(decision(1, B), &mut node);
     gate.learn(decision(2, C), &mut node);
-    assert_eq!(tell(&mut gate, &mut node, 1), Told::Sent);
+    assert_eq!(tell(&mut gate, &mut node, 1), SendOutcome::Sent);
     assert_eq!(node.did(), [Send(C, 2, 1)]);
 }
 
@@ -387,16 +396,16 @@ fn lane_is_given_up_only_in_wait_after_a_move() {
     gate.bounced(B, back(1, 1, decision(2, C)), &mut node);
     gate.echoed(B, g(1), &mut node);
     assert_eq!(node.did(), [Ignore(1)]);
-    assert_eq!(tell(&mut gate, &mut node, 3), Told::Sent);
+    assert_eq!(tell(&mut gate, &mut node, 3), SendOutcome::Sent);
 }
 
 #[test]
 fn a_shard_without_a_home_parks_its_messages() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
     gate.learn(decision(1, B), &mut node);
-    gate.learn(Decision { generation: g(2), home: None }, &mut node);
+    gate.learn(HomeDecision { generation: g(2), home: None }, &mut node);
     gate.echoed(B, g(1), &mut node);
-    assert_eq!(tell(&mut gate, &mut node, 1), Told::FirstWithoutHome);
+    assert_eq!(tell(&mut gate, &mut node, 1), SendOutcome::FirstWithoutHome);
     gate.learn(decision(3, B), &mut node);
     assert_eq!(node.did(), [Barrier(B, 1), Send(B, 3, 1)]);
 }
@@ -416,7 +425,7 @@ fn barrier_is_repeated_and_second_echo_ignored() {
     gate.echoed(B, g(1), &mut node);
     assert!(gate.is_moving(), "it waits for the echo of another barrier");
     gate.echoed(B, g(3), &mut node);
-    assert_eq!((tell(&mut gate, &mut node, 1), gate.is_moving()), (Told::Sent, false));
+    assert_eq!((tell(&mut gate, &mut node, 1), gate.is_moving()), (SendOutcome::Sent, false));
 }
 
 #[test]
@@ -426,14 +435,14 @@ fn a_reminder_to_a_home_that_is_gone_ends_the_wait() {
     gate.learn(decision(2, C), &mut node);
     node.gone = Some(B);
     gate.remind(&mut node);
-    assert_eq!(tell(&mut gate, &mut node, 1), Told::Sent);
+    assert_eq!(tell(&mut gate, &mut node, 1), SendOutcome::Sent);
     assert_eq!(node.did(), [Barrier(B, 1), Send(C, 2, 1)]);
 }
 
 #[test]
 fn held_bytes_are_counted_and_always_released() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    node.held = held(Limits { messages: 100, bytes: 120 }); // 30 bytes for one shard
+    node.held = held(BufferLimits { messages: 100, bytes: 120 }); // 30 bytes for one shard
     for (from, message) in [(B, 1), (B, 2), (C, 3), (C, 4)] {
         gate.arrived(from, g(6), item(message), &mut node);
     }
@@ -445,7 +454,7 @@ fn held_bytes_are_counted_and_always_released() {
         Waits { messages: 3, bytes: 30 },
         "held although its node is out"
     );
-    stand(&mut gate, &mut node, Run::Hosting(g(6)), 6, ME);
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(6)), 6, ME);
     assert_eq!(node.did(), [Accept(1), Accept(2), Accept(3)]);
     assert_eq!(node.held.waits(), Waits::default());
     gate.arrived(B, g(7), item(5), &mut node);
@@ -458,13 +467,13 @@ fn held_bytes_are_counted_and_always_released() {
 #[test]
 fn own_messages_beyond_held_limit_are_buffered_in_order() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    node.held = held(Limits { messages: 8, bytes: 1_000 });
+    node.held = held(BufferLimits { messages: 8, bytes: 1_000 });
     gate.learn(decision(6, ME), &mut node); // announced; the region has not heard of it
-    let told: Vec<Told> = (1..=6).map(|n| tell(&mut gate, &mut node, n)).collect();
-    assert_eq!(told[1..3], [Told::Sent, Told::Buffered], "two are held");
+    let told: Vec<SendOutcome> = (1..=6).map(|n| tell(&mut gate, &mut node, n)).collect();
+    assert_eq!(told[1..3], [SendOutcome::Sent, SendOutcome::Buffered], "two are held");
     let (full, _) = gate.tell(item(7), Origin::Anybody, &mut node).expect_err("all is full");
     assert_eq!((full.why, gate.waiting(), gate.held()), (Reached::ShardMessages, 4, 2));
-    stand(&mut gate, &mut node, Run::Hosting(g(6)), 6, ME);
+    stand(&mut gate, &mut node, HostingPhase::Hosting(g(6)), 6, ME);
     assert_eq!(node.did(), (1..=6).map(Accept).collect::<Vec<_>>());
     assert_eq!((node.held.waits(), node.budget.waits()), (Waits::default(), Waits::default()));
 }
@@ -472,7 +481,7 @@ fn own_messages_beyond_held_limit_are_buffered_in_order() {
 #[test]
 fn only_messages_that_waited_for_a_home_are_exempt() {
     let (mut gate, mut node) = (Gate::new(ME), Node::new());
-    (1..=2).for_each(|n| assert_ne!(tell(&mut gate, &mut node, n), Told::Sent));
+    (1..=2).for_each(|n| assert_ne!(tell(&mut gate, &mut node, n), SendOutcome::Sent));
     node.room = 3;
     gate.learn(decision(1, B), &mut node);
     (3..=5).for_each(|n| {

@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::super::bug::{Bug, Canary};
+use super::super::fault_injection::{GateFault, GateFaultInjection};
 use super::world::{Node, Scope, Step, Violation, World};
 
 /// Most states of one exploration. Beyond, it would not be exhaustive, so the test fails.
@@ -227,24 +227,24 @@ fn every_rule_that_is_left_out_is_noticed() {
     let two_messages = Scope { messages: 2, moves: 2, regions: 2, ..Scope::default() };
     let narrow = Scope { messages: 3, moves: 0, regions: 1, lane: 1, ..Scope::default() };
     let leaving = Scope { messages: 1, moves: 1, regions: 2, leaves: 1, ..Scope::default() };
-    let table: [(Bug, &Scope, &[Violation]); 13] = [
-        (Bug::FlushWithoutEcho, &two_messages, &[Order, Lost]),
-        (Bug::EchoPastHeld, &three_messages, &[Order, Lost]),
-        (Bug::BounceAhead, &two_messages, &[Order, Lost]),
-        (Bug::BouncePending, &two_messages, &[Order, Lost]),
-        (Bug::HeldStays, &two_messages, &[Lost]),
-        (Bug::AllHeldBounced, &two_messages, &[Order]),
-        (Bug::ReturnedAtBack, &three_messages, &[Order]),
-        (Bug::ReturnedReversed, &three_messages, &[Order]),
-        (Bug::TellPastFlush, &narrow, &[Order]),
-        (Bug::BarrierReplaced, &two_messages, &[Order, Lost]),
-        (Bug::LowStampAccepted, &three_messages, &[Order, Lost]),
-        (Bug::PayloadBehind, &two_messages, &[Order]),
-        (Bug::HeldForgotten, &leaving, &[Lost]),
+    let table: [(GateFault, &Scope, &[Violation]); 13] = [
+        (GateFault::FlushWithoutEcho, &two_messages, &[Order, Lost]),
+        (GateFault::EchoPastHeld, &three_messages, &[Order, Lost]),
+        (GateFault::BounceAhead, &two_messages, &[Order, Lost]),
+        (GateFault::BouncePending, &two_messages, &[Order, Lost]),
+        (GateFault::HeldStays, &two_messages, &[Lost]),
+        (GateFault::AllHeldBounced, &two_messages, &[Order]),
+        (GateFault::ReturnedAtBack, &three_messages, &[Order]),
+        (GateFault::ReturnedReversed, &three_messages, &[Order]),
+        (GateFault::TellPastFlush, &narrow, &[Order]),
+        (GateFault::BarrierReplaced, &two_messages, &[Order, Lost]),
+        (GateFault::LowStampAccepted, &three_messages, &[Order, Lost]),
+        (GateFault::PayloadBehind, &two_messages, &[Order]),
+        (GateFault::HeldForgotten, &leaving, &[Lost]),
     ];
     let mut unnoticed = Vec::new();
     for (bug, scope, expected) in table {
-        let scope = Scope { canary: Canary::with(bug), ..scope.clone() };
+        let scope = Scope { fault_injection: GateFaultInjection::with(bug), ..scope.clone() };
         let explored = explore(&scope);
         match explored.found {
             Some(Found { violation, steps }) if expected.contains(&violation) => {

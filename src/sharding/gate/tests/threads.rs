@@ -12,9 +12,10 @@ use loom::thread;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
-use super::super::bug::{Bug, Canary};
+use super::super::fault_injection::{GateFault, GateFaultInjection};
 use super::super::{
-    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Run, Standing, Waits,
+    Bounce, Full, Gate, GateEffects, Gone, HomeDecision, HostState, HostingPhase, LaneSendError,
+    MailboxLimitCheck, Origin, SizedMessage, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -51,17 +52,17 @@ impl Wires<'_> {
     }
 }
 
-impl Post<u8> for Wires<'_> {
+impl GateEffects<u8> for Wires<'_> {
     fn send(
         &mut self,
         to: RegionId,
         _stamp: Generation,
-        item: Item<u8>,
-        _fit: Fit,
-    ) -> Result<(), NotSent<u8>> {
+        item: SizedMessage<u8>,
+        _fit: MailboxLimitCheck,
+    ) -> Result<(), LaneSendError<u8>> {
         let mut lane = self.lane(to).lock().expect("no thread panicked");
         if lane.len() >= self.0.lane {
-            return Err(NotSent::Full(item));
+            return Err(LaneSendError::Full(item));
         }
         lane.push_back(Word::Message(item.message));
         Ok(())
@@ -72,7 +73,7 @@ impl Post<u8> for Wires<'_> {
         Ok(())
     }
 
-    fn accept(&mut self, _from: RegionId, item: Item<u8>, _origin: Origin) {
+    fn accept(&mut self, _from: RegionId, item: SizedMessage<u8>, _origin: Origin) {
         let mut mailbox = self.0.mailbox.lock().expect("no thread panicked");
         assert!(!mailbox.sealed, "{item:?} was put into a sealed mailbox");
         mailbox.messages.push(item.message);
@@ -86,11 +87,11 @@ impl Post<u8> for Wires<'_> {
         panic!("{stamp}: no barrier arrives here");
     }
 
-    fn refuse(&mut self, _from: RegionId, item: Item<u8>) {
+    fn refuse(&mut self, _from: RegionId, item: SizedMessage<u8>) {
         panic!("{item:?}: nothing is held here");
     }
 
-    fn ignore(&mut self, _from: RegionId, item: Item<u8>) {
+    fn ignore(&mut self, _from: RegionId, item: SizedMessage<u8>) {
         panic!("{item:?}: nothing was given up");
     }
 
@@ -108,9 +109,9 @@ impl Post<u8> for Wires<'_> {
 }
 
 impl Node {
-    fn new(lane: usize, canary: Canary) -> Self {
+    fn new(lane: usize, fault_injection: GateFaultInjection) -> Self {
         Self {
-            gate: Mutex::new(Gate::new(ME).with_canary(canary)),
+            gate: Mutex::new(Gate::new(ME).with_canary(fault_injection)),
             to_b: Mutex::default(),
             to_c: Mutex::default(),
             lane,
@@ -124,7 +125,7 @@ impl Node {
 
     fn tell(&self, messages: [u8; 2]) {
         for message in messages {
-            let item = Item { message, bytes: 1 };
+            let item = SizedMessage { message, bytes: 1 };
             self.gate(|gate, post| gate.tell(item, Origin::Anybody, post)).expect("there is room");
         }
     }
@@ -155,8 +156,8 @@ impl Node {
     }
 }
 
-fn decision(seq: u64, home: RegionId) -> Decision {
-    Decision { generation: Generation::new(Term::default(), seq), home: Some(home) }
+fn decision(seq: u64, home: RegionId) -> HomeDecision {
+    HomeDecision { generation: Generation::new(Term::default(), seq), home: Some(home) }
 }
 
 fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
@@ -166,8 +167,8 @@ fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Two threads that send and read while the home moves from B to C.
-fn home_changes_while_told(canary: Canary) {
-    let node = Arc::new(Node::new(8, canary));
+fn home_changes_while_told(fault_injection: GateFaultInjection) {
+    let node = Arc::new(Node::new(8, fault_injection));
     node.gate(|gate, post| gate.learn(decision(1, B), post));
     let (teller, reader) = (Arc::clone(&node), Arc::clone(&node));
     let teller = thread::spawn(move || teller.tell([1, 2]));
@@ -187,14 +188,14 @@ fn home_changes_while_told(canary: Canary) {
 
 #[test]
 fn home_change_keeps_all_messages_in_order() {
-    every_interleaving(|| home_changes_while_told(Canary::none()));
+    every_interleaving(|| home_changes_while_told(GateFaultInjection::none()));
 }
 
 #[test]
 fn a_change_of_homes_without_a_barrier_is_noticed() {
-    let canary = Canary::with(Bug::FlushWithoutEcho);
+    let fault_injection = GateFaultInjection::with(GateFault::FlushWithoutEcho);
     let explored = catch_unwind(AssertUnwindSafe(|| {
-        every_interleaving(move || home_changes_while_told(canary));
+        every_interleaving(move || home_changes_while_told(fault_injection));
     }));
     assert!(explored.is_err());
 }
@@ -202,7 +203,7 @@ fn a_change_of_homes_without_a_barrier_is_noticed() {
 #[test]
 fn room_in_a_full_lane_always_releases_the_rest() {
     every_interleaving(|| {
-        let node = Arc::new(Node::new(1, Canary::none()));
+        let node = Arc::new(Node::new(1, GateFaultInjection::none()));
         node.gate(|gate, post| gate.learn(decision(1, B), post));
         let teller = Arc::clone(&node);
         let teller = thread::spawn(move || teller.tell([1, 2]));
@@ -221,10 +222,10 @@ fn room_in_a_full_lane_always_releases_the_rest() {
 #[test]
 fn sealed_mailbox_stays_closed_and_payload_stays_first() {
     every_interleaving(|| {
-        let node = Arc::new(Node::new(8, Canary::none()));
+        let node = Arc::new(Node::new(8, GateFaultInjection::none()));
         let generation = decision(1, ME).generation;
-        let hosting = Standing {
-            run: Run::Hosting(generation),
+        let hosting = HostState {
+            run: HostingPhase::Hosting(generation),
             newest: generation,
             home: Some(ME),
             pending: false,
@@ -234,15 +235,16 @@ fn sealed_mailbox_stays_closed_and_payload_stays_first() {
             let node = Arc::clone(&node);
             thread::spawn(move || node.tell(messages))
         });
-        let Decision { generation: newest, home } = decision(2, C);
-        let draining = Standing { run: Run::Draining(generation), newest, home, pending: false };
+        let HomeDecision { generation: newest, home } = decision(2, C);
+        let draining =
+            HostState { run: HostingPhase::Draining(generation), newest, home, pending: false };
         node.gate(|gate, post| gate.stand(draining, VecDeque::new(), post));
         let payload = node.gate(|gate, post| {
             let mut mailbox = post.0.mailbox.lock().expect("no thread panicked");
             mailbox.sealed = true;
             let payload = std::mem::take(&mut mailbox.messages);
             drop(mailbox);
-            gate.stand(Standing { run: Run::Idle, ..draining }, VecDeque::new(), post);
+            gate.stand(HostState { run: HostingPhase::Idle, ..draining }, VecDeque::new(), post);
             payload
         });
         for teller in tellers {

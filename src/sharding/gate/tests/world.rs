@@ -13,10 +13,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
-use super::super::bug::Canary;
+use super::super::fault_injection::GateFaultInjection;
 use super::super::{
-    Bounce, Decision, Fit, Full, Gate, Gone, Item, NotSent, Origin, Post, Reached, Run, Standing,
-    Waits,
+    Bounce, Full, Gate, GateEffects, Gone, HomeDecision, HostState, HostingPhase, LaneSendError,
+    MailboxLimitCheck, Origin, Reached, SizedMessage, Waits,
 };
 use crate::sharding::ids::{Generation, RegionId};
 
@@ -62,7 +62,7 @@ pub(super) struct Scope {
     pub(super) lane: usize,
     /// Messages from a sender's own node that its gate may hold.
     pub(super) held: usize,
-    pub(super) canary: Canary,
+    pub(super) fault_injection: GateFaultInjection,
 }
 
 impl Default for Scope {
@@ -81,7 +81,7 @@ impl Default for Scope {
             deallocates: false,
             lane: 8,
             held: usize::MAX,
-            canary: Canary::none(),
+            fault_injection: GateFaultInjection::none(),
         }
     }
 }
@@ -132,7 +132,7 @@ pub(super) enum Pruning {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Down {
-    Message(Generation, Item<Message>),
+    Message(Generation, SizedMessage<Message>),
     Barrier(Generation),
 }
 
@@ -233,8 +233,8 @@ fn generation(number: Number) -> Generation {
     Generation::new(Term::default(), number.into())
 }
 
-fn items(messages: &[Message]) -> VecDeque<Item<Message>> {
-    messages.iter().map(|&message| Item { message, bytes: BYTES }).collect()
+fn items(messages: &[Message]) -> VecDeque<SizedMessage<Message>> {
+    messages.iter().map(|&message| SizedMessage { message, bytes: BYTES }).collect()
 }
 
 /// The node of a gate while one of its methods runs.
@@ -252,21 +252,21 @@ struct Wires<'a> {
     stranded: &'a mut BTreeSet<Message>,
 }
 
-impl Post<Message> for Wires<'_> {
+impl GateEffects<Message> for Wires<'_> {
     fn send(
         &mut self,
         to: RegionId,
         stamp: Generation,
-        item: Item<Message>,
-        _fit: Fit,
-    ) -> Result<(), NotSent<Message>> {
+        item: SizedMessage<Message>,
+        _fit: MailboxLimitCheck,
+    ) -> Result<(), LaneSendError<Message>> {
         if self.out.contains(&node(to)) {
-            return Err(NotSent::Gone(item));
+            return Err(LaneSendError::Gone(item));
         }
         let lane = self.down.entry((self.me, node(to))).or_default();
         let messages = lane.iter().filter(|word| matches!(word, Down::Message(..))).count();
         if messages >= self.lane {
-            return Err(NotSent::Full(item));
+            return Err(LaneSendError::Full(item));
         }
         lane.push_back(Down::Message(stamp, item));
         Ok(())
@@ -298,17 +298,17 @@ impl Post<Message> for Wires<'_> {
         self.up.entry((self.me, node(to))).or_default().push_back(Up::Echo(stamp));
     }
 
-    fn accept(&mut self, _from: RegionId, item: Item<Message>, origin: Origin) {
+    fn accept(&mut self, _from: RegionId, item: SizedMessage<Message>, origin: Origin) {
         let marked = self.draining && origin == Origin::DrainingHandler;
         let mailbox = self.mailbox.as_mut().expect("only a region accepts");
         mailbox.push_back((item.message, marked));
     }
 
-    fn refuse(&mut self, _from: RegionId, item: Item<Message>) {
+    fn refuse(&mut self, _from: RegionId, item: SizedMessage<Message>) {
         panic!("{item:?}: nothing is refused without a limit");
     }
 
-    fn ignore(&mut self, _from: RegionId, item: Item<Message>) {
+    fn ignore(&mut self, _from: RegionId, item: SizedMessage<Message>) {
         self.lost.insert(item.message);
     }
 
@@ -335,7 +335,8 @@ impl World {
     pub(super) fn new(scope: &Scope) -> Self {
         let hosts = 1..=scope.regions;
         let nodes: BTreeSet<Node> = hosts.clone().chain(scope.senders.iter().copied()).collect();
-        let gate = |&node: &Node| (node, Gate::new(region(node)).with_canary(scope.canary));
+        let gate =
+            |&node: &Node| (node, Gate::new(region(node)).with_canary(scope.fault_injection));
         let mut world = Self {
             gates: nodes.iter().map(gate).collect(),
             regions: hosts.map(|node| (node, Region::default())).collect(),
@@ -551,8 +552,8 @@ impl World {
         self.cell(self.last()).home
     }
 
-    fn decision(&self, number: Number) -> Decision {
-        Decision { generation: generation(number), home: somewhere(self.cell(number).home) }
+    fn decision(&self, number: Number) -> HomeDecision {
+        HomeDecision { generation: generation(number), home: somewhere(self.cell(number).home) }
     }
 
     fn region(&mut self, node: Node) -> &mut Region {
@@ -660,7 +661,7 @@ impl World {
     fn tell(&mut self, scope: &Scope, sender: Node, origin: Teller) {
         let told = self.told.get_mut(&sender).expect("a sender");
         *told += 1;
-        let item = Item { message: Message { sender, n: *told }, bytes: BYTES };
+        let item = SizedMessage { message: Message { sender, n: *told }, bytes: BYTES };
         let origin = match origin {
             Teller::Anybody => Origin::Anybody,
             Teller::DrainingHandler => Origin::DrainingHandler,
@@ -668,8 +669,8 @@ impl World {
         // As in the runtime: with a known lane, the fast path past the gate's own steps.
         self.with(scope, sender, |gate, post| match gate.lane() {
             Some((home, stamp)) => {
-                let sent = post.send(home, stamp, item, Fit::Must);
-                if let Err(NotSent::Full(item) | NotSent::Gone(item)) = sent {
+                let sent = post.send(home, stamp, item, MailboxLimitCheck::Must);
+                if let Err(LaneSendError::Full(item) | LaneSendError::Gone(item)) = sent {
                     gate.tell(item, origin, post).expect("there is no limit");
                 }
             }
@@ -724,11 +725,11 @@ impl World {
 
     fn stand(&mut self, scope: &Scope, node: Node, payload: &[Message]) {
         let of = &self.regions[&node];
-        let standing = Standing {
+        let standing = HostState {
             run: match of.life {
-                Life::Idle => Run::Idle,
-                Life::Hosting(at) => Run::Hosting(generation(at)),
-                Life::Draining(at) => Run::Draining(generation(at)),
+                Life::Idle => HostingPhase::Idle,
+                Life::Hosting(at) => HostingPhase::Hosting(generation(at)),
+                Life::Draining(at) => HostingPhase::Draining(generation(at)),
             },
             newest: generation(of.newest),
             home: of.home.and_then(somewhere),

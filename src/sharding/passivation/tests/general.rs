@@ -7,41 +7,41 @@ use ostraca_ddata::clock::Instant;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::settings::{self, Strategy};
-use super::super::{Access, Passivation, Slot, Use};
+use super::super::settings::{self, PassivationStrategy};
+use super::super::{Access, PassivationPolicy, Slot, Use};
 use super::hash;
 
-const LIMITED: [Strategy; 5] = [
-    Strategy::LeastRecentlyUsed,
-    Strategy::Segmented,
-    Strategy::MostRecentlyUsed,
-    Strategy::LeastFrequentlyUsed,
-    Strategy::Composite,
+const LIMITED: [PassivationStrategy; 5] = [
+    PassivationStrategy::LeastRecentlyUsed,
+    PassivationStrategy::Segmented,
+    PassivationStrategy::MostRecentlyUsed,
+    PassivationStrategy::LeastFrequentlyUsed,
+    PassivationStrategy::Composite,
 ];
 
 fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-fn passivation(strategy: Strategy, limit: usize, idle: Duration) -> Passivation {
-    let settings = settings::Passivation {
+fn passivation(strategy: PassivationStrategy, limit: usize, idle: Duration) -> PassivationPolicy {
+    let settings = settings::PassivationConfig {
         strategy,
         active_entity_limit: limit,
         idle_timeout: idle,
         ..Default::default()
     };
-    Passivation::new(&settings)
+    PassivationPolicy::new(&settings)
 }
 
 /// Sends a message for `id` at `now` while no entity is busy; returns the entities that stop.
-fn touch(passivation: &mut Passivation, now: Instant, id: u32) -> Vec<Slot> {
+fn touch(passivation: &mut PassivationPolicy, now: Instant, id: u32) -> Vec<Slot> {
     let mut stop = Vec::new();
     let access = Access { now, slot: Slot(id), hash: hash(id.into()) };
     passivation.touched(access, &mut |_| false, &mut stop);
     stop
 }
 
-fn tick(passivation: &mut Passivation, now: Instant) -> Vec<Slot> {
+fn tick(passivation: &mut PassivationPolicy, now: Instant) -> Vec<Slot> {
     let mut stop = Vec::new();
     passivation.tick(now, &mut |_| Use::Idle, &mut stop);
     stop
@@ -49,7 +49,7 @@ fn tick(passivation: &mut Passivation, now: Instant) -> Vec<Slot> {
 
 #[test]
 fn p1_no_stop_before_timeout_and_messages_restart_it() {
-    let mut passivation = passivation(Strategy::Idle, 1, Duration::from_millis(1_000));
+    let mut passivation = passivation(PassivationStrategy::Idle, 1, Duration::from_millis(1_000));
     assert_eq!(passivation.next_deadline(), None);
     touch(&mut passivation, at(0), 1);
     touch(&mut passivation, at(100), 2);
@@ -84,7 +84,7 @@ fn p2_idleness_works_beside_every_limit() {
 
 #[test]
 fn p3_strategy_none_stops_no_entity() {
-    let mut passivation = passivation(Strategy::None, 1, Duration::from_millis(1));
+    let mut passivation = passivation(PassivationStrategy::None, 1, Duration::from_millis(1));
     (1..=100).for_each(|id| assert_eq!(touch(&mut passivation, at(0), id), []));
     assert_eq!(passivation.next_deadline(), None);
     assert_eq!(tick(&mut passivation, at(1_000_000)), []);
@@ -104,7 +104,8 @@ fn p4_slot_of_a_self_stopped_entity_is_free() {
 
 #[test]
 fn a_busy_entity_is_told_to_stop_once_it_is_no_longer_busy() {
-    let mut passivation = passivation(Strategy::LeastRecentlyUsed, 2, Duration::from_secs(1));
+    let mut passivation =
+        passivation(PassivationStrategy::LeastRecentlyUsed, 2, Duration::from_secs(1));
     let mut stop = Vec::new();
     for id in 1..=3 {
         let access = Access { now: at(0), slot: Slot(id), hash: 0 };
@@ -119,7 +120,8 @@ fn a_busy_entity_is_told_to_stop_once_it_is_no_longer_busy() {
 
 #[test]
 fn a_message_for_an_entity_that_waits_to_stop_keeps_it() {
-    let mut passivation = passivation(Strategy::LeastRecentlyUsed, 2, Duration::from_secs(1));
+    let mut passivation =
+        passivation(PassivationStrategy::LeastRecentlyUsed, 2, Duration::from_secs(1));
     let mut stop = Vec::new();
     for id in [1, 2, 3, 1] {
         let access = Access { now: at(0), slot: Slot(id), hash: 0 };
@@ -131,7 +133,7 @@ fn a_message_for_an_entity_that_waits_to_stop_keeps_it() {
 
 #[test]
 fn an_entity_that_handles_one_message_for_hours_is_not_idle() {
-    let mut passivation = passivation(Strategy::Idle, 1, Duration::from_secs(1));
+    let mut passivation = passivation(PassivationStrategy::Idle, 1, Duration::from_secs(1));
     touch(&mut passivation, at(0), 1);
     let mut stop = Vec::new();
     passivation.tick(at(5_000), &mut |_| Use::Busy, &mut stop);
@@ -226,8 +228,8 @@ fn user_limits_are_clamped_to_their_bounds() {
 #[test]
 fn idle_interval_sets_the_pause_between_checks() {
     for (idle_interval, expected) in [(None, 500), (Some(Duration::from_millis(100)), 100)] {
-        let mut passivation = Passivation::new(&settings::Passivation {
-            strategy: Strategy::Idle,
+        let mut passivation = PassivationPolicy::new(&settings::PassivationConfig {
+            strategy: PassivationStrategy::Idle,
             idle_timeout: Duration::from_millis(1_000),
             idle_interval,
             ..Default::default()

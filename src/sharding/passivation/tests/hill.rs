@@ -1,6 +1,6 @@
 //! L13: the optimizer alone, with limit 5 and a step after every 10 accesses.
 
-use super::super::climbing::WindowOptimizer;
+use super::super::hill_climber::WindowOptimizer;
 use super::super::settings;
 
 const SETTINGS: settings::HillClimbing = settings::HillClimbing {

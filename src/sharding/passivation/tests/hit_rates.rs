@@ -8,28 +8,28 @@ use ostraca_ddata::clock::Instant;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::super::settings::{self, Strategy};
-use super::super::{Access, Passivation, Slot};
+use super::super::settings::{self, PassivationStrategy};
+use super::super::{Access, PassivationPolicy, Slot};
 use super::hash;
 
 const LIMIT: usize = 1_000;
 const ACCESSES: usize = 300_000;
 
-const ALL: [Strategy; 5] = [
-    Strategy::LeastRecentlyUsed,
-    Strategy::Segmented,
-    Strategy::LeastFrequentlyUsed,
-    Strategy::MostRecentlyUsed,
-    Strategy::Composite,
+const ALL: [PassivationStrategy; 5] = [
+    PassivationStrategy::LeastRecentlyUsed,
+    PassivationStrategy::Segmented,
+    PassivationStrategy::LeastFrequentlyUsed,
+    PassivationStrategy::MostRecentlyUsed,
+    PassivationStrategy::Composite,
 ];
 
-fn rate(strategy: Strategy, trace: &[u32]) -> f64 {
-    let settings = settings::Passivation {
+fn rate(strategy: PassivationStrategy, trace: &[u32]) -> f64 {
+    let settings = settings::PassivationConfig {
         strategy,
         active_entity_limit: LIMIT,
-        ..settings::Passivation::default()
+        ..settings::PassivationConfig::default()
     };
-    let mut passivation = Passivation::new(&settings);
+    let mut passivation = PassivationPolicy::new(&settings);
     let highest = trace.iter().copied().max().unwrap_or(0) as usize;
     let mut active = vec![false; highest + 1];
     let (mut hits, mut stop) = (0_usize, Vec::new());

@@ -12,20 +12,20 @@ use std::time::Duration;
 use ostraca_ddata::clock::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::settings::{self, Scope, Strategy};
-use super::{Access, Passivation, Slot};
+use super::settings::{self, LimitScope, PassivationStrategy};
+use super::{Access, PassivationPolicy, Slot};
 
 /// A region with the limit split over its shards, as in Pekko; entities are identified by number.
 pub(super) struct Shards {
-    settings: settings::Passivation,
+    settings: settings::PassivationConfig,
     limit: usize,
-    shards: BTreeMap<u32, Passivation>,
+    shards: BTreeMap<u32, PassivationPolicy>,
 }
 
 impl Shards {
-    pub(super) fn new(limit: usize, settings: settings::Passivation) -> Self {
-        let settings = settings::Passivation {
-            scope: Scope::Shard,
+    pub(super) fn new(limit: usize, settings: settings::PassivationConfig) -> Self {
+        let settings = settings::PassivationConfig {
+            scope: LimitScope::Shard,
             idle_timeout: Duration::ZERO,
             active_entity_limit: limit,
             ..settings
@@ -34,15 +34,15 @@ impl Shards {
         Self { settings, limit, shards: BTreeMap::new() }
     }
 
-    pub(super) fn of(limit: usize, strategy: Strategy) -> Self {
-        Self::new(limit, settings::Passivation { strategy, ..Default::default() })
+    pub(super) fn of(limit: usize, strategy: PassivationStrategy) -> Self {
+        Self::new(limit, settings::PassivationConfig { strategy, ..Default::default() })
     }
 
     /// Sends a message to an entity; returns the entities that stop for it.
     pub(super) fn access(&mut self, shard: u32, id: u32) -> Vec<u32> {
         let mut stop = Vec::new();
         if !self.shards.contains_key(&shard) {
-            self.shards.insert(shard, Passivation::new(&self.settings));
+            self.shards.insert(shard, PassivationPolicy::new(&self.settings));
             stop = self.share_out();
         }
         let passivation = self.shards.get_mut(&shard).expect("inserted above");
@@ -62,12 +62,12 @@ impl Shards {
         self.shards.get_mut(&shard).expect("a shard that runs").stopped(Slot(id));
     }
 
-    pub(super) fn shard(&self, shard: u32) -> &Passivation {
+    pub(super) fn shard(&self, shard: u32) -> &PassivationPolicy {
         &self.shards[&shard]
     }
 
     fn share_out(&mut self) -> Vec<u32> {
-        let limit = Passivation::share(self.limit, self.shards.len());
+        let limit = PassivationPolicy::share(self.limit, self.shards.len());
         let mut stop = Vec::new();
         for passivation in self.shards.values_mut() {
             passivation.set_limit(limit, &mut |_| false, &mut stop);

@@ -3,10 +3,10 @@
 //! taken from Pekko's own specifications.
 
 use super::super::settings::{
-    self, Composite, Filter, FrequencySketch, HillClimbing, LeastFrequentlyUsed, Optimizer, Policy,
-    Segmented, Strategy,
+    self, Composite, Filter, FrequencySketch, HillClimbing, LeastFrequentlyUsed, Optimizer,
+    PassivationStrategy, Policy, Segmented,
 };
-use super::super::{Limited, Passivation};
+use super::super::{Limited, PassivationPolicy};
 use super::{Shards, none};
 
 fn past(first: u32, stops: impl Fn(u32) -> u32) -> impl Fn(u32) -> Vec<u32> {
@@ -17,7 +17,7 @@ fn table(stops: &[(u32, u32)]) -> impl Fn(u32) -> Vec<u32> {
     move |id| stops.iter().filter(|(of, _)| *of == id).map(|(_, stopped)| *stopped).collect()
 }
 
-fn areas(passivation: &Passivation) -> (Vec<u32>, [Vec<u32>; 2]) {
+fn areas(passivation: &PassivationPolicy) -> (Vec<u32>, [Vec<u32>; 2]) {
     match &passivation.limited {
         Limited::ByTwo(composite) => composite.areas(),
         Limited::By(replacement) => (vec![], [replacement.level(0), replacement.level(1)]),
@@ -31,7 +31,7 @@ fn ids(of: std::ops::RangeInclusive<u32>) -> Vec<u32> {
 
 #[test]
 fn l1_lru_stops_the_oldest_of_each_shard_by_its_share() {
-    let mut region = Shards::of(10, Strategy::LeastRecentlyUsed);
+    let mut region = Shards::of(10, PassivationStrategy::LeastRecentlyUsed);
     region.each(1, 1..=20, past(11, |id| id - 10));
     region.each(2, [21], |_| ids(11..=15));
     region.each(1, 1..=20, |id| vec![if id <= 5 { id + 15 } else { id - 5 }]);
@@ -52,7 +52,7 @@ fn l1_lru_stops_the_oldest_of_each_shard_by_its_share() {
 
 #[test]
 fn l2_least_recently_used_follows_its_limit_down_and_up() {
-    let mut region = Shards::of(10, Strategy::LeastRecentlyUsed);
+    let mut region = Shards::of(10, PassivationStrategy::LeastRecentlyUsed);
     region.each(1, 1..=20, past(11, |id| id - 10));
     region.each(2, [21], |_| ids(11..=15));
     assert_eq!(region.set_limit(6), [16, 17]);
@@ -64,7 +64,7 @@ fn l2_least_recently_used_follows_its_limit_down_and_up() {
 
 #[test]
 fn l3_segmented_protects_entities_used_twice() {
-    let mut region = Shards::of(10, Strategy::Segmented);
+    let mut region = Shards::of(10, PassivationStrategy::Segmented);
     region.each(1, 1..=20, past(11, |id| id - 10));
     assert_eq!(areas(region.shard(1)).1, [ids(11..=20), vec![]]);
     region.each(1, 11..=20, none);
@@ -82,7 +82,7 @@ fn l3_segmented_protects_entities_used_twice() {
 
 #[test]
 fn l4_segmented_follows_its_limit_down_and_up() {
-    let mut region = Shards::of(20, Strategy::Segmented);
+    let mut region = Shards::of(20, PassivationStrategy::Segmented);
     region.each(1, 1..=30, past(21, |id| id - 20));
     region.each(2, [31], |_| ids(11..=20));
     assert_eq!(region.set_limit(10), ids(21..=25));
@@ -94,7 +94,7 @@ fn l4_segmented_follows_its_limit_down_and_up() {
 
 #[test]
 fn l5_most_recently_used_stops_the_one_used_just_before() {
-    let mut region = Shards::of(10, Strategy::MostRecentlyUsed);
+    let mut region = Shards::of(10, PassivationStrategy::MostRecentlyUsed);
     region.each(1, 1..=20, past(11, |id| id - 1));
     region.each(2, [21], |_| vec![20, 9, 8, 7, 6]);
     region.each(1, 1..=20, past(6, |id| id - 1));
@@ -112,7 +112,7 @@ fn l5_most_recently_used_stops_the_one_used_just_before() {
 
 #[test]
 fn l5_most_recently_used_follows_its_limit_down_and_up() {
-    let mut region = Shards::of(10, Strategy::MostRecentlyUsed);
+    let mut region = Shards::of(10, PassivationStrategy::MostRecentlyUsed);
     region.each(1, 1..=20, past(11, |id| id - 1));
     region.each(2, [21], |_| vec![20, 9, 8, 7, 6]);
     assert_eq!(region.set_limit(6), [5, 4]);
@@ -128,7 +128,7 @@ const fn one_to_four(id: u32) -> u32 {
 
 #[test]
 fn l6_l7_lfu_stops_smallest_count_then_oldest() {
-    let mut region = Shards::of(10, Strategy::LeastFrequentlyUsed);
+    let mut region = Shards::of(10, PassivationStrategy::LeastFrequentlyUsed);
     let stops =
         [(11, 1), (12, 5), (13, 9), (14, 13), (15, 2), (16, 6), (17, 10), (18, 17), (19, 14)];
     let stops = [&stops[..], &[(20, 18)]].concat();
@@ -152,7 +152,7 @@ fn l6_l7_lfu_stops_smallest_count_then_oldest() {
 
 #[test]
 fn l7_least_frequently_used_follows_its_limit_down_and_up() {
-    let mut region = Shards::of(10, Strategy::LeastFrequentlyUsed);
+    let mut region = Shards::of(10, PassivationStrategy::LeastFrequentlyUsed);
     region.each(1, 1..=20, past(11, |id| id - 10));
     region.each(2, [21], |_| ids(11..=15));
     assert_eq!(region.set_limit(6), [16, 17]);
@@ -163,8 +163,8 @@ fn l7_least_frequently_used_follows_its_limit_down_and_up() {
 
 #[test]
 fn l8_dynamic_aging_lets_newcomers_replace_old_favourites() {
-    let settings = settings::Passivation {
-        strategy: Strategy::LeastFrequentlyUsed,
+    let settings = settings::PassivationConfig {
+        strategy: PassivationStrategy::LeastFrequentlyUsed,
         least_frequently_used: LeastFrequentlyUsed { dynamic_aging: true },
         ..Default::default()
     };
@@ -182,8 +182,8 @@ fn l8_dynamic_aging_lets_newcomers_replace_old_favourites() {
 /// Makes the sketch so wide that it does not err here, because the traces assume exact counts.
 fn composite(limit: usize, mut composite: Composite) -> Shards {
     composite.frequency_sketch.width_multiplier = 64;
-    let strategy = Strategy::Composite;
-    Shards::new(limit, settings::Passivation { strategy, composite, ..Default::default() })
+    let strategy = PassivationStrategy::Composite;
+    Shards::new(limit, settings::PassivationConfig { strategy, composite, ..Default::default() })
 }
 
 #[test]

@@ -23,9 +23,9 @@ fn shards() -> impl Iterator<Item = ShardId> {
 
 /// A region that hosts all shards; the members' ids have the longest encoding.
 fn hosting() -> (Bench, Vec<RegionOutput>) {
-    let cut = Cut { words: WORDS, whole: 4, ..Cut::default() };
+    let cut = PayloadPartSizes { words: WORDS, whole: 4, ..PayloadPartSizes::default() };
     let config = RegionConfig { shards: SHARDS_MAX, cut, ..RegionConfig::default() };
-    let mut bench = Bench::with(config, Canary::none());
+    let mut bench = Bench::with(config, ShardingFaultInjection::none());
     let members = installed(1, 1..=5).members.into_iter().chain([RegionId::new(OTHER)]);
     let epoch = EpochId { generation: 1, number: 2 };
     let installed = Installed { epoch, members: members.collect(), forced: None };
@@ -36,7 +36,7 @@ fn hosting() -> (Bench, Vec<RegionOutput>) {
 
 fn hosts(generation: Generation) -> ToRegion {
     let epoch = EpochId { generation: 1, number: 1 };
-    let word = |shard| HostShard { shard, generation, after: After::default(), epoch };
+    let word = |shard| HostShard { shard, generation, after: Predecessors::default(), epoch };
     ToRegion::Host(shards().map(word).collect())
 }
 

@@ -9,7 +9,7 @@ fn registers(hosted: &[(ShardId, Generation)], highest: Generation) -> (u64, Sha
         proxy: false,
         hosted,
         highest,
-        agreed: Agreed::default(),
+        agreed: AgreedSettings::default(),
         slow: Vec::new(),
     };
     (COORDINATOR.get(), ShardingMessage::Coordinator(word))
@@ -55,7 +55,7 @@ fn audit_registration_lists_hosted_shards() {
 fn here_causes_a_registration_at_once() {
     let mut bench = Bench::new();
     found(&mut bench);
-    bench.order(ToRegion::NotYet(NotYet::Reading));
+    bench.order(ToRegion::NotYet(RegistrationRefusal::Reading));
     let out = bench.hear(4, ToRegion::Here(Term { number: 2, owner: ReplicaId::new(4) }));
     assert_eq!(sent(&out)[0].0, 4);
     assert_eq!(bench.order(ToRegion::Here(Term { number: 1, owner: COORDINATOR })), []);
@@ -86,7 +86,7 @@ fn long_drain_is_aborted_once_and_releases_at_its_end() {
     bench.order(release(2, Some(2)));
     let (waited, out) = bench.wait().unwrap();
     assert_eq!((waited, out), (15_000, vec![RegionOutput::Abort(SHARD)]));
-    assert_eq!((bench.wait(), bench.run()), (None, Run::Draining(g(1))));
+    assert_eq!((bench.wait(), bench.run()), (None, HostingPhase::Draining(g(1))));
     assert_eq!(sent(&bench.drained(None)), [says(2, sealed(2, released(2, 1, None)))]);
 }
 
@@ -99,7 +99,7 @@ fn start_is_remembered_with_duration_and_awaited_regions() {
     let entry = bench.region.remembered().of_shard(SHARD).next().unwrap();
     let expected = (g(3), Some(Duration::from_millis(40)), vec![region(2)], Some(region(2)));
     assert_eq!((entry.generation, entry.settled, entry.awaited.clone(), entry.from), expected);
-    assert_eq!(bench.steps, [What::Told, What::Started]);
+    assert_eq!(bench.steps, [DecisionStepKind::Told, DecisionStepKind::Started]);
 }
 
 #[test]
@@ -112,12 +112,20 @@ fn only_drains_of_hosted_shards_are_remembered() {
     bench.drained(None);
     bench.drained(None);
     bench.order(release(4, Some(3)));
-    let ring = bench.region.remembered();
+    let decision_history = bench.region.remembered();
     let seen: Vec<_> =
-        ring.iter().map(|entry| (entry.generation, entry.to, entry.drained)).collect();
+        decision_history.iter().map(|entry| (entry.generation, entry.to, entry.drained)).collect();
     let took = Some(Duration::from_millis(7));
     assert_eq!(seen, [(g(2), Some(region(1)), None), (g(3), Some(region(2)), took)]);
-    assert_eq!(bench.steps, [What::Told, What::Started, What::Draining, What::Drained]);
+    assert_eq!(
+        bench.steps,
+        [
+            DecisionStepKind::Told,
+            DecisionStepKind::Started,
+            DecisionStepKind::Draining,
+            DecisionStepKind::Drained
+        ]
+    );
 }
 
 #[test]

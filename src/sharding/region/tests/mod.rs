@@ -1,13 +1,13 @@
 //! Unit tests of the region machine: its inputs and outputs. Region 1 is under test; the
 //! coordinator runs on node 9.
 
-mod leaving;
 mod lengths;
 mod life;
 mod payloads;
 mod pieces;
-mod recounting;
+mod recount;
 mod rules;
+mod shutdown;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::types::Term;
 
 use super::*;
-use crate::sharding::wire::{After, ShardingMessage};
+use crate::sharding::wire::{Predecessors, ShardingMessage};
 
 pub(super) const SHARD: ShardId = ShardId::new(7);
 pub(super) const COORDINATOR: ReplicaId = ReplicaId::new(9);
@@ -79,19 +79,19 @@ pub(super) fn sealed(seq: u64, mut word: ToRegion) -> ToRegion {
 pub(super) struct Bench {
     pub(super) region: Region,
     pub(super) now: Now,
-    pub(super) steps: Vec<What>,
+    pub(super) steps: Vec<DecisionStepKind>,
     pub(super) coordinated: bool,
-    out: Out,
+    out: RegionOutbox,
 }
 
 impl Bench {
     pub(super) fn new() -> Self {
-        Self::with(RegionConfig::default(), Canary::none())
+        Self::with(RegionConfig::default(), ShardingFaultInjection::none())
     }
 
-    pub(super) fn with(config: RegionConfig, canary: Canary) -> Self {
-        let region = Region::new(region(1), config, canary);
-        let (now, steps, out) = (Now::default(), Vec::new(), Out::new());
+    pub(super) fn with(config: RegionConfig, fault_injection: ShardingFaultInjection) -> Self {
+        let region = Region::new(region(1), config, fault_injection);
+        let (now, steps, out) = (Now::default(), Vec::new(), RegionOutbox::new());
         let mut bench = Self { region, now, steps, coordinated: false, out };
         bench.tell(RegionInput::Installed(installed(1, 1..=5)));
         bench
@@ -151,12 +151,12 @@ impl Bench {
         Some((u64::try_from(waited).unwrap(), self.tick()))
     }
 
-    pub(super) fn run(&self) -> Run {
-        self.region.shard(SHARD).map_or(Run::Idle, Shard::run)
+    pub(super) fn run(&self) -> HostingPhase {
+        self.region.shard(SHARD).map_or(HostingPhase::Idle, RegionShard::run)
     }
 
     pub(super) fn max_gen(&self) -> Generation {
-        self.region.shard(SHARD).map_or(Generation::NEVER, Shard::max_gen)
+        self.region.shard(SHARD).map_or(Generation::NEVER, RegionShard::max_gen)
     }
 }
 
@@ -186,7 +186,7 @@ pub(super) fn says(to: u64, message: ToRegion) -> (u64, ShardingMessage) {
     (to, ShardingMessage::Region(message))
 }
 
-pub(super) fn standings(outputs: &[RegionOutput]) -> BTreeMap<ShardId, Standing> {
+pub(super) fn standings(outputs: &[RegionOutput]) -> BTreeMap<ShardId, ShardHostState> {
     let standings = outputs.iter().filter_map(|output| match output {
         RegionOutput::Standing(standing) => Some((standing.shard, *standing)),
         _ => None,

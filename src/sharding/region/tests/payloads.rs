@@ -2,8 +2,8 @@
 //! disables it.
 
 use super::*;
-use crate::sharding::bug::Bug;
-use crate::sharding::installed::Forced;
+use crate::sharding::fault_injection::ShardingFault;
+use crate::sharding::installed::ForcedGeneration;
 
 fn bytes(text: &'static str) -> Option<Bytes> {
     Some(Bytes::from_static(text.as_bytes()))
@@ -11,11 +11,12 @@ fn bytes(text: &'static str) -> Option<Bytes> {
 
 /// The payload that region 1 starts with at `g(4)` under a fault, and the discarded payloads.
 fn taken(
-    bug: Option<Bug>,
+    bug: Option<ShardingFault>,
     prepare: impl Fn(&mut Bench) -> Vec<RegionOutput>,
 ) -> (Option<Bytes>, Vec<Bytes>) {
-    let canary = bug.map_or_else(Canary::none, Canary::with);
-    let out = prepare(&mut Bench::with(RegionConfig::default(), canary));
+    let fault_injection =
+        bug.map_or_else(ShardingFaultInjection::none, ShardingFaultInjection::with);
+    let out = prepare(&mut Bench::with(RegionConfig::default(), fault_injection));
     let discarded = out.iter().filter_map(|output| match output {
         RegionOutput::Discard { payload, .. } => Some(payload.clone()),
         _ => None,
@@ -35,8 +36,8 @@ fn two_releases(bench: &mut Bench) -> Vec<RegionOutput> {
 #[test]
 fn payload_of_latest_tenure_is_taken() {
     assert_eq!(taken(None, two_releases), (bytes("new"), vec![]));
-    assert_eq!(taken(Some(Bug::PayloadByListed), two_releases).0, bytes("old"));
-    assert_eq!(taken(Some(Bug::PayloadOfLowest), two_releases).0, bytes("old"));
+    assert_eq!(taken(Some(ShardingFault::PayloadByListed), two_releases).0, bytes("old"));
+    assert_eq!(taken(Some(ShardingFault::PayloadOfLowest), two_releases).0, bytes("old"));
 }
 
 /// The shard drained for region 2, which never hosted, and comes back.
@@ -51,7 +52,7 @@ fn own(bench: &mut Bench) -> Vec<RegionOutput> {
 #[test]
 fn a_regions_own_payload_is_a_candidate() {
     assert_eq!(taken(None, own), (bytes("own"), vec![]));
-    assert_eq!(taken(Some(Bug::OwnPayloadLeftOut), own).0, None);
+    assert_eq!(taken(Some(ShardingFault::OwnPayloadLeftOut), own).0, None);
 }
 
 /// Region 3 took the payload of region 2, handled it and crashed.
@@ -65,7 +66,7 @@ fn removed(bench: &mut Bench) -> Vec<RegionOutput> {
 fn tenure_ended_by_removal_discards_earlier_payloads() {
     let discarded = vec![Bytes::from_static(b"handled by 3, for all we know")];
     assert_eq!(taken(None, removed), (None, discarded));
-    let weak = taken(Some(Bug::RemovedDoesNotCount), removed);
+    let weak = taken(Some(ShardingFault::RemovedDoesNotCount), removed);
     assert_eq!(weak.0, bytes("handled by 3, for all we know"), "handled twice");
 }
 
@@ -90,7 +91,7 @@ fn region_named_before_seal_has_not_hosted() {
     assert_eq!(taken(None, only_named), (bytes("of 2"), vec![]));
     assert_eq!(taken(None, another_was_only_named), (bytes("own"), vec![]));
     for prepare in [only_named, another_was_only_named] {
-        let (payload, discarded) = taken(Some(Bug::NamedCountsAsHosted), prepare);
+        let (payload, discarded) = taken(Some(ShardingFault::NamedCountsAsHosted), prepare);
         assert_eq!((payload, discarded.len()), (None, 1), "lost though nobody handled it");
     }
 }
@@ -116,7 +117,7 @@ fn removed_region_vouches_for_nobody() {
     };
     let discarded = vec![Bytes::from_static(b"of 2")];
     assert_eq!(taken(None, both_out), (None, discarded));
-    assert_eq!(taken(Some(Bug::RemovedVouches), both_out), (bytes("of 2"), vec![]));
+    assert_eq!(taken(Some(ShardingFault::RemovedVouches), both_out), (bytes("of 2"), vec![]));
 }
 
 /// Later decisions may be lost with the majority, and with them the regions that they named.
@@ -127,7 +128,7 @@ fn seal_before_forced_configuration_vouches_for_nobody() {
         bench.hear(2, sealed(4, released(4, 1, Some("of 2"))));
         let epoch = EpochId { generation: 2, number: 1 };
         let members: BTreeSet<RegionId> = [1, 2, 4, 5].into_iter().map(region).collect();
-        let forced = Some(Forced { origin: epoch, kept: members.clone() });
+        let forced = Some(ForcedGeneration { origin: epoch, kept: members.clone() });
         bench.tell(RegionInput::Installed(Installed { epoch, members, forced }))
     };
     assert_eq!(taken(None, forced), (None, vec![Bytes::from_static(b"of 2")]));
@@ -156,9 +157,10 @@ fn release_before_removal_is_taken() {
 
 #[test]
 fn a_repeated_release_brings_nothing_again_and_is_confirmed() {
-    for (bug, again) in [(None, 0), (Some(Bug::PayloadTakenAgain), 1)] {
-        let canary = bug.map_or_else(Canary::none, Canary::with);
-        let mut bench = Bench::with(RegionConfig::default(), canary);
+    for (bug, again) in [(None, 0), (Some(ShardingFault::PayloadTakenAgain), 1)] {
+        let fault_injection =
+            bug.map_or_else(ShardingFaultInjection::none, ShardingFaultInjection::with);
+        let mut bench = Bench::with(RegionConfig::default(), fault_injection);
         bench.order(host(2, &[(2, 1)]));
         bench.hear(2, released(2, 1, Some("m")));
         let out = bench.hear(2, released(2, 1, Some("m")));
@@ -185,9 +187,10 @@ fn former_host_still_confirms_the_payload_it_took() {
 
 #[test]
 fn payload_is_kept_until_hosted_above_its_tenure() {
-    for (bug, kept) in [(None, true), (Some(Bug::KeptDroppedOnEqual), false)] {
-        let canary = bug.map_or_else(Canary::none, Canary::with);
-        let mut bench = Bench::with(RegionConfig::default(), canary);
+    for (bug, kept) in [(None, true), (Some(ShardingFault::KeptDroppedOnEqual), false)] {
+        let fault_injection =
+            bug.map_or_else(ShardingFaultInjection::none, ShardingFaultInjection::with);
+        let mut bench = Bench::with(RegionConfig::default(), fault_injection);
         bench.order(host(1, &[]));
         bench.order(release(2, Some(2)));
         bench.drained(Some("m"));

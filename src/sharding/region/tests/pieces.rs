@@ -1,20 +1,30 @@
 //! Payloads fetched in parts: they count once they are complete, with the effect of a release.
 
 use super::*;
-use crate::sharding::wire::{Carries, Fetch, Part};
+use crate::sharding::wire::{Fetch, PayloadPart, ReleasedWithLongPayload};
 
 /// Ten bytes in parts of two; one `Fetch` asks for two parts.
-const CUT: Cut = Cut { whole: 4, part: 2, window: 4, words: 1 << 20 };
+const CUT: PayloadPartSizes = PayloadPartSizes { whole: 4, part: 2, window: 4, words: 1 << 20 };
 const LONG: &str = "0123456789";
 
 fn bench() -> Bench {
-    Bench::with(RegionConfig { cut: CUT, ..RegionConfig::default() }, Canary::none())
+    Bench::with(
+        RegionConfig { cut: CUT, ..RegionConfig::default() },
+        ShardingFaultInjection::none(),
+    )
 }
 
 fn carries(reached: u64, last: u64, length: u64) -> ToRegion {
     let (reached, last) = (g(reached), g(last));
     let (sealed, cluster) = (Generation::NEVER, 1);
-    ToRegion::Carries(vec![Carries { shard: SHARD, reached, last, length, sealed, cluster }])
+    ToRegion::Carries(vec![ReleasedWithLongPayload {
+        shard: SHARD,
+        reached,
+        last,
+        length,
+        sealed,
+        cluster,
+    }])
 }
 
 fn fetch(last: u64, at: u64) -> ToRegion {
@@ -23,7 +33,7 @@ fn fetch(last: u64, at: u64) -> ToRegion {
 
 fn piece(last: u64, at: usize) -> ToRegion {
     let bytes = Bytes::from_static(&LONG.as_bytes()[at..at + 2]);
-    ToRegion::Part(Part { shard: SHARD, last: g(last), at: at as u64, bytes })
+    ToRegion::Part(PayloadPart { shard: SHARD, last: g(last), at: at as u64, bytes })
 }
 
 fn whole() -> Option<Bytes> {
@@ -127,7 +137,7 @@ fn complete_payload_is_not_fetched_again() {
     [0, 2, 4, 6, 8].into_iter().for_each(|at| drop(bench.hear(2, piece(1, at))));
     assert!(asked(&bench.hear(2, carries(3, 1, 10))).is_empty());
     bench.tell(RegionInput::Installed(installed(2, [1, 2, 4, 5])));
-    assert_eq!(bench.run(), Run::Hosting(g(3)));
+    assert_eq!(bench.run(), HostingPhase::Hosting(g(3)));
 }
 
 #[test]
@@ -152,8 +162,8 @@ fn a_release_without_its_payload_ends_the_fetch_of_it() {
 }
 
 /// An announcement of tenure `last` of a shard.
-fn announcement(shard: u32, last: u64, length: u64) -> Carries {
-    Carries {
+fn announcement(shard: u32, last: u64, length: u64) -> ReleasedWithLongPayload {
+    ReleasedWithLongPayload {
         shard: ShardId::new(shard),
         reached: g(9),
         last: g(last),
@@ -234,7 +244,7 @@ fn stall_time_counts_from_begin_of_turn() {
     let mut bench = bench();
     let of = |shard, at: usize| {
         let bytes = Bytes::from_static(&LONG.as_bytes()[at..at + 2]);
-        ToRegion::Part(Part { shard: ShardId::new(shard), last: g(1), at: at as u64, bytes })
+        ToRegion::Part(PayloadPart { shard: ShardId::new(shard), last: g(1), at: at as u64, bytes })
     };
     let six: Vec<(u32, u64)> = (0..6).map(|shard| (shard, 10)).collect();
     announce(&mut bench, &six);

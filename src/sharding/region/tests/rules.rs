@@ -10,7 +10,7 @@ fn host_without_predecessors_starts_and_confirms() {
     assert_eq!(sent(&out), [confirms(1)]);
     let route = ShardRoute { shard: SHARD, generation: g(1), home: Some(region(1)) };
     assert!(out.contains(&RegionOutput::Route(route)));
-    assert_eq!((bench.run(), bench.max_gen()), (Run::Hosting(g(1)), g(1)));
+    assert_eq!((bench.run(), bench.max_gen()), (HostingPhase::Hosting(g(1)), g(1)));
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn host_below_max_gen_is_ignored() {
     let mut bench = Bench::new();
     bench.order(release(2, Some(2)));
     assert_eq!(bench.order(host(1, &[])), []);
-    assert_eq!((bench.run(), bench.max_gen()), (Run::Idle, g(2)));
+    assert_eq!((bench.run(), bench.max_gen()), (HostingPhase::Idle, g(2)));
     assert_eq!(bench.region.stats().stale, 1);
 }
 
@@ -81,10 +81,10 @@ fn newer_decision_is_adopted_without_restart() {
     bench.order(host(1, &[]));
     let out = bench.order(host(4, &[(2, 3)]));
     assert!(standings(&out)[&SHARD].pending, "what is stamped 4 is held");
-    assert_eq!(bench.run(), Run::Hosting(g(1)), "it runs on");
+    assert_eq!(bench.run(), HostingPhase::Hosting(g(1)), "it runs on");
     let out = bench.hear(2, released(4, 0, None));
     assert!(out.contains(&RegionOutput::Adopt { shard: SHARD, generation: g(4) }));
-    assert_eq!((starts(&out), bench.run()), (vec![], Run::Hosting(g(4))));
+    assert_eq!((starts(&out), bench.run()), (vec![], HostingPhase::Hosting(g(4))));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn start_waits_for_end_of_own_drain() {
     bench.order(host(1, &[]));
     bench.order(release(2, Some(2)));
     assert_eq!(starts(&bench.order(host(3, &[]))), []);
-    assert_eq!(bench.run(), Run::Draining(g(1)));
+    assert_eq!(bench.run(), HostingPhase::Draining(g(1)));
     let out = bench.drained(Some("own"));
     assert_eq!(starts(&out), [(g(3), Some(Bytes::from_static(b"own")))]);
     assert_eq!(sent(&out), [confirms(3)], "no release is sent");
@@ -113,11 +113,11 @@ fn release_is_answered_after_last_entity_ended() {
     bench.order(host(1, &[]));
     let out = bench.order(release(2, Some(2)));
     assert!(out.contains(&RegionOutput::Drain { shard: SHARD, to: Some(region(2)) }));
-    assert_eq!((sent(&out), bench.run()), (vec![], Run::Draining(g(1))));
+    assert_eq!((sent(&out), bench.run()), (vec![], HostingPhase::Draining(g(1))));
     assert_eq!(sent(&bench.order(release(2, Some(2)))), [], "asked again");
     let out = bench.drained(None);
     assert_eq!(sent(&out), [says(2, sealed(2, released(2, 1, None)))]);
-    assert_eq!(bench.run(), Run::Idle);
+    assert_eq!(bench.run(), HostingPhase::Idle);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn late_release_stops_nothing() {
     let mut bench = Bench::new();
     bench.order(host(3, &[]));
     assert_eq!(bench.order(release(2, Some(2))), []);
-    assert_eq!((bench.run(), bench.max_gen()), (Run::Hosting(g(3)), g(3)));
+    assert_eq!((bench.run(), bench.max_gen()), (HostingPhase::Hosting(g(3)), g(3)));
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn removed_region_stops_everything_for_good() {
     assert_eq!(out, [RegionOutput::StopAll]);
     assert_eq!(bench.order(host(2, &[])), []);
     assert_eq!(bench.order(release(3, Some(2))), [], "it sends nothing");
-    assert_eq!((bench.run(), bench.region.next_deadline()), (Run::Idle, None));
+    assert_eq!((bench.run(), bench.region.next_deadline()), (HostingPhase::Idle, None));
 }
 
 #[test]
@@ -200,13 +200,13 @@ fn known_failure_38_announcement_changes_routes_only() {
     let route = ShardRoute { shard: SHARD, generation: g(5), home: Some(region(2)) };
     let out = bench.order(ToRegion::Announce([route].into_iter().collect()));
     assert_eq!(out, [RegionOutput::Route(route)]);
-    assert_eq!((bench.run(), bench.max_gen()), (Run::Hosting(g(1)), g(1)));
+    assert_eq!((bench.run(), bench.max_gen()), (HostingPhase::Hosting(g(1)), g(1)));
 }
 
 #[test]
 fn messages_about_unknown_shards_are_dropped() {
     let config = RegionConfig { shards: 7, ..RegionConfig::default() };
-    let mut bench = Bench::with(config, Canary::none());
+    let mut bench = Bench::with(config, ShardingFaultInjection::none());
     for word in [host(1, &[]), release(1, Some(2)), released(1, 0, None)] {
         assert_eq!(bench.order(word), []);
     }
@@ -216,7 +216,7 @@ fn messages_about_unknown_shards_are_dropped() {
 #[test]
 fn a_proxy_hosts_nothing() {
     let config = RegionConfig { proxy: true, ..RegionConfig::default() };
-    let mut bench = Bench::with(config, Canary::none());
+    let mut bench = Bench::with(config, ShardingFaultInjection::none());
     assert_eq!(bench.order(host(1, &[])), []);
 }
 

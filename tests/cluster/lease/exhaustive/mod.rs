@@ -25,10 +25,10 @@
 mod node;
 mod search;
 
-use ostraca::cluster::bug::{Bug, Canary};
-use ostraca_ddata::bug::{Bug as DataBug, Canary as DataCanary};
+use ostraca::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
+use ostraca_ddata::fault_injection::{FaultInjection as DataCanary, ReplicatorFault as DataBug};
 use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::replicator::epoch::Change;
+use ostraca_ddata::replicator::epoch::MembershipChange;
 
 use self::search::Search;
 
@@ -47,7 +47,7 @@ enum Violation {
 /// The changes that one node proposes, and how often it treats a seal as abandoned.
 struct Plan {
     node: u64,
-    wishes: Vec<Change>,
+    wishes: Vec<MembershipChange>,
     patience: u8,
 }
 
@@ -65,7 +65,7 @@ struct Case {
     /// Number of the holder's heartbeats besides those that each install sends.
     beats: u64,
     epoch_bug: Option<DataBug>,
-    lease_bug: Option<Bug>,
+    lease_bug: Option<MembershipFault>,
 }
 
 impl Case {
@@ -73,8 +73,8 @@ impl Case {
         self.epoch_bug.map_or_else(DataCanary::none, DataCanary::with)
     }
 
-    fn lease_canary(&self) -> Canary {
-        self.lease_bug.map_or_else(Canary::none, Canary::with)
+    fn lease_canary(&self) -> MembershipFaultInjection {
+        self.lease_bug.map_or_else(MembershipFaultInjection::none, MembershipFaultInjection::with)
     }
 }
 
@@ -120,12 +120,12 @@ impl Found {
 /// A limit that no case reaches.
 const ALL: usize = usize::MAX;
 
-fn change(join: &[u64], leave: &[u64]) -> Change {
+fn change(join: &[u64], leave: &[u64]) -> MembershipChange {
     let ids = |ids: &[u64]| ids.iter().copied().map(ReplicaId::new).collect();
-    Change { join: ids(join), leave: ids(leave), ..Change::default() }
+    MembershipChange { join: ids(join), leave: ids(leave), ..MembershipChange::default() }
 }
 
-fn plan(node: u64, wishes: Vec<Change>) -> Plan {
+fn plan(node: u64, wishes: Vec<MembershipChange>) -> Plan {
     Plan { node, wishes, patience: 0 }
 }
 
@@ -171,7 +171,7 @@ impl Case {
         Self { epoch_bug: Some(bug), ..self }
     }
 
-    fn without_lease_rule(self, bug: Bug) -> Self {
+    fn without_lease_rule(self, bug: MembershipFault) -> Self {
         Self { lease_bug: Some(bug), ..self }
     }
 
@@ -217,7 +217,7 @@ fn every_schedule_of_two_changes_at_three_members_is_safe() {
 /// lease over two configurations they are too small: `directed` tests it with six nodes.)
 #[test]
 fn each_rule_of_the_lease_is_needed() {
-    use Bug::{
+    use MembershipFault::{
         AckAfterConsent, ConsentAfterInstall, LeaseFromAck, NoDriftMargin, NoRefusal, OwnAckAlways,
         OwnRemovalGoesOn, SealedGrants, StopsAtAccept,
     };

@@ -5,16 +5,16 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostraca::cluster::bug::Bug;
+use ostraca::cluster::fault_injection::MembershipFault;
 use ostraca::cluster::lease::{
-    Grantor, Holder, HolderInput, HolderOutput, LeaseConfig, LeaseMessage, holding_time,
+    Grantor, HolderInput, HolderOutput, LeaseConfig, LeaseHolder, LeaseMessage, holding_time,
 };
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{
-    Ballot, Change, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
-    EpochSettings, Epochs, LeaseSettings, Outcome, Refusal,
+    Ballot, BallotRefusal, Epoch, EpochConfig, EpochId, EpochInput, EpochMessage, EpochOutput,
+    EpochSettings, Epochs, LeaseSettings, MembershipChange, ProposalOutcome,
 };
 
 use super::Case;
@@ -90,7 +90,7 @@ pub(super) struct Node {
     all: Vec<ReplicaId>,
     token_moves: bool,
     now: Instant,
-    wishes: VecDeque<Change>,
+    wishes: VecDeque<MembershipChange>,
     patience: u8,
     token: bool,
     acked: BTreeSet<EpochId>,
@@ -108,13 +108,13 @@ pub(super) struct Node {
     granted: u64,
     /// This node was asked for its consent; relevant only with `AckAfterConsent`.
     consented: bool,
-    holder: Option<Holder>,
+    holder: Option<LeaseHolder>,
     holder_clock: Instant,
     /// Sending time of each heartbeat, by number from 1.
     sent: Vec<Instant>,
     expired: u64,
     beats: u64,
-    lease_bug: Option<Bug>,
+    lease_bug: Option<MembershipFault>,
     stop_at_accept: bool,
     own: Own,
 }
@@ -161,7 +161,7 @@ impl Node {
             over: 0,
             granted: 0,
             consented: false,
-            holder: (leased == Some(me)).then(|| Holder::new(me, config, case.lease_canary())),
+            holder: (leased == Some(me)).then(|| LeaseHolder::new(me, config, case.lease_canary())),
             holder_clock: LONG_AFTER_BOOT,
             sent: Vec::new(),
             expired: 0,
@@ -219,7 +219,10 @@ impl Node {
     /// Whether this node grants: once sealed it grants no further lease in this configuration.
     fn grants(&self) -> bool {
         !self.epochs.sealed()
-            || matches!(self.lease_bug, Some(Bug::SealedGrants | Bug::AckAfterConsent))
+            || matches!(
+                self.lease_bug,
+                Some(MembershipFault::SealedGrants | MembershipFault::AckAfterConsent)
+            )
     }
 
     /// Renames a time of the holder: a sending time of a heartbeat, or such a time plus T_p.
@@ -240,7 +243,10 @@ impl Node {
     }
 
     fn misjudges_time(&self) -> bool {
-        matches!(self.lease_bug, Some(Bug::LeaseFromAck | Bug::NoDriftMargin))
+        matches!(
+            self.lease_bug,
+            Some(MembershipFault::LeaseFromAck | MembershipFault::NoDriftMargin)
+        )
     }
 
     // ── queries of the search ──
@@ -284,7 +290,7 @@ impl Node {
         }
         let mine = self.epochs.id();
         let is_older = |id: EpochId| mine.is_some_and(|mine| id < mine);
-        let two_epochs = self.lease_bug == Some(Bug::LeaseOverTwoEpochs);
+        let two_epochs = self.lease_bug == Some(MembershipFault::LeaseOverTwoEpochs);
         match body {
             Body::Epoch(EpochMessage::Install { epoch }) => mine.is_some_and(|m| epoch.id() <= m),
             Body::Epoch(message) => {
@@ -500,9 +506,9 @@ impl Node {
             // Answered by a configuration that the node that decided it has sent to every node.
             EpochOutput::Send { message: EpochMessage::Ask { .. }, .. } => {}
             // Equivalent to proposing later, or to receiving the Seal later.
-            EpochOutput::Outcome(Outcome::Refused { .. })
+            EpochOutput::Outcome(ProposalOutcome::Refused { .. })
             | EpochOutput::Send {
-                message: EpochMessage::Refused { why: Refusal::Leased(_), .. },
+                message: EpochMessage::Refused { why: BallotRefusal::Leased(_), .. },
                 ..
             } => fx.void = true,
             EpochOutput::Send { to, message } => fx.said.push((to, Body::Epoch(message))),
@@ -537,7 +543,7 @@ impl Node {
                 let remaining = self.remaining(&removed);
                 inputs.push_front(EpochInput::Consent { query, remaining });
             }
-            EpochOutput::StopServing if self.lease_bug == Some(Bug::StopsAtAccept) => {
+            EpochOutput::StopServing if self.lease_bug == Some(MembershipFault::StopsAtAccept) => {
                 self.stop_at_accept = true;
             }
             EpochOutput::StopServing => self.hold(HolderInput::StopServing, fx),
@@ -556,7 +562,7 @@ impl Node {
             self.clock = self.clock + lease().duration; // the grantor's time may be that late
             self.protects = 0;
         }
-        self.consented = self.lease_bug == Some(Bug::AckAfterConsent);
+        self.consented = self.lease_bug == Some(MembershipFault::AckAfterConsent);
         let now = Now { mono: self.clock, wall: WallTime::default() };
         let running = self.grantor.consent(now, &[leased]);
         running.into_iter().map(|(id, _)| (id, lease().duration)).collect()

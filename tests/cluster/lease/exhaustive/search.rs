@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use ostraca_ddata::bug::Canary as NoBug;
+use ostraca_ddata::fault_injection::FaultInjection as NoBug;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Ballot, Epoch, EpochId};
 

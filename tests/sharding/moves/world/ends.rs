@@ -3,9 +3,9 @@
 
 use std::rc::Rc;
 
-use ostraca::sharding::coordinator::Phase;
+use ostraca::sharding::coordinator::CoordinatorPhase;
 use ostraca::sharding::ids::Generation;
-use ostraca::sharding::region::Run;
+use ostraca::sharding::region::HostingPhase;
 use ostraca::sharding::wire::ToRegion;
 
 use super::{RegionNode, Sent, Step, World, region};
@@ -62,7 +62,7 @@ impl World {
         let mut acting = self
             .coordinators
             .iter()
-            .filter(|coordinator| coordinator.machine.phase() == Phase::Active);
+            .filter(|coordinator| coordinator.machine.phase() == CoordinatorPhase::Active);
         acting.any(|coordinator| Some(coordinator.machine.term()) == promised)
     }
 
@@ -94,7 +94,7 @@ impl World {
     pub(crate) fn is_carried_out(&self) -> bool {
         let newest = self.acked.iter().max();
         let hosts = |index: usize, at: Generation| {
-            self.places[index].up && self.run(index) == Run::Hosting(at)
+            self.places[index].up && self.run(index) == HostingPhase::Hosting(at)
         };
         newest.is_some_and(|(generation, home)| {
             (0..self.places.len())

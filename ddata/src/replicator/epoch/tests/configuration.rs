@@ -35,7 +35,7 @@ enum Any {
 
 #[test]
 fn configuration_survives_encoding() {
-    let epoch = after(&first([1, 2, 3]), &Change { leave: ids([1]), ..join([9]) });
+    let epoch = after(&first([1, 2, 3]), &MembershipChange { leave: ids([1]), ..join([9]) });
     let bytes = rmp_serde::to_vec_named(&epoch).unwrap();
     assert_eq!(rmp_serde::from_slice::<Epoch>(&bytes).unwrap(), *epoch);
     assert!(bytes.len() < 160, "{} bytes", bytes.len());
@@ -80,7 +80,7 @@ fn successors_of_forced_configuration_keep_forced_record() {
     assert!(!next.is_forced_after(&one) && !base.is_forced_after(&base));
     // A proposal with another record of how the generation began is refused.
     let theirs = forced_so(&after(&one, &join([9])), 1, vec![1, 3]).unwrap();
-    assert_eq!(one.admits(&theirs), Err(Unfit::Forced));
+    assert_eq!(one.admits(&theirs), Err(ProposalMismatch::Forced));
     for (number, kept, says) in [
         (one.id().number + 1, vec![1], "can have reached"),
         (1, vec![1, 1], "listed twice"),
@@ -156,7 +156,7 @@ fn malformed_configuration_does_not_decode() {
 
 #[test]
 fn joiners_are_youngest_and_oldest_voter_breaks_ties() {
-    let epoch = after(&first([5, 3, 4]), &Change { leave: ids([5]), ..join([1, 2]) });
+    let epoch = after(&first([5, 3, 4]), &MembershipChange { leave: ids([5]), ..join([1, 2]) });
     assert_eq!(epoch.members(), ids([3, 4, 1, 2]));
     assert_eq!((epoch.voters(), epoch.tiebreaker()), (epoch.members(), id(3)));
     assert_eq!(epoch.left(), ids([5]));
@@ -176,7 +176,9 @@ fn nine_oldest_vote_above_voter_limit() {
 #[test]
 fn repeated_changes_have_no_effect() {
     let epoch = after(&first([1, 2, 7, 8]), &leave([7, 8]));
-    let next = epoch.next(&Change { join: ids([2, 2]), leave: ids([7]), lost: ids([8]) }).unwrap();
+    let next = epoch
+        .next(&MembershipChange { join: ids([2, 2]), leave: ids([7]), lost: ids([8]) })
+        .unwrap();
     assert_eq!(next.members(), epoch.members());
     assert_eq!(next.left(), epoch.left());
 }
@@ -184,7 +186,7 @@ fn repeated_changes_have_no_effect() {
 #[test]
 fn removed_non_member_is_barred() {
     let epoch = first([1, 2, 3]);
-    let change = Change { join: ids([6, 9]), leave: ids([7, 3, 7]), lost: ids([9]) };
+    let change = MembershipChange { join: ids([6, 9]), leave: ids([7, 3, 7]), lost: ids([9]) };
     let next = after(&epoch, &change);
     assert_eq!((next.members(), next.left()), (&ids([1, 2, 6])[..], &ids([3, 7, 9])[..]));
     assert_eq!(epoch.admits(&next), Ok(()));
@@ -196,7 +198,8 @@ fn impossible_changes_are_refused_with_reason() {
     let epoch = after(&first([1, 2]), &leave([2]));
     assert_eq!(epoch.next(&join([2])), Err(ChangeError::Returned(id(2))));
     assert_eq!(epoch.next(&lost([1])), Err(ChangeError::NobodyLeft));
-    let many = Change { join: (10..20_000).map(id).collect(), ..Change::default() };
+    let many =
+        MembershipChange { join: (10..20_000).map(id).collect(), ..MembershipChange::default() };
     assert_eq!(epoch.next(&many), Err(ChangeError::TooMany { len: 19_991 }));
 }
 
@@ -205,8 +208,11 @@ fn list_of_departed_is_bounded_by_count() {
     let mut epoch = Epoch::clone(&first([1]));
     for round in 0..9 {
         let many: Vec<_> = (0..2_000).map(|n| id(10 + round * 2_000 + n)).collect();
-        epoch = epoch.next(&Change { join: many.clone(), ..Change::default() }).unwrap();
-        epoch = epoch.next(&Change { leave: many, ..Change::default() }).unwrap();
+        epoch = epoch
+            .next(&MembershipChange { join: many.clone(), ..MembershipChange::default() })
+            .unwrap();
+        epoch =
+            epoch.next(&MembershipChange { leave: many, ..MembershipChange::default() }).unwrap();
     }
     assert_eq!(epoch.left().len(), LEFT_MAX);
     assert_eq!(epoch.left().last(), Some(&id(18_009)));
@@ -222,15 +228,15 @@ fn only_well_formed_successor_is_admitted() {
     let base = after(&first([1, 2, 3]), &leave([3]));
     assert_eq!(base.admits(&after(&base, &join([4]))), Ok(()));
     let skipped = after(&after(&base, &join([4])), &join([5]));
-    assert_eq!(base.admits(&skipped), Err(Unfit::Id(skipped.id())));
-    assert_eq!(base.admits(&base), Err(Unfit::Id(base.id())));
+    assert_eq!(base.admits(&skipped), Err(ProposalMismatch::Id(skipped.id())));
+    assert_eq!(base.admits(&base), Err(ProposalMismatch::Id(base.id())));
     let founded = |members: Vec<ReplicaId>| {
         Epoch::founding(base.id().next(), members, EpochSettings::default()).unwrap()
     };
-    assert_eq!(base.admits(&founded(ids([1, 2, 3]))), Err(Unfit::Returned(id(3))));
-    assert_eq!(base.admits(&founded(ids([2, 1]))), Err(Unfit::Order));
-    assert_eq!(base.admits(&founded(ids([4, 1, 2]))), Err(Unfit::Order));
-    assert_eq!(base.admits(&founded(ids([1, 2]))), Err(Unfit::Left));
+    assert_eq!(base.admits(&founded(ids([1, 2, 3]))), Err(ProposalMismatch::Returned(id(3))));
+    assert_eq!(base.admits(&founded(ids([2, 1]))), Err(ProposalMismatch::Order));
+    assert_eq!(base.admits(&founded(ids([4, 1, 2]))), Err(ProposalMismatch::Order));
+    assert_eq!(base.admits(&founded(ids([1, 2]))), Err(ProposalMismatch::Left));
 }
 
 #[test]
@@ -239,10 +245,10 @@ fn departed_then_removed_then_barred_order_is_required() {
     for (left, expected) in [
         (vec![3, 2], Ok(())),
         (vec![3, 2, 8, 7], Ok(())),
-        (vec![3, 8, 2], Err(Unfit::Left)),
-        (vec![2, 3], Err(Unfit::Left)),
-        (vec![3, 8], Err(Unfit::Left)),
-        (vec![2, 8], Err(Unfit::Left)),
+        (vec![3, 8, 2], Err(ProposalMismatch::Left)),
+        (vec![2, 3], Err(ProposalMismatch::Left)),
+        (vec![3, 8], Err(ProposalMismatch::Left)),
+        (vec![2, 8], Err(ProposalMismatch::Left)),
     ] {
         let next = tampered(&after(&base, &leave([2])), "g", left.clone()).unwrap();
         assert_eq!(base.admits(&next), expected, "{left:?}");

@@ -2,11 +2,11 @@
 //! explores many machines together.
 
 mod configuration;
-mod installing;
-mod proposing;
+mod installation;
+mod proposal;
 mod senders;
-mod syncing;
-mod voting;
+mod synchronization;
+mod vote;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,20 +32,20 @@ fn first<const N: usize>(members: [u64; N]) -> Arc<Epoch> {
     Arc::new(Epoch::founding(first, ids(members), EpochSettings::default()).unwrap())
 }
 
-fn after(base: &Arc<Epoch>, change: &Change) -> Arc<Epoch> {
+fn after(base: &Arc<Epoch>, change: &MembershipChange) -> Arc<Epoch> {
     Arc::new(base.next(change).unwrap())
 }
 
-fn join<const N: usize>(members: [u64; N]) -> Change {
-    Change { join: ids(members), ..Change::default() }
+fn join<const N: usize>(members: [u64; N]) -> MembershipChange {
+    MembershipChange { join: ids(members), ..MembershipChange::default() }
 }
 
-fn leave<const N: usize>(members: [u64; N]) -> Change {
-    Change { leave: ids(members), ..Change::default() }
+fn leave<const N: usize>(members: [u64; N]) -> MembershipChange {
+    MembershipChange { leave: ids(members), ..MembershipChange::default() }
 }
 
-fn lost<const N: usize>(members: [u64; N]) -> Change {
-    Change { lost: ids(members), ..Change::default() }
+fn lost<const N: usize>(members: [u64; N]) -> MembershipChange {
+    MembershipChange { lost: ids(members), ..MembershipChange::default() }
 }
 
 /// One machine with a clock. Transcripts leave out `Persist` (which is checked) and `Pending`.
@@ -58,12 +58,12 @@ struct Bench {
 
 impl Bench {
     fn joining(me: u64) -> Self {
-        Self::with(me, Canary::none())
+        Self::with(me, FaultInjection::none())
     }
 
-    fn with(me: u64, canary: Canary) -> Self {
+    fn with(me: u64, fault_injection: FaultInjection) -> Self {
         let mut bench = Self {
-            machine: Epochs::new(id(me), EpochConfig::default(), 7, canary),
+            machine: Epochs::new(id(me), EpochConfig::default(), 7, fault_injection),
             now: Now { mono: Instant::from_nanos(1), wall: WallTime::default() },
             disk: AcceptorState::default(),
             pending: None,
@@ -153,7 +153,7 @@ fn accepted(base: &Arc<Epoch>, ballot: Ballot) -> EpochMessage {
     EpochMessage::Accepted { epoch: base.id(), ballot }
 }
 
-fn refused(base: &Arc<Epoch>, ballot: Ballot, why: Refusal) -> EpochMessage {
+fn refused(base: &Arc<Epoch>, ballot: Ballot, why: BallotRefusal) -> EpochMessage {
     EpochMessage::Refused { epoch: base.id(), ballot, why }
 }
 
@@ -178,6 +178,6 @@ fn installed(epoch: &Arc<Epoch>) -> EpochOutput {
     EpochOutput::Installed(epoch.clone())
 }
 
-fn outcome(outcome: Outcome) -> EpochOutput {
+fn outcome(outcome: ProposalOutcome) -> EpochOutput {
     EpochOutput::Outcome(outcome)
 }

@@ -13,12 +13,12 @@ fn numbered(generation: u64, number: u64, members: &[u64], cluster: u64) -> Arc<
     Arc::new(Epoch::founding(epoch, members, settings).unwrap())
 }
 
-fn declined(from: u64, epoch: &Epoch, why: Declined) -> EpochOutput {
+fn declined(from: u64, epoch: &Epoch, why: ConfigurationRefusal) -> EpochOutput {
     EpochOutput::Declined { from: id(from), epoch: epoch.id(), why }
 }
 
 fn ballot_in(base: &Arc<Epoch>, number: u64, from: u64) -> EpochMessage {
-    seal(base, ballot(number, from), &after(base, &Change::default()))
+    seal(base, ballot(number, from), &after(base, &MembershipChange::default()))
 }
 
 /// Feeds a configuration that is refused because of its sender: the installed one stays, and the
@@ -53,7 +53,7 @@ fn highest_generation_of_a_stranger_changes_nothing() {
     let peer = EpochInput::PeerEpoch { from: id(9), id: Some(base.id().next()) };
     assert_eq!(node.say(peer), []);
     let highest = numbered(NUMBER_MAX, 1, &[9], 0);
-    assert_eq!(node.wait(CONFIRM_WITHIN), [declined(9, &highest, Declined::Sender)]);
+    assert_eq!(node.wait(CONFIRM_WITHIN), [declined(9, &highest, ConfigurationRefusal::Sender)]);
     assert_eq!(node.wait(CONFIRM_WITHIN), [], "it is reported once");
 }
 
@@ -217,9 +217,9 @@ fn configuration_of_another_cluster_is_declined() {
     let ours = numbered(1, 1, &[1, 2], 7);
     let theirs = numbered(1, 2, &[1, 2], 8);
     let mut node = Bench::member(2, &ours);
-    let why = Declined::Cluster { ours: 7, theirs: 8 };
+    let why = ConfigurationRefusal::Cluster { ours: 7, theirs: 8 };
     assert_eq!(node.hear(1, install(&theirs)), [declined(1, &theirs, why)]);
-    assert_eq!(ours.admits(&theirs), Err(Unfit::Cluster(8)));
+    assert_eq!(ours.admits(&theirs), Err(ProposalMismatch::Cluster(8)));
     assert_eq!(after(&ours, &join([3])).cluster(), 7);
     assert_eq!(ours.forced(id(2), &BTreeSet::new(), 9).unwrap().cluster(), 7);
 }
@@ -233,7 +233,7 @@ fn number_or_generation_that_jumps_is_declined_even_of_a_member() {
         [(1, 1 + JUMP_MAX + 1), (5_000 + GENERATION_AHEAD_MAX + 1, 1), (NUMBER_MAX, NUMBER_MAX)]
     {
         let far = numbered(generation, number, &[1, 2], 0);
-        assert_eq!(node.hear(1, install(&far)), [declined(1, &far, Declined::Jump)]);
+        assert_eq!(node.hear(1, install(&far)), [declined(1, &far, ConfigurationRefusal::Jump)]);
     }
     let near = numbered(5_000 + GENERATION_AHEAD_MAX, 1 + JUMP_MAX, &[1, 2], 0);
     node.hear(1, install(&near));
@@ -271,7 +271,7 @@ fn stranger_neither_seals_nor_overtakes_an_attempt() {
     assert_eq!((node.machine.state().promise, node.machine.stats().nonsense), (None, 4));
     node.say(EpochInput::Propose(join([4])));
     let mine = node.machine.state().number;
-    let why = Refusal::Promised(ballot(mine + 100, 9));
+    let why = BallotRefusal::Promised(ballot(mine + 100, 9));
     assert_eq!(node.hear(9, refused(&base, ballot(mine, 2), why.clone())), []);
     assert_eq!(node.machine.state().number, mine, "only voters refuse");
     node.hear(3, refused(&base, ballot(mine, 2), why));

@@ -1,0 +1,430 @@
+//! Fencing reads: taking a term, from the question to the recovery write, and promising terms to
+//! other owners.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::durability::WriteCompletion;
+use super::epoch::EpochId;
+use super::fence::{Fencing, GROUPS_MAX, is_promise};
+use super::port::{LaneClass, ReplicatorOutput};
+use super::quorum::Level;
+use super::read_protocol::merge_into;
+use super::request::{Guard, ReplicatorReply, RequestError, RequestId};
+use super::requests::ResolvedLevel;
+use super::wire::{Body, Entry, KeyContext, ReplicatorMessage, WireGuard};
+use super::write::{Write, WritePurpose};
+use super::{Replicator, ReplicatorOutbox};
+use crate::causal::CausalContext;
+use crate::clock::Now;
+use crate::data::Value;
+use crate::durable::DurableRecord;
+use crate::fault_injection::ReplicatorFault;
+use crate::id::ReplicaId;
+use crate::key::{Group, KEY_BYTES_MAX, KeyName};
+use crate::types::Term;
+use crate::types::delta::KeyState;
+
+/// A plain majority, which a recovery write needs.
+const MAJORITY: Level = Level::Majority { additional: 0, min_cap: 0 };
+
+impl Replicator {
+    pub(super) fn fence(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        group: Group,
+        term: Term,
+        within: Duration,
+        out: &mut ReplicatorOutbox,
+    ) -> Result<(), RequestError> {
+        let ResolvedLevel { epoch, within, .. } = self.wanted(MAJORITY, within)?;
+        if group.as_str().is_empty() {
+            return Err(RequestError::UnfitGroup);
+        }
+        if !term.is_valid() {
+            return Err(RequestError::UnfitTerm { term });
+        }
+        let (bytes, limit) = (group.as_str().len(), KEY_BYTES_MAX);
+        if bytes > limit {
+            return Err(RequestError::TooLarge { bytes, limit });
+        }
+        if !self.promises.has_room(&group) {
+            return Err(RequestError::Overloaded { limit: GROUPS_MAX });
+        }
+        let current = self.promises.get(&group);
+        if term <= current && self.promises.refuses(&group, term, self.fault_injection).is_some() {
+            return Err(RequestError::Fenced { current, nowhere: true });
+        }
+        let fencing = Fencing {
+            group,
+            term,
+            epoch,
+            deadline: now.mono + within,
+            resend: now.mono,
+            tries: 0,
+            merged: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        };
+        self.begin_fence(now, id, fencing, out);
+        Ok(())
+    }
+
+    fn begin_fence(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        mut fencing: Fencing,
+        out: &mut ReplicatorOutbox,
+    ) {
+        fencing.answers.clear();
+        fencing.tries = 0;
+        fencing.asked = self.include_group(&mut fencing);
+        if let Err(current) = self.promise_own(id, &mut fencing, out) {
+            let error = RequestError::Fenced { current, nowhere: false };
+            return Self::reply(id, Err(error), out);
+        }
+        fencing.resend = now.mono + self.trips.patience(0);
+        self.ask_promises(id, &fencing, out);
+        self.fencings.insert(id, fencing);
+        self.check_fence(now, id, out);
+    }
+
+    /// Promises the term as an eligible voter. The promise counts at once or, with durable keys,
+    /// once it is on disk.
+    fn promise_own(
+        &mut self,
+        id: RequestId,
+        fencing: &mut Fencing,
+        out: &mut ReplicatorOutbox,
+    ) -> Result<(), Term> {
+        if !(self.eligible() && self.epochs.is_voter()) {
+            return Ok(());
+        }
+        let (group, term) = (fencing.group.clone(), fencing.term);
+        self.promises.promise(&group, term, self.fault_injection)?;
+        self.store.know_group(&group);
+        if self.is_durable() {
+            let after = WriteCompletion::Promised(id, fencing.epoch);
+            self.persist_records(vec![DurableRecord::Promise { group, term }], vec![after], out);
+        } else {
+            fencing.answers.insert(self.me, self.vouched_of(&group));
+        }
+        Ok(())
+    }
+
+    /// The contexts of the group's keys that this replica vouches for.
+    fn vouched_of(&self, group: &Group) -> BTreeMap<KeyName, CausalContext> {
+        let keys = self.store.of_group(group);
+        keys.map(|held| (held.key.clone(), self.vouched(held))).collect()
+    }
+
+    /// This replica's own promise is durable and counts now.
+    pub(super) fn promised_here(
+        &mut self,
+        now: Now,
+        id: RequestId,
+        epoch: EpochId,
+        out: &mut ReplicatorOutbox,
+    ) {
+        let serves = self.eligible() && self.epochs.is_voter();
+        let Some(group) = self.fencings.get_mut(id).map(|fencing| fencing.group.clone()) else {
+            return;
+        };
+        let answer = self.vouched_of(&group);
+        if let Some(fencing) = self.fencings.get_mut(id)
+            && fencing.epoch == epoch
+            && serves
+        {
+            fencing.answers.insert(self.me, answer);
+            self.check_fence(now, id, out);
+        }
+    }
+
+    /// Merges this replica's data of the group into the read; returns its contexts.
+    fn include_group(&self, fencing: &mut Fencing) -> BTreeMap<KeyName, CausalContext> {
+        let mut contexts = BTreeMap::new();
+        for held in self.store.of_group(&fencing.group) {
+            let state = held.state.snapshot();
+            contexts.insert(held.key.clone(), state.context().clone());
+            if let Some(merged) = fencing.merged.get_mut(&held.key) {
+                merged.merge(&state);
+            } else {
+                fencing.merged.insert(held.key.clone(), state);
+            }
+        }
+        contexts
+    }
+
+    /// Adds this replica's own promise to every fencing read that lacks it.
+    pub(super) fn promise_here(&mut self, now: Now, out: &mut ReplicatorOutbox) {
+        for id in self.fencings.ids() {
+            let Some(mut fencing) = self.fencings.remove(id) else { continue };
+            if !fencing.answers.contains_key(&self.me) {
+                self.include_group(&mut fencing);
+                if let Err(current) = self.promise_own(id, &mut fencing, out) {
+                    let error = RequestError::Fenced { current, nowhere: false };
+                    Self::reply(id, Err(error), out);
+                    continue;
+                }
+            }
+            self.fencings.insert(id, fencing);
+            self.check_fence(now, id, out);
+        }
+    }
+
+    fn ask_promises(&mut self, id: RequestId, fencing: &Fencing, out: &mut ReplicatorOutbox) {
+        let held: Vec<KeyContext> =
+            fencing.asked.iter().map(|(key, context)| KeyContext::new(key, context)).collect();
+        let voters = self.electors().voters.to_vec();
+        for to in voters {
+            if to == self.me || fencing.answers.contains_key(&to) {
+                continue;
+            }
+            let (group, term) = (fencing.group.clone(), fencing.term);
+            self.send(to, Body::Fence { request: id.0, group, term, held: held.clone() }, out);
+        }
+    }
+
+    /// A peer asks for the promise of a term.
+    #[expect(clippy::too_many_arguments, reason = "a message's fields")]
+    pub(super) fn on_fence(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        same_epoch: bool,
+        request: u64,
+        group: &Group,
+        term: Term,
+        held: &[KeyContext],
+        out: &mut ReplicatorOutbox,
+    ) {
+        let serves = self.eligible() && self.epochs.is_voter();
+        let answers = serves
+            || (self.fault_injection.has(ReplicatorFault::FenceWhileSealed)
+                && self.epochs.sealed());
+        if !same_epoch || !answers {
+            return; // it asks again, once it has heard of the newer configuration
+        }
+        let installed = self.epochs.installed().filter(|epoch| epoch.is_member(from));
+        let Some(generation) = installed.map(|epoch| epoch.id().generation) else {
+            self.stats.strangers += 1; // it may join or have left: it asks again
+            return;
+        };
+        if !is_promise(group, term) || !self.promises.is_near(group, term, generation) {
+            let (bytes, number) = (group.as_str().len(), term.number);
+            let why = format!(
+                "a fence for term {number} of a group with a name of {bytes} bytes: the name is \
+                 empty or too long, or the term is 0 or jumps"
+            );
+            return self.refused(now, from, why, out);
+        }
+        match self.promises.promise(group, term, self.fault_injection) {
+            Ok(_) => {
+                self.store.know_group(group);
+                let Some(body) = self.promised(now, from, request, group, held, out) else {
+                    return;
+                };
+                if self.is_durable() {
+                    let message = ReplicatorMessage { epoch: self.epochs.id(), body };
+                    let send = ReplicatorOutput::Send { to: from, class: LaneClass::Data, message };
+                    let record = DurableRecord::Promise { group: group.clone(), term };
+                    self.persist_records(
+                        vec![record],
+                        vec![WriteCompletion::Send(vec![send])],
+                        out,
+                    );
+                } else {
+                    self.send(from, body, out);
+                }
+            }
+            Err(current) if current > term => {
+                self.send(from, Body::NotPromised { request, current }, out);
+            }
+            Err(_) => {} // no room for another group
+        }
+    }
+
+    /// The answer with a promise: what this replica holds of the group and the asker lacks.
+    fn promised(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        request: u64,
+        group: &Group,
+        held: &[KeyContext],
+        out: &mut ReplicatorOutbox,
+    ) -> Option<Body> {
+        let mut theirs: BTreeMap<&KeyName, CausalContext> = BTreeMap::new();
+        for held in held {
+            let Ok(context) = held.context.decode() else {
+                self.undecodable(now, from, "a context", out);
+                return None;
+            };
+            theirs.insert(&held.key, context);
+        }
+        let nothing = CausalContext::new();
+        let (mut differing, mut entries) = (Vec::new(), Vec::new());
+        for mine in self.store.of_group(group) {
+            let asked = theirs.remove(&mine.key).unwrap_or_default();
+            let vouched = self.vouched(mine);
+            if asked != vouched {
+                differing.push(KeyContext::new(&mine.key, &vouched));
+            }
+            entries.extend(mine.repair(&asked));
+        }
+        let unknown = theirs.iter().filter(|(_, context)| !context.is_empty());
+        differing.extend(unknown.map(|(key, _)| KeyContext::new(key, &nothing)));
+        Some(Body::Promised { request, counts: true, differing, entries })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a message's fields")]
+    pub(super) fn on_promised(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        epoch: Option<EpochId>,
+        id: RequestId,
+        counts: bool,
+        differing: &[KeyContext],
+        entries: &[Entry],
+        out: &mut ReplicatorOutbox,
+    ) {
+        // Each entry that this replica takes is merged, but the answer counts only as a whole. What
+        // it refuses must not be returned either: the recovery write could not write it back.
+        let mut whole = true;
+        for entry in entries {
+            let taken = self.take_entry(now, from, entry, out);
+            let fencing = self.fencings.get_mut(id);
+            let Some(fencing) = fencing.filter(|f| f.group.contains(&entry.key)) else { continue };
+            if !taken {
+                whole = false;
+                continue;
+            }
+            let mut merged = fencing.merged.remove(&entry.key);
+            whole &= merge_into(&mut merged, entry);
+            fencing.merged.extend(merged.map(|state| (entry.key.clone(), state)));
+        }
+        if self.fencings.get_mut(id).is_none() {
+            return;
+        }
+        let decoded: Result<Vec<_>, _> = differing
+            .iter()
+            .map(|held| held.context.decode().map(|context| (held.key.clone(), context)))
+            .collect();
+        let Ok(decoded) = decoded else { return self.undecodable(now, from, "a context", out) };
+        let Some(fencing) = self.fencings.get_mut(id) else { return };
+        if !whole || !counts || epoch != Some(fencing.epoch) {
+            return;
+        }
+        let nothing = CausalContext::new();
+        let is_brought = |(key, vouched): &(KeyName, CausalContext)| {
+            fencing.merged.get(key).map_or(&nothing, KeyState::context).includes(vouched)
+        };
+        if !decoded.iter().all(is_brought) {
+            // As in a read: the returned values would lack what this replica vouches for.
+            let why = format!("a promise for group `{}` claims data that it lacks", fencing.group);
+            return self.refused(now, from, why, out);
+        }
+        let mut answer = fencing.asked.clone();
+        answer.extend(decoded);
+        fencing.answers.insert(from, answer);
+        self.check_fence(now, id, out);
+    }
+
+    pub(super) fn on_not_promised(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        id: RequestId,
+        current: Term,
+        out: &mut ReplicatorOutbox,
+    ) {
+        if !self.epochs.installed().is_some_and(|epoch| epoch.is_voter(from)) {
+            self.stats.strangers += 1;
+            return;
+        }
+        if !current.is_valid() && current != Term::default() {
+            let why = format!("a refused fence names the impossible term {}", current.number);
+            return self.refused(now, from, why, out);
+        }
+        if self.fencings.get_mut(id).is_some_and(|fencing| current > fencing.term) {
+            self.fencings.remove(id);
+            self.stats.fenced += 1;
+            let error = RequestError::Fenced { current, nowhere: false };
+            Self::reply(id, Err(error), out);
+        }
+    }
+
+    /// Completes a fencing read that has a quorum of promises: recovery write, then the reply.
+    fn check_fence(&mut self, now: Now, id: RequestId, out: &mut ReplicatorOutbox) {
+        let Some(fencing) = self.fencings.get_mut(id) else { return };
+        if !self.epochs.is_quorum(&fencing.answered()) {
+            return;
+        }
+        let Some(fencing) = self.fencings.remove(id) else { return };
+        let values = fencing.merged.iter().filter(|(_, state)| !state.is_bottom());
+        let values = values.map(|(key, state)| (key.clone(), Value::new(state.clone()))).collect();
+        let reply = ReplicatorReply::Fenced { term: fencing.term, values };
+        let differing = fencing.differing();
+        let need = self.need(MAJORITY);
+        let (Ok(need), false) = (
+            need,
+            differing.is_empty() || self.fault_injection.has(ReplicatorFault::NoRecoveryWrite),
+        ) else {
+            return Self::reply(id, Ok(reply), out);
+        };
+        cov_mark::hit!(recovery_write);
+        let guard = WireGuard { group: fencing.group.clone(), term: Some(fencing.term) };
+        let mut entries: Vec<Entry> = Vec::new();
+        for key in &differing {
+            let Some(held) = self.store.get(key) else { continue };
+            let index = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+            entries.push(Entry { index, guard: Some(guard.clone()), ..held.probe() });
+        }
+        let purpose = WritePurpose::Recovery(reply);
+        let (epoch, deadline) = (fencing.epoch, fencing.deadline);
+        let mut write = Write::new(purpose, MAJORITY, need, epoch, deadline, entries.len());
+        write.guard = Some(Guard { group: fencing.group, term: fencing.term });
+        let mut stored = Vec::new();
+        for key in &differing {
+            if self.config.is_durable(key) && self.persist_key(now, key) {
+                stored.push(key.clone());
+            }
+        }
+        write.here = stored.is_empty();
+        self.writes.insert(id, write);
+        if !stored.is_empty() {
+            self.persist(vec![WriteCompletion::Here(id)], &stored, out);
+        }
+        let voters: BTreeSet<ReplicaId> = self.electors().voters.iter().copied().collect();
+        let peers = voters.into_iter().filter(|voter| *voter != self.me).collect();
+        self.push_to(now, &entries.into(), id, &peers, |_| None, out);
+        self.check_write(id, out);
+    }
+
+    pub(super) fn tick_fences(&mut self, now: Now, out: &mut ReplicatorOutbox) {
+        for (id, mut fencing) in self.fencings.take_due(now.mono) {
+            if fencing.deadline <= now.mono {
+                let needed = self.electors().voters.len() / 2 + 1;
+                self.timed_out(id, &fencing.answered(), needed, out);
+                continue;
+            }
+            fencing.tries += 1;
+            self.trips.asked_again(fencing.tries);
+            fencing.resend = now.mono + self.trips.patience(fencing.tries);
+            self.ask_promises(id, &fencing, out);
+            self.fencings.insert(id, fencing);
+        }
+    }
+
+    /// Starts every fencing read anew in the installed configuration.
+    pub(super) fn restart_fences(&mut self, now: Now, out: &mut ReplicatorOutbox) {
+        for (id, mut fencing) in self.fencings.take_all() {
+            let Some(epoch) = self.epochs.id() else { continue };
+            fencing.epoch = epoch;
+            self.begin_fence(now, id, fencing, out);
+        }
+    }
+}

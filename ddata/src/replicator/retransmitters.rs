@@ -1,0 +1,55 @@
+//! The retransmission state ([`Retransmitter`]) of all peers, in one sorted list, because the earliest
+//! deadline over all peers is asked for after every batch.
+
+use smallvec::SmallVec;
+
+use super::retransmitter::Retransmitter;
+use crate::clock::Instant;
+use crate::id::ReplicaId;
+
+/// The lines to all peers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Retransmitters {
+    all: Vec<(ReplicaId, Retransmitter)>, // ≤ peers, in their order
+}
+
+impl Retransmitters {
+    fn place(&self, peer: ReplicaId) -> Result<usize, usize> {
+        self.all.binary_search_by_key(&peer, |(of, _)| *of)
+    }
+
+    pub(super) fn get_mut(&mut self, peer: ReplicaId) -> Option<&mut Retransmitter> {
+        let at = self.place(peer).ok()?;
+        Some(&mut self.all[at].1)
+    }
+
+    /// The line to a peer. A new one is created for a peer to which nothing was sent yet.
+    pub(super) fn to(&mut self, peer: ReplicaId) -> &mut Retransmitter {
+        let at = self.place(peer).unwrap_or_else(|at| {
+            self.all.insert(at, (peer, Retransmitter::default()));
+            at
+        });
+        &mut self.all[at].1
+    }
+
+    pub(super) fn remove(&mut self, peer: ReplicaId) {
+        if let Ok(at) = self.place(peer) {
+            self.all.remove(at);
+        }
+    }
+
+    /// The earliest deadline of all lines.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.all.iter().filter_map(|(_, retransmitter)| retransmitter.due()).min()
+    }
+
+    /// The peers whose deadline has passed.
+    pub(super) fn late(&self, now: Instant) -> SmallVec<[ReplicaId; 8]> {
+        let late = |retransmitter: &Retransmitter| retransmitter.due().is_some_and(|at| at <= now);
+        self.all
+            .iter()
+            .filter(|(_, retransmitter)| late(retransmitter))
+            .map(|(peer, _)| *peer)
+            .collect()
+    }
+}

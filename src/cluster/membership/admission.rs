@@ -1,0 +1,178 @@
+//! Admission of nodes: how a member answers a search, a join, and gossip of an unknown node
+//! (docs/protocol/membership.md).
+
+use std::sync::Arc;
+
+use ostraca_ddata::clock::Now;
+use ostraca_ddata::fault_injection::FaultInjection;
+use ostraca_ddata::id::NodeId;
+
+use super::port::OperatorNotice;
+use super::recovery::reached;
+use super::{MembershipCore, MembershipOutbox};
+use crate::cluster::gossip::{ClusterId, Gossip, JoinRefused, Joined};
+use crate::cluster::member::{Member, Status};
+use crate::cluster::wire::{ClusterMessage, ComparedSettings, InitAnswer};
+
+/// Tells a searching node whether it may ask this member to be let in.
+pub(super) fn answer(
+    core: &mut MembershipCore,
+    now: Now,
+    gossip: &Gossip,
+    from: NodeId,
+    settings: &ComparedSettings,
+    remembered: Option<ClusterId>,
+    out: &mut MembershipOutbox,
+) {
+    let what = match remembered {
+        Some(theirs) if theirs != gossip.cluster() => {
+            let ours = gossip.cluster();
+            core.say(now, OperatorNotice::ForeignCluster { node: from, ours, theirs }, out);
+            InitAnswer::Member(ours)
+        }
+        _ if differs(core, now, from, settings, out) => InitAnswer::Incompatible,
+        _ if waits_itself(core, gossip) && core.directory.is_none() => {
+            InitAnswer::Waits(gossip.cluster())
+        }
+        _ if waits_itself(core, gossip) => InitAnswer::Remembers(gossip.cluster()),
+        _ => InitAnswer::Member(gossip.cluster()),
+    };
+    core.answer(from, what, out);
+}
+
+/// Whether this node is let in but in no configuration yet: its knowledge may be all that is left
+/// of its side (docs/protocol/membership.md#waiting-members-admit-nobody).
+fn waits_itself(core: &MembershipCore, gossip: &Gossip) -> bool {
+    let own = gossip.member(core.me.incarnation);
+    own.is_some_and(|own| matches!(own.status, Status::Joining | Status::WeaklyUp))
+}
+
+/// Whether settings that must agree differ. Also reports settings that should agree and do not.
+fn differs(
+    core: &mut MembershipCore,
+    now: Now,
+    from: NodeId,
+    settings: &ComparedSettings,
+    out: &mut MembershipOutbox,
+) -> bool {
+    let (must, should) = core.differing(settings);
+    let is_refused = !must.is_empty();
+    let which = if is_refused { must } else { should };
+    if !which.is_empty() {
+        core.say(now, OperatorNotice::SettingsDiffer { node: from, which }, out);
+    }
+    is_refused
+}
+
+/// Whether a join has changed the gossip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    Nothing,
+    /// A node is new in it, or an earlier incarnation of the joining peer is now Down.
+    Changed,
+}
+
+/// Lets a joining node in, or answers with the reason of the refusal.
+pub(super) fn join(
+    core: &mut MembershipCore,
+    now: Now,
+    gossip: &mut Gossip,
+    (from, member, settings): (NodeId, Member, &ComparedSettings),
+    out: &mut MembershipOutbox,
+) -> Done {
+    let me = core.me.incarnation;
+    if member.node != from {
+        core.stats.nonsense += 1;
+        return Done::Nothing;
+    }
+    if gossip.member(me).is_none_or(|own| own.status.is_going()) {
+        let why = "the node that was asked is leaving; ask another one".to_owned();
+        return refuse(core, from, why, true, out);
+    }
+    if waits_itself(core, gossip) {
+        let why = "the node that was asked is in no configuration yet; ask another one".to_owned();
+        return refuse(core, from, why, true, out);
+    }
+    if differs(core, now, from, settings, out) {
+        let why = "settings that must agree differ; make them equal".to_owned();
+        return refuse(core, from, why, false, out);
+    }
+    let joiner = Member { since: gossip.next_stamp(), ..member };
+    match gossip.let_in(me, joiner) {
+        Ok(joined) => {
+            let welcome = ClusterMessage::Welcome { gossip: Arc::new(gossip.clone()) };
+            core.send(from, welcome, out);
+            if joined == Joined::Known {
+                return Done::Nothing;
+            }
+            core.stats.let_in += 1;
+            Done::Changed
+        }
+        Err(why) => {
+            let retry =
+                matches!(why, JoinRefused::OtherIncarnation(_) | JoinRefused::PreparingForShutdown);
+            refuse(core, from, why.to_string(), retry, out);
+            let notice =
+                OperatorNotice::JoinRefused { node: from, why: why.to_string(), passes: retry };
+            core.say(now, notice, out);
+            let JoinRefused::OtherIncarnation(old) = why else { return Done::Nothing };
+            // Another incarnation of that peer is a member, and unreachable from here.
+            let is_gone = gossip.unreachable_to(me).contains(&old);
+            let is_downed = is_gone && gossip.move_to(me, old, Status::Down).unwrap_or(false);
+            if is_downed { Done::Changed } else { Done::Nothing }
+        }
+    }
+}
+
+/// Lets in a node that another member has let in before
+/// (docs/protocol/membership.md#adoption-of-unknown-newcomers). The node asks no member, because it
+/// counts itself as let in, and that member may have been removed before this node heard of it. So
+/// the node must be waiting for a configuration, leaving, or listed in the installed configuration.
+///
+/// While this node reaches no quorum of its configuration, it also lets in a node that is Up: that
+/// node may be in a newer configuration, which this node takes from let-in nodes only
+/// (docs/protocol/configurations.md#sender-rule), and may be the only one that can tell of it. A
+/// node that was removed here is never let in.
+pub(super) fn adopt(
+    core: &mut MembershipCore,
+    gossip: &mut Gossip,
+    from: NodeId,
+    theirs: &Gossip,
+) -> Done {
+    let me = core.me.incarnation;
+    let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };
+    let is_over = matches!(member.status, Status::Down | Status::Removed);
+    let is_leaving = gossip.member(me).is_none_or(|own| own.status.is_going());
+    let waits = !is_over && member.status != Status::Up;
+    // Two waiting nodes would take each other for a cluster.
+    let lets_in = waits && !is_leaving && !waits_itself(core, gossip);
+    // A leaving member votes until it is removed, and needs the vote of the other.
+    let installed = core.installed.as_ref();
+    let is_listed = installed.is_some_and(|epoch| epoch.is_member(from.incarnation));
+    let is_cut_off = installed.is_some_and(|epoch| {
+        epoch.is_member(me)
+            && !epoch.is_quorum(&reached(core, epoch, gossip), FaultInjection::none())
+    });
+    if member.node != from || !(lets_in || is_listed || is_cut_off && !is_over) {
+        return Done::Nothing;
+    }
+    match gossip.let_in(me, Member::clone(member)) {
+        Ok(Joined::Added) => {
+            core.stats.let_in += 1;
+            Done::Changed
+        }
+        Ok(Joined::Known) | Err(_) => Done::Nothing,
+    }
+}
+
+fn refuse(
+    core: &mut MembershipCore,
+    to: NodeId,
+    why: String,
+    retry: bool,
+    out: &mut MembershipOutbox,
+) -> Done {
+    core.stats.join_refused += 1;
+    core.send(to, ClusterMessage::JoinRefused { why, retry }, out);
+    Done::Nothing
+}

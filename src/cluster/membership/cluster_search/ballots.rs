@@ -1,0 +1,289 @@
+//! Founding by ballots: seeds without a cluster agree on one
+//! (docs/protocol/membership.md#founding-majority).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Now;
+use ostraca_ddata::id::NodeId;
+use rand::RngExt;
+
+use super::{
+    LATECOMERS, PATIENCE, RESEND, SearchResult, Searching, TURN, UNHEARD, foundation, is_lost,
+    is_sound,
+};
+use crate::cluster::member::Address;
+use crate::cluster::membership::foundation::{Founding, FoundingStep, VoterKey};
+use crate::cluster::membership::port::OperatorNotice;
+use crate::cluster::membership::{MembershipCore, MembershipOutbox, SEEDS_MAX};
+use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswer};
+
+impl Searching {
+    /// The seeds that can vote with this one, including itself, by their keys.
+    pub(super) fn voters(&self, core: &MembershipCore) -> BTreeMap<VoterKey, NodeId> {
+        let by_key = core.config.expected_nodes.is_some();
+        let key = |node: NodeId, address: &Address| {
+            if by_key {
+                format!("{:?}", node.peer.as_bytes()) // two incarnations of a peer have one vote
+            } else {
+                address.as_str().into()
+            }
+        };
+        let agreeing = core.links.at(&self.asked).into_iter();
+        let agreeing = agreeing.filter(|(node, _)| self.equal.contains(node));
+        let mut voters: BTreeMap<VoterKey, NodeId> =
+            agreeing.map(|(node, address)| (key(node, &address), node)).collect();
+        voters.insert(key(core.me, &core.address), core.me);
+        voters
+    }
+
+    pub(super) fn voter_key_of(&self, core: &MembershipCore, node: NodeId) -> Option<VoterKey> {
+        self.voters(core).into_iter().find(|(_, voter)| *voter == node).map(|(key, _)| key)
+    }
+
+    pub(super) fn stop_founding(&mut self) {
+        if let Some(founding) = &mut self.founding {
+            founding.give_up();
+        }
+        (self.latecomers_until, self.resend_at, self.patient_until) = (None, None, None);
+    }
+
+    /// Delay before this node proposes: none if it is the first in the list. It waits for earlier
+    /// seeds that agree, and briefly for earlier seeds that have not answered yet.
+    pub(super) fn turn(
+        &self,
+        core: &mut MembershipCore,
+        voters: &BTreeMap<VoterKey, NodeId>,
+    ) -> Duration {
+        let before = voters.values().take_while(|voter| **voter != core.me).count();
+        let listed = self.seeds.range(..core.address.clone());
+        let unheard = listed.filter(|seed| !voters.contains_key(seed.as_str())).count();
+        let times = |count: usize| u32::try_from(count.min(SEEDS_MAX)).unwrap_or(u32::MAX);
+        let turn = TURN * times(before) + UNHEARD * times(unheard.min(2));
+        turn + turn.mul_f64(core.rng.random_range(0.0..0.5))
+    }
+
+    /// Performs due steps of the founding protocol.
+    pub(super) fn found(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        out: &mut MembershipOutbox,
+    ) {
+        let voters = self.voters(core);
+        let turn = self.turn(core, &voters);
+        let Some(founding) = &mut self.founding else { return };
+        if self.join.is_some() || voters.len() < founding.majority() {
+            self.propose_at = None;
+            return self.stop_founding();
+        }
+        let propose_at = *self.propose_at.get_or_insert(now.mono + turn);
+        if founding.is_trying() {
+            return self.go_on(core, now, out);
+        }
+        if now.mono < propose_at {
+            return;
+        }
+        core.stats.founding_ballots += 1;
+        let question = founding.begin();
+        self.resend_at = Some(now.mono + RESEND);
+        self.patient_until = Some(now.mono + PATIENCE);
+        self.propose_at = Some(now.mono + PATIENCE + turn + TURN);
+        for voter in voters.into_values() {
+            core.send(voter, question.clone(), out);
+        }
+    }
+
+    pub(super) fn go_on(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        out: &mut MembershipOutbox,
+    ) {
+        if self.patient_until.is_some_and(|until| now.mono >= until) {
+            return self.stop_founding();
+        }
+        if self.latecomers_until.is_some_and(|until| now.mono >= until) {
+            self.latecomers_until = None;
+            self.propose_own(core, now, out);
+        }
+        if self.resend_at.is_some_and(|at| now.mono >= at) {
+            self.resend_at = Some(now.mono + RESEND);
+            self.ask_voters(core, out);
+        }
+    }
+
+    pub(super) fn ask_voters(&self, core: &mut MembershipCore, out: &mut MembershipOutbox) {
+        let Some(question) = self.founding.as_ref().and_then(Founding::question) else { return };
+        for voter in self.voters(core).into_values() {
+            core.send(voter, question.clone(), out);
+        }
+    }
+
+    pub(super) fn founding_message(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        from: NodeId,
+        message: ClusterMessage,
+        out: &mut MembershipOutbox,
+    ) -> Option<SearchResult> {
+        use ClusterMessage as M;
+        let key = self.voter_key_of(core, from);
+        let (Some(key), Some(founding)) = (key, &mut self.founding) else {
+            core.stats.nonsense += 1;
+            return None;
+        };
+        core.stats.ballot_jumps += u64::from(jumps(founding, &message));
+        let step = match message {
+            M::FoundingPrepare(ballot) => {
+                let answer = founding.prepare(ballot, core.member());
+                self.vote(core, now, from, ballot, answer, out);
+                return None;
+            }
+            M::FoundingAccept { ballot, foundation } if is_sound(&foundation) => {
+                let answer = founding.accept(ballot, foundation);
+                self.vote(core, now, from, ballot, answer, out);
+                return None;
+            }
+            M::FoundingPromise { ballot, member, accepted } => {
+                let told = accepted.as_ref().is_none_or(|(_, foundation)| is_sound(foundation));
+                if member.node != from || !told {
+                    core.stats.nonsense += 1;
+                    return None;
+                }
+                founding.promise(key, ballot, member, accepted)
+            }
+            M::FoundingAccepted(ballot) => founding.accepted(key, ballot),
+            M::FoundingRefused { ballot, promised } => founding.refused(ballot, promised),
+            _ => {
+                core.stats.nonsense += 1;
+                return None;
+            }
+        };
+        self.follow(core, now, step, out)
+    }
+
+    /// Answers as a voter once the vote is durable, and gives the proposer time to finish.
+    pub(super) fn vote(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        from: NodeId,
+        ballot: FoundingBallot,
+        answer: ClusterMessage,
+        out: &mut MembershipOutbox,
+    ) {
+        let memory = self.founding.as_ref().map(|founding| founding.memory.clone());
+        if core.memory.founding != memory {
+            core.memory.founding = memory;
+            core.persist(out);
+        }
+        core.send_durably(from, answer, out);
+        if ballot.proposer != core.me.incarnation {
+            let turn = self.turn(core, &self.voters(core));
+            let later = now.mono + PATIENCE + turn;
+            self.propose_at = Some(self.propose_at.map_or(later, |at| at.max(later)));
+        }
+    }
+
+    pub(super) fn follow(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        step: FoundingStep,
+        out: &mut MembershipOutbox,
+    ) -> Option<SearchResult> {
+        match step {
+            FoundingStep::Wait => {}
+            FoundingStep::Free => {
+                let promised = self.founding.as_ref().map_or(0, |f| f.promisers().len());
+                if promised >= self.voters(core).len() {
+                    self.latecomers_until = None;
+                    self.propose_own(core, now, out);
+                } else {
+                    self.latecomers_until.get_or_insert(now.mono + LATECOMERS);
+                }
+            }
+            FoundingStep::Adopted(foundation) => {
+                let promisers = self.founding.as_ref().map(Founding::promisers).unwrap_or_default();
+                if is_lost(&foundation, &promisers) {
+                    let cluster = foundation.gossip.cluster();
+                    core.say(now, OperatorNotice::FoundersLost { cluster }, out);
+                }
+                self.propose(core, foundation, out);
+            }
+            FoundingStep::Overtaken => {
+                self.stop_founding();
+                let turn = self.turn(core, &self.voters(core));
+                self.propose_at = Some(now.mono + TURN + turn);
+            }
+            FoundingStep::Founded(foundation) => {
+                let mut voters = self.voters(core);
+                voters.retain(|_, voter| *voter != core.me);
+                for voter in voters.into_values() {
+                    core.send(voter, ClusterMessage::Founded(foundation.clone()), out);
+                }
+                return self.is_founded(core, now, core.me, foundation, out);
+            }
+        }
+        None
+    }
+
+    pub(super) fn propose_own(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        out: &mut MembershipOutbox,
+    ) {
+        let promisers = self.founding.as_ref().map(Founding::promisers).unwrap_or_default();
+        match foundation(core, now, promisers) {
+            Some(foundation) => self.propose(core, foundation, out),
+            None => self.stop_founding(),
+        }
+    }
+
+    pub(super) fn propose(
+        &mut self,
+        core: &mut MembershipCore,
+        foundation: Foundation,
+        out: &mut MembershipOutbox,
+    ) {
+        self.latecomers_until = None;
+        if let Some(founding) = &mut self.founding {
+            founding.propose(foundation);
+            self.ask_voters(core, out);
+        }
+    }
+
+    pub(super) fn is_founded(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        from: NodeId,
+        foundation: Foundation,
+        out: &mut MembershipOutbox,
+    ) -> Option<SearchResult> {
+        if foundation.gossip.lists(core.me) {
+            return Some(SearchResult::Found(foundation));
+        }
+        // The cluster was founded without this node: it joins.
+        self.stop_founding();
+        if from != core.me {
+            self.remember(core, from, InitAnswer::Member(foundation.gossip.cluster()));
+        }
+        self.try_join(core, now, out);
+        None
+    }
+}
+
+/// Whether the message contains a ballot that violates the jump rule; such a ballot is rejected.
+fn jumps(founding: &Founding, message: &ClusterMessage) -> bool {
+    use ClusterMessage as M;
+    match message {
+        M::FoundingPrepare(ballot)
+        | M::FoundingAccept { ballot, .. }
+        | M::FoundingRefused { promised: ballot, .. } => !founding.is_near(*ballot),
+        _ => false,
+    }
+}

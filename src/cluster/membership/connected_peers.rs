@@ -1,0 +1,64 @@
+//! The connected nodes and the addresses at which they are dialled. It does not depend on the
+//! status of members.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_ddata::id::{NodeId, PeerKey};
+
+use crate::cluster::member::Address;
+
+/// Maximum number of connected nodes. Further ones are ignored; the transport's own limit is lower.
+const LINKS_MAX: usize = 20_000;
+
+/// Maximum number of addresses per node.
+const ADDRESSES_MAX: usize = 16;
+
+/// The nodes that are connected now.
+#[derive(Debug, Default)]
+pub(super) struct ConnectedPeers {
+    up: BTreeMap<NodeId, BTreeSet<Address>>, // ≤ LINKS_MAX
+    proved: BTreeSet<PeerKey>,               // were connected at some time; ≤ LINKS_MAX
+}
+
+impl ConnectedPeers {
+    pub(super) fn up(&mut self, node: NodeId, addresses: Vec<Address>) {
+        if self.up.len() >= LINKS_MAX && !self.up.contains_key(&node) {
+            return;
+        }
+        if self.proved.len() < LINKS_MAX {
+            self.proved.insert(node.peer);
+        }
+        let known = self.up.entry(node).or_default();
+        for address in addresses {
+            if known.len() < ADDRESSES_MAX {
+                known.insert(address);
+            }
+        }
+    }
+
+    pub(super) fn closed(&mut self, node: NodeId) {
+        self.up.remove(&node);
+    }
+
+    pub(super) fn is_up(&self, node: NodeId) -> bool {
+        self.up.contains_key(&node)
+    }
+
+    /// Whether the peer has ever proved to this incarnation, by the cluster secret, that it belongs
+    /// to the cluster.
+    pub(super) fn has_proved(&self, peer: PeerKey) -> bool {
+        self.proved.contains(&peer)
+    }
+
+    /// Addresses at which a connected node is dialled.
+    pub(super) fn addresses(&self, node: NodeId) -> Option<&BTreeSet<Address>> {
+        self.up.get(&node)
+    }
+
+    /// Connected nodes with at least one of these addresses, each with the first such address.
+    pub(super) fn at(&self, wanted: &BTreeSet<Address>) -> Vec<(NodeId, Address)> {
+        let first = |addresses: &BTreeSet<Address>| addresses.intersection(wanted).next().cloned();
+        let found = self.up.iter().filter_map(|(node, at)| Some((*node, first(at)?)));
+        found.collect()
+    }
+}

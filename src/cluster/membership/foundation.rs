@@ -1,0 +1,296 @@
+//! Founding protocol: the seeds agree on one cluster, once
+//! (docs/protocol/membership.md#founding-majority).
+//!
+//! It decides a single value by Lamport's Synod (*The Part-Time Parliament*, 1998). A proposer gets
+//! its ballot promised by a majority of the seeds. It proposes the value accepted with the highest
+//! ballot among their answers, or else a cluster of all promising seeds. The cluster is founded
+//! once a majority has accepted. Split votes delay the decision, but can neither block it nor found
+//! two clusters. With a data directory, every vote is durable before it is sent.
+//!
+//! **Jump rule.** A ballot whose number exceeds the highest known number by more than [`JUMP_MAX`]
+//! is neither promised nor accepted, and its number is ignored. Each attempt increments the number
+//! by one and takes tenths of a second, so an honest proposer is never that far ahead. Without the
+//! rule, one ballot near the maximum number would leave none above it, and no seed could found a
+//! cluster.
+//!
+//! The module depends on neither connections nor timers, and treats the gossip state as an opaque
+//! value.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ostraca_ddata::id::NodeId;
+
+use crate::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
+use crate::cluster::member::Member;
+use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, FoundingMemory};
+
+/// Maximum number of a ballot. A higher one must always exist.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+
+/// Maximum distance of a ballot number from the highest known number.
+const JUMP_MAX: u64 = 1 << 32;
+
+/// Identifies a voter: its address in the seed list, or its peer key if the seeds are found
+/// by one DNS name.
+pub(super) type VoterKey = String;
+
+/// Acceptor and proposer of one seed.
+#[derive(Clone, Debug)]
+pub(super) struct Founding {
+    me: NodeId,
+    /// Votes needed for a decision: a majority of the voters.
+    majority: usize,
+    fault_injection: MembershipFaultInjection,
+    pub(super) memory: FoundingMemory,
+    heard: u64, // highest known ballot number
+    attempt: Option<FoundingAttempt>,
+}
+
+#[derive(Clone, Debug)]
+struct FoundingAttempt {
+    ballot: FoundingBallot,
+    promised: BTreeMap<VoterKey, Box<Member>>, // ≤ voters
+    adopted: Option<(FoundingBallot, Foundation)>,
+    proposed: Option<Foundation>,
+    accepted: BTreeSet<VoterKey>, // ≤ voters
+}
+
+/// Consequence of an answer for the proposer.
+#[derive(Debug, PartialEq)]
+pub(super) enum FoundingStep {
+    /// Wait for more answers.
+    Wait,
+    /// A majority has promised, and this accepted foundation must be proposed.
+    Adopted(Foundation),
+    /// A majority has promised, and none of them has accepted a foundation.
+    Free,
+    /// A majority has accepted: the cluster is founded.
+    Founded(Foundation),
+    /// A voter has promised a higher ballot: try again later with a higher number.
+    Overtaken,
+}
+
+impl Founding {
+    pub(super) fn new(
+        me: NodeId,
+        voter_count: usize,
+        memory: FoundingMemory,
+        fault_injection: MembershipFaultInjection,
+    ) -> Self {
+        let heard = memory.promised.number;
+        Self { me, majority: voter_count / 2 + 1, fault_injection, memory, heard, attempt: None }
+    }
+
+    pub(super) const fn majority(&self) -> usize {
+        self.majority
+    }
+
+    /// Reduces the number of voters, because some seeds turned out to be this node itself. Other
+    /// nodes count more voters among the same nodes and need at least as many votes, so any two
+    /// majorities still share a node.
+    pub(super) fn set_fewer_voters(&mut self, voter_count: usize) {
+        self.majority = self.majority.min(voter_count / 2 + 1);
+    }
+
+    // ── the acceptor ──
+
+    /// Answers a request for a promise. The answer may be sent once [`Self::memory`] is durable.
+    pub(super) fn prepare(&mut self, ballot: FoundingBallot, me: Member) -> ClusterMessage {
+        if !self.hear(ballot) || ballot < self.memory.promised {
+            return self.refusal(ballot);
+        }
+        self.memory.promised = ballot;
+        let accepted = self.memory.accepted.clone();
+        ClusterMessage::FoundingPromise { ballot, member: Box::new(me), accepted }
+    }
+
+    /// Answers a request to accept. The answer may be sent once [`Self::memory`] is durable.
+    pub(super) fn accept(
+        &mut self,
+        ballot: FoundingBallot,
+        foundation: Foundation,
+    ) -> ClusterMessage {
+        let is_below = ballot < self.memory.promised
+            && !self.fault_injection.has(MembershipFault::FoundingBelowPromise);
+        if !self.hear(ballot) || is_below {
+            return self.refusal(ballot);
+        }
+        self.memory.promised = ballot.max(self.memory.promised);
+        self.memory.accepted = Some((ballot, foundation));
+        ClusterMessage::FoundingAccepted(ballot)
+    }
+
+    const fn refusal(&self, ballot: FoundingBallot) -> ClusterMessage {
+        ClusterMessage::FoundingRefused { ballot, promised: self.memory.promised }
+    }
+
+    /// Whether the number of this ballot satisfies the jump rule ([`JUMP_MAX`]).
+    pub(super) fn is_near(&self, ballot: FoundingBallot) -> bool {
+        ballot.number <= self.heard.saturating_add(JUMP_MAX).min(NUMBER_MAX)
+    }
+
+    /// Records the number of a ballot unless it violates the jump rule. Returns whether it was
+    /// recorded.
+    fn hear(&mut self, ballot: FoundingBallot) -> bool {
+        let is_near = self.is_near(ballot);
+        if is_near {
+            self.heard = self.heard.max(ballot.number);
+        }
+        is_near
+    }
+
+    // ── the proposer ──
+
+    /// Starts an attempt with a ballot above all known ones. Returns the request to send to every
+    /// seed, including this one.
+    pub(super) fn begin(&mut self) -> ClusterMessage {
+        self.heard += 1;
+        let ballot = FoundingBallot { number: self.heard, proposer: self.me.incarnation };
+        self.attempt = Some(FoundingAttempt {
+            ballot,
+            promised: BTreeMap::new(),
+            adopted: None,
+            proposed: None,
+            accepted: BTreeSet::new(),
+        });
+        ClusterMessage::FoundingPrepare(ballot)
+    }
+
+    /// Whether this node has an open attempt.
+    pub(super) const fn is_trying(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    pub(super) fn give_up(&mut self) {
+        self.attempt = None;
+    }
+
+    /// The request to repeat to seeds that have not answered.
+    pub(super) fn question(&self) -> Option<ClusterMessage> {
+        let attempt = self.attempt.as_ref()?;
+        Some(match &attempt.proposed {
+            None => ClusterMessage::FoundingPrepare(attempt.ballot),
+            Some(foundation) => ClusterMessage::FoundingAccept {
+                ballot: attempt.ballot,
+                foundation: foundation.clone(),
+            },
+        })
+    }
+
+    /// The members that have promised, in the order of their keys.
+    pub(super) fn promisers(&self) -> Vec<Member> {
+        let promised = self.attempt.iter().flat_map(|attempt| attempt.promised.values());
+        promised.map(|member| Member::clone(member)).collect()
+    }
+
+    pub(super) fn promise(
+        &mut self,
+        key: VoterKey,
+        ballot: FoundingBallot,
+        member: Box<Member>,
+        accepted: Option<(FoundingBallot, Foundation)>,
+    ) -> FoundingStep {
+        let majority = self.majority;
+        let ignores = self.fault_injection.has(MembershipFault::FoundingIgnoresAccepted);
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else {
+            return FoundingStep::Wait;
+        };
+        if attempt.proposed.is_some() {
+            return FoundingStep::Wait;
+        }
+        if accepted.as_ref().map(|(of, _)| of) > attempt.adopted.as_ref().map(|(of, _)| of) {
+            attempt.adopted = accepted;
+        }
+        attempt.promised.insert(key, member);
+        match &attempt.adopted {
+            _ if attempt.promised.len() < majority => FoundingStep::Wait,
+            Some((_, foundation)) if !ignores => FoundingStep::Adopted(foundation.clone()),
+            _ => FoundingStep::Free,
+        }
+    }
+
+    /// Proposes a foundation. Each ballot proposes only one.
+    pub(super) fn propose(&mut self, foundation: Foundation) -> Option<ClusterMessage> {
+        let attempt = self.attempt.as_mut()?;
+        attempt.proposed.get_or_insert(foundation);
+        self.question()
+    }
+
+    pub(super) fn accepted(&mut self, key: VoterKey, ballot: FoundingBallot) -> FoundingStep {
+        let majority = self.majority;
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else {
+            return FoundingStep::Wait;
+        };
+        let Some(foundation) = &attempt.proposed else { return FoundingStep::Wait };
+        attempt.accepted.insert(key);
+        if attempt.accepted.len() < majority {
+            return FoundingStep::Wait;
+        }
+        FoundingStep::Founded(foundation.clone())
+    }
+
+    pub(super) fn refused(
+        &mut self,
+        ballot: FoundingBallot,
+        promised: FoundingBallot,
+    ) -> FoundingStep {
+        let is_near = self.hear(promised);
+        let mine = self.attempt.as_ref().is_some_and(|attempt| attempt.ballot == ballot);
+        if !mine || !is_near || promised <= ballot {
+            return FoundingStep::Wait;
+        }
+        self.attempt = None;
+        FoundingStep::Overtaken
+    }
+}
+
+#[cfg(all(test, feature = "canaries"))]
+#[path = "founding_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+mod jump_tests {
+    use ostraca_ddata::id::{PeerKey, ReplicaId};
+
+    use super::*;
+    use crate::cluster::member::Address;
+
+    fn seed() -> (Founding, Member) {
+        let node = NodeId { peer: PeerKey::new([1; 32]), incarnation: ReplicaId::new(1) };
+        let address = Address::new("/dns4/a/tcp/1").expect("short");
+        let memory = FoundingMemory::default();
+        let founding = Founding::new(node, 2, memory, MembershipFaultInjection::none());
+        (founding, Member::joining(node, address, 1))
+    }
+
+    fn ballot(number: u64) -> FoundingBallot {
+        FoundingBallot { number, proposer: ReplicaId::new(2) }
+    }
+
+    #[test]
+    fn ballot_that_jumps_is_not_promised() {
+        let (mut founding, me) = seed();
+        for number in [JUMP_MAX + 1, NUMBER_MAX, u64::MAX] {
+            let answer = founding.prepare(ballot(number), me.clone());
+            let promised = FoundingBallot::default();
+            let refused = ClusterMessage::FoundingRefused { ballot: ballot(number), promised };
+            assert_eq!(answer, refused);
+        }
+        let answer = founding.prepare(ballot(JUMP_MAX), me);
+        assert!(matches!(answer, ClusterMessage::FoundingPromise { .. }), "{answer:?}");
+        founding.begin();
+        let own = founding.attempt.as_ref().map(|attempt| attempt.ballot.number);
+        assert_eq!(own, Some(JUMP_MAX + 1), "above all promised ballots");
+    }
+
+    #[test]
+    fn refusal_that_names_a_jump_is_ignored() {
+        let (mut founding, _) = seed();
+        let ClusterMessage::FoundingPrepare(own) = founding.begin() else { panic!("a prepare") };
+        assert_eq!(founding.refused(own, ballot(NUMBER_MAX)), FoundingStep::Wait);
+        assert!(founding.is_trying());
+        assert_eq!(founding.refused(own, ballot(9)), FoundingStep::Overtaken);
+        let ClusterMessage::FoundingPrepare(next) = founding.begin() else { panic!("a prepare") };
+        assert_eq!(next.number, 10);
+    }
+}

@@ -1,0 +1,179 @@
+//! Seed invitation: members dial seeds that are not in the cluster and invite them to join
+//! (docs/protocol/membership.md#seed-invitation).
+//!
+//! A new node finds the cluster through its seeds. If a seed was removed and it or another node
+//! restarts at its address, no member would dial that address any longer: the seed would know no
+//! cluster, and nodes that ask it would find none, for ever if no seed is left in the cluster. So
+//! members dial the seeds of their list at which no member answers, and tell the node there that it
+//! may join. The leader does so in each round, and a few others in turn, because the leader may not
+//! reach the seed.
+//!
+//! Safety does not depend on invitations: an invited node asks for admission like any other. A node
+//! of another cluster ignores the invitation, and logs that the two have met; a node without a
+//! cluster joins the first that invites it. Seeds without a cluster may found one before they are
+//! invited, so invitations do not replace their data directories.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::{NodeId, ReplicaId};
+
+use super::port::{MembershipOutput, OperatorNotice};
+use super::{MembershipCore, MembershipOutbox};
+use crate::cluster::gossip::Gossip;
+use crate::cluster::member::{Address, Status};
+use crate::cluster::wire::InitAnswer;
+
+/// Pause before a seed is invited after its member left, and the maximum pause: it doubles each
+/// time. A starting seed first asks the other seeds itself, and finds none if they started with it.
+const CALL_FIRST: Duration = Duration::from_millis(500);
+const CALL_EVERY: Duration = Duration::from_secs(5);
+/// Number of members that invite in turn beside the leader. A connection to a seed that does not
+/// join may stay open.
+const TURNS: usize = 8;
+/// Number of rounds after which this node determines again which seed addresses are its own,
+/// because DNS names may change.
+const OWN_FOR: usize = 12;
+
+/// Schedule of the invitations.
+#[derive(Debug)]
+pub(super) struct SeedInviter {
+    seeds: BTreeSet<Address>, // without this node's own address; ≤ SEEDS_MAX
+    own: BTreeSet<Address>,   // other addresses of this node among them
+    is_seed: bool,
+    call_at: Option<Instant>, // `None`: there are no seeds to invite
+    pause: Duration,
+    absent: BTreeSet<Address>, // seeds without a member, by the last state
+    absent_since: Instant,
+    round: usize,
+    called_all: bool, // in the last round, no seed was a member
+}
+
+impl SeedInviter {
+    pub(super) fn new(core: &MembershipCore, now: Now) -> Self {
+        let mut seeds = core.seeds();
+        let is_seed = seeds.remove(&core.address);
+        let call_at = (!seeds.is_empty()).then(|| now.mono + CALL_EVERY);
+        Self {
+            seeds,
+            own: BTreeSet::new(),
+            is_seed,
+            call_at,
+            pause: CALL_EVERY,
+            absent: BTreeSet::new(),
+            absent_since: now.mono,
+            round: 0,
+            called_all: false,
+        }
+    }
+
+    /// The gossip state has changed. If another seed is missing, invitations begin soon.
+    pub(super) fn observe(&mut self, now: Now, gossip: &Gossip) {
+        if self.call_at.is_none() {
+            return;
+        }
+        let mut absent: BTreeSet<Address> = self.seeds.difference(&self.own).cloned().collect();
+        gossip.members().for_each(|member| {
+            absent.remove(&member.address);
+        });
+        if absent != self.absent {
+            let is_news = !absent.is_subset(&self.absent);
+            self.absent = absent;
+            self.absent_since = now.mono;
+            if is_news {
+                self.pause = CALL_FIRST;
+                let soon = now.mono + CALL_FIRST;
+                self.call_at = self.call_at.map(|at| at.min(soon));
+            }
+        }
+    }
+
+    pub(super) const fn next_deadline(&self) -> Option<Instant> {
+        self.call_at
+    }
+
+    /// This node also answers at these addresses.
+    pub(super) fn is_own(&mut self, addresses: &[Address]) {
+        self.own.extend(addresses.iter().filter(|at| self.seeds.contains(at)).cloned());
+    }
+
+    /// Whether a round of invitations is due; schedules the next one.
+    pub(super) fn is_due(&mut self, now: Now) -> bool {
+        let is_due = self.call_at.is_some_and(|at| now.mono >= at);
+        if is_due {
+            self.call_at = Some(now.mono + self.pause);
+            self.pause = (self.pause * 2).min(CALL_EVERY);
+            self.round = self.round.wrapping_add(1);
+            if self.round.is_multiple_of(OWN_FOR) {
+                self.own.clear();
+            }
+        }
+        is_due
+    }
+
+    /// Invites seeds, if it is this member's turn. The caller checks that this side has a quorum,
+    /// because other sides cannot add members.
+    pub(super) fn call(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        gossip: &Gossip,
+        leads: bool,
+        out: &mut MembershipOutbox,
+    ) {
+        let me = core.me.incarnation;
+        let turns = gossip.members().len().clamp(1, TURNS);
+        let place = gossip.members().position(|member| member.incarnation() == me);
+        let is_turn = leads || place == Some(self.round % turns);
+        if !(is_turn && may_invite(me, gossip)) {
+            return;
+        }
+        let absent = self.absent(core, gossip);
+        let all = !self.is_seed && absent.len() == self.seeds.len();
+        if all && self.called_all && now.mono >= self.absent_since + CALL_EVERY {
+            core.say(now, OperatorNotice::NoSeedInside, out);
+        }
+        self.called_all = all;
+        let linked = core.links.at(&absent);
+        for (node, _) in &linked {
+            invite(core, *node, gossip, out);
+        }
+        let silent = absent.into_iter().filter(|seed| linked.iter().all(|(_, at)| at != seed));
+        out.extend(silent.map(MembershipOutput::Dial));
+    }
+
+    /// Whether a connected node is at a seed's address and should be invited.
+    pub(super) fn is_called(&self, core: &MembershipCore, node: NodeId, gossip: &Gossip) -> bool {
+        let at = core.links.addresses(node);
+        let is_seed = at.is_some_and(|at| at.iter().any(|address| self.seeds.contains(address)));
+        is_seed && !gossip.contains(node.incarnation) && may_invite(core.me.incarnation, gossip)
+    }
+
+    /// Seeds at which no member answers.
+    fn absent(&self, core: &MembershipCore, gossip: &Gossip) -> BTreeSet<Address> {
+        let mut absent: BTreeSet<Address> = self.seeds.difference(&self.own).cloned().collect();
+        for member in gossip.members() {
+            absent.remove(&member.address);
+            if let Some(at) = core.links.addresses(member.node).filter(|_| !absent.is_empty()) {
+                absent.retain(|seed| !at.contains(seed));
+            }
+        }
+        absent
+    }
+}
+
+/// Whether this node may admit others.
+fn may_invite(me: ReplicaId, gossip: &Gossip) -> bool {
+    gossip.member(me).is_some_and(|own| own.status == Status::Up)
+}
+
+/// Sends the answer to an `InitJoin` that the other node has not sent.
+pub(super) fn invite(
+    core: &mut MembershipCore,
+    node: NodeId,
+    gossip: &Gossip,
+    out: &mut MembershipOutbox,
+) {
+    core.answer(node, InitAnswer::Member(gossip.cluster()), out);
+}

@@ -1,0 +1,182 @@
+//! Limit of concurrent connections: a table of slots, and the eviction of idle connections.
+//!
+//! When the table is full, a new connection evicts the one that has been idle longest. A connection
+//! whose request is being answered and a watch are never evicted. So idle connections cannot lock
+//! out new callers. The module knows neither streams nor clocks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+/// Maximum number of concurrent connections.
+pub const SEATS_MAX: usize = 32;
+
+/// Maximum number of these connections that watch a key.
+pub const WATCHERS_MAX: usize = 16;
+
+/// The table of connections. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ConnectionTable(Arc<Mutex<ConnectionSlots>>);
+
+#[derive(Debug, Default)]
+struct ConnectionSlots {
+    taken: BTreeMap<u64, SlotEntry>, // ≤ SEATS_MAX
+    last: u64,
+}
+
+#[derive(Debug)]
+struct SlotEntry {
+    state: SlotState,
+    evicted: Arc<Notify>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotState {
+    /// No request is being answered since this event number; higher is later.
+    Idle(u64),
+    Answering,
+    Watching,
+}
+
+/// The slot of a connection. Dropping it frees the slot.
+#[derive(Debug)]
+pub(super) struct ConnectionSlot {
+    number: u64,
+    slots: ConnectionTable,
+    evicted: Arc<Notify>,
+}
+
+/// Why a connection can't continue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SlotError {
+    /// A new connection has taken the slot: close the stream.
+    #[error("evicted while idle by a new connection")]
+    Evicted,
+    /// [`WATCHERS_MAX`] connections watch already.
+    #[error("{WATCHERS_MAX} connections of this node watch a key already: end one of them")]
+    TooManyWatches,
+}
+
+impl ConnectionTable {
+    /// Takes a slot for a new connection, if necessary from an idle one; `None` if all are full and
+    /// no connection is idle.
+    pub(super) fn take(&self) -> Option<ConnectionSlot> {
+        let mut table = self.lock();
+        if table.taken.len() >= SEATS_MAX {
+            let idle = table.taken.iter().filter_map(|(number, taken)| match taken.state {
+                SlotState::Idle(since) => Some((since, *number)),
+                _ => None,
+            });
+            let (_, number) = idle.min()?;
+            let evicted = table.taken.remove(&number);
+            evicted.expect("it was just found").evicted.notify_one();
+        }
+        let number = table.next();
+        let evicted = Arc::<Notify>::default();
+        let taken = SlotEntry { state: SlotState::Idle(number), evicted: evicted.clone() };
+        table.taken.insert(number, taken);
+        Some(ConnectionSlot { number, slots: self.clone(), evicted })
+    }
+
+    /// Number of taken slots.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.lock().taken.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ConnectionSlots> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner) // no caller's code under the lock
+    }
+}
+
+impl ConnectionSlots {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn set(&mut self, number: u64, state: SlotState) -> Result<(), SlotError> {
+        self.taken.get_mut(&number).ok_or(SlotError::Evicted)?.state = state;
+        Ok(())
+    }
+}
+
+impl ConnectionSlot {
+    /// Completes when another connection has taken this slot.
+    pub(super) async fn evicted(&self) {
+        self.evicted.notified().await;
+    }
+
+    /// Marks the connection as having a request that is being answered.
+    pub(super) fn set_answering(&self) -> Result<(), SlotError> {
+        self.slots.lock().set(self.number, SlotState::Answering)
+    }
+
+    /// Marks the connection as idle after its answer was sent.
+    pub(super) fn set_idle(&self) -> Result<(), SlotError> {
+        let mut table = self.slots.lock();
+        let now = table.next();
+        table.set(self.number, SlotState::Idle(now))
+    }
+
+    /// Marks the connection as a watch.
+    pub(super) fn set_watching(&self) -> Result<(), SlotError> {
+        let mut table = self.slots.lock();
+        let watching = table.taken.values().filter(|taken| taken.state == SlotState::Watching);
+        if watching.count() >= WATCHERS_MAX {
+            return Err(SlotError::TooManyWatches);
+        }
+        table.set(self.number, SlotState::Watching)
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.slots.lock().taken.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn full_table_evicts_longest_idle_connection() {
+        let slots = ConnectionTable::default();
+        let all: Vec<ConnectionSlot> =
+            (0..SEATS_MAX).map(|_| slots.take().expect("free")).collect();
+        all[0].set_answering().expect("not evicted");
+        all[1].set_idle().expect("not evicted"); // later than all others
+        let new = slots.take().expect("an idle one is evicted");
+        let gone: Vec<usize> =
+            (0..SEATS_MAX).filter(|n| all[*n].evicted().now_or_never().is_some()).collect();
+        assert_eq!((gone, slots.len()), (vec![2], SEATS_MAX));
+        assert_eq!(all[2].set_answering(), Err(SlotError::Evicted));
+        for slot in all.iter().filter(|slot| slot.number != all[2].number) {
+            slot.set_answering().expect("not evicted");
+        }
+        new.set_answering().expect("not evicted");
+        assert!(slots.take().is_none(), "every connection has a request");
+        drop(new);
+        assert!(slots.take().is_some());
+        drop(all);
+        assert_eq!(slots.len(), 0);
+    }
+
+    #[test]
+    fn watches_are_limited_to_half_of_the_slots() {
+        let slots = ConnectionTable::default();
+        let new = slots.take().expect("free");
+        let mut all: Vec<ConnectionSlot> =
+            (0..WATCHERS_MAX).map(|_| slots.take().expect("free")).collect();
+        for slot in &all {
+            slot.set_watching().expect("not evicted");
+        }
+        assert_eq!(new.set_watching(), Err(SlotError::TooManyWatches));
+        all.pop();
+        assert_eq!(new.set_watching(), Ok(()));
+    }
+}

@@ -1,0 +1,117 @@
+//! Clients of this node. They pass the same admission as nodes, have a limit of their own, and are
+//! not known as peers.
+
+use std::collections::BTreeMap;
+
+use libp2p::swarm::ConnectionId;
+use tokio::sync::mpsc;
+
+use super::tasks::{InboundError, Report, Tasks};
+use crate::net::client::{ClientStream, HeldResource, StreamEndGuard};
+use crate::net::handshake::{self, HandshakeError};
+use crate::net::swarm::{ClientSubstream, LimitSlot, LimitSlots};
+use crate::net::wire::LaneRefusal;
+
+/// Admitted clients, and the channel on which the application takes them.
+pub(super) struct Clients {
+    places: LimitSlots, // ≤ limits.clients
+    taker: Option<mpsc::Sender<ClientStream>>,
+    open: BTreeMap<ConnectionId, Vec<StreamEndGuard>>, // ≤ limits.clients, and ended ones
+}
+
+/// Owner of the key with which a client calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyOwner {
+    /// The client, which is not known as a node.
+    Client,
+    /// A known node: the client's connection is counted as one of the node's.
+    KnownNode,
+}
+
+/// Slot and channel permit for one client, reserved before it is admitted.
+struct Reservation {
+    place: LimitSlot,
+    taker: mpsc::OwnedPermit<ClientStream>,
+}
+
+impl Clients {
+    pub(super) fn new(places: LimitSlots) -> Self {
+        Self { places, taker: None, open: BTreeMap::new() }
+    }
+
+    /// Sets the channel on which clients are delivered from now on.
+    pub(super) fn deliver_to(&mut self, taker: mpsc::Sender<ClientStream>) {
+        self.taker = Some(taker);
+    }
+
+    /// Number of admitted clients.
+    pub(super) fn count(&self) -> usize {
+        self.places.taken()
+    }
+
+    /// Answers a calling client in a task of its own. If the client is admitted, its stream is
+    /// delivered.
+    pub(super) fn call(&self, calling: ClientSubstream, key: KeyOwner, tasks: &Tasks) {
+        let (places, taker, tasks) = (self.places.clone(), self.taker.clone(), tasks.clone());
+        tokio::spawn(async move {
+            let (peer, connection) = (calling.peer, calling.connection);
+            let room = || match key {
+                KeyOwner::Client => room(&places, taker),
+                KeyOwner::KnownNode => Err(LaneRefusal::Twin),
+            };
+            if let Err(why) = answer(calling, &tasks, room).await {
+                tasks.report(Report::ClientFailed { peer, connection, why });
+            }
+        });
+    }
+
+    /// Registers the stream of an admitted client, so that it ends with this connection.
+    pub(super) fn opened(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
+        self.open.retain(|_, streams| {
+            streams.retain(|ends| !ends.are_over());
+            !streams.is_empty()
+        });
+        self.open.entry(connection).or_default().push(ends);
+    }
+
+    /// Ends the streams of a connection that is closed or closing.
+    pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
+        self.open.remove(&connection);
+    }
+}
+
+fn room(
+    places: &LimitSlots,
+    taker: Option<mpsc::Sender<ClientStream>>,
+) -> Result<Reservation, LaneRefusal> {
+    use mpsc::error::TrySendError::{Closed, Full};
+    let full = || LaneRefusal::Limit { what: "net.limits.clients".to_owned() };
+    let taker = taker.filter(|taker| !taker.is_closed()).ok_or(LaneRefusal::Unserved)?;
+    let place = places.take().ok_or_else(full)?;
+    let taker = taker.try_reserve_owned().map_err(|error| match error {
+        Full(_) => full(),
+        Closed(_) => LaneRefusal::Unserved,
+    })?;
+    Ok(Reservation { place, taker })
+}
+
+async fn answer(
+    calling: ClientSubstream,
+    tasks: &Tasks,
+    room: impl FnOnce() -> Result<Reservation, LaneRefusal>,
+) -> Result<(), InboundError> {
+    let ClientSubstream { peer, connection, mut stream, place: unanswered } = calling;
+    let (us, within) = (tasks.standing(), tasks.limits.handshake_within);
+    let answered = handshake::answer(&mut stream, &us, peer, within, room).await;
+    let Reservation { place, taker } = answered.map_err(|error| match error {
+        HandshakeError::Unacceptable(refusal) => InboundError::Refused(refusal),
+        error => InboundError::Handshake(error),
+    })?;
+    drop(unanswered);
+    let held = HeldResource::Slot { _slot: place };
+    let undrained_max = tasks.limits.control_undrained_max;
+    let (stream, ends) = ClientStream::new(stream, peer, undrained_max, held);
+    tasks.report(Report::ClientAdmitted { connection, ends });
+    taker.send(stream);
+    Ok(())
+}

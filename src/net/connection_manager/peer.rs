@@ -1,0 +1,215 @@
+//! State that the connection manager keeps for one peer.
+
+use std::collections::BTreeMap;
+
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, PeerId};
+use ostraca_ddata::id::ReplicaId;
+use tokio::task::{AbortHandle, JoinHandle};
+
+use crate::net::TrafficClass;
+use crate::net::config::NetLimits;
+use crate::net::lane::inbound::InboundLane;
+use crate::net::link::PeerLink;
+use crate::net::wire::{ADDRESSES_MAX, NodeInfo};
+
+/// Result of comparing a peer's facts with those known before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RestartKind {
+    /// The peer was not known.
+    FirstContact,
+    /// The incarnation is the known one.
+    Unchanged,
+    /// The peer has restarted.
+    Restarted {
+        /// Incarnation before the restart.
+        old: ReplicaId,
+        /// Whether the peer holds the lock of its former incarnation on the same host, which proves
+        /// that the old process is dead.
+        is_proof: bool,
+    },
+    /// The facts are of a former incarnation: they were in flight while the peer restarted.
+    Outdated,
+}
+
+/// Facts that a peer announced, and the connection on which it did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Announcement<'a> {
+    pub(super) facts: &'a NodeInfo,
+    /// The [rank](crate::net::swarm::Lines::rank) of the connection.
+    pub(super) rank: u64,
+}
+
+/// Consecutive substreams of a lane that ended without progress on a connection that is still open.
+#[derive(Clone, Copy, Debug, Default)]
+struct StalledSubstreams {
+    /// Connection of the last substream, and the number of messages accepted when it was opened.
+    last: Option<(ConnectionId, u64)>,
+    count: u32,
+}
+
+/// State of one peer.
+pub(super) struct PeerState {
+    pub(super) link: PeerLink,
+    /// Facts of the known incarnation.
+    facts: Option<NodeInfo>,
+    /// Rank of the connection on which the known incarnation was first met.
+    met_on: u64,
+    /// Whether the peer has reported that the known incarnation is gone: the next lane is opened to
+    /// any incarnation.
+    is_stale: bool,
+    /// Whether the last connection has closed since the peer was admitted.
+    is_away: bool,
+    /// Addresses that were dialled without naming a peer, at which this peer answered.
+    answered: Vec<Multiaddr>, // ≤ ADDRESSES_MAX, as in its facts
+    /// Task of each lane to the peer.
+    pub(super) outbound: [Option<JoinHandle<()>>; 4],
+    inbound: [InboundLane; 4],
+    /// Reader tasks of each connection.
+    readers: BTreeMap<ConnectionId, Vec<AbortHandle>>, // ≤ limits.lanes_per_peer, by the swarm
+    stalled: [StalledSubstreams; 4],
+}
+
+impl PeerState {
+    pub(super) fn new(me: PeerId, peer: PeerId, limits: &NetLimits) -> Self {
+        Self {
+            link: PeerLink::new(me, peer, limits, rand::random()),
+            facts: None,
+            met_on: 0,
+            is_stale: false,
+            is_away: false,
+            answered: Vec::new(),
+            outbound: [const { None }; 4],
+            inbound: std::array::from_fn(|_| InboundLane::new()),
+            readers: BTreeMap::new(),
+            stalled: [StalledSubstreams::default(); 4],
+        }
+    }
+
+    pub(super) fn incarnation(&self) -> Option<ReplicaId> {
+        self.facts.as_ref().map(|facts| facts.incarnation)
+    }
+
+    /// Incarnation to which lanes are opened; `None`: the one that answers.
+    pub(super) fn meant(&self) -> Option<ReplicaId> {
+        self.incarnation().filter(|_| !self.is_stale)
+    }
+
+    /// Notes that, according to the peer, the known incarnation is gone.
+    pub(super) const fn contact_anew(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Notes that the peer answered at this address.
+    pub(super) fn answers(&mut self, address: Multiaddr) {
+        if self.answered.len() < ADDRESSES_MAX && !self.answered.contains(&address) {
+            self.answered.push(address);
+        }
+    }
+
+    /// Whether the peer answered at this address and has not yet told its incarnation.
+    pub(super) fn awaits(&self, address: &Multiaddr) -> bool {
+        self.answered.contains(address)
+    }
+
+    /// Takes the addresses at which the peer answered, with its incarnation, once that is known and
+    /// the list is not empty.
+    pub(super) fn take_answered(&mut self) -> Option<(ReplicaId, Vec<Multiaddr>)> {
+        let incarnation = self.meant().filter(|_| !self.is_away)?;
+        (!self.answered.is_empty()).then(|| (incarnation, std::mem::take(&mut self.answered)))
+    }
+
+    /// Notes that the last connection has closed. Returns the known incarnation, if one was
+    /// admitted.
+    pub(super) fn away(&mut self) -> Option<ReplicaId> {
+        self.answered.clear();
+        self.is_away = true;
+        self.incarnation()
+    }
+
+    /// Marks the peer as connected. Returns whether it was away until now.
+    pub(super) const fn is_back(&mut self) -> bool {
+        std::mem::replace(&mut self.is_away, false)
+    }
+
+    pub(super) fn inbound(&self, class: TrafficClass) -> InboundLane {
+        self.inbound[class as usize].clone()
+    }
+
+    /// Updates the peer's facts. A new incarnation gets new lanes.
+    ///
+    /// An older connection never speaks for a newer life
+    /// (docs/protocol/transport.md#an-older-connection-never-speaks-for-a-newer-life): incarnations
+    /// have no order, but connections have.
+    ///
+    /// A held lock proves death (docs/protocol/transport.md#a-held-lock-proves-death): only one
+    /// process can hold the lock of one file on one boot of a host.
+    pub(super) fn meet(&mut self, Announcement { facts, rank }: Announcement<'_>) -> RestartKind {
+        let is_other = self.incarnation().is_some_and(|known| known != facts.incarnation);
+        if is_other && rank <= self.met_on {
+            return RestartKind::Outdated;
+        }
+        self.is_stale = false;
+        let old = self.facts.replace(facts.clone());
+        if let Some(old) = &old
+            && old.incarnation == facts.incarnation
+        {
+            return RestartKind::Unchanged;
+        }
+        self.met_on = rank;
+        let Some(old) = old else { return RestartKind::FirstContact };
+        self.stalled = [StalledSubstreams::default(); 4];
+        self.end();
+        self.inbound = std::array::from_fn(|_| InboundLane::new());
+        let locked = old.lock.is_some() && old.boot.is_some();
+        let is_proof = locked && old.lock == facts.lock && old.boot == facts.boot;
+        RestartKind::Restarted { old: old.incarnation, is_proof }
+    }
+
+    /// Registers a reader on a connection.
+    pub(super) fn connection_used(&mut self, connection: ConnectionId, reader: AbortHandle) {
+        let readers = self.readers.entry(connection).or_default();
+        readers.retain(|reader| !reader.is_finished());
+        readers.push(reader);
+    }
+
+    /// Notes that a lane was opened, and returns how many times in a row it was opened on this
+    /// connection without progress. `accepted` is the number of messages accepted so far.
+    pub(super) fn note_opened(
+        &mut self,
+        class: TrafficClass,
+        connection: ConnectionId,
+        accepted: u64,
+    ) -> u32 {
+        let stalled = &mut self.stalled[class as usize];
+        let again = stalled.last.replace((connection, accepted)) == Some((connection, accepted));
+        stalled.count = if again { stalled.count + 1 } else { 0 };
+        stalled.count
+    }
+
+    /// Resets the count, because another lane follows.
+    pub(super) fn reset_stalled(&mut self, class: TrafficClass) {
+        self.stalled[class as usize] = StalledSubstreams::default();
+    }
+
+    /// Whether a task still carries or opens a lane to the peer.
+    pub(super) fn carries(&self) -> bool {
+        self.outbound.iter().flatten().any(|task| !task.is_finished())
+    }
+
+    pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
+        for reader in self.readers.remove(&connection).unwrap_or_default() {
+            reader.abort();
+        }
+    }
+
+    /// Aborts all tasks of the peer.
+    pub(super) fn end(&mut self) {
+        for task in self.outbound.iter_mut().filter_map(Option::take) {
+            task.abort();
+        }
+        for reader in std::mem::take(&mut self.readers).into_values().flatten() {
+            reader.abort();
+        }
+    }
+}

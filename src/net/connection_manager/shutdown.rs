@@ -1,0 +1,69 @@
+//! Shutdown of the transport: queued messages are sent, as far as peers acknowledge them.
+//!
+//! The last messages of an orderly leave are decisions that other nodes wait for
+//! (docs/protocol/transport.md#stopping-drains-lanes). Until the deadline lanes still move between
+//! connections and are reopened when they break, but no new lane begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::PeerId;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::machine::Machine;
+use tokio::sync::oneshot;
+
+use super::{ConnectionManager, PeerState};
+use crate::net::TrafficClass;
+
+/// Poll interval of the shutdown. A task reports just before it ends, and its end itself produces
+/// no event.
+const POLL_EVERY: Duration = Duration::from_millis(20);
+
+impl ConnectionManager {
+    pub(super) async fn stop(mut self, within: Duration, done: oneshot::Sender<()>) {
+        let lanes = self.directory.close();
+        lanes.iter().for_each(|(_, _, lane)| lane.finish());
+        self.stops = true;
+        self.standing.send_modify(|standing| Arc::make_mut(standing).stopping = true);
+        while let Ok(wanted) = self.wanted.try_recv() {
+            self.on_wanted(wanted);
+        }
+        let end = self.now().mono + within.min(self.tasks.limits.link_down_max);
+        while self.goes_on() && self.now().mono < end {
+            let due = self.peers.values().filter_map(|peer| peer.link.next_deadline()).min();
+            let due = due.map_or(end, |due| due.min(end)).min(self.now().mono + POLL_EVERY);
+            let wait = due - self.now().mono;
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_swarm(event),
+                Some(report) = self.reports.recv() => self.on_report(report),
+                () = tokio::time::sleep(wait) => self.tick_links(),
+            }
+        }
+        for (node, class, lane) in lanes {
+            self.broken(node, class, lane.break_off());
+        }
+        self.peers.values_mut().for_each(PeerState::end);
+        drop(self); // close the sockets before the caller releases the identity
+        let _ = done.send(()); // an error: the caller has gone
+    }
+
+    /// Whether a peer may still acknowledge something: a task still carries a lane or sends its end
+    /// frame, or a lane with unacknowledged messages can still be reopened, for example when its
+    /// task has ended but its report has not arrived.
+    fn goes_on(&self) -> bool {
+        self.peers.iter().any(|(id, peer)| peer.carries() || self.awaits(*id))
+    }
+
+    fn awaits(&self, id: PeerId) -> bool {
+        let Some(peer) = self.peers.get(&id) else { return false };
+        let rest = |class| peer.link.awaits(class) && self.has_rest(peer.meant(), class);
+        TrafficClass::ALL.into_iter().any(rest)
+    }
+
+    /// Whether the lane has unacknowledged messages.
+    pub(super) fn has_rest(&self, to: Option<ReplicaId>, class: TrafficClass) -> bool {
+        let lane = to.and_then(|to| self.directory.used(to, class));
+        lane.is_some_and(|lane| lane.stats().unacknowledged > 0)
+    }
+}

@@ -1,0 +1,219 @@
+//! Log throttle: at most one warning a minute per source and kind, or per dialled address at growing
+//! intervals.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use libp2p::{Multiaddr, PeerId};
+
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Maximum number of sources tracked by name within a minute, for each kind of warning and of source.
+/// A stranger can use as many peer ids as it likes: beyond this number all further ones share one
+/// warning a minute, so that strangers can neither fill the log nor silence it. Kinds of warnings
+/// are tracked separately, so that one never silences another. So are kinds of sources, so that
+/// strangers never silence a warning about a known peer.
+const NAMES_MAX: usize = 64;
+
+/// Maximum pause between two warnings about dials of one address. A node dials its absent seeds for
+/// ever, so that a warning a minute about a seed that is gone would fill the log.
+const DIAL_EVERY_MAX: Duration = Duration::from_secs(3_600);
+
+/// Maximum number of tracked addresses, each for one kind of warning. Further ones share one warning
+/// a minute for each kind.
+const ADDRESSES_MAX: usize = 256;
+
+/// Subject of a warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WarningSource {
+    /// All peers of which neither id nor address is known.
+    Unnamed,
+    /// An admitted peer, or one to which this node keeps a link.
+    Known(PeerId),
+    /// Any other peer.
+    Stranger(PeerId),
+    /// The host of a peer whose id is not known, because the handshake failed.
+    Address(IpAddr),
+}
+
+impl WarningSource {
+    const COUNT: usize = 4;
+
+    const fn group(self) -> usize {
+        match self {
+            Self::Unnamed => 0,
+            Self::Known(_) => 1,
+            Self::Stranger(_) => 2,
+            Self::Address(_) => 3,
+        }
+    }
+}
+
+impl From<Option<PeerId>> for WarningSource {
+    fn from(peer: Option<PeerId>) -> Self {
+        peer.map_or(Self::Unnamed, Self::Stranger)
+    }
+}
+
+/// Times of the recent warnings. Metrics count every case; only the log is throttled.
+#[derive(Debug, Default)]
+pub struct WarningThrottle {
+    kinds: BTreeMap<&'static str, KindTimes>, // ≤ kinds in the source
+    dials: BTreeMap<(Multiaddr, &'static str), DialTimes>, // ≤ ADDRESSES_MAX
+}
+
+#[derive(Debug, Default)]
+struct KindTimes {
+    named: BTreeMap<WarningSource, Instant>, // ≤ NAMES_MAX of each kind of source
+    further: [Option<Instant>; WarningSource::COUNT],
+}
+
+#[derive(Debug)]
+struct DialTimes {
+    last: Instant,
+    /// Number of warnings since the address last answered.
+    count: u32,
+}
+
+impl DialTimes {
+    /// Whether the pause after the last warning continues. It doubles with each warning, from
+    /// [`EVERY`] to [`DIAL_EVERY_MAX`].
+    fn is_pausing(&self, now: Instant) -> bool {
+        let doublings = self.count.saturating_sub(1).min(16);
+        now.duration_since(self.last) < (EVERY * (1 << doublings)).min(DIAL_EVERY_MAX)
+    }
+}
+
+impl WarningThrottle {
+    /// Whether to log this kind of warning about that source, and records it. A peer without further
+    /// knowledge is a stranger.
+    pub fn due(
+        &mut self,
+        now: Instant,
+        source: impl Into<WarningSource>,
+        kind: &'static str,
+    ) -> bool {
+        let is_recent = |last: &Instant| now.duration_since(*last) < EVERY;
+        let source = source.into();
+        let KindTimes { named, further } = self.kinds.entry(kind).or_default();
+        if named.get(&source).is_some_and(is_recent) {
+            return false;
+        }
+        named.retain(|_, last| is_recent(last));
+        if named.keys().filter(|other| other.group() == source.group()).count() < NAMES_MAX {
+            named.insert(source, now);
+            return true;
+        }
+        let shared = &mut further[source.group()];
+        let is_due = !shared.as_ref().is_some_and(is_recent);
+        if is_due {
+            *shared = Some(now);
+        }
+        is_due
+    }
+
+    /// Whether to log this kind of warning about a failed dial of an address, whose peer is not
+    /// known, and records it.
+    pub fn dial_due(&mut self, now: Instant, address: &Multiaddr, kind: &'static str) -> bool {
+        let key = (address.clone(), kind);
+        if let Some(times) = self.dials.get_mut(&key) {
+            let is_due = !times.is_pausing(now);
+            if is_due {
+                *times = DialTimes { last: now, count: times.count.saturating_add(1) };
+            }
+            return is_due;
+        }
+        if self.dials.len() >= ADDRESSES_MAX {
+            self.dials.retain(|_, times| times.is_pausing(now));
+        }
+        if self.dials.len() >= ADDRESSES_MAX {
+            return self.due(now, None, kind);
+        }
+        self.dials.insert(key, DialTimes { last: now, count: 1 });
+        true
+    }
+
+    /// A peer answers at this address: the next failure there is logged at once.
+    pub fn dial_answered(&mut self, address: &Multiaddr) {
+        self.dials.retain(|(at, _), _| at != address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_warning_a_minute_per_peer_and_kind() {
+        let mut warning_throttle = WarningThrottle::default();
+        let (start, peer) = (Instant::now(), Some(PeerId::random()));
+        assert!(warning_throttle.due(start, peer, "secret"));
+        assert!(!warning_throttle.due(start + EVERY / 2, peer, "secret"));
+        assert!(warning_throttle.due(start + EVERY / 2, peer, "cluster"));
+        assert!(warning_throttle.due(start + EVERY / 2, None, "secret"));
+        assert!(warning_throttle.due(start + EVERY, peer, "secret"));
+    }
+
+    #[test]
+    fn many_peer_ids_neither_fill_nor_silence_the_log() {
+        let mut warning_throttle = WarningThrottle::default();
+        let start = Instant::now();
+        let stranger = || Some(PeerId::random());
+        let logged = (0..10_000).filter(|_| warning_throttle.due(start, stranger(), "secret"));
+        assert_eq!(logged.count(), NAMES_MAX + 1);
+        assert!(warning_throttle.due(start, None, "secret"), "one without a name");
+        assert!(warning_throttle.due(start, stranger(), "cluster"), "another kind");
+        assert!(warning_throttle.due(start + EVERY, stranger(), "secret"), "a minute later");
+        assert!(warning_throttle.kinds["secret"].named.len() <= NAMES_MAX);
+    }
+
+    fn address(port: u16) -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address")
+    }
+
+    #[test]
+    fn dead_address_is_logged_at_growing_intervals() {
+        let (mut warning_throttle, start) = (WarningThrottle::default(), Instant::now());
+        let (dead, other) = (address(1), address(2));
+        let at = |second: u64| start + Duration::from_secs(second);
+        let due = |second: &u64| warning_throttle.dial_due(at(*second), &dead, "closed");
+        let logged: Vec<u64> = (0..4 * 3_600).step_by(5).filter(due).collect();
+        assert_eq!(logged, [0, 60, 180, 420, 900, 1_860, 3_780, 7_380, 10_980]);
+        let now = at(4 * 3_600);
+        assert!(!warning_throttle.dial_due(now, &dead, "closed"));
+        assert!(warning_throttle.dial_due(now, &other, "closed"), "another address");
+        assert!(warning_throttle.dial_due(now, &dead, "secret"), "another kind");
+        warning_throttle.dial_answered(&dead);
+        assert!(warning_throttle.dial_due(now, &dead, "closed"), "it had answered");
+        assert!(!warning_throttle.dial_due(now, &other, "closed"), "this one had not");
+    }
+
+    #[test]
+    fn many_addresses_neither_fill_nor_silence_the_log() {
+        let (mut warning_throttle, start) = (WarningThrottle::default(), Instant::now());
+        let logged =
+            (1..10_000).filter(|port| warning_throttle.dial_due(start, &address(*port), "closed"));
+        assert_eq!(logged.count(), ADDRESSES_MAX + 1);
+        assert!(warning_throttle.dials.len() <= ADDRESSES_MAX);
+        assert!(
+            warning_throttle.dial_due(start + EVERY, &address(10_000), "closed"),
+            "a minute later"
+        );
+    }
+
+    #[test]
+    fn strangers_silence_no_warning_about_others() {
+        let mut warning_throttle = WarningThrottle::default();
+        let start = Instant::now();
+        let address = |last| WarningSource::Address(IpAddr::from([10, 0, 0, last]));
+        for _ in 0..1_000 {
+            warning_throttle.due(start, Some(PeerId::random()), "handshake");
+        }
+        assert!(!warning_throttle.due(start, Some(PeerId::random()), "handshake"));
+        assert!(warning_throttle.due(start, WarningSource::Known(PeerId::random()), "handshake"));
+        assert!(warning_throttle.due(start, address(1), "handshake"));
+        assert!(!warning_throttle.due(start, address(1), "handshake"));
+        assert!(warning_throttle.due(start, address(2), "handshake"), "another host");
+    }
+}

@@ -1,0 +1,66 @@
+//! Administration server of a node: answers tools on the control socket, and remote clients that
+//! the transport has admitted. It has threads of its own, so that a probe or an operator gets an
+//! answer while the program blocks every thread of its runtime.
+
+use std::io;
+
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::management::server::Server;
+use crate::management::socket::{BoundSocket, Serving};
+use crate::net::client::ClientStream;
+use crate::runtime::OwnRuntime;
+
+/// Number of threads. A request may run a turn of the Replicator on its thread; the other thread
+/// answers probes meanwhile.
+const THREADS: usize = 2;
+
+/// The running server. Dropping it ends the server and all its connections.
+pub(super) struct AdminServer {
+    _socket: Option<Serving>,
+    clients: AbortHandle,
+    _runtime: OwnRuntime, // of both
+}
+
+/// Starts the threads for [`AdminServer::serve`]. The control socket must be bound on this runtime.
+pub(super) fn start_threads() -> io::Result<OwnRuntime> {
+    OwnRuntime::start("ostraca-tools", THREADS)
+}
+
+impl AdminServer {
+    pub(super) fn serve(
+        runtime: OwnRuntime,
+        socket: Option<BoundSocket>,
+        clients: mpsc::Receiver<ClientStream>,
+        server: &Server,
+    ) -> Self {
+        let socket = {
+            let _on_its_threads = runtime.handle().enter();
+            socket.map(|socket| socket.serve(server.for_operators()))
+        };
+        let clients = runtime.handle().spawn(answer(clients, server.clone())).abort_handle();
+        Self { _socket: socket, clients, _runtime: runtime }
+    }
+}
+
+impl Drop for AdminServer {
+    fn drop(&mut self) {
+        self.clients.abort(); // also ends the tasks of its connections
+    }
+}
+
+async fn answer(mut clients: mpsc::Receiver<ClientStream>, server: Server) {
+    let mut talks = JoinSet::new(); // ≤ net.limits.clients
+    loop {
+        tokio::select! {
+            client = clients.recv() => {
+                let Some(client) = client else { return };
+                tracing::info!(peer = %client.peer(), "management.client");
+                let server = server.clone();
+                talks.spawn(async move { server.serve(client).await });
+            }
+            Some(_) = talks.join_next() => {} // removes an ended connection
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! [`ControlEnvironment`]: performs the outputs of membership and the sharding machines on this node.
+//!
+//! The wiring finds the destination of each output; this file sends it to the network, the disk,
+//! the Replicator, the hosted types, the log or the program.
+
+use std::sync::Arc;
+
+use ostraca_ddata::id::{NodeId, ReplicaId};
+
+use super::super::clock::Clock;
+use super::super::cluster::watchers::Watchers;
+use super::super::downing_lease::LeaseRequester;
+use super::super::driver::MachineEnvironment;
+use super::super::lanes::Lanes;
+use super::super::lease::LeaseDeadline;
+use super::super::log_throttle::LogThrottle;
+use super::super::message_sender::NotSent;
+use super::super::parts::ReplicatorNotifier;
+use super::super::routes::membership::{
+    MembershipDestination, MembershipEvent, RoutedLeaseMessage as HeardBy, TransportCommand,
+};
+use super::super::routes::sharding::{self, ShardingDestination as ShardingDest};
+use super::super::routes::{self, Subsystem};
+use super::super::sharding::region_registry::RegionRegistry;
+use super::super::shutdown::{CoordinatedShutdown, Reason};
+use super::dialler::Dialler;
+use super::machine::{Control, ControlInbox, ControlInput, ControlOutput};
+use super::memory::MemoryWriter;
+use crate::cluster::downing::LeaseAnswer;
+use crate::cluster::events::ClusterEvent;
+use crate::cluster::lease::{Heartbeat, LeaseMessage};
+use crate::cluster::membership::port::{
+    MembershipInput, MembershipOutput, Memory, OperatorNotice, StopReason,
+};
+use crate::cluster::wire::ClusterMessage;
+use crate::net::TrafficClass;
+use crate::net::handle::Net;
+use crate::sharding::ids::{EntityType, ShardId};
+use crate::sharding::machines::{MachineMessage, ShardingInput as Fact};
+use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
+
+/// Log message after a long time without a quorum. Once the lease is granted again, new instances
+/// of the entities start and handle the buffered messages.
+const STOPS: &str =
+    "no quorum has answered for long: entities and coordinators are stopped; their shards stay";
+
+/// Reaction of a node to being downed or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RemovalReaction {
+    /// Run the coordinated shutdown.
+    ShutDown,
+    /// Continue without a cluster, as `run-coordinated-shutdown-when-down = false` sets.
+    Stay,
+}
+
+/// The environment in which the driver runs membership and the sharding machines.
+pub(crate) struct ControlEnvironment {
+    pub(crate) me: NodeId,
+    pub(crate) lanes: Lanes,
+    pub(crate) data: ReplicatorNotifier,
+    pub(crate) inbox: ControlInbox,
+    pub(crate) net: Net,
+    pub(crate) dialling: Dialler,
+    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) lease: LeaseDeadline,
+    /// The task that acquires the lease of `lease-majority`, if the program provides one.
+    pub(crate) asking: Option<LeaseRequester>,
+    pub(crate) memory: Option<MemoryWriter>,
+    pub(crate) shutdown: CoordinatedShutdown,
+    pub(crate) when_out: RemovalReaction,
+    /// The hosted entity types.
+    pub(crate) region_registry: Arc<RegionRegistry>,
+    pub(crate) clock: Clock,
+    /// Throttles of two log events: neither may silence the other.
+    pub(crate) not_sent: LogThrottle,
+    pub(crate) never_fits: LogThrottle,
+    /// The last message with its encoding, because equal gossip goes to many peers.
+    pub(crate) last: Option<(ClusterMessage, Vec<u8>)>,
+}
+
+impl ControlEnvironment {
+    fn send(&mut self, to: NodeId, message: ClusterMessage) {
+        let last = self.last.take().filter(|(last, _)| *last == message);
+        let (message, bytes) = last.unwrap_or_else(|| {
+            let bytes = routes::say(&message);
+            (message, bytes)
+        });
+        self.send_bytes(to.incarnation, Subsystem::Membership.header(), &bytes);
+        self.last = Some((message, bytes));
+    }
+
+    fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
+        let own = to == self.me.incarnation;
+        if let (true, LeaseMessage::Beat(beat)) = (own, message) {
+            return self.beat(beat);
+        }
+        match routes::membership::lease(to, message) {
+            HeardBy::Guard(input) if own => self.data.give(input),
+            _ => self.send_bytes(to, Subsystem::Lease.header(), &routes::say(&message)),
+        }
+    }
+
+    /// Sends a heartbeat to this node's own grantor, which answers like any other. It waits for a
+    /// step of the Replicator only if that step relies on promises.
+    fn beat(&self, beat: Heartbeat) {
+        let me = self.me.incarnation;
+        let answer = self.data.grants().beat(self.clock.now(), me, beat).answer;
+        if let Some(HeardBy::Membership(input)) =
+            answer.map(|granted| routes::membership::lease(me, granted))
+        {
+            let _ = self.inbox.fact(input.into()); // fails only after the stop
+        }
+    }
+
+    fn send_word(&mut self, to: ReplicaId, entity_type: &EntityType, word: &MachineMessage) {
+        let (part, bytes) = sharding::say(word);
+        let header = [part, entity_type.as_str()];
+        let sent = self.lanes.send_with(to, TrafficClass::Control, &header, &bytes);
+        match (sent, carried(word)) {
+            (Err(NotSent::TooLong), Some(shard)) => {
+                self.never_fits(to, entity_type, shard, bytes.len());
+            }
+            (sent, _) => self.complain(to, &header, bytes.len(), sent),
+        }
+    }
+
+    /// Logs that a shard's payload of accepted messages cannot be sent: its pieces follow this
+    /// node's limit, and the receiver's limit is lower. The machines repeat it in vain until one of
+    /// the two nodes leaves.
+    fn never_fits(
+        &mut self,
+        to: ReplicaId,
+        entity_type: &EntityType,
+        shard: ShardId,
+        bytes: usize,
+    ) {
+        if self.never_fits.now(self.clock.mono()) {
+            tracing::warn!(
+                to = %self.net.name_of(to), %entity_type, %shard, bytes,
+                "sharding.payload_too_long: the next home of the shard waits for messages, and \
+                 accepts only shorter pieces; set net.limits.message-bytes-max equally on all \
+                 nodes, or stop this node, which counts the messages as lost"
+            );
+        }
+    }
+
+    /// Sends bytes. A message that cannot be sent is dropped, because the machines repeat important
+    /// messages.
+    fn send_bytes(&mut self, to: ReplicaId, header: &[&str], bytes: &[u8]) {
+        let sent = self.lanes.send_with(to, TrafficClass::Control, header, bytes);
+        self.complain(to, header, bytes.len(), sent);
+    }
+
+    fn complain(
+        &mut self,
+        to: ReplicaId,
+        header: &[&str],
+        bytes: usize,
+        sent: Result<(), NotSent>,
+    ) {
+        match sent {
+            Ok(()) | Err(NotSent::NoLink) => {}
+            Err(why) if self.not_sent.now(self.clock.mono()) => {
+                tracing::warn!(
+                    to = %self.net.name_of(to), ?header, bytes, %why,
+                    "cluster.not_sent: a control message was dropped; important ones are repeated"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn persist(&self, memory: Memory) {
+        match &self.memory {
+            Some(writing) => writing.write(memory),
+            None => {
+                let _ = self.inbox.fact(MembershipInput::Persisted.into()); // fails only after the stop
+            }
+        }
+    }
+
+    fn link(&self, order: TransportCommand) {
+        match order {
+            TransportCommand::Dial(address) => self.dialling.dial(address),
+            TransportCommand::Keep { node, address } => self.dialling.keep(node, &address),
+            TransportCommand::Release(node) => self.dialling.release(node),
+            TransportCommand::Forget(node) => self.dialling.forget(node),
+            TransportCommand::Belongs(id) => {
+                tracing::info!(cluster = %id, "cluster.belongs");
+                self.net.belongs_to(id.0);
+            }
+        }
+    }
+
+    fn tell(&self, event: MembershipEvent) {
+        match event {
+            MembershipEvent::Cluster(event) => self.publish(event),
+            MembershipEvent::Notice(notice) => self.notice(&notice),
+            MembershipEvent::LeaseHeld(until) => self.lease.hold(until),
+            MembershipEvent::LeaseLapsed => {
+                self.lapsed("entities begin no message until a quorum answers");
+            }
+            MembershipEvent::LeaseLost => {
+                self.lapsed(STOPS);
+                self.region_registry.lapsed();
+            }
+            MembershipEvent::DowningLease { acquire } => self.ask_for_lease(acquire),
+            MembershipEvent::Stop(reason) => self.stop(reason),
+        }
+    }
+
+    /// Passes an order to the task that acquires the lease. A node without a provider does not
+    /// start with this strategy.
+    fn ask_for_lease(&self, acquire: bool) {
+        let is_asked = self.asking.as_ref().is_some_and(|asking| asking.order(acquire));
+        if acquire && !is_asked {
+            tracing::warn!(
+                "cluster.downing_lease: not requested, because an earlier call is pending"
+            );
+            let denied = MembershipInput::DowningLease(Some(LeaseAnswer::Denied));
+            let _ = self.inbox.fact(denied.into()); // fails only after the stop
+        }
+    }
+
+    /// Logs a notice. Silent seeds are not worth a second warning if the transport has just warned
+    /// that a peer refused this node.
+    fn notice(&self, notice: &OperatorNotice) {
+        if matches!(notice, OperatorNotice::SeedsSilent { .. }) && self.dialling.is_refused() {
+            tracing::debug!(%notice, "cluster.notice");
+        } else if !notice.is_warning() {
+            tracing::info!(%notice, "cluster.notice");
+        } else {
+            tracing::warn!(%notice, "cluster.notice");
+        }
+    }
+
+    fn publish(&self, event: ClusterEvent) {
+        log(&event);
+        if let ClusterEvent::MemberLeft(member) = &event
+            && member.node == self.me
+        {
+            self.shutdown.begin(Reason::Leaving);
+        }
+        self.watchers.publish(event);
+    }
+
+    fn lapsed(&self, what: &str) {
+        self.lease.end();
+        if self.shutdown.reason().is_none() {
+            tracing::warn!("cluster.lease_lapsed: {what}");
+        }
+    }
+
+    fn stop(&self, reason: StopReason) {
+        match reason {
+            StopReason::Left => tracing::info!("cluster.left"),
+            StopReason::Orphaned => tracing::warn!(%reason, "cluster.orphaned: this node stops"),
+            reason => tracing::error!(%reason, "cluster.out: this node stops"),
+        }
+        self.lease.end();
+        self.watchers.out(reason);
+        let stays = match reason {
+            StopReason::Left
+            | StopReason::NotJoined
+            | StopReason::Orphaned
+            | StopReason::Stranded => false,
+            _ => self.when_out == RemovalReaction::Stay,
+        };
+        if !stays {
+            self.shutdown.begin(reason.into());
+        }
+    }
+}
+
+/// The shard whose payload a message carries; of several shards, the one with the longest payload.
+fn carried(word: &MachineMessage) -> Option<ShardId> {
+    match word {
+        MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Part(part))) => Some(part.shard),
+        MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Released(words))) => {
+            let length = |word: &&Released| word.payload.as_ref().map_or(0, bytes::Bytes::len);
+            words.iter().max_by_key(length).map(|word| word.shard)
+        }
+        _ => None,
+    }
+}
+
+/// Logs an event of the cluster with the member and its address.
+fn log(event: &ClusterEvent) {
+    let (what, member) = match event {
+        ClusterEvent::MemberJoined(member) => ("joining", member),
+        ClusterEvent::MemberWeaklyUp(member) => ("weakly_up", member),
+        ClusterEvent::MemberUp(member) => ("up", member),
+        ClusterEvent::MemberLeft(member) => ("leaving", member),
+        ClusterEvent::MemberExited(member) => ("exiting", member),
+        ClusterEvent::MemberDowned(member) => ("down", member),
+        ClusterEvent::MemberRemoved { member, .. } => ("removed", member),
+        ClusterEvent::UnreachableMember(member) => ("unreachable", member),
+        ClusterEvent::ReachableMember(member) => ("reachable", member),
+        ClusterEvent::LeaderChanged(leader) => {
+            return tracing::info!(leader = leader.map(tracing::field::display), "cluster.leader");
+        }
+        ClusterEvent::PreparingForShutdown => {
+            return tracing::info!("cluster.preparing_for_shutdown");
+        }
+        other => return tracing::debug!(event = ?other, "cluster.event"),
+    };
+    tracing::info!(what, node = %member.node, address = %member.address, "cluster.member");
+}
+
+impl MachineEnvironment<Control> for ControlEnvironment {
+    const NAME: &'static str = "membership";
+
+    fn tick() -> ControlInput {
+        ControlInput::Tick
+    }
+
+    fn perform(&mut self, output: ControlOutput) {
+        match output {
+            ControlOutput::Membership(output) => self.member(output),
+            ControlOutput::Sharding(dest) => self.shard(dest),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.last = None;
+    }
+}
+
+impl ControlEnvironment {
+    fn member(&mut self, output: MembershipOutput) {
+        match routes::membership::route(output) {
+            MembershipDestination::Peer { to, message } => self.send(to, message),
+            MembershipDestination::Lease { to, message } => self.send_lease(to, message),
+            MembershipDestination::Guard(input) => self.data.give(input),
+            MembershipDestination::Transport(order) => self.link(order),
+            MembershipDestination::Disk(memory) => self.persist(memory),
+            MembershipDestination::Node(event) => self.tell(event),
+        }
+    }
+
+    /// Sends the answer to a cluster query to the asking node, which may be this one.
+    fn answer(&mut self, to: ReplicaId, entity_type: EntityType, word: MachineMessage) {
+        if to == self.me.incarnation {
+            let own = Fact::Message { from: to, entity_type, word };
+            let _ = self.inbox.fact(own.into()); // fails only after the stop
+        } else {
+            self.send_word(to, &entity_type, &word);
+        }
+    }
+
+    fn shard(&mut self, dest: ShardingDest) {
+        match dest {
+            ShardingDest::Peer { to, entity_type, word } => {
+                self.send_word(to, &entity_type, &word);
+            }
+            ShardingDest::Guard(input) => self.data.give(input),
+            ShardingDest::Membership(input) => {
+                let _ = self.inbox.fact(input.into()); // fails only after the stop
+            }
+            ShardingDest::Entities { entity_type, order } => {
+                self.region_registry.perform(&entity_type, order);
+            }
+            ShardingDest::Count { to, entity_type, number, messages } => {
+                let entities = self.region_registry.count(&entity_type);
+                for counting in &messages {
+                    let word = sharding::counted(number, counting, &entities);
+                    self.answer(to, entity_type.clone(), word);
+                }
+            }
+            ShardingDest::Exists { to, entity_type, number, entity } => {
+                let lives = self.region_registry.lives(&entity_type, &entity);
+                self.answer(to, entity_type, sharding::lives(number, lives));
+            }
+            ShardingDest::Strategy { entity_type, number, asked } => {
+                self.region_registry.strategies().ask(&entity_type, number, asked);
+            }
+            ShardingDest::Removed(regions) => {
+                regions.into_iter().for_each(|region| self.region_registry.removed(region));
+            }
+            ShardingDest::Node(event) => self.region_registry.happened(event),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sharding::ids::Generation;
+    use crate::sharding::wire::PayloadPart as Piece;
+
+    use super::*;
+
+    #[test]
+    fn too_long_message_is_attributed_to_its_largest_shard() {
+        let last = Generation::NEVER;
+        let word = |shard, length: usize| Released {
+            shard: ShardId::new(shard),
+            reached: last,
+            last,
+            payload: (length > 0).then(|| vec![0; length].into()),
+            sealed: last,
+            cluster: 1,
+        };
+        let say = |message| MachineMessage::Sharding(ShardingMessage::Region(message));
+        let released = say(ToRegion::Released(vec![word(1, 5), word(2, 90), word(3, 0)]));
+        assert_eq!(carried(&released), Some(ShardId::new(2)));
+        let (shard, bytes) = (ShardId::new(4), vec![0; 9].into());
+        let piece = say(ToRegion::Part(Piece { shard, last, at: 0, bytes }));
+        assert_eq!(carried(&piece), Some(shard));
+        assert_eq!(carried(&say(ToRegion::Hosted(vec![(shard, last)]))), None);
+    }
+}

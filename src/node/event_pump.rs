@@ -1,0 +1,295 @@
+//! Event pump of a node: passes events of the transport and the Replicator to the concerned parts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libp2p::{Multiaddr, PeerId};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::control::dialler::{Dialler, bare};
+use super::control::machine::ControlInbox;
+use super::parts::ReplicatorNotifier;
+use super::routes::{self, Fact, ReplicatorEvent};
+use super::sharding::region_registry::RegionRegistry;
+use super::shutdown::{CoordinatedShutdown, Reason};
+use crate::cluster::gossip::ClusterId;
+use crate::cluster::member::Address;
+use crate::cluster::membership::port::MembershipInput;
+use crate::net::handle;
+use crate::net::wire::{LaneRefusal, NodeInfo as NetFacts};
+use crate::net::{NodeId, TrafficClass};
+use crate::sharding::ids::RegionId;
+
+/// The connected nodes, each with its present incarnation.
+pub(super) type ConnectedNodes = BTreeMap<PeerId, NodeId>;
+
+/// Handles by which the pump reaches membership.
+pub(super) struct MembershipHandles {
+    pub(super) inbox: ControlInbox,
+    pub(super) dialling: Dialler,
+}
+
+/// Incarnations whose connections have closed, each with the task that gives up its messages after
+/// a while. At most one for each peer, so that a peer that reconnects all the time adds no tasks.
+#[derive(Debug, Default)]
+pub(super) struct PendingDisconnects(BTreeMap<PeerId, (NodeId, JoinHandle<()>)>); // ≤ peers of the transport
+
+impl PendingDisconnects {
+    /// Replaces the task of the peer. Returns its previous incarnation, if that was waited for.
+    fn begin(&mut self, node: NodeId, task: JoinHandle<()>) -> Option<NodeId> {
+        self.0.retain(|_, (_, task)| !task.is_finished());
+        let (before, task) = self.0.insert(node.peer, (node, task))?;
+        task.abort();
+        (before != node).then_some(before)
+    }
+}
+
+/// Event pump of a node.
+pub(super) struct EventPump {
+    pub(super) facts: ReplicatorNotifier,
+    pub(super) up: watch::Sender<ConnectedNodes>,
+    pub(super) told: mpsc::UnboundedReceiver<handle::NetEvent>,
+    pub(super) events: mpsc::Receiver<ReplicatorEvent>,
+    pub(super) membership: Option<MembershipHandles>,
+    pub(super) region_registry: Arc<RegionRegistry>,
+    /// Time after which messages on a broken lane are given up for shards that have moved.
+    pub(super) cut_after: Duration,
+    pub(super) shutdown: CoordinatedShutdown,
+    /// Tasks that wait for the return of a closed peer.
+    pub(super) pending_disconnects: PendingDisconnects,
+    /// Facts that each peer announced about its present incarnation.
+    pub(super) said: BTreeMap<PeerId, (NodeId, NetFacts)>, // ≤ connected peers
+}
+
+impl EventPump {
+    /// Handles events until all their senders have been dropped.
+    pub(super) async fn listen(mut self) {
+        loop {
+            tokio::select! {
+                Some(event) = self.told.recv() => self.net(event),
+                Some(event) = self.events.recv() => self.replicator(&event),
+                else => return,
+            }
+        }
+    }
+
+    /// Handles an event of the Replicator, which has logged it already.
+    fn replicator(&self, event: &ReplicatorEvent) {
+        if matches!(event, ReplicatorEvent::Failed(_) | ReplicatorEvent::LoadFailed(_)) {
+            self.shutdown.begin(Reason::Failed);
+        }
+    }
+
+    fn net(&mut self, event: handle::NetEvent) {
+        match event {
+            handle::NetEvent::Up { node, facts } => self.is_up(node, facts),
+            handle::NetEvent::Answered { node, address } => self.answered(node, &address),
+            handle::NetEvent::NewIncarnation { old, node, is_proof } => {
+                tracing::info!(%old, %node, is_proof, "node.new_incarnation");
+                if let (Some(old), Some(node)) = (routes::to_cluster(old), routes::to_cluster(node))
+                {
+                    self.tell(MembershipInput::NewIncarnation { old, node, is_proof });
+                    self.tell(MembershipInput::Closed(old)); // the transport reports no `Closed` for it
+                }
+            }
+            handle::NetEvent::Closed { node } => self.closed(node),
+            handle::NetEvent::Forgotten { node } => {
+                tracing::info!(%node, "node.forgotten");
+                self.gone(node);
+                if let Some(node) = routes::to_cluster(node) {
+                    self.tell(MembershipInput::Closed(node)); // the transport reports no `Closed` for it
+                }
+            }
+            handle::NetEvent::DialRefused { address, reason, peer } => {
+                tracing::debug!(%address, reason, "node.dial_refused");
+                self.refused(&address, peer);
+            }
+            handle::NetEvent::LaneBroken {
+                node,
+                class: TrafficClass::Data | TrafficClass::Bulk,
+                ..
+            } => {
+                self.facts.tell(Fact::LinkUp(node));
+            }
+            handle::NetEvent::LaneBroken { node, class: TrafficClass::User, .. } => {
+                let region = RegionId::new(node.incarnation);
+                self.region_registry.cut(region);
+                self.region_registry.room(region);
+            }
+            handle::NetEvent::Refused { peer, refusal: LaneRefusal::Quarantined } => {
+                if let Some(peer) = routes::to_key(peer) {
+                    self.tell(MembershipInput::Quarantined(peer));
+                }
+            }
+            handle::NetEvent::Refused { peer, refusal } => {
+                // The transport logs a warning.
+                let node = self.said.get(&peer).map(|(node, _)| tracing::field::display(*node));
+                tracing::debug!(node, %peer, %refusal, "node.refused");
+                if let Some(membership) = &self.membership {
+                    membership.dialling.was_refused();
+                }
+            }
+            handle::NetEvent::LaneBroken { .. } => {} // the transport logs it
+        }
+    }
+
+    fn is_up(&mut self, node: NodeId, facts: NetFacts) {
+        tracing::info!(%node, "node.up");
+        self.tell_up(node, &facts, None);
+        self.said.insert(node.peer, (node, facts));
+        let is_new = self.up.borrow().get(&node.peer) != Some(&node);
+        if is_new {
+            self.up.send_modify(|up| {
+                up.insert(node.peer, node);
+            });
+        }
+        self.facts.tell(Fact::LinkUp(node));
+        self.region_registry.room(RegionId::new(node.incarnation));
+    }
+
+    fn answered(&mut self, node: NodeId, address: &Multiaddr) {
+        let Some(membership) = &self.membership else { return };
+        let dialled = membership.dialling.dialled_as(address);
+        match self.said.get(&node.peer).filter(|(known, _)| *known == node) {
+            Some((_, facts)) => self.tell_up(node, facts, dialled),
+            None => {
+                // The answering node is this node itself.
+                let addresses = dialled.into_iter().collect();
+                if let Some(node) = routes::to_cluster(node) {
+                    self.tell(MembershipInput::Up { node, addresses, cluster: None });
+                }
+            }
+        }
+    }
+
+    fn tell_up(&self, node: NodeId, facts: &NetFacts, dialled: Option<Address>) {
+        let Some(node) = routes::to_cluster(node) else { return };
+        let own = facts.addresses.iter().filter_map(|text| bare(&text.parse().ok()?));
+        let mut addresses: Vec<Address> = own.chain(dialled).collect(); // ≤ ADDRESSES_MAX + 1
+        addresses.dedup();
+        self.tell(MembershipInput::Up {
+            node,
+            addresses,
+            cluster: facts.cluster_id.map(ClusterId),
+        });
+    }
+
+    fn closed(&mut self, node: NodeId) {
+        tracing::info!(%node, "node.closed");
+        self.gone(node);
+        self.cut_if_closed_for_long(node);
+        if let Some(node) = routes::to_cluster(node) {
+            self.tell(MembershipInput::Closed(node));
+        }
+    }
+
+    fn cut_if_closed_for_long(&mut self, node: NodeId) {
+        let (mut up, region_registry, after) =
+            (self.up.subscribe(), self.region_registry.clone(), self.cut_after);
+        let task = tokio::spawn(async move {
+            let is_back = up.wait_for(|up| up.get(&node.peer) == Some(&node));
+            if tokio::time::timeout(after, is_back).await.is_err() {
+                region_registry.cut(RegionId::new(node.incarnation));
+            }
+        });
+        if let Some(before) = self.pending_disconnects.begin(node, task) {
+            // The transport gave up the lanes of the earlier incarnation when this one came.
+            self.region_registry.cut(RegionId::new(before.incarnation));
+        }
+    }
+
+    /// Removes the state of an incarnation, but not that of a later incarnation of the same peer.
+    fn gone(&mut self, node: NodeId) {
+        if self.said.get(&node.peer).is_some_and(|(known, _)| *known == node) {
+            self.said.remove(&node.peer);
+        }
+        self.up.send_if_modified(|up| match up.get(&node.peer) {
+            Some(known) if *known == node => up.remove(&node.peer).is_some(),
+            _ => false,
+        });
+    }
+
+    fn refused(&self, address: &Multiaddr, peer: Option<PeerId>) {
+        let Some(membership) = &self.membership else { return };
+        if let Some(peer) = peer {
+            membership.dialling.not_reached(peer);
+        }
+        let known = peer.and_then(|peer| membership.dialling.kept(peer));
+        if let Some(address) = membership.dialling.dialled_as(address) {
+            let node = known.and_then(routes::to_cluster);
+            self.tell(MembershipInput::DialRefused { address, node });
+        }
+    }
+
+    fn tell(&self, input: MembershipInput) {
+        if let Some(membership) = &self.membership {
+            let _ = membership.inbox.fact(input.into()); // fails only after membership's end
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+    use crate::node::parts;
+    use crate::node::shutdown::ShutdownConfig;
+
+    fn up(node: NodeId) -> handle::NetEvent {
+        handle::NetEvent::Up { node, facts: NetFacts::of(node.incarnation) }
+    }
+
+    #[tokio::test]
+    async fn forgotten_node_is_not_up_but_its_later_incarnation_is() {
+        let part = parts::alone().await;
+        let (up_nodes, ups) = watch::channel(ConnectedNodes::new());
+        let mut pump = EventPump {
+            facts: part.facts.clone(),
+            up: up_nodes,
+            told: mpsc::unbounded_channel().1,
+            events: mpsc::channel(1).1,
+            membership: None,
+            region_registry: Arc::default(),
+            cut_after: Duration::from_secs(5),
+            shutdown: CoordinatedShutdown::new(ShutdownConfig::default()),
+            pending_disconnects: PendingDisconnects::default(),
+            said: BTreeMap::new(),
+        };
+        let peer = PeerId::random();
+        let [old, new] = [1, 2].map(|life| NodeId { peer, incarnation: ReplicaId::new(life) });
+        pump.net(up(old));
+        pump.net(up(new));
+        pump.net(handle::NetEvent::Forgotten { node: old });
+        assert_eq!(ups.borrow().values().copied().collect::<Vec<_>>(), [new]);
+        pump.net(handle::NetEvent::Forgotten { node: new });
+        assert!(ups.borrow().is_empty());
+    }
+
+    #[tokio::test]
+    async fn closed_peer_has_one_task_that_gives_up_its_messages() {
+        let (mut pending_disconnects, token, peer) =
+            (PendingDisconnects::default(), Arc::new(()), PeerId::random());
+        let [old, new] = [1, 2].map(|life| NodeId { peer, incarnation: ReplicaId::new(life) });
+        let waiting = || {
+            let token = Arc::clone(&token);
+            tokio::spawn(async move {
+                let _token = token;
+                std::future::pending::<()>().await;
+            })
+        };
+        for _ in 0..100 {
+            assert_eq!(pending_disconnects.begin(old, waiting()), None);
+        }
+        assert_eq!(pending_disconnects.begin(new, waiting()), Some(old));
+        let others_end = async {
+            while Arc::strong_count(&token) > 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), others_end).await.expect("they were aborted");
+        assert_eq!(pending_disconnects.0.len(), 1);
+    }
+}

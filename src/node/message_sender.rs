@@ -1,0 +1,110 @@
+//! [`MessageSender`]: interface by which the Replicator sends messages. A node implements it with lanes,
+//! a test with a simulated network.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ostraca_ddata::id::ReplicaId;
+
+use crate::net::TrafficClass;
+
+/// Sends messages to other nodes. It is called inside the Replicator, on its task, a caller's or a
+/// lane reader's, never concurrently, and must not block.
+pub trait MessageSender: Send + 'static {
+    /// Sends `message` to an incarnation, in order within its class. The Replicator repairs the
+    /// loss of an unsent message, by sending again or by anti-entropy.
+    ///
+    /// # Errors
+    /// [`NotSent`], with the reason why the message was not sent.
+    fn send(&mut self, to: ReplicaId, class: TrafficClass, message: &[u8]) -> Result<(), NotSent>;
+
+    /// Sends a message of the hosting lease on the control lane. The default implementation sends
+    /// nothing, so that there are no leases.
+    ///
+    /// # Errors
+    /// [`NotSent`], with the reason why the message was not sent.
+    fn send_lease(&mut self, _to: ReplicaId, _message: &[u8]) -> Result<(), NotSent> {
+        Err(NotSent::NoLink)
+    }
+
+    /// Returns the name of a node for the log. The default implementation knows the incarnation
+    /// only.
+    fn name_of(&self, node: ReplicaId) -> String {
+        node.to_string()
+    }
+
+    /// Called at the end of a batch: an implementation that gathers messages must send them now.
+    /// Lanes wake their writers by themselves.
+    fn flush(&mut self) {}
+}
+
+/// Sends nothing: for a cluster of one node.
+impl MessageSender for () {
+    fn send(&mut self, _: ReplicaId, _: TrafficClass, _: &[u8]) -> Result<(), NotSent> {
+        Err(NotSent::NoLink)
+    }
+}
+
+/// Why a message was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSent {
+    /// The lane has reached its limit of queued messages.
+    #[error("the lane is full")]
+    Full,
+    /// The message exceeds the limit of the peer.
+    #[error("the message is longer than the peer accepts")]
+    TooLong,
+    /// There is no lane to this incarnation: it has ended, or is not known yet.
+    #[error("there is no lane to that node")]
+    NoLink,
+}
+
+/// Counters of sent and unsent messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendCounters {
+    /// Messages accepted by lanes.
+    pub messages: u64,
+    /// Total size of these messages in bytes.
+    pub bytes: u64,
+    /// Messages refused by full lanes.
+    pub full: u64,
+    /// Messages that exceeded the limit of the peer.
+    pub too_long: u64,
+    /// Messages for nodes to which there was no lane.
+    pub no_link: u64,
+}
+
+/// The counters behind [`Sent`].
+#[derive(Debug, Default)]
+pub(super) struct AtomicSendCounters {
+    messages: AtomicU64,
+    bytes: AtomicU64,
+    full: AtomicU64,
+    too_long: AtomicU64,
+    no_link: AtomicU64,
+}
+
+impl AtomicSendCounters {
+    pub(super) fn note(&self, bytes: usize, sent: Result<(), NotSent>) {
+        let counter = match sent {
+            Ok(()) => {
+                self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                &self.messages
+            }
+            Err(NotSent::Full) => &self.full,
+            Err(NotSent::TooLong) => &self.too_long,
+            Err(NotSent::NoLink) => &self.no_link,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> SendCounters {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SendCounters {
+            messages: of(&self.messages),
+            bytes: of(&self.bytes),
+            full: of(&self.full),
+            too_long: of(&self.too_long),
+            no_link: of(&self.no_link),
+        }
+    }
+}

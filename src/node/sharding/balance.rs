@@ -1,0 +1,140 @@
+//! Administrative orders: drain this node, or rebalance a type immediately.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca_ddata::id::ReplicaId;
+use tokio::time::Instant;
+
+use super::{Sharding, ShardingQueryError, ShardingUnavailable, end_of_wait};
+use crate::sharding::coordinator::CoordinatorPhase;
+use crate::sharding::ids::EntityType;
+use crate::sharding::machines::{ShardingInput, TypeMachines};
+
+/// Interval between two checks of the shards that are left on a draining node.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Progress of draining a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainProgress {
+    /// Number of shards that still live on the node, by type; types without shards are left out.
+    pub left: BTreeMap<EntityType, usize>, // ≤ types that a node starts
+}
+
+impl DrainProgress {
+    /// Whether no shard is left.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.left.is_empty()
+    }
+}
+
+/// Why a rebalance was not started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RebalanceError {
+    /// The type was not started on this node, or the node has stopped.
+    #[error(transparent)]
+    Query(#[from] ShardingQueryError),
+    /// The coordinator runs on another node, or nowhere at the moment. Nothing was done.
+    #[error("this node does not coordinate {entity_type}: nothing was done; {}", remedy(.at))]
+    NotCoordinator {
+        /// Name of the entity type.
+        entity_type: EntityType,
+        /// The node of its coordinator, if this node knows it.
+        at: Option<ReplicaId>,
+    },
+}
+
+fn remedy(coordinator: &Option<ReplicaId>) -> String {
+    match coordinator {
+        Some(coordinator) => format!("call it on {coordinator}, which does"),
+        None => "this node knows no coordinator now, try again".to_owned(),
+    }
+}
+
+impl Sharding {
+    /// Moves all shards of this node to other nodes; the node stays a member. From now on no shard
+    /// is allocated to it, coordinators that run here move to other nodes, and each coordinator
+    /// moves the shards that live here as its strategy decides. Shards that no other node may host
+    /// stay.
+    ///
+    /// Returns when no shard is left or after `timeout`; the node keeps draining after that, until
+    /// [`stop_draining`](Self::stop_draining) or a restart of the node.
+    ///
+    /// # Errors
+    /// [`ShardingUnavailable`] if the node stops before that.
+    pub async fn drain(&self, timeout: Duration) -> Result<DrainProgress, ShardingUnavailable> {
+        self.tell(ShardingInput::Drain)?;
+        let until = end_of_wait(timeout);
+        loop {
+            let drained = self.left().await?;
+            if drained.is_done() || Instant::now() >= until {
+                return Ok(drained);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Ends a [`drain`](Self::drain): this node may host shards again. Has no effect on a node that
+    /// is leaving its cluster. Returns the shards that live here.
+    ///
+    /// # Errors
+    /// [`ShardingUnavailable`] if the node has stopped.
+    pub async fn stop_draining(&self) -> Result<DrainProgress, ShardingUnavailable> {
+        self.tell(ShardingInput::StopDraining)?;
+        self.left().await
+    }
+
+    async fn left(&self) -> Result<DrainProgress, ShardingUnavailable> {
+        self.look(|control| {
+            let hosted = |of_type: &TypeMachines| {
+                of_type.region().map_or(0, |region| region.hosted().count())
+            };
+            let types = control.machines().types();
+            let counted = types.map(|(name, of_type)| (name.clone(), hosted(of_type)));
+            DrainProgress { left: counted.filter(|(_, shards)| *shards > 0).collect() }
+        })
+        .await
+    }
+
+    /// Makes the coordinator of a type check the balance now instead of after `rebalance-interval`.
+    /// The allocation strategy decides which shards move, within its limits.
+    ///
+    /// # Errors
+    /// [`RebalanceError::NotCoordinator`] on every node except that of the coordinator.
+    pub async fn rebalance(&self, entity_type: &str) -> Result<(), RebalanceError> {
+        let entity_type = self.known_here(entity_type).await?;
+        let named = entity_type.clone();
+        let at = self.look(move |control| {
+            let machines = control.machines();
+            let of_type = machines.of(&named);
+            let coordinator = of_type.and_then(TypeMachines::coordinator);
+            let acts = coordinator.is_some_and(|it| it.phase() == CoordinatorPhase::Active);
+            (acts, of_type.and_then(TypeMachines::coordinator_at))
+        });
+        let (acts, at) = at.await.map_err(ShardingQueryError::from)?;
+        if !acts {
+            return Err(RebalanceError::NotCoordinator { entity_type, at });
+        }
+        Ok(self.tell(ShardingInput::Rebalance(entity_type)).map_err(ShardingQueryError::from)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_rebalance_names_the_coordinator() {
+        let entity_type = EntityType::new("bell").expect("a name");
+        let refused = |at| {
+            let entity_type = entity_type.clone();
+            RebalanceError::NotCoordinator { entity_type, at }.to_string()
+        };
+        let other = ReplicaId::new(7);
+        let text = "this node does not coordinate bell: nothing was done; ";
+        assert_eq!(refused(Some(other)), format!("{text}call it on {other}, which does"));
+        assert_eq!(refused(None), format!("{text}this node knows no coordinator now, try again"));
+    }
+}

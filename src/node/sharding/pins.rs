@@ -1,0 +1,198 @@
+//! Pins: the program chooses the nodes of shards, for types whose `allocation-strategy` is
+//! `external`.
+//!
+//! They correspond to Akka's external allocation client (`updateShardLocations`, `shardLocations`);
+//! see docs/protocol/sharding.md#allocation.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Sharding, ShardingQueryError, ShardingUnavailable};
+use crate::cluster::member::Address;
+use crate::node::control::machine::Control;
+use crate::node::replicator::{GetError, ReadMajority, UpdateError, WriteMajority};
+use crate::sharding::allocation::pins::{self, PinsKey, Wanted};
+use crate::sharding::ids::{EntityType, RegionId, ShardId};
+
+/// Why pins were not changed, may not have been changed, or could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// The type was not started on this node, or has no such shard. Nothing was pinned.
+    #[error(transparent)]
+    Query(#[from] ShardingQueryError),
+    /// The strategy of the type ignores pins. Nothing was pinned.
+    #[error(
+        "{entity_type} follows no pins: set its allocation-strategy = \"external\" on all nodes; \
+         nothing was pinned"
+    )]
+    NotExternal {
+        /// Name of the entity type.
+        entity_type: EntityType,
+    },
+    /// The write to the replicated data failed; its message states whether the change may be made.
+    #[error(transparent)]
+    Update(#[from] UpdateError),
+    /// The read of the replicated data failed.
+    #[error(transparent)]
+    Get(#[from] GetError),
+}
+
+impl From<ShardingUnavailable> for PinError {
+    fn from(unanswered: ShardingUnavailable) -> Self {
+        Self::Query(unanswered.into())
+    }
+}
+
+/// The node to which a shard is pinned, and whether the shard lives there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// Address of the node to which the shard is pinned.
+    pub address: Address,
+    /// The region at that address; `None` while no node at the address may host the type.
+    pub region: Option<RegionId>,
+    /// The present home of the shard, as far as this node knows.
+    pub home: Option<RegionId>,
+}
+
+impl Pin {
+    /// Whether the shard lives where it is pinned to.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.home.is_some() && self.home == self.region
+    }
+}
+
+impl Sharding {
+    /// Pins shards of a type to addresses of nodes. Returns when a majority of the nodes holds the
+    /// pins, so that every coordinator will know them, even if this node fails. Shards that live
+    /// elsewhere move to the pinned nodes, `least-shard.max-moves-in-flight` at a time; shards
+    /// without a home are allocated there. A later pin of a shard replaces an earlier one, by the
+    /// clocks of the nodes that set them.
+    ///
+    /// An address is that of a present or future [`Member`](crate::cluster::member::Member). Until
+    /// a node at the address hosts the type, the shard stays where it is or, without a home, is
+    /// allocated where it is requested; [`pins`](Self::pins) and the event `sharding.pins_wait`
+    /// report such pins. The next node at the address gets the shard.
+    ///
+    /// The type's `allocation-strategy` must be `external`. Pins are stored as replicated data
+    /// under `sharding/<type>/pins` and last as long as the cluster.
+    ///
+    /// # Errors
+    /// [`PinError`]; its message states whether shards were pinned.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::prelude::*;
+    /// use ostraca::sharding::config::StrategyName;
+    /// # struct Bell;
+    /// # impl Entity for Bell {
+    /// #     type Message = Reply<()>;
+    /// #     async fn handle(&mut self, ring: Reply<()>, _: &mut Context<'_, Self>) {
+    /// #         ring.send(());
+    /// #     }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut config = Config::default();
+    /// config.sharding.allocation_strategy = StrategyName::External;
+    /// let node = Node::start(config).await?;
+    /// node.cluster().wait_until_up().await?;
+    /// let here = node.cluster().members()[0].address.clone();
+    /// let (sharding, bells) = (node.sharding(), node.sharding().start("bell", |_| Bell).await?);
+    /// let shard = bells.entity("big").shard();
+    /// sharding.pin_shards("bell", [(shard, here)], secs(5)).await?;
+    /// bells.entity("big").ask(|reply| reply).await?;
+    /// let pins = sharding.pins("bell", secs(5)).await?;
+    /// assert_eq!(pins[&shard].home, Some(node.cluster().me().incarnation.into()));
+    /// sharding.unpin_shards("bell", [shard], secs(5)).await?;
+    /// assert!(sharding.pins("bell", secs(5)).await?.is_empty());
+    /// # node.stop().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn pin_shards(
+        &self,
+        entity_type: &str,
+        pins: impl IntoIterator<Item = (ShardId, Address)>,
+        within: Duration,
+    ) -> Result<(), PinError> {
+        let wanted = pins.into_iter().map(|(shard, address)| (shard, Some(address))).collect();
+        self.change_pins(entity_type, wanted, within).await
+    }
+
+    /// Removes pins. Returns when a majority of the nodes holds the change. The shards stay where
+    /// they are until another decision moves them.
+    ///
+    /// # Errors
+    /// [`PinError`]; its message states whether pins were changed.
+    pub async fn unpin_shards(
+        &self,
+        entity_type: &str,
+        shards: impl IntoIterator<Item = ShardId>,
+        within: Duration,
+    ) -> Result<(), PinError> {
+        let wanted = shards.into_iter().map(|shard| (shard, None)).collect();
+        self.change_pins(entity_type, wanted, within).await
+    }
+
+    async fn change_pins(
+        &self,
+        entity_type: &str,
+        wanted: Wanted,
+        within: Duration,
+    ) -> Result<(), PinError> {
+        let entity_type = self.known_here(entity_type).await?;
+        let named = entity_type.clone();
+        let follows = move |control: &Control| {
+            let of_type = control.machines().of(&named);
+            of_type.and_then(|it| Some((it.region()?.number_of_shards(), it.follows_pins())))
+        };
+        let (shards, follows) = self.look(follows).await?.ok_or(ShardingUnavailable)?;
+        if !follows {
+            return Err(PinError::NotExternal { entity_type });
+        }
+        if let Some(&shard) = wanted.keys().next_back().filter(|shard| shard.get() >= shards) {
+            return Err(ShardingQueryError::NoShard { entity_type, shard, shards }.into());
+        }
+        let key = PinsKey::new(&entity_type);
+        let (level, replicator) = (WriteMajority::within(within), &self.0.replicator);
+        replicator.update(key.key(), level, move |edit| pins::change(edit, &wanted)).await?;
+        Ok(())
+    }
+
+    /// Reads the pins of a type from a majority of the nodes. The regions and homes in the result
+    /// are those that this node knows.
+    ///
+    /// # Errors
+    /// [`PinError`].
+    pub async fn pins(
+        &self,
+        entity_type: &str,
+        within: Duration,
+    ) -> Result<BTreeMap<ShardId, Pin>, PinError> {
+        let entity_type = self.known_here(entity_type).await?;
+        let key = PinsKey::new(&entity_type);
+        let pins = self.0.replicator.get(key.key(), ReadMajority::within(within)).await?;
+        let Some(pins) = pins else { return Ok(BTreeMap::new()) };
+        let named = entity_type.clone();
+        let regions = self.look(move |control| regions(control, &named)).await?;
+        let pin = |(shard, address): (ShardId, Address)| {
+            let region = regions.get(&address).copied();
+            let home = self.0.region_registry.home(&entity_type, shard);
+            (shard, Pin { address, region, home })
+        };
+        Ok(pins::of(&pins, u32::MAX).into_iter().map(pin).collect())
+    }
+}
+
+/// Regions that may host the type, by the addresses of their nodes.
+fn regions(control: &Control, entity_type: &EntityType) -> BTreeMap<Address, RegionId> {
+    let Some(state) = control.membership().state() else { return BTreeMap::new() };
+    let regions = control.machines().regions(entity_type);
+    let able = regions.filter_map(|region| {
+        let member = state.members.get(&region.replica())?;
+        state.may_take(region.replica()).then(|| (member.address.clone(), region))
+    });
+    able.collect()
+}

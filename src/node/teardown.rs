@@ -1,0 +1,348 @@
+//! The node's own tasks in the coordinated shutdown, and [`Node::run_until_signal`].
+//!
+//! In the order of the phases: the node stops accepting shards, moves its shards away, becomes
+//! Leaving, releases the hosting lease and becomes Exiting, waits for a configuration without it,
+//! and then stops membership, replicated data and lanes.
+
+use std::fmt;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::join;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::Node;
+use super::admin_server::AdminServer;
+use super::cluster::Cluster;
+use super::control::ControlPart;
+use super::parts::ReplicatorTask;
+use super::sharding::Sharding;
+use super::shutdown::{CoordinatedShutdown, Phase, Reason};
+use crate::cluster::member::Status;
+use crate::cluster::membership::port::MembershipCommand;
+use crate::net::handle::Net;
+use crate::net::identity::Identity;
+use crate::runtime::OwnRuntime;
+
+/// Exit code after a second signal.
+const IMPATIENT: i32 = 130;
+
+/// Time reserved at the end of the last phase, at most half of its timeout, for counting messages
+/// that peers have not taken and for closing sockets. The data and the lanes [share] the rest.
+const TO_COUNT: Duration = Duration::from_millis(500);
+
+/// The running parts of a node, each until the shutdown stops it or the node is dropped.
+pub(super) struct RunningParts {
+    parts: Mutex<NodeParts>,
+}
+
+#[derive(Default)]
+pub(super) struct NodeParts {
+    pub(super) tools: Option<AdminServer>,
+    pub(super) control: Option<ControlPart>,
+    pub(super) rest: Option<DataParts>,
+}
+
+pub(super) struct DataParts {
+    pub(super) running: ReplicatorTask,
+    pub(super) net: Net,
+    pub(super) listening: JoinHandle<()>,
+    pub(super) identity: Arc<Identity>, // released last
+    pub(super) runtime: OwnRuntime,     // for the Replicator and its lanes
+}
+
+impl RunningParts {
+    pub(super) fn new(parts: NodeParts) -> Arc<Self> {
+        Arc::new(Self { parts: Mutex::new(parts) })
+    }
+
+    /// Stops all parts at once, without leaving the cluster.
+    pub(super) fn drop_parts(&self) {
+        let parts = std::mem::take(&mut *self.lock());
+        if let Some(rest) = &parts.rest {
+            rest.listening.abort();
+        }
+        drop(parts); // after the lock
+    }
+
+    /// Takes over the administration server, to stop it with the other parts.
+    pub(super) fn has_tools(&self, tools: AdminServer) {
+        self.lock().tools = Some(tools);
+    }
+
+    fn stop_tools(&self) {
+        let tools = self.lock().tools.take();
+        drop(tools); // after the lock
+    }
+
+    async fn stop_control(&self) {
+        let control = self.lock().control.take();
+        if let Some(control) = control {
+            control.stop().await;
+        }
+    }
+
+    /// Stops replicated data and lanes within the timeout of the phase. Messages that peers have
+    /// not taken by then are counted. The sockets are closed before the identity is released.
+    async fn stop_rest(&self, within: Duration) {
+        let Some(rest) = self.lock().rest.take() else { return };
+        let DataParts { running, net, listening, identity, runtime } = rest;
+        let within = within - TO_COUNT.min(within / 2);
+        match share(within, running.stop(), |left| net.stop_within(left)).await {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => {
+                tracing::error!(%error, "node.stopped_late: the Replicator ended with an error");
+            }
+            None => {
+                tracing::error!(?within, "node.stopped_late: the Replicator has not ended in time");
+            }
+        }
+        listening.abort();
+        drop((identity, runtime));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NodeParts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner) // no foreign code under it
+    }
+}
+
+impl fmt::Debug for RunningParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RunningParts")
+    }
+}
+
+/// Stops the replicated data and then the lanes, in total `within` the given time. The lanes start
+/// to stop when the data have ended or half of the time is over, so that a disk that hangs leaves
+/// them the other half; meanwhile the data may still end. Returns `None` if the data did not end.
+async fn share<T, F>(
+    within: Duration,
+    data: impl Future<Output = T>,
+    lanes: impl FnOnce(Duration) -> F,
+) -> Option<T>
+where
+    F: Future<Output = ()>,
+{
+    let (begun, mut data) = (Instant::now(), pin!(data));
+    let ended = timeout(within / 2, &mut data).await.ok();
+    let left = within.saturating_sub(begun.elapsed());
+    if ended.is_some() {
+        lanes(left).await;
+        return ended;
+    }
+    let (ended, ()) = join(timeout(left, data), lanes(left)).await;
+    ended.ok()
+}
+
+/// Adds the tasks by which a node leaves its cluster.
+pub(super) fn leave_in_order(
+    shutdown: &CoordinatedShutdown,
+    cluster: &Cluster,
+    sharding: &Sharding,
+) {
+    let (draining, leaving) = (sharding.clone(), sharding.clone());
+    let waiting = cluster.clone();
+    add(
+        shutdown,
+        Phase::BeforeServiceUnbind,
+        "drain",
+        move || async move { draining.begin_drain() },
+    );
+    add(shutdown, Phase::ClusterShardingShutdownRegion, "shards", move || async move {
+        waiting.wait_for_newcomers().await;
+        leaving.leave().await;
+    });
+    let [leaves, exits, goes] = [(); 3].map(|()| cluster.clone());
+    add(shutdown, Phase::ClusterLeave, "leave", move || leave(leaves));
+    add(shutdown, Phase::ClusterExiting, "exit", move || exit(exits));
+    add(shutdown, Phase::ClusterExitingDone, "out", move || out(goes));
+}
+
+/// Adds the tasks that stop the parts of the node.
+pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<RunningParts>) {
+    let [first, tools, last] = [(); 3].map(|()| ending.clone());
+    let within = shutdown.timeout(Phase::Terminate);
+    add(shutdown, Phase::ClusterShutdown, "membership", move || async move {
+        first.stop_control().await;
+    });
+    add(shutdown, Phase::BeforeTerminate, "tools", move || async move { tools.stop_tools() });
+    add(shutdown, Phase::Terminate, "parts", move || async move { last.stop_rest(within).await });
+}
+
+fn add<F>(
+    shutdown: &CoordinatedShutdown,
+    phase: Phase,
+    name: &str,
+    task: impl FnOnce() -> F + Send + 'static,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let added = shutdown.add_task(phase, name, task);
+    assert!(added.is_ok(), "no shutdown begins before the node has started");
+}
+
+async fn leave(cluster: Cluster) {
+    if cluster.is_member()
+        && cluster.order(MembershipCommand::Leave(cluster.me().incarnation)).await.is_ok()
+    {
+        cluster.until(|status| status.is_none_or(|status| status >= Status::Leaving)).await;
+    }
+}
+
+/// Releases the hosting lease, after the shards have moved: no entity runs on this node any longer
+/// (docs/protocol/membership.md#drain-before-exiting).
+async fn exit(cluster: Cluster) {
+    if cluster.is_member() && cluster.order(MembershipCommand::Drained).await.is_ok() {
+        cluster.until(|status| status.is_none_or(|status| status >= Status::Exiting)).await;
+    }
+}
+
+async fn out(cluster: Cluster) {
+    if cluster.is_member() {
+        cluster.until(|_| false).await; // until membership ends or stops this node
+    }
+}
+
+impl Node {
+    /// Runs the node until the process receives SIGTERM or SIGINT, or the node stops for another
+    /// reason, and then completes the coordinated shutdown. A second signal exits the process at
+    /// once, with code 130; also if the shutdown had begun for another reason before the first one,
+    /// which then only logs a warning.
+    ///
+    /// Returns the reason. It is [`Reason::Membership`] if the other members removed the node, its
+    /// downing strategy stopped it, or it found no cluster in time: exit with
+    /// [`Reason::exit_code`], so that a supervisor restarts it. `main` may return
+    /// `ExitCode::from(reason)`.
+    ///
+    /// # Errors
+    /// If the operating system accepts no signal handler. The node has been stopped then.
+    pub async fn run_until_signal(self) -> io::Result<Reason> {
+        let shutdown = self.shutdown();
+        let signals = signal(SignalKind::terminate())
+            .and_then(|terminate| Ok((terminate, signal(SignalKind::interrupt())?)));
+        let (mut terminate, mut interrupt) = match signals {
+            Ok(signals) => signals,
+            Err(error) => {
+                self.stop().await;
+                return Err(error);
+            }
+        };
+        let done = shutdown.done();
+        tokio::pin!(done);
+        let mut is_signalled = false;
+        loop {
+            tokio::select! {
+                reason = &mut done => return Ok(reason),
+                Some(()) = terminate.recv() => {}
+                Some(()) = interrupt.recv() => {}
+            }
+            if is_signalled {
+                tracing::error!(
+                    "node.impatient: a second signal ends the node at once, with code 130"
+                );
+                std::process::exit(IMPATIENT);
+            }
+            is_signalled = true;
+            if let Some(reason) = shutdown.reason() {
+                tracing::warn!(
+                    ?reason,
+                    "node.stopping: the node stops already; another signal ends it at once, with code 130"
+                );
+            }
+            shutdown.begin(Reason::Signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::net::config::{NetConfig, NetLimits};
+    use crate::net::handle::NetEvent;
+    use crate::net::{Busy, Inbound, Receiver, TrafficClass};
+    use crate::node::parts;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A receiver that accepts no message.
+    struct Paused;
+
+    impl Receiver for Paused {
+        fn receive(&self, _: Inbound<'_>) -> Result<(), Busy> {
+            Err(Busy)
+        }
+
+        fn ready(&self, _: TrafficClass) -> BoxFuture<'_, ()> {
+            std::future::pending().boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn lanes_get_the_time_left_by_data_but_at_least_half() {
+        let mut had = None;
+        let lanes = |left| {
+            had = Some(left);
+            std::future::ready(())
+        };
+        assert_eq!(share(PATIENCE, std::future::ready(7), lanes).await, Some(7));
+        assert!(had.is_some_and(|left| left > PATIENCE / 2), "{had:?}");
+        let within = Duration::from_millis(100);
+        let lanes = |left| {
+            had = Some(left);
+            std::future::ready(())
+        };
+        assert_eq!(share(within, std::future::pending::<()>(), lanes).await, None);
+        assert!(had.is_some_and(|left| left <= within / 2), "{had:?}");
+    }
+
+    #[tokio::test]
+    async fn slow_disk_may_end_while_the_lanes_stop() {
+        let (lanes_end, data_end) = tokio::sync::oneshot::channel();
+        let lanes = |_| async move { lanes_end.send(7).expect("somebody still waits") };
+        let within = Duration::from_secs(2);
+        assert_eq!(
+            share(within, data_end, lanes).await,
+            Some(Ok(7)),
+            "the data end with the lanes"
+        );
+    }
+
+    #[tokio::test]
+    async fn stop_counts_untaken_messages_without_waiting_for_the_link() {
+        let limits = NetLimits { link_down_max: PATIENCE, ..NetLimits::default() };
+        let config = NetConfig { limits, ..NetConfig::default() };
+        let [own, other] = [(); 2].map(|()| Identity::load(None).expect("an identity"));
+        let started = Net::start(&config, &own, Arc::new(Paused)).await;
+        let (net, mut told) = started.expect("a free port");
+        let started = Net::start(&config, &other, Arc::new(Paused)).await;
+        let (peer, _events) = started.expect("a free port");
+        net.keep(peer.me().peer, vec![peer.listening()[0].clone()]);
+        let up =
+            async { while !matches!(told.recv().await.expect("it runs"), NetEvent::Up { .. }) {} };
+        tokio::time::timeout(PATIENCE, up).await.expect("it never came up");
+        let lane = net.lane(peer.me().incarnation, TrafficClass::User).expect("it is up");
+        lane.send(&[], b"unheard").expect("room");
+        let running = parts::alone().await.running;
+        let listening = tokio::spawn(std::future::ready(()));
+        let runtime = OwnRuntime::start("data", 1).expect("a thread");
+        let rest = DataParts { running, net, listening, identity: Arc::new(own), runtime };
+        let ending = RunningParts::new(NodeParts { tools: None, control: None, rest: Some(rest) });
+        let stopping = ending.stop_rest(Duration::from_secs(2));
+        let stopped = tokio::time::timeout(PATIENCE / 2, stopping).await;
+        assert!(stopped.is_ok(), "stopping must not wait for `link-down-max`, {PATIENCE:?}");
+        let mut lost = Vec::new();
+        while let Some(event) = told.recv().await {
+            if let NetEvent::LaneBroken { node, class, messages } = event {
+                lost.push((node, class, messages));
+            }
+        }
+        assert_eq!(lost, [(peer.me(), TrafficClass::User, 1)]);
+    }
+}

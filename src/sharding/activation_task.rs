@@ -1,0 +1,819 @@
+//! Activation of an entity: the task that handles a burst of its messages. It takes the waiting
+//! messages and handles one after the other. Before each message and each poll it checks the lease
+//! (docs/protocol/leases.md#clock-check-before-every-message). It ends when no message waits.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use super::activation::{ActivationFuture, ActivationStarter};
+use super::batch::{BATCH, MessageBatch, MessageInTransit};
+use super::context::Context;
+use super::dead_letters::DeadLetterReason;
+use super::entity::{Entity, Supervision};
+use super::envelope::{EnvelopeRef, decode};
+use super::fault_injection::ShardingFault;
+use super::fencing::FencingToken;
+use super::frame;
+use super::gate::MailboxLimitCheck;
+use super::ids::{EntityId, ShardId};
+use super::instance::Instance;
+use super::panics;
+use super::pending_asks::{ReplyAddress, ReplySink};
+use super::runtime::Runtime;
+use super::scope::{self, CurrentEntity};
+use super::shard::{Shard, ShardEffects, ShardEntities, ShardInner, Start};
+use super::shard_stage::ShardStage;
+use super::slow_handlers::Handling;
+use super::state_transfer::ExportedState;
+use super::tracked::UnfinishedTasks;
+use super::types::TypeRegistry;
+
+/// Time until a lapsed lease is checked again.
+const LEASE_PAUSE: Duration = Duration::from_millis(10);
+
+/// The next action of the activation.
+enum ActivationStep {
+    /// Handle the messages of the batch.
+    Batch,
+    /// Handle the stop message, then end the instance.
+    StopMessage,
+    /// Drop the instance, because the lease lapsed for too long.
+    DropInstance,
+    /// Wait until the tasks of the former instance have ended, then check again.
+    Again,
+    /// Return: the entity is parked or ended, or the task yields first.
+    Nothing,
+}
+
+/// The decoded content of the first letter of a batch.
+enum DecodedMessage<M> {
+    /// It was not decoded.
+    Nothing,
+    Message(M),
+    Undecodable,
+}
+
+/// Whether the lease was checked immediately before a handler's first poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaseCheck {
+    Done,
+    Due,
+}
+
+#[derive(Debug)]
+enum HandlerOutcome {
+    Handled,
+    /// With the message of the panic.
+    Panicked(Box<str>),
+    Aborted(DeadLetterReason),
+}
+
+/// Why an activation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ActivationEnd {
+    ByItself,
+    /// Its code panicked, or its executor was shut down and accepts no task.
+    Dropped,
+}
+
+struct ActivationTask<E: Entity> {
+    runtime: Arc<Runtime<E>>,
+    shard: Arc<Shard<E>>,
+    row: u32,
+    id: EntityId,
+    waker_slot: WakerSlot,
+    value: Option<Box<Instance<E>>>,
+    state: Option<ExportedState>, // for the next instance
+    unfinished: UnfinishedTasks,  // tasks of former instances
+    batch: MessageBatch<E::Message>,
+    stage: ShardStage,               // when the batch was taken
+    token: FencingToken,             // when the batch was taken
+    way: Option<Arc<dyn ReplySink>>, // set once a letter was decoded
+    lapses: u64,                     // of the shard, when the instance began or was taken
+    failures: u32,                   // in a row
+    since_yield: usize,              // ≤ BATCH
+    lingers: bool,                   // yields before it ends
+    begun: bool,                     // was polled
+    ended: bool,
+}
+
+/// The waker of an activation that waits, woken when its shard drains. It is created on first use,
+/// because most activations never wait.
+struct WakerSlot(Option<Arc<Handling>>);
+
+impl WakerSlot {
+    /// Registers the waker before the activation checks its condition again, so that no later wake
+    /// is missed.
+    fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
+        let waker = self.0.get_or_insert_with(|| {
+            let mut inside = shard.lock();
+            let busy = inside.shard_entities.entity_table.busy(row);
+            Arc::clone(busy.waker.get_or_insert_default())
+        });
+        waker.waker.register(cx.waker());
+    }
+
+    /// The handler awaits: records the time, to report slow handlers. Handlers that never await do
+    /// not read the clock.
+    fn awaits<E: Entity>(&self, runtime: &Arc<Runtime<E>>) {
+        if let Some(handling) = &self.0 {
+            handling.begin(|| runtime.world.now());
+            runtime.watch_handlers();
+        }
+    }
+
+    /// The handler has ended.
+    fn has_ended(&self) {
+        self.0.iter().for_each(|handling| handling.end());
+    }
+}
+
+/// The reply path of the letters of one activation.
+struct ReplyPath<E: Entity>(Arc<Runtime<E>>);
+
+impl<E: Entity> ReplySink for ReplyPath<E> {
+    fn send(&self, to: ReplyAddress, frame: &[u8]) {
+        self.0.send(to, frame);
+    }
+
+    fn types(&self) -> &Arc<TypeRegistry> {
+        self.0.asks.types()
+    }
+}
+
+/// Starts activations, which were prepared under the locks of their shards.
+impl<E: Entity> ActivationStarter for Runtime<E> {
+    fn begin(
+        self: Arc<Self>,
+        shard: ShardId,
+        start: Start,
+        over: Option<ActivationFuture>,
+    ) -> ActivationFuture {
+        let mut task = self.task(shard, start);
+        let shard = Arc::clone(&task.shard);
+        let (phase, handler) = (Arc::clone(&shard.phase), Some(task.id.clone()));
+        let mut at_work = Some(CurrentEntity { phase, handler });
+        let activation = async move {
+            let mut run = pin!(run(&mut task, &shard)); // by value it would be stored three times
+            poll_fn(|cx| scope::at_work(&mut at_work, || run.as_mut().poll(cx))).await;
+        };
+        ActivationFuture::instead(over, activation)
+    }
+
+    fn give_up(self: Arc<Self>, shard: ShardId, start: Start) {
+        drop(self.task(shard, start));
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    fn task(self: Arc<Self>, shard: ShardId, start: Start) -> ActivationTask<E> {
+        let shard = Arc::clone(self.shard(shard).expect("it has given the start"));
+        let Start { row, id, waker, lapses } = start;
+        ActivationTask {
+            runtime: self,
+            shard,
+            row,
+            id,
+            waker_slot: WakerSlot(waker),
+            value: None,
+            state: None,
+            unfinished: UnfinishedTasks::default(),
+            batch: MessageBatch::default(),
+            stage: ShardStage::Open,
+            token: FencingToken::default(),
+            way: None,
+            lapses,
+            failures: 0,
+            since_yield: 0,
+            lingers: false,
+            begun: false,
+            ended: false,
+        }
+    }
+}
+
+async fn run<E: Entity>(task: &mut ActivationTask<E>, shard: &Shard<E>) {
+    task.begun = true;
+    loop {
+        match task.next(shard).await {
+            ActivationStep::Batch => task.handle_batch().await,
+            ActivationStep::StopMessage => task.handle_stop_message().await,
+            ActivationStep::DropInstance => task.drop_value(),
+            ActivationStep::Again => {}
+            ActivationStep::Nothing => return,
+        }
+    }
+}
+
+impl<E: Entity> ActivationTask<E> {
+    /// Decides on the next action. Before it ends it yields once, so that a steady stream of
+    /// messages finds the entity active.
+    async fn next(&mut self, shard: &Shard<E>) -> ActivationStep {
+        self.tasks_end().await;
+        let next = self.take(shard);
+        if !matches!(next, ActivationStep::Nothing) || self.ended {
+            return next;
+        }
+        (self.since_yield, self.lingers) = (0, true);
+        yield_now().await;
+        self.take(shard)
+    }
+
+    /// An entity parks, ends, or gets another instance only after the tasks of its former instance
+    /// are dropped; otherwise the next instance would find resources of the former one still in use
+    /// (docs/protocol/sharding.md#an-instance-ends-before-its-successor).
+    async fn tasks_end(&mut self) {
+        if !self.unfinished.is_empty() {
+            self.unfinished.end().await;
+        }
+    }
+
+    fn take(&mut self, shard: &Shard<E>) -> ActivationStep {
+        let mut inside = shard.lock();
+        let stage = shard.phase.get();
+        let ShardInner { shard_entities, .. } = &mut *inside;
+        self.give_back(shard_entities);
+        self.token =
+            FencingToken::new(self.runtime.cluster_generation(), shard_entities.generation);
+        self.take_value(shard_entities); // first: the instance may be from before a lapse
+        let lapsed =
+            std::mem::replace(&mut self.lapses, shard_entities.lapses) != shard_entities.lapses;
+        if lapsed && stage == ShardStage::Open && self.value.is_some() {
+            return ActivationStep::DropInstance;
+        }
+        let (made_room, leaves) = self.take_batch(shard_entities, stage);
+        self.stage = stage;
+        if std::mem::take(&mut self.lingers) {
+            shard_entities.adaptive_yield.learn(!self.batch.is_empty());
+        }
+        if !self.batch.is_empty() {
+            drop(inside);
+            if made_room {
+                self.runtime.room_here();
+            }
+            return ActivationStep::Batch;
+        }
+        match stage {
+            ShardStage::Draining if self.value.is_some() && self.runtime.has_stop_message => {
+                ActivationStep::StopMessage
+            }
+            ShardStage::Open if leaves && self.value.is_some() => ActivationStep::StopMessage,
+            ShardStage::Open if self.since_yield > 0 && shard_entities.adaptive_yield.waits() => {
+                ActivationStep::Nothing
+            }
+            ShardStage::Open => {
+                let after = self.park(shard_entities);
+                drop(inside);
+                self.runtime.carry_out(&self.shard, after);
+                ActivationStep::Nothing
+            }
+            ShardStage::Draining | ShardStage::Aborted | ShardStage::Empty => {
+                drop(inside);
+                // Aborted before the stop message, the state is not consistent: no export.
+                if stage == ShardStage::Draining || !self.runtime.has_stop_message {
+                    self.export_state();
+                }
+                self.drop_value();
+                if !self.unfinished.is_empty() {
+                    return ActivationStep::Again;
+                }
+                self.end(ActivationEnd::ByItself);
+                ActivationStep::Nothing
+            }
+        }
+    }
+
+    /// Takes the instance, or the state for a new one, from the entity's row.
+    fn take_value(&mut self, shard_entities: &mut ShardEntities<E>) {
+        if self.value.is_none() {
+            self.value = shard_entities.entity_table.get_mut(self.row).state.take();
+            self.value.iter_mut().for_each(|instance| instance.wakes());
+            self.state = self.state.take().or_else(|| shard_entities.entity_table.wake(self.row));
+        }
+    }
+
+    /// Takes the next messages. Returns whether refused callers may try again, and whether the
+    /// instance must stop because it passivates.
+    fn take_batch(
+        &mut self,
+        shard_entities: &mut ShardEntities<E>,
+        stage: ShardStage,
+    ) -> (bool, bool) {
+        let busy = shard_entities.entity_table.get_mut(self.row).busy.as_mut();
+        let busy = busy.expect("a task's entity is busy");
+        let most = match stage {
+            ShardStage::Open => BATCH,
+            ShardStage::Draining => busy.marked,
+            ShardStage::Aborted | ShardStage::Empty => 0,
+        };
+        let count = busy.mailbox.take(most, &mut self.batch);
+        busy.marked = busy.marked.saturating_sub(count);
+        let made_room = count > 0 && busy.mailbox.make_room();
+        let leaves = std::mem::take(&mut busy.leaves);
+        if busy.mailbox.puts_somebody_off() {
+            shard_entities.tell_freed(self.row, self.shard.id, &self.runtime);
+        }
+        (made_room, leaves)
+    }
+
+    /// Puts messages that have not begun back at the front of the mailbox.
+    fn give_back(&mut self, shard_entities: &mut ShardEntities<E>) {
+        let busy = shard_entities.entity_table.busy(self.row);
+        if self.runtime.fault_injection.has(ShardingFault::TakenNotGivenBack) {
+            self.batch.clear();
+        }
+        if busy.marked > 0 || self.stage == ShardStage::Draining {
+            busy.marked += self.batch.len();
+        }
+        if self.runtime.fault_injection.has(ShardingFault::TakenGivenBackBehind) {
+            busy.mailbox.give_back_behind(&mut self.batch);
+        }
+        busy.mailbox.give_back(&mut self.batch);
+    }
+
+    /// No message waits: parks the entity, or removes it if it has neither instance nor state.
+    fn park(&mut self, shard_entities: &mut ShardEntities<E>) -> ShardEffects<E> {
+        let mut after = ShardEffects::default();
+        if let Some(instance) = &mut self.value {
+            instance.rests(&self.runtime, self.id.as_str());
+        }
+        if let (None, Some(state)) = (&self.value, self.state.take()) {
+            shard_entities.entity_table.keep(self.row, state); // its factory failed
+        }
+        let busy = shard_entities.entity_table.busy(self.row);
+        busy.mailbox.adopt(&mut self.batch);
+        shard_entities.entity_table.get_mut(self.row).state = self.value.take();
+        shard_entities.park(self.row, &self.runtime, &mut after);
+        self.ended = true;
+        after
+    }
+
+    /// Drops the instance. A panic of its `Drop` counts as a failure of this entity only.
+    fn drop_value(&mut self) {
+        let Some(mut value) = self.value.take() else { return };
+        self.unfinished.add(value.stop_tasks());
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+            self.failed(&panics::message(panic));
+        }
+    }
+
+    /// Exports the state of an intact instance whose shard moves, then drops the instance.
+    fn export_state(&mut self) {
+        if let Some(instance) = self.value.as_mut().filter(|_| !self.runtime.is_over()) {
+            self.state = self.runtime.export_state(self.shard.id, &self.id, &mut instance.value);
+        }
+        self.drop_value();
+    }
+
+    /// Ends the activation. Messages that have not begun stay in the mailbox, for the payload or
+    /// the next activation.
+    fn end(&mut self, how: ActivationEnd) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        self.waker_slot.has_ended(); // the task may be dropped with its executor
+        self.drop_value();
+        let (shard, runtime) = (Arc::clone(&self.shard), Arc::clone(&self.runtime));
+        shard.pass(&runtime, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+            self.give_back(gate_effects.shard_entities);
+            let busy = gate_effects.shard_entities.entity_table.busy(self.row);
+            busy.runs = false;
+            if runtime.is_over() {
+                let lost = busy.mailbox.entries().into_iter();
+                gate_effects
+                    .after
+                    .lost
+                    .extend(lost.map(|entry| (DeadLetterReason::NodeStopped, entry)));
+            }
+            let is_empty = busy.mailbox.is_empty();
+            if let Some(state) = self.state.take() {
+                gate_effects.keep(self.row, state);
+            }
+            if how == ActivationEnd::ByItself && shard.phase.is_draining() && !runtime.is_over() {
+                gate_effects.shard_entities.go_on(self.row, gate_effects.after); // a message came during the drop
+            }
+            if shard.phase.get() == ShardStage::Open && !self.unfinished.is_empty() {
+                let unfinished = std::mem::take(&mut self.unfinished);
+                gate_effects.end_after(unfinished); // the entity then parks, or another task continues
+                return gate_effects.ended(gate);
+            }
+            gate_effects.ended(gate);
+            if shard.phase.get() == ShardStage::Open {
+                // The task was dropped early. After a panic a new task continues. If the executor
+                // is shut down, a new task would be dropped here as well, without end.
+                if is_empty {
+                    gate_effects.shard_entities.running += 1; // parks as if it had ended normally
+                    gate_effects.shard_entities.park(self.row, &runtime, gate_effects.after);
+                } else if self.begun && std::thread::panicking() {
+                    gate_effects.shard_entities.start(self.row, gate_effects.after);
+                }
+            }
+        });
+    }
+
+    async fn handle_batch(&mut self) {
+        while !self.batch.is_empty() {
+            // Decoded first, because the lease check must immediately precede the handler.
+            let opened = self.open_first();
+            if !self.begins_now() {
+                self.leave_unopened(opened);
+                if !self.may_begin().await {
+                    return; // the rest of the batch is put back
+                }
+                continue;
+            }
+            self.since_yield += 1;
+            if self.value.is_none() {
+                self.create().await;
+                continue; // the lease is checked again: a factory may take long
+            }
+            let message = match (self.batch.pop(), opened) {
+                (
+                    Some(MessageInTransit::Typed(message) | MessageInTransit::Weighed(message, _)),
+                    _,
+                )
+                | (
+                    Some(MessageInTransit::Envelope(_) | MessageInTransit::Own(_)),
+                    DecodedMessage::Message(message),
+                ) => Some(message),
+                (Some(lost), DecodedMessage::Undecodable) => {
+                    self.runtime.lose(DeadLetterReason::Undecodable, lost.entry(), self.shard.id);
+                    None
+                }
+                (Some(envelope), DecodedMessage::Nothing) => {
+                    let envelope = envelope.envelope().expect("others are values");
+                    assert!(envelope.starts(), "a message is opened before it begins");
+                    self.runtime.started(envelope);
+                    None
+                }
+                (None, _) => return,
+            };
+            if let Some(message) = message {
+                self.handle(message).await;
+            }
+            if self.since_yield >= BATCH {
+                self.since_yield = 1;
+                yield_now().await;
+            }
+        }
+    }
+
+    /// Whether the shard is at the same stage as when the batch was taken, and the lease has not
+    /// lapsed for long since.
+    fn stays(&self) -> bool {
+        self.shard.phase.get() == self.stage && self.shard.lapses() == self.lapses
+    }
+
+    /// Whether a message may begin: [`stays`](Self::stays), and the lease is valid.
+    fn begins_now(&self) -> bool {
+        self.stays() && self.runtime.serves()
+    }
+
+    /// Waits for the lease. Returns false if the shard has left the stage at which the batch was
+    /// taken, or the lease lapsed for so long that the instance must be dropped.
+    async fn may_begin(&mut self) -> bool {
+        if self.begins_now() {
+            return true;
+        }
+        let Self { runtime, shard, row, waker_slot, stage, lapses, .. } = self;
+        let mut pause: Option<BoxFuture<'static, ()>> = None;
+        poll_fn(|cx| {
+            waker_slot.register(shard, *row, cx);
+            loop {
+                if shard.phase.get() != *stage || shard.lapses() != *lapses {
+                    return Poll::Ready(false);
+                }
+                if runtime.serves() {
+                    return Poll::Ready(true);
+                }
+                if wait(&mut pause, &**runtime, cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Creates an instance. If the factory panics there is none, and the activation pauses. While
+    /// the shard drains, the message is counted as lost instead.
+    async fn create(&mut self) {
+        if !self.unfinished.is_empty() {
+            return self.tasks_end().await; // meanwhile the shard may have begun to drain
+        }
+        let (factory, id) = (&self.runtime.factory, &self.id);
+        match catch_unwind(AssertUnwindSafe(|| Box::new(Instance::new(factory(id))))) {
+            Ok(value) => {
+                self.value = Some(value);
+                return self.import_state().await;
+            }
+            Err(panic) => self.failed(&panics::message(panic)),
+        }
+        if self.stage == ShardStage::Open {
+            return self.back_off().await;
+        }
+        // A drain must not wait for the pause, because the factory may fail forever.
+        if let Some(message) = self.batch.pop() {
+            self.runtime.lose(DeadLetterReason::EntityFailed, message.entry(), self.shard.id);
+        }
+    }
+
+    /// Imports the state that a former instance exported. A failed import is supervised like a
+    /// failed message.
+    async fn import_state(&mut self) {
+        let (Some(state), Some(instance)) = (self.state.take(), &mut self.value) else { return };
+        let taken = self.runtime.import_state(self.shard.id, &self.id, &mut instance.value, &state);
+        if self.runtime.fault_injection.has(ShardingFault::StateTakenAgain) {
+            self.state = Some(state);
+        }
+        if !taken {
+            self.failed("the import of its state failed");
+            self.supervise().await;
+        }
+    }
+
+    /// Decodes the first message if it is a letter. The letter stays in the batch, because it may
+    /// have to travel on unchanged before the message begins.
+    fn open_first(&mut self) -> DecodedMessage<E::Message> {
+        let Some(envelope) = self.batch.first_letter() else { return DecodedMessage::Nothing };
+        if self.value.is_none() || envelope.starts() || !self.stays() {
+            return DecodedMessage::Nothing;
+        }
+        if self.way.is_none() {
+            self.way = Some(Arc::new(ReplyPath(Arc::clone(&self.runtime))));
+        }
+        match scope::decoding(&mut self.way, || decode(envelope.body())) {
+            Ok(message) => DecodedMessage::Message(message),
+            Err(_) => DecodedMessage::Undecodable,
+        }
+    }
+
+    fn leave_unopened(&self, opened: DecodedMessage<E::Message>) {
+        if let DecodedMessage::Message(message) = opened {
+            scope::dropping_value(|| self.runtime.discard(message));
+        }
+    }
+
+    /// Handles a message. The lease was checked immediately before.
+    async fn handle(&mut self, message: E::Message) {
+        let mut passivates = false;
+        let outcome = {
+            let Self { runtime, shard, row, id, value, waker_slot, token, lapses, .. } = self;
+            let stays = ContinueConditions { runtime, shard, row: *row, lapses: *lapses };
+            let instance = value.as_deref_mut().expect("an instance was created");
+            let Instance { value, extras } = instance;
+            let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
+            // The wrapper defers the handler's part before its first await into a guarded poll.
+            let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
+            guarded(handling, LeaseCheck::Done, stays, waker_slot).await
+        };
+        match outcome {
+            HandlerOutcome::Handled => self.failures = 0,
+            HandlerOutcome::Aborted(why) => {
+                self.runtime.dead(why, 1, self.shard.id);
+                self.drop_value();
+            }
+            HandlerOutcome::Panicked(why) => {
+                self.runtime.dead(DeadLetterReason::EntityFailed, 1, self.shard.id);
+                self.failed(&why);
+                self.supervise().await;
+            }
+        }
+        if passivates && self.value.is_some() {
+            self.run_stop_message().await;
+            self.drop_value();
+            if self.runtime.fault_injection.has(ShardingFault::PassivatedWithMessages) {
+                self.batch.clear();
+            }
+        }
+    }
+
+    async fn supervise(&mut self) {
+        match self.runtime.supervision {
+            Supervision::Resume => {}
+            Supervision::Restart => {
+                self.drop_value();
+                self.back_off().await;
+            }
+            Supervision::Stop => {
+                self.drop_value();
+                let shard = Arc::clone(&self.shard);
+                let mut lost = Vec::new();
+                self.batch.drain(|message| lost.push(message.entry()));
+                {
+                    let mut inside = shard.lock();
+                    let busy = inside.shard_entities.entity_table.busy(self.row);
+                    busy.marked = 0;
+                    lost.extend(busy.mailbox.entries());
+                    inside.shard_entities.tell_emptied(self.row, shard.id, &self.runtime);
+                }
+                for entry in lost {
+                    self.runtime.lose(DeadLetterReason::EntityStopped, entry, shard.id);
+                }
+                self.runtime.room_here();
+            }
+        }
+    }
+
+    fn failed(&mut self, why: &str) {
+        self.failures = self.failures.saturating_add(1);
+        self.runtime.failures.fetch_add(1, Ordering::Relaxed);
+        let (entity_type, shard) = (&self.runtime.entity_type, self.shard.id);
+        let (entity, failures) = (&self.id, self.failures);
+        tracing::error!(
+            %entity_type, %entity, %shard, failures, why,
+            "sharding.entity_failed: the entity panicked; other entities are not affected"
+        );
+    }
+
+    /// Pauses before a restart, but not longer than the shard stays open.
+    async fn back_off(&mut self) {
+        if self.stage != ShardStage::Open {
+            return; // running handlers of the draining shard may wait for this entity
+        }
+        let settings = &self.runtime.settings;
+        let doubled = 1_u32.checked_shl(self.failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        let pause = settings.restart_backoff_min.saturating_mul(doubled);
+        let mut sleep = self.runtime.world.sleep(pause.min(settings.restart_backoff_max));
+        let Self { shard, row, waker_slot, stage, .. } = self;
+        poll_fn(|cx| {
+            waker_slot.register(shard, *row, cx);
+            if shard.phase.get() != *stage {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().poll(cx)
+        })
+        .await;
+    }
+
+    /// Handles the stop message of an instance that passivates or moves, then ends the instance.
+    async fn handle_stop_message(&mut self) {
+        if !self.may_begin().await {
+            return; // the stage has changed
+        }
+        let outcome = self.run_stop_message().await;
+        if self.stage == ShardStage::Open
+            && let Some(instance) = &self.value
+        {
+            self.runtime.lose_timers(instance.unsent(), self.shard.id, &self.id);
+        }
+        let is_whole = match outcome {
+            HandlerOutcome::Handled => true,
+            HandlerOutcome::Panicked(_) => self.runtime.supervision == Supervision::Resume,
+            HandlerOutcome::Aborted(_) => false,
+        };
+        if self.stage == ShardStage::Draining && is_whole {
+            self.export_state();
+        } else {
+            self.drop_value();
+        }
+    }
+
+    async fn run_stop_message(&mut self) -> HandlerOutcome {
+        let Some(message) = E::stop_message() else { return HandlerOutcome::Handled };
+        let mut passivates = false;
+        let outcome = {
+            let Self { runtime, shard, row, id, value, waker_slot, token, lapses, .. } = self;
+            let stays = ContinueConditions { runtime, shard, row: *row, lapses: *lapses };
+            let Some(Instance { value, extras }) = value.as_deref_mut() else {
+                return HandlerOutcome::Handled;
+            };
+            let mut cx = Context::new(runtime, shard, id, *token, &mut passivates, extras);
+            // The wrapper defers the handler's part before its first await into a guarded poll.
+            let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
+            guarded(handling, LeaseCheck::Due, stays, waker_slot).await
+        };
+        if let HandlerOutcome::Panicked(why) = &outcome {
+            self.failed(why);
+        }
+        outcome
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    /// Answers an explicit start: the entity runs.
+    fn started(&self, envelope: EnvelopeRef<'_>) {
+        let Some(asker) = envelope.asker() else { return };
+        let mut bytes = Vec::with_capacity(16);
+        frame::answer(&mut bytes, asker.correlation);
+        rmp_serde::encode::write_named(&mut bytes, &()).expect("nothing encodes");
+        self.send(asker, &bytes);
+    }
+}
+
+/// A task that is dropped, or panics outside a handler, must end too; otherwise the drain of its
+/// shard would wait forever.
+impl<E: Entity> Drop for ActivationTask<E> {
+    fn drop(&mut self) {
+        self.end(ActivationEnd::Dropped);
+    }
+}
+
+/// The conditions under which a handler may continue.
+struct ContinueConditions<'a, E: Entity> {
+    runtime: &'a Arc<Runtime<E>>,
+    shard: &'a Shard<E>,
+    row: u32,
+    lapses: u64,
+}
+
+impl<E: Entity> ContinueConditions<'_, E> {
+    /// The reason to abort, if the handler may not continue.
+    fn aborted(&self) -> Option<DeadLetterReason> {
+        let stage = self.shard.phase.get();
+        let aborts = match stage {
+            ShardStage::Aborted => true,
+            ShardStage::Open => self.shard.lapses() != self.lapses,
+            ShardStage::Empty | ShardStage::Draining => false,
+        };
+        aborts.then(|| self.runtime.why_aborted(stage))
+    }
+
+    /// Notices an abort that came before the waker was registered.
+    fn poll(&self) -> Poll<HandlerOutcome> {
+        self.aborted().map_or(Poll::Pending, |why| Poll::Ready(HandlerOutcome::Aborted(why)))
+    }
+}
+
+/// Polls a handler only while the lease is valid and no abort came, and catches its panics.
+async fn guarded<E: Entity>(
+    mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
+    mut lease: LeaseCheck,
+    stays: ContinueConditions<'_, E>,
+    waker_slot: &mut WakerSlot,
+) -> HandlerOutcome {
+    let runtime = stays.runtime;
+    let mut pause: Option<BoxFuture<'static, ()>> = None;
+    let outcome = poll_fn(|cx| {
+        loop {
+            if let Some(why) = stays.aborted() {
+                return Poll::Ready(HandlerOutcome::Aborted(why));
+            }
+            if std::mem::replace(&mut lease, LeaseCheck::Due) == LeaseCheck::Done
+                || runtime.serves()
+            {
+                break;
+            }
+            waker_slot.register(stays.shard, stays.row, cx);
+            if wait(&mut pause, runtime, cx).is_pending() {
+                return stays.poll();
+            }
+        }
+        let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
+        let poll = || catch_unwind(AssertUnwindSafe(|| running.poll(cx)));
+        match runtime.polls.poll(stays.shard.id, stays.row, poll) {
+            Ok(Poll::Pending) => {
+                waker_slot.register(stays.shard, stays.row, cx);
+                waker_slot.awaits(runtime);
+                stays.poll()
+            }
+            Ok(Poll::Ready(())) => Poll::Ready(HandlerOutcome::Handled),
+            Err(panic) => Poll::Ready(HandlerOutcome::Panicked(panics::message(panic))),
+        }
+    })
+    .await;
+    waker_slot.has_ended();
+    // A reply that the dropped handler still owes will not come; the asker gets this reason.
+    let mut drop = || handling.set(None);
+    let dropped = catch_unwind(AssertUnwindSafe(|| match &outcome {
+        HandlerOutcome::Aborted(why) => scope::dropping(*why, drop),
+        HandlerOutcome::Handled | HandlerOutcome::Panicked(_) => drop(),
+    }));
+    match (dropped.map_err(panics::message), outcome) {
+        (Err(why), HandlerOutcome::Handled) => HandlerOutcome::Panicked(why),
+        (_, outcome) => outcome,
+    }
+}
+
+/// Waits until a lapsed lease is checked again.
+pub(super) fn wait<E: Entity>(
+    pause: &mut Option<BoxFuture<'static, ()>>,
+    runtime: &Runtime<E>,
+    cx: &mut TaskContext<'_>,
+) -> Poll<()> {
+    let sleep = pause.get_or_insert_with(|| runtime.world.sleep(LEASE_PAUSE));
+    let polled = sleep.as_mut().poll(cx);
+    if polled.is_ready() {
+        *pause = None;
+    }
+    polled
+}
+
+/// Yields to other tasks once, on any executor.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

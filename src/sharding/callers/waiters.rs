@@ -1,0 +1,87 @@
+//! Wakers of callers that wait for room. A caller registers before its last check, and the task
+//! that makes room wakes afterwards. Check and making room happen under a common lock, so one of
+//! the two sees the other, and no wake-up is lost.
+//!
+//! The loom tests compile this file a second time with loom's types under the names of
+//! [`sync`](super::sync).
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::task::Waker;
+
+use super::sync::{AtomicBool, Mutex, MutexGuard};
+
+/// The waiting callers of one entity type on one node.
+pub(in crate::sharding) struct Callers {
+    waiting: Mutex<CallerWakers>,
+    any: AtomicBool, // checked for each batch of messages
+}
+
+#[derive(Default)]
+struct CallerWakers {
+    wakers: BTreeMap<u64, Waker>, // by seat; ≤ waiting callers
+    last: u64,
+}
+
+/// Registration of one caller: at most one waker, which is removed when the seat is dropped.
+pub(in crate::sharding) struct CallerRegistration<'a> {
+    callers: &'a Callers,
+    number: u64, // 0: not registered
+}
+
+impl Callers {
+    pub(in crate::sharding) fn new() -> Self {
+        Self { waiting: Mutex::default(), any: AtomicBool::new(false) }
+    }
+
+    /// Makes a seat for a caller that may have to wait.
+    pub(in crate::sharding) const fn seat(&self) -> CallerRegistration<'_> {
+        CallerRegistration { callers: self, number: 0 }
+    }
+
+    /// Returns the number of waiting callers.
+    pub(in crate::sharding) fn len(&self) -> usize {
+        self.lock().wakers.len()
+    }
+
+    /// Wakes all waiting callers, because a buffer or a mailbox has room again.
+    pub(in crate::sharding) fn wake(&self) {
+        if !self.any.load(Ordering::SeqCst) {
+            return;
+        }
+        let wakers = {
+            let mut waiting = self.lock();
+            self.any.store(false, Ordering::SeqCst);
+            std::mem::take(&mut waiting.wakers)
+        };
+        wakers.into_values().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CallerWakers> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CallerRegistration<'_> {
+    /// Registers a waker that is woken once, when there is room anywhere. Check again afterwards.
+    pub(in crate::sharding) fn wait(&mut self, waker: &Waker) {
+        let mut waiting = self.callers.lock();
+        if self.number == 0 {
+            waiting.last += 1;
+            self.number = waiting.last;
+        }
+        if !waiting.wakers.get(&self.number).is_some_and(|known| known.will_wake(waker)) {
+            waiting.wakers.insert(self.number, waker.clone());
+        }
+        self.callers.any.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for CallerRegistration<'_> {
+    fn drop(&mut self) {
+        if self.number > 0 {
+            self.callers.lock().wakers.remove(&self.number);
+        }
+    }
+}

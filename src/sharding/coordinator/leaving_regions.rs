@@ -1,0 +1,85 @@
+//! Regions whose nodes stop: their shards move in one batch, they receive no new ones, and they are
+//! told when no decision names them any longer
+//! (docs/protocol/sharding.md#a-leaving-region-moves-all-shards-in-one-batch).
+
+use super::outbound::send;
+use super::{Coordinator, CoordinatorOutbox};
+use crate::sharding::fault_injection::ShardingFault;
+use crate::sharding::ids::{Generation, RegionId, ShardId};
+use crate::sharding::wire::ToRegion;
+
+impl Coordinator {
+    /// Leaving regions that wait for `MayLeave`.
+    pub fn leavers(&self) -> impl Iterator<Item = RegionId> + '_ {
+        self.leavers.keys().copied()
+    }
+
+    /// Whether the region is leaving.
+    #[must_use]
+    pub fn leaves(&self, region: RegionId) -> bool {
+        self.regions.get(&region).is_some_and(|region| region.leaving)
+    }
+
+    /// Handles `Leaving`: all shards of the region need other homes. A region that is not
+    /// registered here believes that it is, with an earlier coordinator on this node. It is asked
+    /// to register first, because its registration reports what it hosts.
+    pub(super) fn leaving(&mut self, from: RegionId, out: &mut CoordinatorOutbox) {
+        let Some(region) = self.regions.get_mut(&from) else {
+            if self.installed.members.contains(&from) {
+                send(from.replica(), ToRegion::Here(self.term), out);
+            }
+            return;
+        };
+        region.leaving = true;
+        self.pending_decisions.changed = None;
+        self.leavers.entry(from).or_default();
+        self.take_back_wishes(|to| to == from);
+        self.check_homes();
+    }
+
+    /// Drops planned decisions whose target is unfit; the shards need other homes.
+    pub(super) fn take_back_wishes(&mut self, unfit: impl Fn(RegionId) -> bool) {
+        let vain =
+            self.pending_decisions.wishes.iter().filter(|(_, wish)| wish.to.is_some_and(&unfit));
+        for shard in vain.map(|(shard, _)| *shard).collect::<Vec<_>>() {
+            self.pending_decisions.wishes.remove(&shard);
+            self.pending_decisions.touch(shard);
+            match self.records.get(&shard).and_then(|record| record.home().region) {
+                Some(_) => self.check_home(shard), // it may stay at its present home
+                None => self.unplace(shard, None),
+            }
+        }
+    }
+
+    /// Sends `MayLeave` to each leaving region that no decision names any longer
+    /// (docs/protocol/sharding.md#a-leaving-region-waits-for-permission). A decision that the
+    /// region has not heard of would count, after its exit, as if it had been carried out there.
+    ///
+    /// No new decision makes a leaving region a home, so shards that were checked once are not
+    /// checked again. A decision for a shard without a home may still list the region, because of
+    /// an ended tenure or of a decision whose answer the region itself knows to owe. While the
+    /// cluster prepares for a full shutdown nothing moves, so the permission is given at once.
+    pub(super) fn let_leave(&mut self, out: &mut CoordinatorOutbox) {
+        let Self { records, pending_decisions, term, .. } = self;
+        let stays = !self.preparing && !self.fault_injection.has(ShardingFault::LetsGoWhoIsNamed);
+        self.leavers.retain(|region, from| {
+            let mut written = pending_decisions.writing.iter().flat_map(|writing| &writing.cells);
+            let to_be = written.any(|(_, home)| home.region == Some(*region));
+            let named = || records.range(*from..).find(|(_, record)| record.names(*region));
+            let waits_for = if to_be { Some(*from) } else { named().map(|(shard, _)| *shard) };
+            match waits_for.filter(|_| stays) {
+                Some(shard) => *from = shard,
+                None => send(region.replica(), ToRegion::MayLeave(*term), out),
+            }
+            waits_for.is_some() && stays
+        });
+    }
+
+    /// The generation at which some region has hosted the shard after a leaving region released it.
+    /// The leaving region asks because it keeps a payload, or must be heard, and got no
+    /// confirmation.
+    pub(super) fn is_over_for(&self, shard: ShardId, region: RegionId) -> Option<Generation> {
+        let record = self.records.get(&shard).filter(|_| self.leaves(region))?;
+        record.hosted_after(region)
+    }
+}

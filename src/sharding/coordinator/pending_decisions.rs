@@ -1,0 +1,89 @@
+//! Pending decisions of a coordinator: shards that need a home, decisions that wait for a write,
+//! and the write under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ostraca_ddata::clock::{Instant, Now};
+
+use crate::sharding::home::ShardHome;
+use crate::sharding::ids::{RegionId, ShardId};
+
+/// A decision that waits for its write.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedHome {
+    pub(super) to: Option<RegionId>,
+    pub(super) why: Arc<str>,
+    pub(super) since: Now,
+}
+
+/// A write under way to the Replicator.
+#[derive(Clone, Debug)]
+pub(super) struct Writing {
+    pub(super) cells: Vec<(ShardId, ShardHome)>, // ≤ BATCH_MAX
+    /// Whether this is the rewrite of a takeover or a recount, instead of new decisions.
+    pub(super) recovery: bool,
+}
+
+/// A request to the strategy for homes.
+#[derive(Clone, Debug)]
+pub(super) struct StrategyQuestion {
+    pub(super) number: u64,
+    pub(super) ask_again: Instant,
+    /// The answer contained no usable choice. The strategy is asked again when the regions change,
+    /// at the latest at `ask_again`.
+    pub(super) vain: bool,
+}
+
+/// Decisions of a coordinator that no quorum holds yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PendingDecisions {
+    // with the region that asked first; ≤ shards
+    pub(super) unplaced: BTreeMap<ShardId, Option<RegionId>>,
+    pub(super) question: Option<StrategyQuestion>,
+    pub(super) wishes: BTreeMap<ShardId, PlannedHome>, // ≤ shards
+    pub(super) unread: BTreeMap<ShardId, ShardHome>,   // read, not yet rewritten; ≤ shards
+    pub(super) writing: Option<Writing>,
+    /// With `preallocate`: every shard has been put into `unplaced` once.
+    pub(super) preallocated: bool,
+    /// Shards whose home or move changed since the last query; `None`: anything may have changed.
+    pub(super) changed: Option<BTreeSet<ShardId>>, // ≤ shards
+}
+
+impl PendingDecisions {
+    /// The regions have changed: a question without a usable answer may be asked again at once.
+    pub(super) fn reconsider(&mut self) {
+        self.question.take_if(|question| question.vain);
+    }
+
+    /// Records that the home or the move of a shard changed.
+    pub(super) fn touch(&mut self, shard: ShardId) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(shard);
+        }
+    }
+
+    /// Adds a decision, which waits for the next write.
+    pub(super) fn wish(
+        &mut self,
+        since: Now,
+        shard: ShardId,
+        to: Option<RegionId>,
+        why: &Arc<str>,
+    ) {
+        self.unplaced.remove(&shard);
+        self.touch(shard);
+        self.wishes.insert(shard, PlannedHome { to, why: why.clone(), since });
+    }
+
+    /// The home of a shard by a decision that is not written yet; `None`: there is no such
+    /// decision.
+    pub(super) fn planned(&self, shard: ShardId) -> Option<Option<RegionId>> {
+        let wish = self.wishes.get(&shard).map(|wish| wish.to);
+        wish.or_else(|| {
+            let cells = &self.writing.as_ref().filter(|writing| !writing.recovery)?.cells;
+            let at = cells.binary_search_by_key(&shard, |(id, _)| *id).ok()?;
+            Some(cells[at].1.region)
+        })
+    }
+}

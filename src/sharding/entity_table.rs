@@ -1,0 +1,258 @@
+//! The entity table of one shard on one node: entities by id, with their mailboxes.
+//!
+//! An idle entity is only a row: no task, no channel, no queue. The shard's lock protects the
+//! table.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use ostraca_ddata::clock::Instant;
+use smallvec::SmallVec;
+
+use super::entity::Entity;
+use super::ids::EntityId;
+use super::instance::Instance;
+use super::mailbox::Mailbox;
+use super::slow_handlers::Handling;
+use super::state_transfer::ExportedState;
+
+/// Mailboxes that are kept for the next entities that get messages.
+const SPARE_MAX: usize = 8;
+
+/// In place of a row or slot: there is none.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Hasher for numbers that are already hashes or random: it keeps them as they are. Only for
+/// numbers that no peer and no end user can choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct IdentityHasher(u64);
+
+impl Hasher for IdentityHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // The map derives the position from the low bits and a tag from the high ones.
+        self.0 = number ^ number.rotate_left(57);
+    }
+}
+
+/// State of an entity that has messages or handles one.
+pub(super) struct BusyEntity<M> {
+    pub(super) mailbox: Mailbox<M>,
+    /// How many of the first messages a draining handler waits for.
+    pub(super) marked: usize,
+    /// Whether the entity has a task.
+    pub(super) runs: bool,
+    /// Waker of the task, created when one first had to wait. A task that has ended no longer
+    /// registers, so the next one may reuse it.
+    pub(super) waker: Option<Arc<Handling>>,
+    /// Whether the entity stops if no message comes.
+    pub(super) leaves: bool,
+}
+
+impl<M> Default for BusyEntity<M> {
+    fn default() -> Self {
+        Self { mailbox: Mailbox::default(), marked: 0, runs: false, waker: None, leaves: false }
+    }
+}
+
+/// An entity of the shard.
+pub(super) struct EntitySlot<E: Entity> {
+    pub(super) id: EntityId,
+    /// Its instance, unless it runs or has not begun.
+    pub(super) state: Option<Box<Instance<E>>>,
+    pub(super) busy: Option<Box<BusyEntity<E::Message>>>,
+    /// Its slot in the passivation tracker, or [`NONE`].
+    pub(super) slot: u32,
+    /// Since when it has been idle, recorded where the periodic check reads it.
+    pub(super) idle_since: Instant,
+    next: u32, // with the same hash
+}
+
+/// The entity table of a shard.
+pub(super) struct EntityTable<E: Entity> {
+    /// The first row with a [hash](super::id_hash::hash). The hash is keyed, so chains stay short
+    /// whatever ids end users choose.
+    index: HashMap<u64, u32, BuildHasherDefault<IdentityHasher>>,
+    rows: Vec<Option<EntitySlot<E>>>, // ≤ entities of the shard at a time
+    free: Vec<u32>,
+    dormant: BTreeMap<u32, ExportedState>, // by row; ≤ rows, none of which has an instance
+    spare: SmallVec<[Box<BusyEntity<E::Message>>; 1]>, // ≤ SPARE_MAX
+    #[cfg(test)]
+    compared: std::cell::Cell<usize>, // ids compared by `find`
+}
+
+impl<E: Entity> EntityTable<E> {
+    pub(super) fn new() -> Self {
+        Self {
+            index: HashMap::default(),
+            rows: Vec::new(),
+            free: Vec::new(),
+            dormant: BTreeMap::new(),
+            spare: SmallVec::new(),
+            #[cfg(test)]
+            compared: std::cell::Cell::new(0),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len() - self.free.len()
+    }
+
+    pub(super) fn find(&self, hash: u64, id: &[u8]) -> Option<u32> {
+        let mut at = self.index.get(&hash).copied()?;
+        loop {
+            #[cfg(test)]
+            self.compared.set(self.compared.get() + 1);
+            let entity_slot =
+                self.rows[at as usize].as_ref().expect("the index contains only rows in use");
+            if entity_slot.id.as_bytes() == id {
+                return Some(at);
+            }
+            if entity_slot.next == NONE {
+                return None;
+            }
+            at = entity_slot.next;
+        }
+    }
+
+    pub(super) fn add(&mut self, hash: u64, id: EntityId) -> u32 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(None);
+            u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 entities in a shard")
+        });
+        let next = self.index.insert(hash, at).unwrap_or(NONE);
+        let idle_since = Instant::default(); // not idle yet
+        self.rows[at as usize] =
+            Some(EntitySlot { id, state: None, busy: None, slot: NONE, idle_since, next });
+        at
+    }
+
+    /// Removes an entity that neither runs nor has messages.
+    pub(super) fn remove(
+        &mut self,
+        at: u32,
+        hash: impl FnOnce(&[u8]) -> u64,
+    ) -> Option<Box<Instance<E>>> {
+        let entity_slot = self.rows[at as usize].take().expect("a row in use");
+        let busy = entity_slot.busy.as_ref();
+        assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && !busy.runs));
+        assert!(!self.is_dormant(at), "the next entity in the row would get its state");
+        self.unlink(at, entity_slot.next, hash(entity_slot.id.as_bytes()));
+        self.free.push(at);
+        entity_slot.state
+    }
+
+    fn unlink(&mut self, at: u32, next: u32, hash: u64) {
+        let first = *self.index.get(&hash).expect("every row is in the index");
+        if first == at {
+            if next == NONE {
+                self.index.remove(&hash);
+            } else {
+                self.index.insert(hash, next);
+            }
+            return;
+        }
+        let mut before = first;
+        loop {
+            let entity_slot = self.rows[before as usize].as_mut().expect("rows in use are linked");
+            if entity_slot.next == at {
+                entity_slot.next = next;
+                return;
+            }
+            before = entity_slot.next;
+        }
+    }
+
+    /// Returns the row of an entity, if it is in use.
+    pub(super) fn try_get(&self, at: u32) -> Option<&EntitySlot<E>> {
+        self.rows.get(at as usize).and_then(Option::as_ref)
+    }
+
+    pub(super) fn get(&self, at: u32) -> &EntitySlot<E> {
+        self.rows[at as usize].as_ref().expect("a row in use")
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> &mut EntitySlot<E> {
+        self.rows[at as usize].as_mut().expect("a row in use")
+    }
+
+    /// Returns the mailbox and state of a busy entity, and creates them if there are none.
+    pub(super) fn busy(&mut self, at: u32) -> &mut BusyEntity<E::Message> {
+        let Self { rows, spare, .. } = self;
+        let entity_slot = rows[at as usize].as_mut().expect("a row in use");
+        entity_slot.busy.get_or_insert_with(|| spare.pop().unwrap_or_default())
+    }
+
+    /// Makes an entity idle, and keeps its mailbox for reuse.
+    pub(super) fn idle(&mut self, at: u32) {
+        let Some(mut busy) = self.get_mut(at).busy.take() else { return };
+        assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
+        // Otherwise the next entity would inherit the notified nodes.
+        let reusable = !busy.mailbox.puts_somebody_off();
+        if reusable && self.spare.len() < SPARE_MAX {
+            busy.mailbox.rest();
+            (busy.marked, busy.runs, busy.leaves) = (0, false, false);
+            self.spare.push(busy);
+        }
+    }
+
+    /// Keeps an exported state until the next instance needs it. Returns the state that was kept
+    /// before.
+    pub(super) fn keep(&mut self, at: u32, state: ExportedState) -> Option<ExportedState> {
+        self.dormant.insert(at, state)
+    }
+
+    /// Takes the state that is kept for the instance that begins now.
+    pub(super) fn wake(&mut self, at: u32) -> Option<ExportedState> {
+        self.dormant.remove(&at)
+    }
+
+    pub(super) fn is_dormant(&self, at: u32) -> bool {
+        self.dormant.contains_key(&at)
+    }
+
+    /// Returns all kept states, in the order of rows.
+    pub(super) fn dormant(&self) -> impl Iterator<Item = (&EntityId, &[u8])> + '_ {
+        self.dormant.iter().map(|(at, state)| (&self.get(*at).id, &state[..]))
+    }
+
+    /// Drops all kept states and returns their number.
+    pub(super) fn forget_dormant(&mut self) -> usize {
+        std::mem::take(&mut self.dormant).len()
+    }
+
+    /// Returns the rows in a range that match; `None` if no rows follow.
+    pub(super) fn those(
+        &self,
+        rows: Range<usize>,
+        are_so: impl Fn(&EntitySlot<E>) -> bool,
+    ) -> Option<Vec<u32>> {
+        let rows = rows.start..rows.end.min(self.rows.len());
+        let some = self.rows.get(rows.clone()).filter(|some| !some.is_empty())?;
+        let those = rows.zip(some).filter(|(_, row)| row.as_ref().is_some_and(&are_so));
+        Some(those.filter_map(|(at, _)| u32::try_from(at).ok()).collect())
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = u32> + '_ {
+        let rows = self.rows.iter().enumerate();
+        rows.filter_map(|(at, row)| row.as_ref().and_then(|_| u32::try_from(at).ok()))
+    }
+
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut EntitySlot<E>> {
+        self.rows.iter_mut().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests;

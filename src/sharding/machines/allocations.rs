@@ -1,0 +1,550 @@
+//! Allocation of one type: puts the coordinator's questions to the strategy, and passes the chosen
+//! homes and moves to the coordinator.
+//!
+//! A built-in strategy answers at once, `external` once the pins are read, and a strategy of the
+//! program within a timeout. Until it answers, and after a failure, all shards stay where they are
+//! (docs/protocol/sharding.md#a-failing-strategy-changes-nothing). The shards of a leaving node do
+//! not wait for a strategy that fails or is slow: the node has little time, and loses the payloads
+//! that it has not handed over by then. They go to the region with the fewest shards.
+
+mod pinned;
+mod program;
+mod snapshot;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+use ostraca_ddata::replicator::request::{ReplicatorReply, RequestError, SubscriptionNotice};
+
+use self::pinned::Pinned;
+use self::program::{LEAVER_WITHIN, Program, WITHIN};
+use crate::cluster::events::ClusterState;
+use crate::cluster::member::{Address, Status};
+use crate::sharding::allocation::pins::PinsRequest;
+use crate::sharding::allocation::{
+    AllocationReason, AllocationStrategy, Allocations, AppVersion, Candidate, Move, Moving,
+    StrategyAnswer, StrategyRequest,
+};
+use crate::sharding::config::ShardingConfig as Settings;
+use crate::sharding::coordinator::{Chosen, Coordinator, CoordinatorInput};
+use crate::sharding::ids::{Generation, RegionId, ShardId};
+
+/// Minimum pause between two rebalances that a change of the cluster causes.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// [`LOOK_AGAIN`] for a strategy of the program.
+const CONSULT_AGAIN: Duration = Duration::from_secs(1);
+
+/// Action that follows from the strategy's answer, or from its absence.
+#[derive(Debug)]
+pub(super) enum AllocationAction {
+    /// Input of the coordinator: chosen homes, or a move.
+    Decide(CoordinatorInput),
+    /// Request to the Replicator, about pins.
+    Ask(PinsRequest),
+    /// Question to the program's strategy, which answers by `advised`.
+    Consult { number: u64, asked: StrategyRequest },
+    /// Warning for an operator: the program's strategy has failed, and why.
+    Failed(Arc<str>),
+    /// Warning for an operator: pinned addresses without a region, with the number of shards that
+    /// are pinned to each.
+    Absent(BTreeMap<Address, usize>),
+}
+
+/// The configured strategy, with the state that it needs.
+#[derive(Clone, Debug)]
+enum ConfiguredStrategy {
+    Rule(AllocationStrategy),
+    Pins(Box<Pinned>),
+    Program(Program),
+}
+
+/// Reason for choosing a home without the program's strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FallbackReason {
+    Failed,
+    Late,
+}
+
+/// The lowest shard number.
+const FIRST: ShardId = ShardId::new(0);
+
+/// Shards that the coordinator asks about, each with the region that asked for it.
+type AskedShards = Vec<(ShardId, Option<RegionId>)>;
+
+/// The strategy of one type, its open question, and the time of the next rebalance.
+#[derive(Clone, Debug)]
+pub(super) struct Allocating {
+    configured_strategy: ConfiguredStrategy,
+    interval: Duration,
+    /// Number and shards of the coordinator's question that is not answered yet.
+    open: Option<(u64, AskedShards)>, // ≤ number-of-shards
+    looked: Instant,
+    look_at: Option<Instant>,
+}
+
+impl Allocating {
+    /// Uses the program's strategy of the name `own`, if given, else the configured one.
+    pub(super) fn new(settings: &Settings, own: Option<Arc<str>>) -> Self {
+        let configured_strategy = match (own, settings.strategy()) {
+            (Some(name), _) => ConfiguredStrategy::Program(Program::new(name)),
+            (None, AllocationStrategy::External(external)) => {
+                let (shards, patience) =
+                    (settings.number_of_shards, settings.waiting_for_state_timeout);
+                ConfiguredStrategy::Pins(Box::new(Pinned::new(external, shards, patience)))
+            }
+            (None, strategy) => ConfiguredStrategy::Rule(strategy),
+        };
+        let (interval, looked) = (settings.rebalance_interval, Instant::from_nanos(0));
+        Self { configured_strategy, interval, open: None, looked, look_at: None }
+    }
+
+    /// Subscription that the strategy needs while the type is started.
+    pub(super) const fn watches(&self) -> Option<PinsRequest> {
+        match &self.configured_strategy {
+            ConfiguredStrategy::Pins(_) => Some(PinsRequest::Watch),
+            ConfiguredStrategy::Rule(_) | ConfiguredStrategy::Program(_) => None,
+        }
+    }
+
+    /// Whether the strategy is asked about one shard at a time.
+    pub(super) const fn is_asked_one_by_one(&self) -> bool {
+        matches!(self.configured_strategy, ConfiguredStrategy::Program(_))
+    }
+
+    /// Number of times that the snapshot for the program's strategy was built from scratch.
+    pub(super) const fn drawn(&self) -> u64 {
+        match &self.configured_strategy {
+            ConfiguredStrategy::Program(program) => program.drawn(),
+            ConfiguredStrategy::Rule(_) | ConfiguredStrategy::Pins(_) => 0,
+        }
+    }
+
+    /// The coordinator asks for homes of these shards; [`work`](Self::work) answers.
+    pub(super) fn ask(&mut self, question: u64, shards: AskedShards) {
+        self.open = Some((question, shards));
+    }
+
+    /// Answers the open question as far as possible now, or returns the requests that an answer
+    /// needs.
+    pub(super) fn work(
+        &mut self,
+        now: Instant,
+        coordinator: &mut Coordinator,
+        state: &Arc<ClusterState>,
+    ) -> Vec<AllocationAction> {
+        let mut next = self.overdue(now, coordinator, state);
+        match &mut self.configured_strategy {
+            ConfiguredStrategy::Rule(_) => next.extend(self.answer(coordinator, state)),
+            ConfiguredStrategy::Pins(pins) => {
+                next.extend(pins.due(now).map(AllocationAction::Ask));
+                if pins.is_read() {
+                    next.extend(self.answer(coordinator, state));
+                }
+            }
+            ConfiguredStrategy::Program(_) => next.extend(self.consult(now, coordinator, state)),
+        }
+        next
+    }
+
+    /// Answers for all shards of the question at once, by a built-in strategy.
+    fn answer(
+        &mut self,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Option<AllocationAction> {
+        let (_, shards) = self.open.as_ref()?;
+        let choose = |(shard, asker), seen: &_| {
+            let (to, why) = self.configured_strategy.allocate(shard, asker, seen)?;
+            Some((to, why.to_string().into()))
+        };
+        let homes = homes(shards, seen(coordinator, state), choose);
+        self.close(homes)
+    }
+
+    /// Closes the open question with these homes, if there are any.
+    fn close(&mut self, homes: Vec<Chosen>) -> Option<AllocationAction> {
+        let (question, _) = self.open.take_if(|_| !homes.is_empty())?;
+        Some(AllocationAction::Decide(CoordinatorInput::Allocated { question, homes }))
+    }
+
+    /// Asks the program's strategy about one of the shards that need a home.
+    fn consult(
+        &mut self,
+        now: Instant,
+        coordinator: &mut Coordinator,
+        state: &Arc<ClusterState>,
+    ) -> Option<AllocationAction> {
+        let (ConfiguredStrategy::Program(program), Some(_)) =
+            (&mut self.configured_strategy, &self.open)
+        else {
+            return None;
+        };
+        if program.has_late() {
+            let is_late =
+                |unplaced| leaver(coordinator, unplaced).is_some_and(|at| program.is_late(at));
+            if coordinator.unplaced(FIRST).any(is_late) {
+                return self.rescue(coordinator, state, FallbackReason::Late);
+            }
+        }
+        if program.homes.is_pausing() {
+            // Leaving nodes cannot wait for the end of the pause.
+            return self.rescue(coordinator, state, FallbackReason::Failed);
+        }
+        if !program.homes.is_free() {
+            return None;
+        }
+        let first = |from| coordinator.unplaced(from).next();
+        let (shard, asker) = first(program.next).or_else(|| first(FIRST))?;
+        let seen = program.see(coordinator, state);
+        if seen.targets().is_empty() {
+            return None; // no region may host now, whatever the strategy answers
+        }
+        let number = program.number();
+        program.next = ShardId::new(shard.get().saturating_add(1));
+        program.homes.ask(now, number, shard);
+        Some(AllocationAction::Consult {
+            number,
+            asked: StrategyRequest::Home { shard, asker, seen },
+        })
+    }
+
+    /// Handles questions whose timeout has expired.
+    fn overdue(
+        &mut self,
+        now: Instant,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Vec<AllocationAction> {
+        let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
+            return Vec::new();
+        };
+        let (homes, moves) = (program.homes.pass(now), program.moves.pass(now));
+        let leavers = coordinator.regions().filter(|(_, region)| region.leaving);
+        program.leaving(now, leavers.map(|(region, _)| region));
+        let why = || Arc::from(format!("it has not answered within {WITHIN:?}"));
+        let mut next = Vec::new();
+        if homes {
+            next.extend(self.failed_at_home(now, why(), coordinator, state));
+        }
+        if moves {
+            next.extend(self.failed_at_moves(now, why()));
+        }
+        next
+    }
+
+    fn failed_at_home(
+        &mut self,
+        now: Instant,
+        why: Arc<str>,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Vec<AllocationAction> {
+        let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
+            return Vec::new();
+        };
+        program.homes.failed(now);
+        let complaint = program.complain(now, why).map(AllocationAction::Failed);
+        let rescue = self.rescue(coordinator, state, FallbackReason::Failed);
+        complaint.into_iter().chain(rescue).collect()
+    }
+
+    /// Chooses homes for the shards that leaving nodes wait for, without the program's strategy.
+    fn rescue(
+        &mut self,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+        reason: FallbackReason,
+    ) -> Option<AllocationAction> {
+        let (ConfiguredStrategy::Program(program), Some(_)) =
+            (&self.configured_strategy, &self.open)
+        else {
+            return None;
+        };
+        let choose = |unplaced, seen: &Allocations| {
+            let from = leaver(coordinator, unplaced)?;
+            let why = match reason {
+                FallbackReason::Failed => {
+                    "the program's strategy has failed, and time is short".into()
+                }
+                FallbackReason::Late if !program.is_late(from) => return None,
+                FallbackReason::Late => {
+                    format!("the program's strategy took over {LEAVER_WITHIN:?} for it")
+                }
+            };
+            let (to, fewest) = seen.fewest()?;
+            Some((to, format!("{why}: {fewest}").into()))
+        };
+        let shards: AskedShards = coordinator.unplaced(FIRST).collect();
+        let homes = homes(&shards, seen(coordinator, state), choose);
+        self.close(homes)
+    }
+
+    fn failed_at_moves(&mut self, now: Instant, why: Arc<str>) -> Option<AllocationAction> {
+        let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
+            return None;
+        };
+        program.moves.failed(now);
+        self.look_at = self.look_at.and(program.moves.next_deadline());
+        program.complain(now, why).map(AllocationAction::Failed)
+    }
+
+    /// Handles an answer of the program's strategy. Answers to expired questions are ignored.
+    pub(super) fn advised(
+        &mut self,
+        now: Instant,
+        number: u64,
+        advice: Result<StrategyAnswer, Arc<str>>,
+        coordinator: &Coordinator,
+        state: &ClusterState,
+    ) -> Vec<AllocationAction> {
+        let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
+            return Vec::new();
+        };
+        if let Some(shard) = program.homes.take(number) {
+            return match advice {
+                Ok(StrategyAnswer::Home(to))
+                    if coordinator.is_target(to) && state.may_take(to.replica()) =>
+                {
+                    self.chosen(shard, to, coordinator).into_iter().collect()
+                }
+                Ok(advice) => {
+                    let why =
+                        format!("it answered {advice:?} for shard {shard}, which is no target");
+                    self.failed_at_home(now, why.into(), coordinator, state)
+                }
+                Err(why) => self.failed_at_home(now, why, coordinator, state),
+            };
+        }
+        if program.moves.take(number).is_none() {
+            return Vec::new(); // too late, or asked under a former coordinator
+        }
+        match advice {
+            Ok(StrategyAnswer::Moves(moves)) => {
+                program.moves.succeeded();
+                let sensible = seen(coordinator, state).sensible(&moves, &program.name);
+                sensible.iter().map(decide).collect()
+            }
+            Ok(StrategyAnswer::Home(_)) => {
+                self.failed_at_moves(now, "it answered no moves".into()).into_iter().collect()
+            }
+            Err(why) => self.failed_at_moves(now, why).into_iter().collect(),
+        }
+    }
+
+    fn chosen(
+        &mut self,
+        shard: ShardId,
+        to: RegionId,
+        coordinator: &Coordinator,
+    ) -> Option<AllocationAction> {
+        let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
+            return None;
+        };
+        program.homes.succeeded();
+        let (question, _) = self.open.take_if(|_| coordinator.is_unplaced(shard))?;
+        let homes = vec![Chosen { shard, to, why: program.name.clone() }];
+        Some(AllocationAction::Decide(CoordinatorInput::Allocated { question, homes }))
+    }
+
+    /// Handles the Replicator's answer to a request about pins.
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        asked: PinsRequest,
+        reply: Result<ReplicatorReply, RequestError>,
+    ) -> Option<AllocationAction> {
+        let ConfiguredStrategy::Pins(pins) = &mut self.configured_strategy else { return None };
+        let next = pins.answered(now, asked, reply);
+        self.upset(now);
+        next.map(AllocationAction::Ask)
+    }
+
+    /// Handles a change of the pins on this node.
+    pub(super) fn noticed(&mut self, now: Instant, notice: &SubscriptionNotice) {
+        if let ConfiguredStrategy::Pins(pins) = &mut self.configured_strategy {
+            pins.noticed(notice);
+            self.upset(now);
+        }
+    }
+
+    /// An operator requests a rebalance now, regardless of the interval. Ignored where the
+    /// coordinator is not active.
+    pub(super) fn look_now(&mut self, now: Instant) {
+        self.look_at = self.look_at.map(|_| now);
+    }
+
+    /// Schedules a rebalance soon, because a change may have upset the balance. Rounds keep to
+    /// their interval.
+    pub(super) fn upset(&mut self, now: Instant) {
+        let pause = match &self.configured_strategy {
+            ConfiguredStrategy::Rule(AllocationStrategy::Rounds(_)) => return,
+            ConfiguredStrategy::Rule(_) | ConfiguredStrategy::Pins(_) => LOOK_AGAIN,
+            ConfiguredStrategy::Program(_) => CONSULT_AGAIN,
+        };
+        let soon = now.max(self.looked + pause);
+        self.look_at = self.look_at.map(|at| at.min(soon));
+    }
+
+    /// The coordinator became active, or ended. Forgets the open question.
+    pub(super) fn acts(&mut self, now: Instant, acts: bool) -> Option<AllocationAction> {
+        self.look_at = acts.then_some(now + self.interval);
+        self.open = None;
+        match &mut self.configured_strategy {
+            ConfiguredStrategy::Rule(_) => None,
+            ConfiguredStrategy::Pins(pins) => pins.acts(acts).map(AllocationAction::Ask),
+            ConfiguredStrategy::Program(program) => {
+                program.forget();
+                None
+            }
+        }
+    }
+
+    /// Rebalances if it is time: returns the moves, or the question to the program's strategy.
+    pub(super) fn look(
+        &mut self,
+        now: Instant,
+        coordinator: &mut Coordinator,
+        state: &Arc<ClusterState>,
+    ) -> Vec<AllocationAction> {
+        if self.look_at.is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        (self.looked, self.look_at) = (now, Some(now + self.interval));
+        match &mut self.configured_strategy {
+            ConfiguredStrategy::Rule(strategy) => {
+                let moves = strategy.rebalance(&seen(coordinator, state));
+                moves.iter().map(decide).collect()
+            }
+            ConfiguredStrategy::Pins(pins) if !pins.may_move() => Vec::new(),
+            ConfiguredStrategy::Pins(pins) => {
+                let seen = seen(coordinator, state);
+                let moves = pins.external.rebalance(&seen);
+                let moves = moves.iter().map(decide);
+                moves.chain(pins.absent(&seen).map(AllocationAction::Absent)).collect()
+            }
+            ConfiguredStrategy::Program(program) if !program.moves.is_free() => {
+                self.look_at = program.moves.next_deadline();
+                Vec::new()
+            }
+            ConfiguredStrategy::Program(program) => {
+                let number = program.number();
+                program.moves.ask(now, number, ());
+                let asked = StrategyRequest::Moves { seen: program.see(coordinator, state) };
+                vec![AllocationAction::Consult { number, asked }]
+            }
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let configured_strategy = match &self.configured_strategy {
+            ConfiguredStrategy::Rule(_) => None,
+            ConfiguredStrategy::Pins(pins) => pins.next_deadline(),
+            ConfiguredStrategy::Program(program) => program.next_deadline(),
+        };
+        configured_strategy.into_iter().chain(self.look_at).min()
+    }
+}
+
+impl ConfiguredStrategy {
+    fn allocate(
+        &self,
+        shard: ShardId,
+        asker: Option<RegionId>,
+        seen: &Allocations,
+    ) -> Option<(RegionId, AllocationReason)> {
+        match self {
+            Self::Rule(strategy) => strategy.allocate(shard, asker, seen),
+            Self::Pins(pins) => pins.external.allocate(shard, asker, seen),
+            Self::Program(_) => None, // answers asynchronously
+        }
+    }
+}
+
+/// The leaving region that waits for a home of the shard: the present home, or the region that
+/// asked because it keeps a payload of the shard.
+fn leaver(
+    coordinator: &Coordinator,
+    (shard, asker): (ShardId, Option<RegionId>),
+) -> Option<RegionId> {
+    let record = coordinator.record(shard).filter(|_| coordinator.is_leaving(shard));
+    let home = record.and_then(|record| record.home().region);
+    home.or(asker.filter(|asker| coordinator.leaves(*asker)))
+}
+
+fn decide(wanted: &Move) -> AllocationAction {
+    let why: Arc<str> = wanted.why.to_string().into();
+    AllocationAction::Decide(CoordinatorInput::Move {
+        shard: wanted.shard,
+        to: Some(wanted.to),
+        why,
+    })
+}
+
+/// Homes for the shards that `choose` finds one for. Each choice sees the choices before it.
+fn homes(
+    shards: &AskedShards,
+    mut seen: Allocations,
+    choose: impl Fn((ShardId, Option<RegionId>), &Allocations) -> Option<(RegionId, Arc<str>)>,
+) -> Vec<Chosen> {
+    let mut homes = Vec::with_capacity(shards.len());
+    for &(shard, asker) in shards {
+        let Some((to, why)) = choose((shard, asker), &seen) else { continue };
+        if let Some(candidate) = seen.regions.get_mut(&to) {
+            candidate.shards.push(shard);
+        }
+        homes.push(Chosen { shard, to, why });
+    }
+    homes
+}
+
+/// Sort key of shards by the time of their decision. Decisions that are not written yet come last.
+type Age = (bool, Option<Generation>, ShardId);
+
+fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
+    let decided = coordinator.record(shard).map(|record| record.home().generation);
+    (decided.is_none(), decided, shard)
+}
+
+/// Builds the snapshot that strategies see. Regions of unknown members are left out.
+fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
+    let mut planned = coordinator.allocation();
+    let mut candidate = |region: RegionId, leaving: bool| {
+        let member = state.members.get(&region.replica())?;
+        let mut shards = planned.remove(&region).unwrap_or_default();
+        shards.sort_by_key(|shard| age(coordinator, *shard));
+        Some(Candidate {
+            status: member.status,
+            reachable: !state.unreachable.contains(&region.replica()),
+            draining: leaving || member.hosting.draining,
+            version: AppVersion::new(&member.app_version),
+            address: member.address.clone(),
+            shards,
+        })
+    };
+    let hosts = coordinator.regions().filter(|(_, region)| !region.proxy);
+    let regions: BTreeMap<RegionId, Candidate> =
+        hosts.filter_map(|(id, region)| Some((id, candidate(id, region.leaving)?))).collect();
+    let moving = coordinator.under_way().map(|(shard, from, to)| (shard, Moving { from, to }));
+    let others_unsettled = state.members.iter().any(|(id, member)| {
+        let here = regions.contains_key(&RegionId::new(*id));
+        let joins = matches!(member.status, Status::Joining | Status::WeaklyUp);
+        !here && (joins || state.unreachable.contains(id))
+    });
+    let stays = |shard: &ShardId| stays(coordinator, &regions, *shard);
+    let with_slow_handlers = coordinator.with_slow_handlers().filter(stays).collect();
+    Allocations { moving: moving.collect(), with_slow_handlers, others_unsettled, regions }
+}
+
+/// Whether planned moves leave a shard where it is, because a handler of it does not end. A node
+/// that leaves gives all its shards.
+fn stays(
+    coordinator: &Coordinator,
+    regions: &BTreeMap<RegionId, Candidate>,
+    shard: ShardId,
+) -> bool {
+    let home = coordinator.planned(shard).and_then(|home| regions.get(&home));
+    coordinator.has_slow_handler(shard) && home.is_some_and(|home| !home.is_leaving())
+}

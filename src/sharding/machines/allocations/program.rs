@@ -1,0 +1,208 @@
+//! State of the program's own allocation strategy. At most one question of each kind is open; each
+//! has a deadline. After a failure the strategy pauses, for longer with each further failure in a
+//! row. For all shards of a leaving node together the strategy has a limited time.
+//!
+//! The strategy is known by name only. The node carries the questions to it and may bring an answer
+//! late or never.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+
+use super::snapshot::AllocationSnapshot;
+use crate::cluster::events::ClusterState;
+use crate::sharding::allocation::Allocations;
+use crate::sharding::coordinator::Coordinator;
+use crate::sharding::ids::{RegionId, ShardId};
+
+/// Maximum time for an answer.
+pub(super) const WITHIN: Duration = Duration::from_secs(5);
+
+/// Maximum time for questions about the shards of a leaving node, all together. By default a node
+/// has 20 s to hand over its shards, and a running handler may take 15 s of them
+/// (`handoff-timeout`). Of the rest, this leaves 2 s for writes and messages.
+pub(super) const LEAVER_WITHIN: Duration = Duration::from_secs(3);
+
+/// Pause after the first failure. Each further failure in a row doubles it, up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Minimum time between two reports of failures.
+const COMPLAIN: Duration = Duration::from_secs(60);
+
+/// Open questions to the strategy, and its pauses.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    pub(super) name: Arc<str>,
+    pub(super) homes: OpenQuestion<ShardId>,
+    pub(super) moves: OpenQuestion<()>,
+    /// The next question about unplaced shards begins at this one, so that a shard for which the
+    /// strategy fails does not block the others.
+    pub(super) next: ShardId,
+    snapshot: Option<AllocationSnapshot>,
+    drawn: u64,                                 // snapshots built from scratch
+    leavers: BTreeMap<RegionId, LeavingRegion>, // ≤ members
+    last: u64,                                  // number of the last question
+    complained: Option<Instant>,
+}
+
+/// A leaving region, and whether its shards still wait for the strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeavingRegion {
+    /// The strategy is asked about its shards until this time.
+    Asked { until: Instant },
+    /// The time is over: its shards are placed without the strategy.
+    Late,
+}
+
+/// The open question of one kind, or the pause after a failure.
+#[derive(Clone, Debug)]
+pub(super) struct OpenQuestion<T> {
+    asked: Option<(u64, Instant, T)>, // number, deadline, subject
+    again_at: Option<Instant>,
+    pause: Duration,
+}
+
+impl Program {
+    pub(super) const fn new(name: Arc<str>) -> Self {
+        let (homes, moves) = (OpenQuestion::new(), OpenQuestion::new());
+        Self {
+            name,
+            homes,
+            moves,
+            next: ShardId::new(0),
+            snapshot: None,
+            drawn: 0,
+            leavers: BTreeMap::new(),
+            last: 0,
+            complained: None,
+        }
+    }
+
+    /// Takes the next question number.
+    pub(super) const fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Drops all open questions; late answers are ignored.
+    pub(super) fn forget(&mut self) {
+        (self.homes.asked, self.moves.asked) = (None, None);
+        self.leavers.clear();
+        self.snapshot = None;
+    }
+
+    /// Updates the leaving regions from the coordinator's.
+    pub(super) fn leaving(&mut self, now: Instant, regions: impl Iterator<Item = RegionId>) {
+        let known = std::mem::take(&mut self.leavers);
+        for region in regions {
+            let new = LeavingRegion::Asked { until: now + LEAVER_WITHIN };
+            let leaver = match *known.get(&region).unwrap_or(&new) {
+                LeavingRegion::Asked { until } if until <= now => LeavingRegion::Late,
+                leaver => leaver,
+            };
+            self.leavers.insert(region, leaver);
+        }
+    }
+
+    /// The present allocation snapshot. It is updated from the last one if possible.
+    pub(super) fn see(
+        &mut self,
+        coordinator: &mut Coordinator,
+        state: &Arc<ClusterState>,
+    ) -> Arc<Allocations> {
+        let changed = coordinator.take_changed();
+        let known = self.snapshot.take().filter(|snapshot| snapshot.is_of(state)).zip(changed);
+        let snapshot = match known {
+            Some((snapshot, changed)) => snapshot.with(&changed, coordinator),
+            None => {
+                self.drawn += 1;
+                AllocationSnapshot::new(coordinator, state)
+            }
+        };
+        self.snapshot.insert(snapshot).show()
+    }
+
+    /// Number of times that the snapshot was built from scratch.
+    pub(super) const fn drawn(&self) -> u64 {
+        self.drawn
+    }
+
+    /// Whether the time of any leaving region is over.
+    pub(super) fn has_late(&self) -> bool {
+        self.leavers.values().any(|leaver| *leaver == LeavingRegion::Late)
+    }
+
+    /// Whether the shards of a leaving region no longer wait for the strategy.
+    pub(super) fn is_late(&self, region: RegionId) -> bool {
+        self.leavers.get(&region) == Some(&LeavingRegion::Late)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let leavers = self.leavers.values().filter_map(|leaver| match leaver {
+            LeavingRegion::Asked { until } => Some(*until),
+            LeavingRegion::Late => None,
+        });
+        let lines = [self.homes.next_deadline(), self.moves.next_deadline()];
+        lines.into_iter().flatten().chain(leavers).min()
+    }
+
+    /// Returns the reason to report, unless a failure was reported within [`COMPLAIN`].
+    pub(super) fn complain(&mut self, now: Instant, why: Arc<str>) -> Option<Arc<str>> {
+        let lately = self.complained.is_some_and(|at| now - at < COMPLAIN);
+        if !lately {
+            self.complained = Some(now);
+        }
+        (!lately).then_some(why)
+    }
+}
+
+impl<T> OpenQuestion<T> {
+    const fn new() -> Self {
+        Self { asked: None, again_at: None, pause: PAUSE_MIN }
+    }
+
+    /// Whether a question may be asked now.
+    pub(super) const fn is_free(&self) -> bool {
+        self.asked.is_none() && self.again_at.is_none()
+    }
+
+    /// Whether it pauses after a failure.
+    pub(super) const fn is_pausing(&self) -> bool {
+        self.asked.is_none() && self.again_at.is_some()
+    }
+
+    pub(super) fn ask(&mut self, now: Instant, number: u64, about: T) {
+        self.asked = Some((number, now + WITHIN, about));
+    }
+
+    /// Ends the open question of this number and returns its subject; `None` if it is no longer
+    /// open.
+    pub(super) fn take(&mut self, number: u64) -> Option<T> {
+        let asked = self.asked.take_if(|(asked, ..)| *asked == number);
+        asked.map(|(.., about)| about)
+    }
+
+    /// Ends an elapsed pause and an overdue question. Returns whether a question was overdue.
+    pub(super) fn pass(&mut self, now: Instant) -> bool {
+        self.again_at.take_if(|at| *at <= now);
+        self.asked.take_if(|(_, until, _)| *until <= now).is_some()
+    }
+
+    pub(super) fn failed(&mut self, now: Instant) {
+        self.again_at = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    pub(super) const fn succeeded(&mut self) {
+        self.pause = PAUSE_MIN;
+    }
+
+    /// Deadline of the open question, or the end of the pause.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.asked.as_ref().map(|(_, until, _)| *until).or(self.again_at)
+    }
+}

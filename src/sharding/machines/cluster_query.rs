@@ -1,0 +1,282 @@
+//! Cluster queries about the shards of a type: the number of entities per shard, the remembered
+//! decisions, or whether an entity runs. A survey ends when all asked nodes have answered or its
+//! time is over (docs/protocol/sharding.md#queries-and-stops).
+//!
+//! A slow node does not spoil the result: the nodes that did not answer are listed in it. Messages
+//! may be lost with their lanes, so silent nodes are asked again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+use ostraca_ddata::encoded::list;
+use ostraca_ddata::id::ReplicaId;
+use serde::{Deserialize, Serialize};
+
+use crate::sharding::explanation::{DecisionReport, DecisionReports, TOLD_MAX, Topic};
+use crate::sharding::ids::{EntityId, EntityType, RegionId, SHARDS_MAX, ShardId};
+use crate::sharding::wire::in_messages;
+
+/// Time until silent nodes are asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Questions of surveys and their answers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ClusterQueryMessage {
+    /// Asks for the number of entities in the shards of a region.
+    #[serde(rename = "a")]
+    Ask {
+        /// Number of the survey.
+        #[serde(rename = "n")]
+        number: u64,
+    },
+    /// Answer to [`Ask`](Self::Ask): entities per shard that the region hosts or drains. A long
+    /// answer is divided into several messages.
+    #[serde(rename = "t")]
+    Told {
+        /// Number of the survey.
+        #[serde(rename = "n")]
+        number: u64,
+        /// Shards with their numbers of entities.
+        #[serde(rename = "s", deserialize_with = "list")]
+        shards: Vec<(ShardId, u64)>, // ≤ SHARDS_MAX
+        /// Number of shards in all messages of the answer together; 0: this message is the whole
+        /// answer.
+        #[serde(rename = "o", default, skip_serializing_if = "is_zero")]
+        of: u64,
+    },
+    /// Asks for the remembered decisions about a topic.
+    #[serde(rename = "w")]
+    Why {
+        /// Number of the survey.
+        #[serde(rename = "n")]
+        number: u64,
+        /// Selects the decisions to report.
+        #[serde(rename = "t")]
+        topic: Topic,
+    },
+    /// Answer to [`Why`](Self::Why) with the remembered decisions.
+    #[serde(rename = "b")]
+    Because {
+        /// Number of the survey.
+        #[serde(rename = "n")]
+        number: u64,
+        /// Decisions remembered by the coordinator and the region of the answering node.
+        #[serde(rename = "a", deserialize_with = "list")]
+        accounts: Vec<DecisionReport>, // ≤ 2 × TOLD_MAX
+    },
+    /// Asks whether an entity runs at a region.
+    #[serde(rename = "e")]
+    Exists {
+        /// Number of the survey.
+        #[serde(rename = "n")]
+        number: u64,
+        /// The id of the entity.
+        #[serde(rename = "i")]
+        entity: EntityId,
+    },
+    /// Answer to [`Exists`](Self::Exists) by the region.
+    #[serde(rename = "l")]
+    Lives {
+        /// Number of the survey.
+        #[serde(rename = "n")]
+        number: u64,
+        /// Whether it runs; `None`: its shard is not hosted here.
+        #[serde(rename = "l")]
+        lives: Option<bool>,
+    },
+}
+
+/// Maximum bytes of a shard number and its count in an answer.
+const COUNT_BYTES: usize = 15;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Shards to count for one message of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counting {
+    /// The shards of this message.
+    pub shards: Vec<ShardId>, // ≤ number-of-shards
+    /// Number of shards in all messages of the answer together; 0: this message is the whole
+    /// answer.
+    pub of: u64,
+}
+
+impl Counting {
+    /// Divides shards into messages of at most `bytes_max` bytes; an empty list gives one message.
+    pub(crate) fn in_messages(shards: Vec<ShardId>, bytes_max: usize) -> Vec<Self> {
+        let all = shards.len() as u64;
+        let mut messages = in_messages(shards, bytes_max, |_| COUNT_BYTES);
+        if messages.is_empty() {
+            messages.push(Vec::new());
+        }
+        let of = if messages.len() == 1 { 0 } else { all };
+        messages.into_iter().map(|shards| Self { shards, of }).collect()
+    }
+}
+
+/// A question to the cluster about a type.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ClusterQuery {
+    /// Number of entities per shard, asked of all regions.
+    Count,
+    /// Decisions about a topic, asked of all hosts of the type, the coordinator and this node.
+    Why(Topic),
+    /// Whether an entity runs, asked of the region of its shard.
+    Exists {
+        /// The id of the entity.
+        entity: EntityId,
+        /// The region of its shard.
+        at: RegionId,
+    },
+}
+
+impl ClusterQuery {
+    pub(super) fn word(&self, number: u64) -> ClusterQueryMessage {
+        match self {
+            Self::Count => ClusterQueryMessage::Ask { number },
+            Self::Why(topic) => ClusterQueryMessage::Why { number, topic: *topic },
+            Self::Exists { entity, .. } => {
+                ClusterQueryMessage::Exists { number, entity: entity.clone() }
+            }
+        }
+    }
+}
+
+/// Result of a survey.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ClusterQueryResult {
+    /// Numbers of entities, for [`ClusterQuery::Count`].
+    Counted(ClusterShardingStats),
+    /// Remembered decisions, for [`ClusterQuery::Why`].
+    Recalled(DecisionReports),
+    /// Result of [`ClusterQuery::Exists`]. `None`: no answer came in time, or the shard is not hosted
+    /// there.
+    Lives(Option<bool>),
+}
+
+/// Number of entities per shard of a type, as reported by its regions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ClusterShardingStats {
+    /// For each region that answered, its shards with their numbers of entities. A shard that moves
+    /// meanwhile may be missing, or may be listed at two regions.
+    pub regions: BTreeMap<RegionId, BTreeMap<ShardId, u64>>, // ≤ members
+    /// Regions that have not answered in time.
+    pub unanswered: BTreeSet<RegionId>, // ≤ members
+}
+
+impl ClusterShardingStats {
+    /// Number of entities in all regions that answered.
+    #[must_use]
+    pub fn entities(&self) -> u64 {
+        let counts = self.regions.values().flat_map(BTreeMap::values);
+        // saturating, because peers send the counts
+        counts.fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Number of shards in all regions that answered.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.regions.values().map(BTreeMap::len).sum()
+    }
+}
+
+/// A survey in progress.
+#[derive(Clone, Debug)]
+pub(super) struct OpenClusterQuery {
+    pub(super) entity_type: EntityType,
+    pub(super) question: ClusterQuery,
+    until: Instant,
+    ask_at: Instant,
+    counted: BTreeMap<RegionId, BTreeMap<ShardId, u64>>, // ≤ members × SHARDS_MAX; some in part
+    accounts: Vec<DecisionReport>,                       // ≤ 2 × TOLD_MAX of each member
+    lives: Option<bool>,
+    unanswered: BTreeSet<RegionId>, // ≤ members
+}
+
+impl OpenClusterQuery {
+    pub(super) fn new(
+        now: Instant,
+        entity_type: EntityType,
+        question: ClusterQuery,
+        within: Duration,
+        of: BTreeSet<RegionId>,
+    ) -> Self {
+        Self {
+            entity_type,
+            question,
+            until: now + within,
+            ask_at: now,
+            counted: BTreeMap::new(),
+            accounts: Vec::new(),
+            lives: None,
+            unanswered: of,
+        }
+    }
+
+    /// The nodes to ask now.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<RegionId> {
+        if self.ask_at > now {
+            return Vec::new();
+        }
+        self.ask_at = now + AGAIN;
+        self.unanswered.iter().copied().collect()
+    }
+
+    /// Takes an answer, or part of one. Repeated answers and answers to other questions are
+    /// ignored.
+    pub(super) fn told(&mut self, from: ReplicaId, answer: ClusterQueryMessage) {
+        let region = RegionId::new(from);
+        if !self.unanswered.contains(&region) {
+            return;
+        }
+        match (&self.question, answer) {
+            (ClusterQuery::Count, ClusterQueryMessage::Told { shards, of, .. }) => {
+                let counted = self.counted.entry(region).or_default();
+                counted.extend(shards.into_iter().filter(|(shard, _)| shard.get() < SHARDS_MAX));
+                if (counted.len() as u64) < of {
+                    return; // other messages are under way, or lost and asked for again
+                }
+            }
+            (ClusterQuery::Why(topic), ClusterQueryMessage::Because { accounts, .. }) => {
+                let own = |account: &DecisionReport| {
+                    account.by == from && topic.covers(&account.remembered)
+                };
+                let own = accounts.into_iter().filter(own).take(2 * TOLD_MAX);
+                self.accounts.extend(own);
+            }
+            (ClusterQuery::Exists { .. }, ClusterQueryMessage::Lives { lives, .. }) => {
+                self.lives = lives;
+            }
+            _ => return, // an answer to another question
+        }
+        self.unanswered.remove(&region);
+    }
+
+    /// Whether the survey is complete, its time is over, or only regions that are gone have not
+    /// answered.
+    pub(super) fn is_over(&self, now: Instant, is_gone: impl Fn(&RegionId) -> bool) -> bool {
+        self.until <= now || self.unanswered.iter().all(is_gone)
+    }
+
+    pub(super) fn end(self) -> ClusterQueryResult {
+        let Self { question, mut counted, accounts, lives, unanswered, .. } = self;
+        match question {
+            ClusterQuery::Count => {
+                counted.retain(|region, _| !unanswered.contains(region));
+                ClusterQueryResult::Counted(ClusterShardingStats { regions: counted, unanswered })
+            }
+            ClusterQuery::Why(_) => {
+                ClusterQueryResult::Recalled(DecisionReports { accounts, unanswered })
+            }
+            ClusterQuery::Exists { .. } => ClusterQueryResult::Lives(lives),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Instant {
+        self.until.min(self.ask_at)
+    }
+}

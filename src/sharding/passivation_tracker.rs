@@ -1,0 +1,295 @@
+//! Passivation on one node (docs/protocol/sharding.md#passivation): which bookkeeping a type needs,
+//! the periodic check for idle entities, and their stop. The strategies are in `passivation`.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::activation_task::yield_now;
+use super::active_entities::{ActiveEntities, StopCandidate};
+use super::config::ShardingConfig;
+use super::entity::Entity;
+use super::entity_table::{EntitySlot, NONE};
+use super::id_hash::hash;
+use super::passivation::settings::{LimitScope, PassivationStrategy};
+use super::passivation::{self, settings};
+use super::runtime::Runtime;
+use super::shard::{DeliveryContext, Shard, ShardEffects, ShardEntities};
+use super::shard_stage::ShardStage;
+
+/// Shortest time between two checks.
+const SWEEP_MIN: Duration = Duration::from_millis(10);
+
+/// Rows of the entity table that are checked under one hold of the shard's lock.
+const ROWS_AT_A_TIME: usize = 1_000;
+
+/// Bookkeeping of passivation for a region.
+pub(super) enum PassivationTracker {
+    Nobody,
+    /// None; a check of all rows finds the entities that were idle for the timeout. A check takes a
+    /// few nanoseconds per row, once in a while; bookkeeping would be updated at each burst of
+    /// messages.
+    Rows,
+    /// One tracker for all shards together.
+    Region(Arc<ActiveEntities>),
+    /// One tracker per shard.
+    Shards(Box<settings::PassivationConfig>),
+}
+
+impl PassivationTracker {
+    pub(super) fn new(settings: &ShardingConfig) -> Self {
+        match settings.automatic_passivation() {
+            None => Self::Nobody,
+            Some(settings) => match (settings.strategy, settings.scope) {
+                (PassivationStrategy::None, _) => Self::Nobody,
+                (PassivationStrategy::Idle, _) if settings.idle_timeout.is_zero() => Self::Nobody,
+                (PassivationStrategy::Idle, _) => Self::Rows,
+                (_, LimitScope::Shard) => Self::Shards(Box::new(settings.clone())),
+                (_, LimitScope::Region) => Self::Region(Arc::new(ActiveEntities::new(settings))),
+            },
+        }
+    }
+
+    pub(super) fn of_shard(&self) -> ShardPassivationTracker {
+        match self {
+            Self::Nobody => ShardPassivationTracker::Nobody,
+            Self::Rows => ShardPassivationTracker::Rows,
+            Self::Region(actives) => ShardPassivationTracker::Kept(Arc::clone(actives)),
+            Self::Shards(settings) => {
+                ShardPassivationTracker::Kept(Arc::new(ActiveEntities::new(settings)))
+            }
+        }
+    }
+}
+
+/// Bookkeeping of passivation for a shard.
+pub(super) enum ShardPassivationTracker {
+    Nobody,
+    /// The rows record since when their entities are idle; the periodic check reads them.
+    Rows,
+    Kept(Arc<ActiveEntities>),
+}
+
+impl ShardPassivationTracker {
+    /// Returns the tracker in which an entity has this slot.
+    fn of(&self, slot: u32) -> Option<&ActiveEntities> {
+        match self {
+            Self::Kept(actives) if slot != NONE => Some(actives),
+            _ => None,
+        }
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    pub(super) fn passivate(self: &Arc<Self>, leavers: Vec<StopCandidate>) {
+        for leaver in leavers {
+            let Some(shard) = self.shard(leaver.shard) else { continue };
+            self.if_open(shard, |shard_entities, after| shard_entities.passivate(leaver, after));
+        }
+    }
+
+    /// Changes the entities of a shard if it lives here and does not drain, and carries out the
+    /// effects.
+    fn if_open<T>(
+        self: &Arc<Self>,
+        shard: &Arc<Shard<E>>,
+        act: impl FnOnce(&mut ShardEntities<E>, &mut ShardEffects<E>) -> T,
+    ) -> Option<T> {
+        let mut after = ShardEffects::default();
+        let done = {
+            let mut inside = shard.lock();
+            (shard.phase.get() == ShardStage::Open)
+                .then(|| act(&mut inside.shard_entities, &mut after))
+        };
+        self.carry_out(shard, after);
+        done
+    }
+
+    /// Starts the periodic check for idle entities, unless it runs.
+    pub(super) fn sweep(self: &Arc<Self>) {
+        let Some(settings) = self.settings.automatic_passivation() else { return };
+        let off = matches!(self.passivation_tracker, PassivationTracker::Nobody)
+            || settings.idle_timeout.is_zero();
+        if off || self.sweeps.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pause = settings.idle_interval.unwrap_or(settings.idle_timeout / 2).max(SWEEP_MIN);
+        let (runtime, world) = (Arc::downgrade(self), Arc::clone(&self.world));
+        self.world.spawn(Box::pin(async move {
+            loop {
+                world.sleep(pause).await;
+                let Some(runtime) = runtime.upgrade().filter(|runtime| !runtime.is_over()) else {
+                    return;
+                };
+                runtime.tick().await;
+            }
+        }));
+    }
+
+    async fn tick(self: &Arc<Self>) {
+        let (now, mut leavers) = (self.world.now(), Vec::new());
+        match &self.passivation_tracker {
+            PassivationTracker::Nobody => {}
+            PassivationTracker::Rows => {
+                for shard in self.known() {
+                    self.stop_idle(shard).await;
+                }
+            }
+            PassivationTracker::Region(actives) => actives.tick(now, &mut leavers),
+            PassivationTracker::Shards(_) => self.known().for_each(|shard| {
+                if let ShardPassivationTracker::Kept(actives) =
+                    &shard.lock().shard_entities.passivation_tracker
+                {
+                    actives.tick(now, &mut leavers);
+                }
+            }),
+        }
+        self.passivate(leavers);
+    }
+
+    /// Stops the idle entities of a shard. The rows are checked in parts, with a turn for other
+    /// tasks after each, because messages wait meanwhile.
+    async fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>) {
+        for first in (0..).step_by(ROWS_AT_A_TIME) {
+            let (rows, now) = (first..first + ROWS_AT_A_TIME, self.world.now());
+            let timeout = self.settings.passivation.idle_timeout;
+            let for_long = |entity_slot: &EntitySlot<E>| {
+                let timed =
+                    entity_slot.state.as_ref().is_some_and(|instance| instance.has_timers());
+                !timed && now - entity_slot.idle_since >= timeout
+            };
+            let more = self.if_open(shard, |shard_entities, after| {
+                shard_entities.stop_idle(rows, for_long, after)
+            });
+            if more != Some(true) {
+                return;
+            }
+            yield_now().await;
+        }
+    }
+
+    /// Sets the limit of active entities for all shards together.
+    pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
+        self.limit.store(limit, Ordering::Release);
+        if let PassivationTracker::Region(actives) = &self.passivation_tracker {
+            let mut leavers = Vec::new();
+            actives.set_limit(limit, &mut leavers);
+            self.passivate(leavers);
+        }
+        self.share_limit();
+    }
+
+    /// Divides the limit among the shards that live here, if each has its own tracker.
+    pub(super) fn share_limit(self: &Arc<Self>) {
+        if !matches!(self.passivation_tracker, PassivationTracker::Shards(_)) {
+            return;
+        }
+        let (limit, mut leavers) = (self.limit.load(Ordering::Acquire), Vec::new());
+        let live = |shard: &&Arc<Shard<E>>| shard.phase.get() == ShardStage::Open;
+        let share = passivation::PassivationPolicy::share(limit, self.known().filter(live).count());
+        for shard in self.known().filter(live) {
+            if let ShardPassivationTracker::Kept(actives) =
+                &shard.lock().shard_entities.passivation_tracker
+            {
+                actives.set_limit(share, &mut leavers);
+            }
+        }
+        self.passivate(leavers);
+    }
+}
+
+impl<E: Entity> ShardEntities<E> {
+    /// Reports a message to the tracker.
+    pub(super) fn delivery(
+        &mut self,
+        row: u32,
+        hash: u64,
+        DeliveryContext { shard, runtime }: DeliveryContext<'_, E>,
+        after: &mut ShardEffects<E>,
+    ) {
+        let ShardPassivationTracker::Kept(actives) = &self.passivation_tracker else { return };
+        let entity_slot = self.entity_table.get_mut(row);
+        if entity_slot.slot == NONE {
+            entity_slot.slot = actives.enter(shard.id, row);
+        }
+        actives.touch(runtime.world.now(), entity_slot.slot, hash, &mut after.leavers);
+    }
+
+    /// Records that an entity became idle.
+    pub(super) fn rest(&mut self, row: u32, runtime: &Runtime<E>, after: &mut ShardEffects<E>) {
+        let entity_slot = self.entity_table.get_mut(row);
+        if let ShardPassivationTracker::Rows = self.passivation_tracker {
+            entity_slot.idle_since = runtime.world.now();
+        } else if let Some(actives) = self.passivation_tracker.of(entity_slot.slot) {
+            let timers = entity_slot.state.as_ref().and_then(|instance| instance.timers());
+            actives.rest(entity_slot.slot, timers, &mut after.leavers);
+        }
+    }
+
+    /// Removes an entity with this slot from the tracker.
+    pub(super) fn leave_books(&self, slot: u32) {
+        if let Some(actives) = self.passivation_tracker.of(slot) {
+            actives.leave(slot);
+        }
+    }
+
+    /// Stops an entity that the tracker chose, if it is still this one and idle.
+    pub(super) fn passivate(&mut self, leaver: StopCandidate, after: &mut ShardEffects<E>) {
+        let StopCandidate { row, slot, .. } = leaver;
+        let is_it =
+            |entity_slot: &EntitySlot<E>| entity_slot.slot == slot && entity_slot.busy.is_none();
+        if self.entity_table.try_get(row).is_some_and(is_it) {
+            self.stop(row, after);
+        }
+    }
+
+    /// Stops the entities in `rows` that are idle and match `for_long`. Returns false if no rows
+    /// follow.
+    fn stop_idle(
+        &mut self,
+        rows: Range<usize>,
+        for_long: impl Fn(&EntitySlot<E>) -> bool,
+        after: &mut ShardEffects<E>,
+    ) -> bool {
+        let leaves =
+            |entity_slot: &EntitySlot<E>| entity_slot.busy.is_none() && for_long(entity_slot);
+        let Some(leave) = self.entity_table.those(rows, leaves) else { return false };
+        leave.into_iter().for_each(|row| self.stop(row, after));
+        true
+    }
+
+    /// Stops an idle entity: its value is dropped, after its stop message if the type has one.
+    fn stop(&mut self, row: u32, after: &mut ShardEffects<E>) {
+        let entity_slot = self.entity_table.get(row);
+        let slot = entity_slot.slot;
+        if entity_slot.state.is_none() {
+            return self.forget(row, slot);
+        }
+        // In a task of its own, so that no other instance begins before this one is dropped.
+        self.entity_table.busy(row).leaves = true;
+        if let Some(actives) = self.passivation_tracker.of(slot) {
+            actives.set_busy(slot);
+        }
+        self.start(row, after);
+    }
+
+    /// Drops a dormant state as its idle entity would be; its instance had its stop message before.
+    fn forget(&mut self, row: u32, slot: u32) {
+        if self.entity_table.wake(row).is_none() {
+            return;
+        }
+        let _no_value = self.entity_table.remove(row, hash);
+        self.leave_books(slot);
+    }
+
+    /// Removes all entities from the tracker, because their shard leaves.
+    pub(super) fn close_books(&mut self) {
+        for entity_slot in self.entity_table.all() {
+            let slot = std::mem::replace(&mut entity_slot.slot, NONE);
+            if let Some(actives) = self.passivation_tracker.of(slot) {
+                actives.leave(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The pending asks of a node, and how answers reach them.
+//!
+//! An ask of an entity on this node is answered directly through its `AskSlot`. Only an ask whose
+//! reply address is serialized gets a number and an entry in the table ([`PendingAsks`]), under which a
+//! frame from another node finds it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use serde::de::DeserializeOwned;
+
+use super::dead_letters::DeadLetterReason;
+use super::entity_table::IdentityHasher;
+use super::envelope::decode;
+use super::ids::RegionId;
+use super::scope;
+use super::types::TypeRegistry;
+use crate::threads::{self, PerThread};
+
+/// Distance between two numbers of one place; the remainder of a number is its place.
+const PLACES: u64 = threads::PLACES as u64;
+
+/// Reply address of an ask: the asking node and the number of the ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ReplyAddress {
+    pub(super) node: RegionId,
+    /// Never 0. Any node that has the number may answer, once, because a reply address may be
+    /// passed on. A peer without it cannot guess it
+    /// (docs/protocol/message-order.md#correlation-numbers-are-secret-and-single-use).
+    pub(super) correlation: u64,
+}
+
+/// Path of an answer to another node, or back to this one.
+pub(super) trait ReplySink: Send + Sync {
+    /// Sends a frame that [`frame`](super::frame) wrote.
+    fn send(&self, to: ReplyAddress, frame: &[u8]);
+
+    /// Returns the registry of types of the node that sends.
+    fn types(&self) -> &Arc<TypeRegistry>;
+}
+
+/// A pending ask, independent of the type of its answer. Both methods return whether it still
+/// waited.
+pub(super) trait PendingAsk: Send + Sync {
+    fn answered(&self, body: &[u8]) -> bool;
+    fn refused(&self, why: DeadLetterReason) -> bool;
+}
+
+/// Reason why an ask gets no answer.
+#[derive(Debug)]
+pub(super) enum AskFailure {
+    Refused(DeadLetterReason),
+    Undecodable { bytes: usize, source: rmp_serde::decode::Error },
+}
+
+/// The pending asks of one node, shared by all its entity types. Aligned so that the reference
+/// count of its `Arc` is in another cache line.
+#[repr(align(128))]
+pub struct PendingAsks {
+    rows: PerThread<Mutex<AskTable>>,
+    late: AtomicU64,
+    types: PerThread<Arc<AnswerTypes>>, // the registry of one node
+}
+
+/// The pending asks made on some of the threads.
+#[derive(Default)]
+struct AskTable {
+    asked: u64,       // total number of asks
+    key: RandomState, // makes numbers from `asked` that no peer can foresee
+    /// By number without its place; ≤ asks that wait.
+    waiting: HashMap<u64, Arc<dyn PendingAsk>, BuildHasherDefault<IdentityHasher>>,
+}
+
+impl AskTable {
+    /// Returns a number that no waiting ask has; not 0. Without the key a peer cannot derive it
+    /// from the numbers of earlier asks, so it cannot answer the next ask in place of its entity.
+    fn draw(&mut self) -> u64 {
+        loop {
+            self.asked += 1;
+            let number = self.key.hash_one(self.asked) / PLACES;
+            if number != 0 && !self.waiting.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+}
+
+/// The registry of types, for the thread that decodes an answer.
+#[repr(align(128))] // keeps the counts of its `Arc` apart from others
+pub(super) struct AnswerTypes(pub(super) Arc<TypeRegistry>);
+
+impl Default for PendingAsks {
+    fn default() -> Self {
+        let types = Arc::<TypeRegistry>::default();
+        Self {
+            rows: PerThread::default(),
+            late: AtomicU64::new(0),
+            types: PerThread::new(|| Arc::new(AnswerTypes(Arc::clone(&types)))),
+        }
+    }
+}
+
+fn lock(rows: &Mutex<AskTable>) -> MutexGuard<'_, AskTable> {
+    rows.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl std::fmt::Debug for PendingAsks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asks").field("waiting", &self.waiting()).finish_non_exhaustive()
+    }
+}
+
+impl PendingAsks {
+    /// Makes an empty table for a node.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Returns the registry of types of the node that owns this table.
+    pub(super) fn types(&self) -> &Arc<TypeRegistry> {
+        &self.types.mine().0
+    }
+
+    /// Returns the number of pending asks whose answer comes as bytes.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.rows.all().map(|rows| lock(rows).waiting.len()).sum()
+    }
+
+    /// Returns the number of answers that arrived after the timeout, or twice.
+    #[must_use]
+    pub fn late(&self) -> u64 {
+        self.late.load(Ordering::Relaxed)
+    }
+
+    /// Adds an ask and returns its number, which is never 0.
+    fn add(&self, question: Arc<dyn PendingAsk>) -> u64 {
+        let place = threads::place();
+        let mut rows = lock(self.rows.at(place));
+        let number = rows.draw();
+        rows.waiting.insert(number, question);
+        number * PLACES + place as u64
+    }
+
+    fn take(&self, number: u64) -> Option<Arc<dyn PendingAsk>> {
+        let place = (number % PLACES) as usize;
+        lock(self.rows.at(place)).waiting.remove(&(number / PLACES))
+    }
+
+    /// Passes an answer from any node to its ask.
+    pub(super) fn answered(&self, number: u64, body: &[u8]) {
+        let answered = |question: Arc<dyn PendingAsk>| {
+            scope::reading(Arc::clone(self.types.mine()), || question.answered(body))
+        };
+        self.count(self.take(number).is_some_and(answered));
+    }
+
+    /// Fails an ask because there will be no answer.
+    pub(super) fn refused(&self, number: u64, why: DeadLetterReason) {
+        self.count(self.take(number).is_some_and(|question| question.refused(why)));
+    }
+
+    fn count(&self, somebody_waited: bool) {
+        if !somebody_waited {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Handle of the table for the asks of one thread.
+///
+/// Reply addresses own this handle. If they owned the table itself, each ask on any thread would
+/// write twice to the one cache line with its reference count.
+#[repr(align(128))] // keeps the counts of its `Arc` apart from others
+pub(super) struct PendingAsksHandle(Arc<PendingAsks>);
+
+impl Deref for PendingAsksHandle {
+    type Target = PendingAsks;
+
+    fn deref(&self) -> &PendingAsks {
+        &self.0
+    }
+}
+
+/// The handles of all threads.
+pub(super) struct PendingAsksHandles(PerThread<Arc<PendingAsksHandle>>);
+
+impl PendingAsksHandles {
+    pub(super) fn new(asks: &Arc<PendingAsks>) -> Self {
+        Self(PerThread::new(|| Arc::new(PendingAsksHandle(Arc::clone(asks)))))
+    }
+
+    pub(super) fn mine(&self) -> Arc<PendingAsksHandle> {
+        Arc::clone(self.0.mine())
+    }
+}
+
+enum AskState<T> {
+    Waiting(Option<Waker>),
+    Over(Option<Result<T, AskFailure>>),
+}
+
+/// State shared by the future of an ask and its reply address.
+pub(super) struct AskSlot<T> {
+    number: AtomicU64, // 0: not in the table
+    state: Mutex<AskState<T>>,
+}
+
+impl<T> AskSlot<T> {
+    pub(super) fn new() -> Arc<Self> {
+        let state = Mutex::new(AskState::Waiting(None));
+        Arc::new(Self { number: AtomicU64::new(0), state })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AskState<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores the result and wakes the asker. Returns whether the ask still waited.
+    fn end(&self, result: Result<T, AskFailure>) -> bool {
+        let before = {
+            let mut state = self.lock();
+            if let AskState::Over(_) = *state {
+                return false;
+            }
+            std::mem::replace(&mut *state, AskState::Over(Some(result)))
+        };
+        if let AskState::Waiting(Some(waker)) = before {
+            waker.wake();
+        }
+        true
+    }
+
+    pub(super) fn fill(&self, value: T, asks: &PendingAsks) {
+        asks.count(self.end(Ok(value)));
+    }
+
+    pub(super) fn refuse(&self, why: DeadLetterReason) {
+        let _was_waiting = self.end(Err(AskFailure::Refused(why)));
+    }
+
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, AskFailure>> {
+        match &mut *self.lock() {
+            AskState::Waiting(waker) => {
+                match waker {
+                    Some(waker) if waker.will_wake(cx.waker()) => {}
+                    waker => *waker = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+            AskState::Over(result) => Poll::Ready(
+                result.take().unwrap_or(Err(AskFailure::Refused(DeadLetterReason::NoAnswer))),
+            ),
+        }
+    }
+
+    /// Ends the wait: removes the value and the entry in the table.
+    pub(super) fn forget(&self, asks: &PendingAsks) {
+        let over = AskState::Over(None);
+        let _value = std::mem::replace(&mut *self.lock(), over);
+        let number = self.number.load(Ordering::Acquire);
+        if number > 0 {
+            asks.take(number);
+        }
+    }
+
+    /// Returns its number in the table; 0 if its reply address was not serialized.
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Ordering::Acquire)
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> AskSlot<T> {
+    /// Adds it to the table if it is not there yet, and returns its number.
+    pub(super) fn enlist(self: &Arc<Self>, asks: &PendingAsks) -> u64 {
+        let known = self.number();
+        if known > 0 {
+            return known;
+        }
+        let number = asks.add(Arc::<Self>::clone(self));
+        self.number.store(number, Ordering::Release);
+        if let AskState::Over(_) = *self.lock() {
+            asks.take(number); // the ask no longer waits
+        }
+        number
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> PendingAsk for AskSlot<T> {
+    fn answered(&self, body: &[u8]) -> bool {
+        let bytes = body.len();
+        self.end(decode(body).map_err(|source| AskFailure::Undecodable { bytes, source }))
+    }
+
+    fn refused(&self, why: DeadLetterReason) -> bool {
+        self.end(Err(AskFailure::Refused(why)))
+    }
+}

@@ -1,0 +1,201 @@
+//! Shutdown of a region (docs/protocol/sharding.md#a-leaving-region-waits-for-permission).
+//!
+//! A leaving region may exit once it hosts no shard, has no pending decision, keeps no payload that
+//! another region could take, has told the next homes that it was named in vain, and its
+//! coordinator has confirmed that no decision names it any longer. Otherwise the next home would
+//! have to count the region as a possible host, and would discard the payload that an earlier home
+//! still keeps.
+
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::types::Term;
+
+use super::{HostingPhase, Region, RegionOutbox, RegionOutput, RegionShard};
+use crate::sharding::fault_injection::ShardingFault;
+use crate::sharding::ids::ShardId;
+use crate::sharding::wire::{
+    ROUTE_BYTES, SHARD_BYTES, ShardRoute, ShardingMessage, ToCoordinator, ToRegion, in_messages,
+};
+
+/// How long a ready region waits for `MayLeave` from a coordinator that knows it. The coordinator
+/// answers within a round trip, or as soon as it has replaced and settled the decisions that name
+/// the region. A coordinator of a release without `MayLeave` never answers.
+const PERMISSION_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// The same limit while no coordinator knows the region. A crashed coordinator has a successor in
+/// little more than its lease of 5 s. Coordinated shutdown gives the whole leave 20 s.
+const UNREGISTERED_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// State of a region whose node is stopping.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegionShutdown {
+    ask_at: Instant,
+    permitted: bool, // `MayLeave` arrived, and no decision named the region since
+    // since when only the permission has been missing
+    ready_since: Option<Instant>,
+}
+
+impl Region {
+    /// Whether the region is leaving or has left, and its coordinator has permitted that.
+    #[must_use]
+    pub fn is_let_go(&self) -> bool {
+        self.leaving.is_some_and(|leaving| leaving.permitted)
+    }
+
+    pub(super) fn begin_to_leave(&mut self, now: Instant) {
+        let new = RegionShutdown { ask_at: now, permitted: false, ready_since: None };
+        self.leaving.get_or_insert(new);
+    }
+
+    /// The next time at which a leaving region must act.
+    pub(super) fn leaves_at(&self) -> Option<Instant> {
+        let RegionShutdown { ask_at, ready_since, .. } = self.leaving.filter(|_| !self.left)?;
+        let goes_at = ready_since.map(|since| since + self.permission_wait_max());
+        Some(goes_at.map_or(ask_at, |at| at.min(ask_at)))
+    }
+
+    const fn permission_wait_max(&self) -> Duration {
+        if self.registration.is_registered() { PERMISSION_WAIT_MAX } else { UNREGISTERED_WAIT_MAX }
+    }
+
+    /// A coordinator has registered this region: say `Leaving` to it at once, and count its answer
+    /// time from now.
+    pub(super) fn tell_that_it_leaves(&mut self, now: Instant) {
+        if let Some(leaving) = &mut self.leaving {
+            (leaving.ask_at, leaving.ready_since) = (now, None);
+        }
+    }
+
+    /// Something changed that the coordinator must hear from a leaving region: repeat `Leaving`
+    /// now.
+    pub(super) fn ask_to_leave(&mut self, now: Instant) {
+        if let Some(leaving) = &mut self.leaving {
+            leaving.ask_at = now;
+        }
+    }
+
+    /// A decision named this region again. A permission to leave is withdrawn, because the
+    /// coordinator gave it without knowing that the region still acts on a decision.
+    pub(super) fn is_named_again(&mut self, now: Instant) {
+        if let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.permitted) {
+            (leaving.permitted, leaving.ask_at) = (false, now);
+        }
+    }
+
+    pub(super) fn may_leave(&mut self, from: ReplicaId, term: Term) {
+        if let Some(leaving) = &mut self.leaving
+            && self.registration.is_with(from, term)
+        {
+            leaving.permitted = true;
+        }
+    }
+
+    pub(super) fn leave(&mut self, now: Now, out: &mut RegionOutbox) {
+        let Some(RegionShutdown { ask_at, .. }) = self.leaving else { return };
+        if !self.left {
+            for shard in self.owing() {
+                if !self.carrying.contains(shard) {
+                    self.carrying.begin(now.mono, shard, self.config.repeat);
+                }
+            }
+            self.left = self.is_ready(now.mono);
+            if self.left {
+                self.tell_where_all_went(out);
+                out.push(RegionOutput::Left);
+            }
+        }
+        // A region that has left also sends this, so that its coordinator places nothing here.
+        if ask_at <= now.mono {
+            self.ask_to_leave(now.mono + self.config.retry);
+            if let Some(to) = self.registration.coordinator() {
+                self.outbound.say(to, ToCoordinator::Leaving);
+                let bytes_max = self.config.cut.words;
+                for unclaimed in in_messages(self.unclaimed(), bytes_max, |_| SHARD_BYTES) {
+                    self.outbound.say(to, ToCoordinator::GetShardHome(unclaimed));
+                }
+            }
+        }
+    }
+
+    fn is_ready(&mut self, now: Instant) -> bool {
+        let busy = |held: &RegionShard| {
+            let carries = held.kept().is_some() && (self.heirs || self.has_home(held));
+            held.run() != HostingPhase::Idle
+                || held.pending().is_some()
+                || carries
+                || self.owes(held)
+        };
+        let is_busy = self.shards.values().any(busy);
+        let named = self.heirs && !self.config.proxy && self.registration.may_be_known();
+        let max = self.permission_wait_max();
+        let waits = named && !self.fault_injection.has(ShardingFault::LeavesUnheard);
+        let Some(leaving) = self.leaving.as_mut().filter(|_| !is_busy) else {
+            self.leaving.iter_mut().for_each(|leaving| leaving.ready_since = None);
+            return false;
+        };
+        let since = *leaving.ready_since.get_or_insert(now);
+        leaving.permitted || !waits || since + max <= now
+    }
+
+    /// Shards whose next home must hear that this region was named in vain. If the region exited
+    /// before, the next home would count it as a possible host and discard the payload that an
+    /// earlier home keeps. Without another member that could take the payload it does not matter.
+    fn owing(&self) -> Vec<ShardId> {
+        let owing = self.shards.iter().filter(|(_, held)| self.owes(held));
+        owing.map(|(shard, _)| *shard).collect()
+    }
+
+    fn owes(&self, held: &RegionShard) -> bool {
+        let waits =
+            self.heirs && !self.left && !self.fault_injection.has(ShardingFault::LeavesUnconfirmed);
+        waits && held.owes_word()
+    }
+
+    /// Shards that need a home before this region can exit: those with a payload kept here whose
+    /// home is missing or removed, and those whose next home must still hear from this region. A
+    /// coordinator that is asked for them either gives them a home, whose `Release` reaches this
+    /// region, or answers that somebody hosted them and could not confirm it.
+    fn unclaimed(&self) -> Vec<ShardId> {
+        let unclaimed = self.shards.iter().filter(|(_, held)| self.is_unclaimed(held));
+        unclaimed.map(|(shard, _)| *shard).collect()
+    }
+
+    fn is_unclaimed(&self, held: &RegionShard) -> bool {
+        let waits = self.owes(held) || (held.kept().is_some() && !self.has_home(held));
+        waits && self.heirs && !self.left
+    }
+
+    /// A drain ended. If the region leaves and the shard has no home, the coordinator is asked at
+    /// once.
+    pub(super) fn ask_for_home_of(&mut self, now: Instant, shard: ShardId) {
+        let held = self.shards.get(&shard).filter(|_| self.leaving.is_some());
+        if held.is_some_and(|held| self.is_unclaimed(held)) {
+            self.ask_to_leave(now);
+        }
+    }
+
+    fn has_home(&self, held: &RegionShard) -> bool {
+        held.home().is_some_and(|home| self.installed.members.contains(&home))
+    }
+
+    /// Tells every member the homes of the shards that were here. The coordinator may leave
+    /// together with this region, and regions that have not found its successor have not heard of
+    /// the moves since. Without this announcement they would learn the new homes only after this
+    /// region is gone.
+    fn tell_where_all_went(&self, out: &mut RegionOutbox) {
+        let route = |(shard, held): (&ShardId, &RegionShard)| {
+            let home = held.home().filter(|home| *home != self.me)?;
+            Some(ShardRoute { shard: *shard, generation: held.max_gen(), home: Some(home) })
+        };
+        let routes: Vec<ShardRoute> = self.shards.iter().filter_map(route).collect();
+        for routes in in_messages(routes, self.config.cut.words, |_| ROUTE_BYTES) {
+            let word = ToRegion::Announce(routes.into_iter().collect());
+            let message = ShardingMessage::Region(word);
+            for to in self.installed.members.iter().filter(|to| **to != self.me) {
+                out.push(RegionOutput::Send { to: to.replica(), message: message.clone() });
+            }
+        }
+    }
+}

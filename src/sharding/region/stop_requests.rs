@@ -1,0 +1,102 @@
+//! Requests of the program to stop shards, wherever they are hosted. The region repeats them to the
+//! coordinator until it answers that they have stopped
+//! (docs/protocol/sharding.md#a-stopping-shard-gets-no-home).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca_ddata::clock::{Instant, Now};
+use ostraca_ddata::id::ReplicaId;
+
+use super::port::RegionOutput;
+use super::{Region, RegionOutbox};
+use crate::sharding::ids::ShardId;
+use crate::sharding::wire::{ToCoordinator, WISH_BYTES, in_messages};
+
+/// Pending stop requests of the program.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stopping {
+    requests: BTreeMap<ShardId, StopRequest>, // ≤ shards
+    last: u64,                                // number of the last request
+    ask_at: Instant,
+}
+
+/// Stop request for one shard. A newer request replaces it.
+#[derive(Clone, Copy, Debug)]
+struct StopRequest {
+    number: u64,
+    until: Instant,
+}
+
+impl Stopping {
+    /// A new coordinator registered this region: repeat the requests now.
+    pub(super) fn again(&mut self, now: Instant) {
+        self.ask_at = now;
+    }
+
+    /// The next time to repeat or to drop a request.
+    pub(super) fn next(&self, registered: bool) -> Option<Instant> {
+        let asks = registered.then_some(self.ask_at).filter(|_| !self.requests.is_empty());
+        self.requests.values().map(|request| request.until).chain(asks).min()
+    }
+}
+
+impl Region {
+    /// Shards with a pending stop request.
+    pub fn stopping(&self) -> impl Iterator<Item = ShardId> + '_ {
+        self.stopping.requests.keys().copied()
+    }
+
+    pub(super) fn wish_stop(&mut self, now: Now, shards: Vec<ShardId>, within: Duration) {
+        let until = now.mono + within;
+        self.stopping.last += 1;
+        let new = StopRequest { number: self.stopping.last, until };
+        for shard in shards {
+            if self.is_shard(shard) {
+                let known = self.stopping.requests.entry(shard).or_insert(new);
+                *known = StopRequest { until: until.max(known.until), ..new };
+            }
+        }
+        self.stopping.ask_at = now.mono;
+    }
+
+    /// Handles `Stopped`. Only the present coordinator is believed; a new one is asked again.
+    pub(super) fn stopped(
+        &mut self,
+        from: ReplicaId,
+        told: &[(ShardId, u64)],
+        out: &mut RegionOutbox,
+    ) {
+        if self.registration.coordinator() != Some(from) {
+            return;
+        }
+        let requests = &mut self.stopping.requests;
+        let before = requests.len();
+        for (shard, number) in told {
+            if requests.get(shard).is_some_and(|request| request.number == *number) {
+                requests.remove(shard);
+            }
+        }
+        if requests.len() < before {
+            out.push(RegionOutput::Stopped);
+        }
+    }
+
+    pub(super) fn stop_others(&mut self, now: Now, out: &mut RegionOutbox) {
+        let before = self.stopping.requests.len();
+        self.stopping.requests.retain(|_, request| request.until > now.mono);
+        if self.stopping.requests.len() < before {
+            out.push(RegionOutput::Stopped);
+        }
+        let due = !self.stopping.requests.is_empty() && self.stopping.ask_at <= now.mono;
+        let to = self.registration.coordinator().filter(|_| self.registration.is_registered());
+        if let (true, Some(to)) = (due, to) {
+            self.stopping.ask_at = now.mono + self.config.retry;
+            let requests =
+                self.stopping.requests.iter().map(|(shard, request)| (*shard, request.number));
+            for requests in in_messages(requests.collect(), self.config.cut.words, |_| WISH_BYTES) {
+                self.outbound.say(to, ToCoordinator::Stop(requests));
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The interface between an entity type's runtime and its node. The node calls [`RegionHandle`], and the
+//! runtime calls [`RegionEnvironment`]. A simulated node implements [`RegionEnvironment`] as a real one does.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use ostraca_ddata::clock::Instant;
+
+use super::activation::Activation;
+use super::ids::{EntityId, RegionId, ShardId};
+use super::polls::LongPoll;
+use super::region::{RegionInput, RegionOutput};
+
+/// The runtime of one entity type on one node: its gates, shards and entities.
+///
+/// Called from many threads at once. Never blocks on a handler.
+pub trait RegionHandle: Send + Sync + 'static {
+    /// Carries out an order of the region's machine. Orders that only the node can carry out
+    /// (`Send`, `Registered`, `Left`) are not passed here.
+    fn perform(&self, order: RegionOutput);
+
+    /// Called when the hosting lease has lapsed for long: instances are dropped, handlers at their
+    /// next await. Their messages wait until there is a lease again.
+    fn lapsed(&self);
+
+    /// Takes in a frame from the user lane of a node.
+    ///
+    /// # Errors
+    /// [`BadFrame`] if it does not decode: count it and go on.
+    fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame>;
+
+    /// Called when the lane to a region has room again, or is new.
+    fn room(&self, to: RegionId);
+
+    /// Called when a region left the installed configuration and its lane has ended.
+    fn removed(&self, region: RegionId);
+
+    /// Called when the lane to a region has been cut for long while its node is still a member.
+    fn cut(&self, region: RegionId);
+
+    /// Called from time to time. Repeats barriers without an echo, because they or their echoes may
+    /// be lost with a lane, and checks other hints that expire.
+    fn remind(&self);
+
+    /// Returns the shards with entities, and their number; entities that only have waiting messages
+    /// count.
+    fn entities(&self) -> Vec<(ShardId, u64)>;
+
+    /// Returns whether an entity lives here: it has an instance, waiting messages or a dormant
+    /// state. `None`: its shard does not live here.
+    fn lives(&self, entity: &EntityId) -> Option<bool>;
+
+    /// Returns the entity and its message type if the handler of this poll belongs to this runtime.
+    /// The default is for runtimes whose polls are not monitored.
+    fn polled(&self, _poll: &LongPoll) -> Option<(Option<EntityId>, &'static str)> {
+        None
+    }
+
+    /// Returns the shard of an entity.
+    fn shard(&self, entity: &EntityId) -> ShardId;
+
+    /// Returns the home of a shard by the newest acknowledged decision known to this node.
+    fn home(&self, shard: ShardId) -> Option<RegionId>;
+
+    /// Returns signs that nodes do not yet agree on the homes of shards; `None`: no change is under
+    /// way here.
+    fn unrest(&self) -> Option<UndeliveredCounts>;
+}
+
+/// Numbers of messages that are not at their entity's home.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UndeliveredCounts {
+    /// Messages of other nodes that were bounced, and barriers that were acknowledged, since the
+    /// start. Rises as long as a node does not know of a move.
+    pub sent_back: u64,
+    /// Messages of this node that wait for a lane, and messages of others that are held for a
+    /// decision. Messages without a known home do not count.
+    pub waiting: usize,
+}
+
+/// Reason why a frame of a user lane is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed frame between regions: {0}")]
+pub struct BadFrame(pub &'static str);
+
+/// Services of a node for each entity type on it.
+pub trait RegionEnvironment: Send + Sync + 'static {
+    /// Appends a frame to the user lane to a region, within the lane's limit.
+    ///
+    /// # Errors
+    /// [`NoRoom`]; [`RegionHandle::room`] is called when there is room.
+    fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom>;
+
+    /// Appends a barrier, bounce, echo or answer, beyond the limit of `send`
+    /// (docs/protocol/message-order.md#replies-and-bounces-pass-the-limit).
+    ///
+    /// # Errors
+    /// [`NoRoom`]; the caller does not try again. [`NoRoom::Full`] if the lane keeps several times
+    /// its limit because the other end takes nothing.
+    fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom>;
+
+    /// Returns the name of a region's node for the log. The default implementation knows the
+    /// incarnation only.
+    fn name_of(&self, region: RegionId) -> String {
+        region.to_string()
+    }
+
+    /// Passes a fact to the region's machine. Never blocks; has no effect after the node's stop.
+    fn tell(&self, fact: RegionInput);
+
+    /// Returns whether a message may begin now: compares the hosting lease with the clock.
+    fn serves(&self) -> bool;
+
+    /// Returns the time of the monotonic clock.
+    fn now(&self) -> Instant;
+
+    /// Spawns a task that runs to its end.
+    fn spawn(&self, task: BoxFuture<'static, ()>);
+
+    /// Runs a burst of an entity to its end; most complete at their first poll. Polls it again at
+    /// least each time that it is woken, and drops it if no worker is left to poll it.
+    fn run(&self, activation: Activation);
+
+    /// Returns a future that completes after `pause`.
+    fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// Reason why a frame was not put on its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// The lane keeps as much as its limit allows.
+    Full,
+    /// The frame is longer than the lane allows.
+    TooLong,
+    /// There is no lane: the region is out of the configuration, or not known yet.
+    NoLane,
+}

@@ -1,0 +1,64 @@
+//! Limits of messages that other nodes marked as moved: how many may wait for one entity
+//! (docs/protocol/message-order.md#moved-messages-are-exempt), and when held messages of a removed
+//! sender are given up (docs/protocol/message-order.md#orphaned-held-messages-expire).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+
+use super::dead_letters::DeadLetterReason;
+use super::entity::Entity;
+use super::envelope::Envelope;
+use super::gate::{BufferLimits, Gate, HostState};
+use super::ids::RegionId;
+use super::mailbox::MailboxLimits;
+use super::shard::ShardGateEffects;
+
+/// Shortest time after which held messages of a removed sender are given up, however short drains
+/// are.
+const ORPHANED_MIN: Duration = Duration::from_secs(30);
+
+/// Start of the wait for each removed sender with held messages, and the state of the shard then.
+pub(super) struct RemovedSenders {
+    since: BTreeMap<RegionId, Instant>, // ≤ lanes
+    standing: HostState,
+}
+
+impl<E: Entity> ShardGateEffects<'_, E> {
+    /// Returns whether more messages wait for an entity than moves can bring. Only the sender marks
+    /// messages as moved, so the mark must not give it unlimited room.
+    pub(super) fn is_overrun(&self, from: RegionId, row: u32, bytes: usize) -> bool {
+        let BufferLimits { messages, bytes: bytes_max } = self.runtime.moved_by(from);
+        let busy = self.shard_entities.entity_table.get(row).busy.as_ref();
+        let room = MailboxLimits { messages, bytes: bytes_max };
+        busy.is_some_and(|busy| room.check(busy.mailbox.waits(), bytes).is_err())
+    }
+
+    /// Gives up held messages of removed senders after nobody has announced their decision for
+    /// long. Called from time to time. A coordinator that knows this region repeats its decisions,
+    /// so the decision was lost with a majority or never existed.
+    pub(super) fn review_held(&mut self, gate: &mut Gate<Envelope>) {
+        let Some(coordinated) = self.runtime.coordinated_since() else { return };
+        let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));
+        let lanes: Vec<RegionId> = lanes.collect();
+        let (now, standing) = (self.runtime.world.now(), gate.standing());
+        let limit = self.runtime.settings.handoff_timeout.saturating_mul(2).max(ORPHANED_MIN);
+        let known =
+            self.shard_entities.removed_senders.take().filter(|known| known.standing == standing);
+        let mut since = known.map_or_else(BTreeMap::new, |known| known.since);
+        since.retain(|lane, _| lanes.contains(lane));
+        for lane in lanes {
+            let waits_since = coordinated.max(*since.entry(lane).or_insert(now));
+            if now - waits_since < limit {
+                continue;
+            }
+            since.remove(&lane);
+            for item in gate.give_up_held(lane, self) {
+                self.lose(DeadLetterReason::NodeGone, item.message);
+            }
+        }
+        self.shard_entities.removed_senders =
+            (!since.is_empty()).then(|| Box::new(RemovedSenders { since, standing }));
+    }
+}

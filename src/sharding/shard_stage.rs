@@ -1,0 +1,53 @@
+//! The stage of a shard on a node, which handlers read without the shard's lock.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::ask_cycles::ShardAsks;
+
+/// Stage of a shard on this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum ShardStage {
+    /// No entity lives here.
+    Empty,
+    /// Entities of the shard handle messages.
+    Open,
+    /// Messages begin only if running handlers wait for them.
+    Draining,
+    /// Handlers are dropped at their next await.
+    Aborted,
+}
+
+/// The stage, read without a lock before each message and each poll, and set under the shard's
+/// lock; and the asks of the shard's handlers.
+#[derive(Debug, Default)]
+pub(super) struct SharedStage {
+    stage: AtomicU8,
+    asks: ShardAsks,
+}
+
+impl SharedStage {
+    #[inline]
+    pub(super) fn get(&self) -> ShardStage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => ShardStage::Empty,
+            1 => ShardStage::Open,
+            2 => ShardStage::Draining,
+            _ => ShardStage::Aborted,
+        }
+    }
+
+    /// Returns the asks for which its handlers wait.
+    pub(super) const fn asks(&self) -> &ShardAsks {
+        &self.asks
+    }
+
+    pub(super) fn set(&self, stage: ShardStage) {
+        self.stage.store(stage as u8, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn is_draining(&self) -> bool {
+        self.get() == ShardStage::Draining
+    }
+}

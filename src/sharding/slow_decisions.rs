@@ -1,0 +1,208 @@
+//! Detects decisions that take unusually long: more than three times as long as 99 of 100 similar
+//! ones.
+//!
+//! It has no timer. The owner calls [`Pace::take_slow`] when other events occur, which happens at
+//! least every two seconds while a decision is open, because open decisions are repeated.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use ostraca_ddata::clock::Instant;
+
+use super::decision_history::SlowDecisions;
+use super::ids::ShardId;
+
+/// Durations that are remembered of each kind.
+const SAMPLES_MAX: usize = 1_024;
+
+/// Fewer samples do not determine the 99th percentile.
+const SAMPLES_MIN: usize = 100;
+
+/// The percentile is computed again after this many new samples.
+const ANEW: usize = 32;
+
+/// Shorter durations are never slow, however fast others were: a message may have to be repeated.
+const AT_LEAST: Duration = Duration::from_secs(1);
+
+/// Limit while too few samples are known: twice the default time for the drain of a shard.
+const UNKNOWN: Duration = Duration::from_secs(30);
+
+/// Least time between two checks, because many decisions may be open.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Kind of a decision; the kinds have different durations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum DecisionKind {
+    /// No predecessor has to end first.
+    Start,
+    /// A predecessor has to end first.
+    Move,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Durations {
+    last: VecDeque<Duration>, // ≤ SAMPLES_MAX
+    new: usize,
+    p99: Option<Duration>,
+}
+
+impl Durations {
+    fn add(&mut self, took: Duration) {
+        if self.last.len() == SAMPLES_MAX {
+            self.last.pop_front();
+        }
+        self.last.push_back(took);
+        self.new += 1;
+        if self.last.len() >= SAMPLES_MIN && (self.p99.is_none() || self.new >= ANEW) {
+            let mut sorted: Vec<Duration> = self.last.iter().copied().collect();
+            let at = (sorted.len() * 99).div_ceil(100) - 1;
+            self.p99 = Some(*sorted.select_nth_unstable(at).1);
+            self.new = 0;
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        self.p99.map_or(UNKNOWN, |p99| p99.saturating_mul(3).max(AT_LEAST))
+    }
+}
+
+/// Durations of past decisions and the open ones; see the module documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SlowDecisionDetector {
+    starts: Durations,
+    moves: Durations,
+    open: BTreeMap<ShardId, (Instant, DecisionKind)>, // ≤ shards
+    order: BTreeSet<(Instant, ShardId)>,              // those not yet reported as slow; ≤ open
+    look_at: Instant,
+}
+
+impl SlowDecisionDetector {
+    fn took(&mut self, kind: DecisionKind) -> &mut Durations {
+        match kind {
+            DecisionKind::Start => &mut self.starts,
+            DecisionKind::Move => &mut self.moves,
+        }
+    }
+
+    fn limit(&self, kind: DecisionKind) -> Duration {
+        match kind {
+            DecisionKind::Start => self.starts.limit(),
+            DecisionKind::Move => self.moves.limit(),
+        }
+    }
+
+    /// Records the start of a decision about a shard, and forgets the one that was open there.
+    pub(super) fn begin(&mut self, now: Instant, shard: ShardId, kind: DecisionKind) {
+        self.forget(shard);
+        self.open.insert(shard, (now, kind));
+        self.order.insert((now, shard));
+    }
+
+    /// Records that the open decision of a shard was carried out.
+    pub(super) fn end(&mut self, now: Instant, shard: ShardId) {
+        if let Some((begun, kind)) = self.open.get(&shard).copied() {
+            self.forget(shard);
+            self.took(kind).add(now - begun);
+        }
+    }
+
+    /// Forgets the open decision of a shard, which was not carried out.
+    pub(super) fn forget(&mut self, shard: ShardId) {
+        if let Some((begun, _)) = self.open.remove(&shard) {
+            self.order.remove(&(begun, shard));
+        }
+    }
+
+    /// Forgets all open decisions.
+    pub(super) fn forget_all(&mut self) {
+        self.open.clear();
+        self.order.clear();
+    }
+
+    /// Returns the shards whose decisions became slow since the last call, the oldest first. The
+    /// caller adds the regions that they wait for.
+    pub(super) fn take_slow(&mut self, now: Instant) -> Option<SlowDecisions> {
+        if now < self.look_at {
+            return None;
+        }
+        self.look_at = now + LOOK_AGAIN;
+        let least = self.starts.limit().min(self.moves.limit());
+        let (mut slow, mut shortest) = (Vec::new(), Duration::MAX);
+        for (begun, shard) in &self.order {
+            let waited = now - *begun;
+            if waited <= least {
+                break; // the following ones are younger
+            }
+            let Some((_, kind)) = self.open.get(shard) else { continue };
+            let limit = self.limit(*kind);
+            if waited > limit {
+                slow.push((*begun, *shard));
+                shortest = shortest.min(limit);
+            }
+        }
+        let waited = now - slow.first()?.0;
+        for spoken_of in &slow {
+            self.order.remove(spoken_of);
+        }
+        let shards = slow.into_iter().map(|(_, shard)| shard).collect();
+        Some(SlowDecisions { shards, waited, limit: shortest, awaited: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARD: ShardId = ShardId::new(7);
+
+    fn ms(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn slow(waited: u64, limit: u64) -> Option<SlowDecisions> {
+        let (waited, limit) = (Duration::from_millis(waited), Duration::from_millis(limit));
+        Some(SlowDecisions { shards: vec![SHARD], waited, limit, awaited: Vec::new() })
+    }
+
+    #[test]
+    fn three_times_the_usual_time_is_reported_slow_once() {
+        let mut slow_decisions = SlowDecisionDetector::default();
+        for number in 0..100 {
+            let shard = ShardId::new(number);
+            slow_decisions.begin(ms(0), shard, DecisionKind::Move);
+            slow_decisions.end(ms(if number == 99 { 90_000 } else { 500 }), shard);
+        }
+        slow_decisions.begin(ms(0), SHARD, DecisionKind::Move);
+        assert_eq!(slow_decisions.take_slow(ms(1_500)), None);
+        assert_eq!(slow_decisions.take_slow(ms(1_501)), None, "checked too recently");
+        assert_eq!(slow_decisions.take_slow(ms(1_700)), slow(1_700, 1_500));
+        assert_eq!(slow_decisions.take_slow(ms(9_999)), None, "reported only once");
+        slow_decisions.end(ms(9_999), SHARD);
+        slow_decisions.begin(ms(10_000), SHARD, DecisionKind::Move);
+        assert_eq!(slow_decisions.take_slow(ms(11_501)), slow(1_501, 1_500), "another decision");
+    }
+
+    #[test]
+    fn few_samples_use_thirty_seconds_and_finished_is_never_slow() {
+        let mut slow_decisions = SlowDecisionDetector::default();
+        slow_decisions.begin(ms(0), SHARD, DecisionKind::Start);
+        assert_eq!(slow_decisions.take_slow(ms(30_000)), None);
+        assert_eq!(slow_decisions.take_slow(ms(30_200)), slow(30_200, 30_000));
+        slow_decisions.begin(ms(0), SHARD, DecisionKind::Start);
+        slow_decisions.forget(SHARD);
+        assert_eq!(slow_decisions.take_slow(ms(99_000)), None);
+    }
+
+    #[test]
+    fn fast_starts_do_not_make_moves_slow() {
+        let mut slow_decisions = SlowDecisionDetector::default();
+        for _ in 0..2 * SAMPLES_MAX {
+            slow_decisions.begin(ms(0), SHARD, DecisionKind::Start);
+            slow_decisions.end(ms(1), SHARD);
+        }
+        slow_decisions.begin(ms(0), SHARD, DecisionKind::Start);
+        slow_decisions.begin(ms(0), ShardId::new(8), DecisionKind::Move);
+        assert_eq!(slow_decisions.take_slow(ms(1_000)), None);
+        assert_eq!(slow_decisions.take_slow(ms(5_000)), slow(5_000, 1_000));
+    }
+}

@@ -1,0 +1,263 @@
+//! Export and import of entity state in a planned move
+//! (docs/protocol/sharding.md#entity-state-travels-in-the-payload): an instance that ends is asked
+//! for its state, the state waits dormant where its shard arrives, and the next instance imports
+//! it.
+//!
+//! A dormant state is an entry of the shard's entity table without task or value. Passivation
+//! treats it as an idle entity, and it travels on if its shard moves before a message needs it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use ostraca_ddata::clock::Instant;
+
+use super::activation_task::yield_now;
+use super::batch::SingleMessage;
+use super::dead_letters::DeadLetterReason;
+use super::entity::Entity;
+use super::fault_injection::ShardingFault;
+use super::gate::MailboxLimitCheck;
+use super::ids::{ENTITY_BYTES_MAX, EntityId, EntityType, ShardId};
+use super::instance::Instance;
+use super::panics;
+use super::payload;
+use super::runtime::Runtime;
+use super::shard::Shard;
+use super::tracked::UnfinishedTasks;
+use crate::sharding::region::{Reach, RegionInput};
+
+/// Least time in nanoseconds between two log lines about lost states.
+const EVERY: u64 = 60_000_000_000;
+
+/// Bytes reserved for the fields around a state in a frame between regions.
+const AROUND_BYTES: usize = 256;
+
+/// Number of instances after which other tasks get a turn.
+const TURN: usize = 256;
+
+/// A state that an instance exported and no other has imported yet.
+pub(super) type ExportedState = Box<[u8]>;
+
+/// Counts states that no instance will import.
+#[derive(Debug, Default)]
+pub(super) struct LostStates {
+    count: AtomicU64,
+    logged: AtomicU64, // time of the last log line; 0: never
+}
+
+impl LostStates {
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Counts lost states of a shard, and logs at most once a minute.
+    fn add(
+        &self,
+        count: usize,
+        of: (&EntityType, ShardId),
+        why: &'static str,
+        now: impl FnOnce() -> Instant,
+    ) {
+        if count == 0 {
+            return;
+        }
+        let total = self.count.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
+        let (now, last) = (now().as_nanos().max(1), self.logged.load(Ordering::Relaxed));
+        if last != 0 && now.saturating_sub(last) < EVERY {
+            return;
+        }
+        self.logged.store(now, Ordering::Relaxed);
+        let (entity_type, shard) = of;
+        tracing::warn!(
+            %entity_type, %shard, count, total, why,
+            "sharding.lost_states: exported entity states were lost and will not be imported"
+        );
+    }
+
+    /// Counts the lost state of one entity, which the caller logs.
+    fn one(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    /// Asks an instance that ends for its state. Runs user code, so it must not be called under a
+    /// lock.
+    pub(super) fn export_state(
+        &self,
+        shard: ShardId,
+        id: &EntityId,
+        value: &mut E,
+    ) -> Option<ExportedState> {
+        let handed = catch_unwind(AssertUnwindSafe(|| value.export_state()));
+        let limit = self.message_bytes_max.saturating_sub(AROUND_BYTES + ENTITY_BYTES_MAX);
+        let entity_type = &self.entity_type;
+        match handed {
+            Ok(None) => return None,
+            Ok(Some(state)) if state.len() <= limit => return Some(state.into()),
+            Ok(Some(state)) => tracing::error!(
+                %entity_type, entity = %id, %shard, bytes = state.len(), limit,
+                "sharding.export_failed: the state is longer than a lane allows and is lost: \
+                 export less, or raise net.limits.message-bytes-max on all nodes"
+            ),
+            Err(panic) => {
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                let why = panics::message(panic);
+                tracing::error!(
+                    %entity_type, entity = %id, %shard, why = &*why,
+                    "sharding.export_failed: the export of the state panicked; the state is lost"
+                );
+            }
+        }
+        self.lost_states.one();
+        None
+    }
+
+    /// Passes a state to a fresh instance. Returns false if the instance fails to import it.
+    pub(super) fn import_state(
+        &self,
+        shard: ShardId,
+        id: &EntityId,
+        value: &mut E,
+        state: &ExportedState,
+    ) -> bool {
+        let taken = catch_unwind(AssertUnwindSafe(|| value.import_state(state)));
+        let (entity_type, bytes) = (&self.entity_type, state.len());
+        match taken {
+            Ok(Ok(())) => return true,
+            Ok(Err(why)) => tracing::error!(
+                %entity_type, entity = %id, %shard, bytes, %why,
+                "sharding.import_failed: the import of the state failed; the state is lost"
+            ),
+            Err(panic) => {
+                let why = panics::message(panic);
+                tracing::error!(
+                    %entity_type, entity = %id, %shard, bytes, why = &*why,
+                    "sharding.import_failed: the import of the state panicked; the state is lost"
+                );
+            }
+        }
+        self.lost_states.one();
+        false
+    }
+
+    /// Counts states that were lost with the memory that held them.
+    pub(super) fn lose_states(&self, count: usize, shard: ShardId, why: &'static str) {
+        self.lost_states.add(count, (&self.entity_type, shard), why, || self.world.now());
+    }
+
+    /// Counts the contents of a payload that no later home can take.
+    pub(super) fn lose_payload(&self, shard: ShardId, reach: Reach, payload: &Bytes) {
+        let (carried, _) = payload::read(payload);
+        let (lost, why) = match reach {
+            Reach::Unsent => {
+                (DeadLetterReason::LastHostLeft, "the last node that hosts the type left")
+            }
+            Reach::Sent => (
+                DeadLetterReason::Discarded,
+                "the move that carried them was overtaken, or its node left the configuration",
+            ),
+        };
+        for envelope in carried.envelopes {
+            self.lose(lost, SingleMessage::Envelope(envelope), shard);
+        }
+        self.lose_states(carried.states.len(), shard, why);
+    }
+}
+
+/// Messages, values and instances that a shard has given up. They are dropped outside the shard's
+/// lock; `Drop` does what is left, so nothing is skipped when the task is dropped.
+pub(super) struct DeferredDrop<E: Entity> {
+    pub(super) runtime: Arc<Runtime<E>>,
+    pub(super) shard: Arc<Shard<E>>,
+    pub(super) lost: Vec<(DeadLetterReason, SingleMessage<E::Message>)>,
+    pub(super) values: Vec<Box<Instance<E>>>,
+    pub(super) typed: Vec<E::Message>,
+    /// Idle instances that end now; their shard waits for them.
+    pub(super) leaving: Option<LeavingInstances<E>>,
+    pub(super) states: Vec<(u32, ExportedState)>,
+    pub(super) drained: Option<Option<Bytes>>,
+}
+
+/// Idle instances of a shard that end together, with their row in the table.
+pub(super) struct LeavingInstances<E: Entity> {
+    pub(super) export_state: StateExport,
+    pub(super) instances: Vec<(u32, EntityId, Box<Instance<E>>)>,
+    /// Tasks of the instances that were dropped.
+    pub(super) unfinished: UnfinishedTasks,
+}
+
+/// Whether instances export their state before they are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StateExport {
+    /// They export it, because their shard moves.
+    Asked,
+    /// They do not, because their node has no lease.
+    No,
+}
+
+impl<E: Entity> DeferredDrop<E> {
+    /// Returns whether it contains no user values, so that it can be dropped at once.
+    pub(super) fn is_light(&self) -> bool {
+        let envelopes =
+            self.lost.iter().all(|(_, entry)| matches!(entry, SingleMessage::Envelope(_)));
+        envelopes && self.values.is_empty() && self.typed.is_empty() && self.leaving.is_none()
+    }
+
+    /// Processes everything, with a turn for other tasks from time to time.
+    pub(super) async fn sweep(mut self) {
+        let mut turn = 0;
+        while self.part_one() {
+            turn += 1;
+            if turn % TURN == 0 {
+                yield_now().await;
+            }
+        }
+        if let Some(leaving) = &mut self.leaving {
+            leaving.unfinished.end().await;
+        }
+    }
+
+    /// Ends one instance. Returns false if none is left.
+    fn part_one(&mut self) -> bool {
+        let Some(LeavingInstances { export_state, instances, unfinished }) = &mut self.leaving
+        else {
+            return false;
+        };
+        let Some((row, id, mut instance)) = instances.pop() else { return false };
+        let forgets = self.runtime.fault_injection.has(ShardingFault::IdleHandNothingOver);
+        if *export_state == StateExport::Asked && !self.runtime.is_over() && !forgets {
+            let state = self.runtime.export_state(self.shard.id, &id, &mut instance.value);
+            self.states.extend(state.map(|state| (row, state)));
+        }
+        unfinished.add(instance.stop_tasks());
+        self.runtime.discard(instance);
+        true
+    }
+}
+
+impl<E: Entity> Drop for DeferredDrop<E> {
+    fn drop(&mut self) {
+        while self.part_one() {}
+        let (runtime, shard) = (&self.runtime, &self.shard);
+        for (why, entry) in self.lost.drain(..) {
+            runtime.lose(why, entry, shard.id);
+        }
+        self.values.drain(..).for_each(|value| runtime.discard(value));
+        self.typed.drain(..).for_each(|message| runtime.discard(message));
+        // The shard is reported as empty only after all values are dropped.
+        if self.leaving.is_some() {
+            let states = std::mem::take(&mut self.states);
+            shard.pass(runtime, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                gate_effects.left(gate, states);
+            });
+        }
+        if let Some(payload) = self.drained.take() {
+            runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
+            runtime.share_limit();
+            runtime.room_here(); // waiting callers try again, at the next home
+        }
+    }
+}
