@@ -369,7 +369,7 @@ mod tests {
         (
             "[cluster]\nshutdown-after-unsuccessful-join = \"1s\"",
             "cluster.shutdown-after-unsuccessful-join is 1s, and \
-             cluster.retry-unsuccessful-join-after is 10s: the node would stop",
+             cluster.retry-unsuccessful-join-after is 1s: the node would stop",
         ),
         (
             "[cluster.lease]\nduration = \"5s\"\nheartbeat-interval = \"3s\"",

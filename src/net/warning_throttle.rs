@@ -31,7 +31,7 @@ pub enum WarningSource {
     Unnamed,
     /// An admitted peer, or one to which this node keeps a link.
     Known(PeerId),
-    /// Any other peer.
+    /// Any other peer, whose id may be invented.
     Stranger(PeerId),
     /// The host of a peer whose id is not known, because the handshake failed.
     Address(IpAddr),

@@ -267,7 +267,7 @@ mod tests {
     fn logged(alarm: &ReplicatorAlarm) -> String {
         let log = AlarmLog::default();
         let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false);
+        let subscriber = tracing_subscriber::fmt().log_internal_errors(false).with_ansi(false);
         let subscriber = subscriber.with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
             log_alarm(alarm, |id: ReplicaId| id.to_string());

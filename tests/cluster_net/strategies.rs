@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use futures::FutureExt;
 use ostraca::cluster::member::Address;
 use ostraca::node::sharding::{ExplanationSubject, PinError, ShardingQueryError};
 use ostraca::prelude::*;
@@ -156,9 +155,10 @@ struct Nosy(Sharding, Arc<Mutex<Vec<bool>>>);
 impl ShardAllocationStrategy for Nosy {
     fn name(&self) -> &str {
         let (sharding, (tell, told)) = (self.0.clone(), mpsc::channel());
+        let runtime = tokio::runtime::Handle::current();
         std::thread::spawn(move || {
-            let asked = sharding.current_regions("nobody's").now_or_never();
-            tell.send(matches!(asked, Some(Err(ShardingQueryError::NotStarted { .. }))))
+            let asked = runtime.block_on(sharding.current_regions("nobody's"));
+            tell.send(matches!(asked, Err(ShardingQueryError::NotStarted { .. })))
         });
         let answered = told.recv_timeout(Duration::from_secs(10)).unwrap_or(false);
         self.1.lock().expect("no panic").push(answered);

@@ -16,17 +16,17 @@ const EVERY: Duration = Duration::from_secs(60);
 /// about a node of this cluster.
 const NAMES_MAX: usize = 64;
 
-/// Kind of [`ReplicatorAlarm::LargeValue`].
+/// Number of the kind [`ReplicatorAlarm::LargeValue`] in the table of recent alarms.
 const LARGE_VALUE: u8 = 1;
 
 /// The node that caused an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AlarmSource {
-    /// This node.
+    /// This node itself, as for a value that it holds.
     Local,
     /// A member of this or the former configuration, or a node that membership knows.
     Known(ReplicaId),
-    /// Any other incarnation.
+    /// Any other incarnation, which may be invented.
     Stranger(ReplicaId),
 }
 
