@@ -9,7 +9,7 @@ use crate::{NONE, demand};
 const OWN_NUMBERS: &[&str] = &["RequestId"];
 
 /// Files with a table whose keys are hashes under a secret key, or numbers of this node.
-const HASHED_BEFORE: &[&str] = &["src/sharding/asks.rs", "src/sharding/tenants.rs"];
+const HASHED_BEFORE: &[&str] = &["src/sharding/pending_asks.rs", "src/sharding/entity_table.rs"];
 
 #[test]
 fn unkeyed_tables_have_own_numbers_as_keys() {
@@ -64,5 +64,5 @@ fn unkeyed_table_of_names_is_found() {
         assert_eq!(unkeyed_tables("src/a.rs", text).len(), 1, "{text}");
     }
     let hashed = "type Index = HashMap<u64, u32, BuildHasherDefault<Numbers>>;";
-    assert_eq!(unkeyed_tables("src/sharding/tenants.rs", hashed), NONE);
+    assert_eq!(unkeyed_tables("src/sharding/entity_table.rs", hashed), NONE);
 }

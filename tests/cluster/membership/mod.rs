@@ -15,7 +15,7 @@
 //!   chaos shows that it is not needed.
 //! - lease-majority: `granted_lease_is_released_after_the_removals` and seven more there;
 //!   `lease_majority_…` here, and processes in tests/processes/lease.rs.
-//! - Quarantined by a peer: src/cluster/membership/shunned.rs,
+//! - Quarantined by a peer: src/cluster/membership/quarantine.rs,
 //!   `refusal_of_an_unproven_peer_is_ignored`.
 //! - The larger side keeps what it hosts: tests/sharding.
 //!
@@ -60,7 +60,7 @@
 //! - One side downed, then healed: `removed_side_stops_after_the_heal`,
 //!   `removed_side_stops_after_a_late_heal`,
 //!   `gossip_of_a_removed_incarnation_resurrects_no_member`.
-//! - Quarantine: src/cluster/membership/shunned.rs; proof of death:
+//! - Quarantine: src/cluster/membership/quarantine.rs; proof of death:
 //!   `restart_on_the_same_data_directory_is_proof_of_death`. Death watch does not exist; a program
 //!   reads events.
 //! - Churn: `removed_incarnation_leaves_only_a_tombstone`.
