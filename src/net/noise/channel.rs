@@ -35,6 +35,11 @@ impl<S> Channel<S> {
         let (outgoing, incoming) = (SealedSendBuffer::default(), SealedReceiveBuffer::default());
         Self { socket, session, outgoing, incoming, this_turn: 0 }
     }
+
+    /// Ends the channel. Its keys and nonces can continue in another one.
+    pub(super) fn into_session(self) -> CipherSession {
+        self.session
+    }
 }
 
 impl<S> fmt::Debug for Channel<S> {

@@ -36,7 +36,7 @@ use crate::net::secrets::{Secrets, preshared};
 const SIGNED: &[u8] = b"noise-libp2p-static-key:";
 
 /// Maximum length of a handshake message, in bytes. With an ed25519 identity the longest has 200.
-pub(super) const BYTES_MAX: usize = 4 * 1024;
+pub const BYTES_MAX: usize = 4 * 1024;
 
 /// Side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,41 @@ struct IdentityPayload {
     identity: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     signature: Vec<u8>,
+}
+
+/// Identity of a peer and its signature of a static key, decoded from the payload of a handshake
+/// message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Public key of the peer, from which its peer id is derived.
+    pub identity: PublicKey,
+    /// Signature of the static key, not yet verified. It can have any length.
+    pub signature: Vec<u8>,
+}
+
+impl Credentials {
+    /// Decodes a payload without verifying the signature.
+    ///
+    /// # Errors
+    /// [`NoiseError::Payload`] if the bytes are not the protobuf message of Noise in libp2p, and
+    /// [`NoiseError::Identity`] if its identity is no ed25519 key.
+    pub fn decode(payload: &[u8]) -> Result<Self, NoiseError> {
+        let IdentityPayload { identity, signature } = IdentityPayload::decode(payload)?;
+        let identity = PublicKey::try_decode_protobuf(&identity)?;
+        Ok(Self { identity, signature })
+    }
+
+    /// Encodes the payload of a handshake message.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let identity = self.identity.encode_protobuf();
+        IdentityPayload { identity, signature: self.signature.clone() }.encode_to_vec()
+    }
+
+    /// Whether the identity has signed this static key.
+    fn has_signed(&self, key: &[u8]) -> bool {
+        self.identity.verify(&[SIGNED, key].concat(), &self.signature)
+    }
 }
 
 /// Static key of this process, and the payload that vouches for it.
@@ -74,8 +109,7 @@ impl Keys {
     pub(super) fn new(identity: &Keypair) -> Result<Self, NoiseError> {
         let pair = KeyPair::new(*Zeroizing::new(random()?));
         let signature = identity.sign(&[SIGNED, pair.public()].concat())?;
-        let identity = identity.public().encode_protobuf();
-        let payload = IdentityPayload { identity, signature }.encode_to_vec();
+        let payload = Credentials { identity: identity.public(), signature }.encode();
         Ok(Self { pair, payload })
     }
 }
@@ -120,7 +154,7 @@ where
             peer
         }
         HandshakeSide::Responder => {
-            let message = receive(&mut socket).await?;
+            let message = receive_framed(&mut socket).await?;
             let early = open_first(&mut noise, &message, agreed.secrets.as_deref())?;
             if !early.is_empty() {
                 return Err(NoiseError::EarlyData(early.len()));
@@ -143,13 +177,12 @@ where
     S: AsyncRead + Unpin,
 {
     let payload = receive_message(socket, noise).await?;
-    let IdentityPayload { identity, signature } = IdentityPayload::decode(&payload[..])?;
-    let identity = PublicKey::try_decode_protobuf(&identity)?;
+    let credentials = Credentials::decode(&payload)?;
     let key = noise.get_remote_static().expect("XX transmits the static key");
-    if !identity.verify(&[SIGNED, key].concat(), &signature) {
+    if !credentials.has_signed(key) {
         return Err(NoiseError::Signature);
     }
-    Ok(identity.to_peer_id())
+    Ok(credentials.identity.to_peer_id())
 }
 
 async fn send_message<S>(
@@ -176,7 +209,7 @@ async fn receive_message<S>(
 where
     S: AsyncRead + Unpin,
 {
-    let message = receive(socket).await?;
+    let message = receive_framed(socket).await?;
     open(noise, &message)
 }
 
@@ -204,7 +237,12 @@ fn open(noise: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, NoiseErro
     Ok(payload)
 }
 
-async fn receive<S>(socket: &mut S) -> Result<Vec<u8>, NoiseError>
+/// Receives a handshake message, still encrypted: a length of two bytes, and that number of bytes.
+///
+/// # Errors
+/// [`NoiseError::TooLong`] if the length is above the limit of 4 KiB, before memory for the message is
+/// allocated, and [`NoiseError::Io`] if the socket fails or ends before the message does.
+pub async fn receive_framed<S>(socket: &mut S) -> Result<Vec<u8>, NoiseError>
 where
     S: AsyncRead + Unpin,
 {

@@ -15,6 +15,7 @@ mod curve;
 mod handshake;
 mod sealed;
 mod session;
+mod session_pair;
 mod suite;
 
 use std::borrow::Cow;
@@ -29,8 +30,10 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use libp2p::identity::{DecodingError, Keypair, SigningError};
 
 pub use self::channel::Channel;
-use self::handshake::{BYTES_MAX, HandshakeParams, HandshakeSide, Keys};
+pub use self::handshake::{BYTES_MAX as HANDSHAKE_BYTES_MAX, Credentials, receive_framed};
+use self::handshake::{HandshakeParams, HandshakeSide, Keys};
 pub use self::sealed::PLAIN_MAX;
+pub use self::session_pair::SessionPair;
 use self::suite::Suite;
 use super::identity::Entropy;
 use super::secrets::{self, Keyring};
@@ -167,7 +170,10 @@ pub enum NoiseError {
     #[error("the handshake fails: has the other end the same secret?")]
     Handshake(#[from] snow::Error),
     /// A handshake message is longer than any needs to be.
-    #[error("the handshake message has {0} bytes, at most {max} are allowed", max = BYTES_MAX)]
+    #[error(
+        "the handshake message has {0} bytes, at most {max} are allowed",
+        max = HANDSHAKE_BYTES_MAX
+    )]
     TooLong(usize),
     /// The first handshake message, which is not yet secret, must not carry data.
     #[error("the first message of the handshake carries {0} bytes of data")]

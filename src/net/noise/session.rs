@@ -70,26 +70,12 @@ pub(super) mod tests {
     use snow::Builder;
 
     use super::super::curve::CurveResolver;
+    use super::super::session_pair::transports;
     use super::*;
 
     /// Both ends of a connection after a handshake, the initiator first.
     pub(in super::super) fn states(suite: Suite) -> [TransportState; 2] {
-        let pattern = || suite.pattern(false).parse().expect("a pattern that Noise knows");
-        let builder = || Builder::with_resolver(pattern(), Box::new(CurveResolver::default()));
-        let keys = [(); 2].map(|()| builder().generate_keypair().expect("randomness").private);
-        let near = builder().local_private_key(&keys[0]).and_then(Builder::build_initiator);
-        let far = builder().local_private_key(&keys[1]).and_then(Builder::build_responder);
-        let (mut near, mut far) = (near.expect("a key"), far.expect("a key"));
-        let (mut message, mut content) = ([0; 300], [0; 300]);
-        while !near.is_handshake_finished() {
-            let len = near.write_message(&[], &mut message).expect("its turn");
-            far.read_message(&message[..len], &mut content).expect("in order");
-            if !far.is_handshake_finished() {
-                let len = far.write_message(&[], &mut message).expect("its turn");
-                near.read_message(&message[..len], &mut content).expect("in order");
-            }
-        }
-        [near, far].map(|end| end.into_transport_mode().expect("finished"))
+        transports(suite).expect("randomness")
     }
 
     /// Both ends as sessions, which replace their keys after `messages_per_key` messages.
