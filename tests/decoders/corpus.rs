@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use libp2p::identity::Keypair;
 use ostraca::cluster::gossip::wire::encode;
 use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
@@ -16,6 +17,7 @@ use ostraca::management::wire::{
     Packed, RegionInfo, Shards, ValueContent,
 };
 use ostraca::net::frame::{self, Field, kind};
+use ostraca::net::noise::Credentials;
 use ostraca::sharding::ids::{Generation, RegionId, ShardId};
 use ostraca::sharding::wire::{HostShard, ShardRoute, ShardingMessage, ToCoordinator, ToRegion};
 use serde::Serialize;
@@ -79,6 +81,47 @@ pub(crate) fn muxer() -> Vec<Vec<u8>> {
 /// A Noise message: a length of two bytes and an ephemeral key.
 pub(crate) fn noise() -> Vec<Vec<u8>> {
     vec![[&[0, 32][..], &[9; 32]].concat(), [&[0, 48][..], &[7; 48]].concat()]
+}
+
+/// Payloads of Noise: identity and signature, in the opposite order, without a signature, with an
+/// unknown field, and with an identity that is no key.
+pub(crate) fn noise_payloads() -> Vec<Vec<u8>> {
+    let pair = Keypair::ed25519_from_bytes([7; 32]).expect("32 bytes");
+    let signature = pair.sign(b"a static key").expect("an ed25519 key signs");
+    let payload = Credentials { identity: pair.public(), signature }.encode();
+    let (identity, signature) = payload.split_at(2 + 36);
+    vec![
+        [signature, identity].concat(),
+        identity.to_vec(),
+        [&payload[..], &[26, 1, 0]].concat(),
+        [&[10, 5, 8, 1, 18, 1, 0][..], signature].concat(),
+        payload,
+    ]
+}
+
+/// Inputs of the body `noise_messages`: the size of portions, a position of two bytes and a change,
+/// then messages, each with a length of two bytes.
+pub(crate) fn noise_messages() -> Vec<Vec<u8>> {
+    let input = |start: [u8; 4], messages: &[&[u8]]| {
+        let mut input = start.to_vec();
+        for message in messages {
+            let len = u16::try_from(message.len()).expect("a short message");
+            input.extend(len.to_be_bytes());
+            input.extend_from_slice(message);
+        }
+        input
+    };
+    let payloads = noise_payloads();
+    let mut inputs: Vec<_> = payloads.iter().map(|it| input([255, 0, 9, 0], &[it])).collect();
+    inputs.extend([
+        input([255, 0, 0, 0], &[b"a piece", b"", &[9; 32]]),
+        input([6, 0, 25, 1], &[b"one", b"two", b"three", &[9; 40]]),
+        input([0, 0, 1, 2], &[b"abc", b"de"]),
+        input([40, 0, 70, 128], &[&payloads[1], b"more"]),
+        [&[0, 0, 0, 0, 16, 0][..], &[5; 300]].concat(),
+        vec![20, 0, 0, 4, 0, 17, 1, 2, 3, 255, 255, 7],
+    ]);
+    inputs
 }
 
 pub(crate) fn cluster() -> Vec<Vec<u8>> {

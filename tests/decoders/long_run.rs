@@ -15,7 +15,9 @@ use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
 use super::mutation::{Body, INPUTS, inputs};
-use super::{cluster, corpus, frames, management, messages, muxer, noise, openings, sharding};
+use super::{
+    cluster, corpus, frames, management, messages, muxer, noise, noise_messages, openings, sharding,
+};
 
 /// Executions of each body unless `OSTRACA_FUZZ_EXECUTIONS` is set.
 const EXECUTIONS: u64 = 10 * INPUTS;
@@ -28,7 +30,7 @@ const OUTCOMES_MAX: usize = 1_000_000;
 type Corpus = fn() -> Vec<Vec<u8>>;
 
 /// A fuzz target: its name, the test that replays a seed, its corpus and its body.
-const BODIES: [(&str, &str, Corpus, Body); 8] = [
+const BODIES: [(&str, &str, Corpus, Body); 9] = [
     ("frames", "mutated_frames_never_panic", corpus::frames, frames::run),
     ("cluster", "mutated_cluster_messages_never_panic", corpus::cluster, cluster::run),
     ("sharding", "mutated_sharding_messages_never_panic", corpus::sharding, sharding::run),
@@ -36,6 +38,12 @@ const BODIES: [(&str, &str, Corpus, Body); 8] = [
     ("muxer", "mutated_muxer_input_never_panics", corpus::muxer, muxer::run),
     ("management", "mutated_management_messages_never_panic", corpus::management, management::run),
     ("messages", "mutated_replicator_messages_never_panic", corpus::replicator, messages::run),
+    (
+        "noise_messages",
+        "mutated_noise_messages_never_panic",
+        corpus::noise_messages,
+        noise_messages::run,
+    ),
     ("noise", "mutated_handshakes_never_panic", corpus::noise, noise::run),
 ];
 

@@ -21,6 +21,8 @@ mod messages;
 mod muxer;
 #[path = "../../fuzz/bodies/noise.rs"]
 mod noise;
+#[path = "../../fuzz/bodies/noise_messages.rs"]
+mod noise_messages;
 #[path = "../../fuzz/bodies/openings.rs"]
 mod openings;
 #[path = "../../fuzz/bodies/sharding.rs"]
@@ -47,6 +49,12 @@ fn mutated_muxer_input_never_panics() {
 #[test]
 fn mutated_handshakes_never_panic() {
     explore("mutated_handshakes_never_panic", 10, &corpus::noise(), noise::run);
+}
+
+#[test]
+fn mutated_noise_messages_never_panic() {
+    let corpus = corpus::noise_messages();
+    explore("mutated_noise_messages_never_panic", 1_000, &corpus, noise_messages::run);
 }
 
 #[test]

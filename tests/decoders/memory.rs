@@ -16,6 +16,7 @@ mod shapes;
 
 use std::hint::black_box;
 
+use futures::future::FutureExt;
 use ostraca::cluster::gossip::wire::{MEMBERSHIP_FACTOR, decode};
 use ostraca::cluster::lease::LeaseMessage;
 use ostraca::cluster::wire::ClusterMessage;
@@ -26,6 +27,7 @@ use ostraca::ddata::sim::seeds;
 use ostraca::management::wire::{AdminRequest, AdminResponse};
 use ostraca::net::frame::{FRAME_BYTES, Frame, cut};
 use ostraca::net::handshake::{decode_answer, decode_client_answer};
+use ostraca::net::noise::{Credentials, receive_framed};
 use ostraca::net::wire::{ClientHello, Greeting, Hello, OPENING_BYTES_MAX};
 use ostraca::node::routes::sharding::{SHARDING, SINGLETON, SURVEY, hear};
 use peak_alloc::PeakAlloc;
@@ -41,7 +43,7 @@ struct Decoder {
     accepts: fn(&[u8]) -> bool,
 }
 
-const DECODERS: [Decoder; 13] = [
+const DECODERS: [Decoder; 15] = [
     Decoder { name: "frame", corpus: corpus::frames, factor: BUDGET_FACTOR, accepts: cuts_frames },
     Decoder {
         name: "cluster",
@@ -120,7 +122,26 @@ const DECODERS: [Decoder; 13] = [
             })
         },
     },
+    Decoder {
+        name: "noise message",
+        corpus: corpus::noise,
+        factor: BUDGET_FACTOR,
+        accepts: cuts_noise_messages,
+    },
+    Decoder {
+        name: "noise payload",
+        corpus: corpus::noise_payloads,
+        factor: BUDGET_FACTOR,
+        accepts: |bytes| black_box(Credentials::decode(bytes)).is_ok(),
+    },
 ];
+
+fn cuts_noise_messages(mut bytes: &[u8]) -> bool {
+    while let Some(Ok(message)) = receive_framed(&mut bytes).now_or_never() {
+        black_box(message);
+    }
+    bytes.is_empty()
+}
 
 fn cuts_frames(bytes: &[u8]) -> bool {
     let mut rest = bytes;

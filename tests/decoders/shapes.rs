@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Cursor;
 use std::iter::repeat_n;
 
+use libp2p::identity::Keypair;
 use ostraca::cluster::gossip::wire::encode;
 use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
@@ -119,6 +120,7 @@ pub(crate) fn long(decoder: &str) -> Vec<Shape> {
             vec![("a list of 1,000,000 integers".to_owned(), named(&request))]
         }
         "answer" => management(),
+        "noise payload" => noise_payload(),
         _ => Vec::new(),
     }
 }
@@ -204,5 +206,32 @@ fn management() -> Vec<Shape> {
         ("shards".to_owned(), named(&AdminResponse::Shards(shards))),
         ("elements".to_owned(), named(&AdminResponse::Value(Some(data)))),
         ("keys".to_owned(), named(&AdminResponse::Keys(keys))),
+    ]
+}
+
+/// Of a field that occurs more than once, protobuf takes the last. The decoder copies each.
+fn noise_payload() -> Vec<Shape> {
+    const LONG: usize = 500_000;
+    let field = |key: u8, content: &[u8]| {
+        let mut field = vec![key];
+        prost::encode_length_delimiter(content.len(), &mut field).expect("a Vec grows");
+        field.extend_from_slice(content);
+        field
+    };
+    let pair = Keypair::ed25519_from_bytes([7; 32]).expect("32 bytes");
+    let identity = pair.public().encode_protobuf();
+    let whole = |signature: &[u8]| [field(10, &identity), field(18, signature)].concat();
+    let (long, longer) = (vec![7; LONG], vec![7; LONG + 1]);
+    let long_key = [field(18, &long), field(18, &longer), identity.clone()].concat();
+    let short = repeat_n(whole(&[7; 64]), 1_000).collect::<Vec<_>>();
+    vec![
+        ("a long signature".to_owned(), whole(&long)),
+        ("two long signatures".to_owned(), [whole(&long), whole(&longer)].concat()),
+        (
+            "two long identities".to_owned(),
+            [field(10, &long), field(10, &longer), whole(&[])].concat(),
+        ),
+        ("an identity with two long keys".to_owned(), field(10, &long_key)),
+        ("many short fields".to_owned(), short.concat()),
     ]
 }
