@@ -1,6 +1,6 @@
 //! Faults of the gate: each one leaves out or breaks a rule, chosen at run time. The exploration in
-//! `tests/` must find each of them; otherwise it would not find a real mistake in that rule. See
-//! docs/protocol/message-order.md#exploration.
+//! `tests/sharding/order` must find each of them; otherwise it would not find a real mistake in
+//! that rule. See docs/protocol/message-order.md#exploration.
 
 /// A rule that the gate leaves out or breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

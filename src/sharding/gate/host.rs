@@ -92,7 +92,7 @@ impl<M> Host<M> {
         self.waits
     }
 
-    #[cfg(test)]
+    #[cfg(feature = "canaries")]
     pub(super) fn messages(&self) -> impl Iterator<Item = &SizedMessage<M>> + '_ {
         self.held.values().flatten().filter_map(|held| match held {
             HeldFrame::Message { item, .. } => Some(item),
@@ -100,7 +100,7 @@ impl<M> Host<M> {
         })
     }
 
-    #[cfg(test)]
+    #[cfg(feature = "canaries")]
     pub(super) fn holds_barrier_of(&self, lane: RegionId) -> bool {
         let held = self.held.get(&lane).into_iter().flatten();
         held.into_iter().any(|held| matches!(held, HeldFrame::Barrier { .. }))

@@ -453,13 +453,17 @@ impl<M> Gate<M> {
     }
 }
 
-#[cfg(test)]
+/// What an exploration needs to see of a gate.
+#[cfg(feature = "canaries")]
 impl<M> Gate<M> {
-    fn held_messages(&self) -> impl Iterator<Item = &SizedMessage<M>> + '_ {
+    /// Returns the held messages of all lanes.
+    pub fn held_messages(&self) -> impl Iterator<Item = &SizedMessage<M>> + '_ {
         self.host.messages()
     }
 
-    fn holds_barrier_of(&self, lane: RegionId) -> bool {
+    /// Returns whether a barrier of this lane waits behind held messages.
+    #[must_use]
+    pub fn holds_barrier_of(&self, lane: RegionId) -> bool {
         self.host.holds_barrier_of(lane)
     }
 }

@@ -1,7 +1,5 @@
-//! Tests of the gate: exhaustive exploration with fault injection, directed tests of single
-//! decisions, and loom models of its lock.
+//! Tests of the gate: directed tests of single decisions, and loom models of its lock.
+//! `tests/sharding/order` explores all schedules of a few gates.
 
 mod directed;
-mod exploration;
 mod threads;
-mod world;

@@ -7,62 +7,64 @@
 //! one, and [`World::violation`] checks the state.
 
 mod lanes;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use ostraca_ddata::id::ReplicaId;
-use ostraca_ddata::types::Term;
-
-use super::super::fault_injection::GateFaultInjection;
-use super::super::{
+use ostraca::sharding::gate::fault_injection::GateFaultInjection;
+use ostraca::sharding::gate::{
     Bounce, Full, Gate, GateEffects, Gone, HomeDecision, HostState, HostingPhase, LaneSendError,
     MailboxLimitCheck, Origin, Reached, SizedMessage, Waits,
 };
-use crate::sharding::ids::{Generation, RegionId};
+use ostraca::sharding::ids::{Generation, RegionId};
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::types::Term;
+
+pub(crate) use words::story;
 
 /// Number of a node; its region has the same.
-pub(super) type Node = u8;
+pub(crate) type Node = u8;
 
 /// Used in place of a home: the shard has none.
 const NOWHERE: Node = 0;
 
 /// Number of a decision, from 1.
-pub(super) type Number = u8;
+pub(crate) type Number = u8;
 
 /// Message number `n` of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Message {
-    pub(super) sender: Node,
-    pub(super) n: u8,
+pub(crate) struct Message {
+    pub(crate) sender: Node,
+    pub(crate) n: u8,
 }
 
 /// Bounds of an exploration: the events that may happen, and how often.
 #[derive(Clone, Debug)]
-pub(super) struct Scope {
+pub(crate) struct Scope {
     /// Number of regions that can host; they are on nodes 1 to `regions`.
-    pub(super) regions: Node,
+    pub(crate) regions: Node,
     /// Nodes that send messages; nodes above `regions` only route.
-    pub(super) senders: &'static [Node],
-    pub(super) messages: u8,
-    pub(super) moves: u8,
-    pub(super) crashes: u8,
-    pub(super) give_ups: u8,
+    pub(crate) senders: &'static [Node],
+    pub(crate) messages: u8,
+    pub(crate) moves: u8,
+    pub(crate) crashes: u8,
+    pub(crate) give_ups: u8,
     /// Lanes that their sender may give up: unread messages are counted as lost, and later ones use
     /// a new lane.
-    pub(super) breaks: u8,
+    pub(crate) breaks: u8,
     /// Senders that may leave in order.
-    pub(super) leaves: u8,
+    pub(crate) leaves: u8,
     /// Whether barriers are repeated after they or their echoes were lost.
-    pub(super) reminds: bool,
+    pub(crate) reminds: bool,
     /// How often barriers may be repeated without such a loss.
-    pub(super) spurious: u8,
+    pub(crate) spurious: u8,
     /// Whether a decision may leave the shard without a home.
-    pub(super) deallocates: bool,
+    pub(crate) deallocates: bool,
     /// Messages that fit into a lane.
-    pub(super) lane: usize,
+    pub(crate) lane: usize,
     /// Messages from a sender's own node that its gate may hold.
-    pub(super) held: usize,
-    pub(super) fault_injection: GateFaultInjection,
+    pub(crate) held: usize,
+    pub(crate) fault_injection: GateFaultInjection,
 }
 
 impl Default for Scope {
@@ -88,7 +90,7 @@ impl Default for Scope {
 
 /// A step of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Tell(Node, Teller),
     /// The host takes the next message or barrier from the lane of a sender.
     Down(Node, Node),
@@ -119,13 +121,13 @@ pub(super) enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Teller {
+pub(crate) enum Teller {
     Anybody,
     DrainingHandler,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Pruning {
+pub(crate) enum Pruning {
     Prune,
     Keep,
 }
@@ -177,7 +179,7 @@ struct Region {
 
 /// State of all nodes and lanes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct World {
+pub(crate) struct World {
     gates: BTreeMap<Node, Gate<Message>>,
     regions: BTreeMap<Node, Region>,
     down: BTreeMap<(Node, Node), VecDeque<Down>>,
@@ -204,7 +206,7 @@ pub(super) struct World {
 
 /// A property that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Violation {
+pub(crate) enum Violation {
     /// Messages of a sender were handled out of order.
     Order,
     /// A message was handled twice.
@@ -332,7 +334,7 @@ impl GateEffects<Message> for Wires<'_> {
 
 impl World {
     /// Region 1 hosts by decision 1; no other node has heard of it.
-    pub(super) fn new(scope: &Scope) -> Self {
+    pub(crate) fn new(scope: &Scope) -> Self {
         let hosts = 1..=scope.regions;
         let nodes: BTreeSet<Node> = hosts.clone().chain(scope.senders.iter().copied()).collect();
         let gate =
@@ -365,7 +367,7 @@ impl World {
     }
 
     /// Returns the steps that are possible now.
-    pub(super) fn steps(&self, scope: &Scope) -> Vec<Step> {
+    pub(crate) fn steps(&self, scope: &Scope) -> Vec<Step> {
         let mut steps = Vec::new();
         self.steps_of_senders(scope, &mut steps);
         self.steps_of_regions(&mut steps);
@@ -452,7 +454,7 @@ impl World {
     }
 
     /// Applies a step to the state.
-    pub(super) fn take(&mut self, scope: &Scope, step: Step) {
+    pub(crate) fn take(&mut self, scope: &Scope, step: Step) {
         match step {
             Step::Tell(sender, origin) => self.tell(scope, sender, origin),
             Step::Down(from, to) => self.word_down(scope, from, to),
@@ -499,7 +501,7 @@ impl World {
 
     /// Returns the property that does not hold now, if any. With `quiet` no further step is
     /// possible.
-    pub(super) fn violation(&self, scope: &Scope, quiet: bool) -> Option<Violation> {
+    pub(crate) fn violation(&self, scope: &Scope, quiet: bool) -> Option<Violation> {
         let faults = scope.crashes + scope.give_ups + scope.breaks;
         let may_lose = scope.moves > 1 && self.lost.is_subset(&self.stranded);
         if faults == 0 && !(self.lost.is_empty() || may_lose) {
@@ -532,7 +534,7 @@ impl World {
     }
 
     /// Returns the number of messages counted as lost.
-    pub(super) fn lost(&self) -> usize {
+    pub(crate) fn lost(&self) -> usize {
         self.lost.len()
     }
 

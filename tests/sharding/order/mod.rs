@@ -1,29 +1,32 @@
-//! Breadth-first exploration of all states of a small world: the shortest run to a violation, or
-//! proof that there is none within the bounds.
+//! Breadth-first exploration of all states of a few gates (docs/protocol/message-order.md): the
+//! shortest run to a violation, or proof that there is none within the bounds.
 
-#![expect(clippy::print_stdout, reason = "the explored states are the result")]
+pub(crate) mod world;
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
+use ostraca::sharding::gate::fault_injection::{GateFault, GateFaultInjection};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::super::fault_injection::{GateFault, GateFaultInjection};
-use super::world::{Node, Scope, Step, Violation, World};
+use self::world::{Node, Scope, Step, Violation, World, story};
 
 /// Most states of one exploration. Beyond, it would not be exhaustive, so the test fails.
 const STATES_MAX: usize = 10_000_000;
 
-struct Found {
-    violation: Violation,
-    steps: Vec<Step>,
+pub(crate) struct Found {
+    pub(crate) violation: Violation,
+    pub(crate) steps: Vec<Step>,
 }
 
-struct Explored {
-    states: usize,
+/// The result of an exploration.
+pub(crate) struct Explored {
+    pub(crate) states: usize,
+    /// Number of steps to the state that was found last, which is as far away as any.
+    pub(crate) depth: usize,
     quiet: usize,
     lossy: usize,
-    found: Option<Found>,
+    pub(crate) found: Option<Found>,
 }
 
 fn fingerprint(world: &World) -> u64 {
@@ -32,12 +35,13 @@ fn fingerprint(world: &World) -> u64 {
     hasher.finish()
 }
 
-fn explore(scope: &Scope) -> Explored {
+/// Visits all states of `scope`, or stops at the first violation.
+pub(crate) fn explore(scope: &Scope) -> Explored {
     let start = World::new(scope);
     let mut seen = HashSet::from([fingerprint(&start)]);
     let mut history: Vec<(usize, Option<Step>)> = vec![(0, None)];
     let mut waiting = VecDeque::from([(0, fingerprint(&start), start)]);
-    let mut explored = Explored { states: 1, quiet: 0, lossy: 0, found: None };
+    let mut explored = Explored { states: 1, depth: 0, quiet: 0, lossy: 0, found: None };
     while let Some((at, own, world)) = waiting.pop_front() {
         let mut quiet = true;
         for step in world.steps(scope) {
@@ -51,6 +55,7 @@ fn explore(scope: &Scope) -> Explored {
             history.push((at, Some(step)));
             if let Some(violation) = next.violation(scope, false) {
                 let steps = trace(&history, history.len() - 1);
+                explored.depth = steps.len();
                 explored.found = Some(Found { violation, steps });
                 return explored;
             }
@@ -62,11 +67,14 @@ fn explore(scope: &Scope) -> Explored {
             explored.quiet += 1;
             explored.lossy += usize::from(world.lost() > 0);
             if let Some(violation) = world.violation(scope, true) {
-                explored.found = Some(Found { violation, steps: trace(&history, at) });
+                let steps = trace(&history, at);
+                explored.depth = trace(&history, history.len() - 1).len();
+                explored.found = Some(Found { violation, steps });
                 return explored;
             }
         }
     }
+    explored.depth = trace(&history, history.len() - 1).len();
     explored
 }
 
@@ -80,12 +88,14 @@ fn trace(history: &[(usize, Option<Step>)], mut at: usize) -> Vec<Step> {
     steps
 }
 
+#[expect(clippy::print_stdout, reason = "the explored states are the result")]
 fn is_safe(name: &str, scope: &Scope) -> Explored {
     let explored = explore(scope);
-    let Explored { states, quiet, lossy, found } = &explored;
+    let Explored { states, quiet, lossy, found, .. } = &explored;
     println!("{name}: {states} states, {quiet} quiet ones, {lossy} of them with losses counted");
     if let Some(Found { violation, steps }) = found {
-        panic!("{name}: {violation:?} after {} steps: {steps:#?}", steps.len());
+        let run = story(scope, steps).join("\n");
+        panic!("{name}: {violation:?} after {} steps:\n{run}", steps.len());
     }
     explored
 }
@@ -205,6 +215,7 @@ fn superfluous_barriers_do_no_harm() {
 
 /// The reason for repeating barriers: after a lost barrier or echo the sender would wait for ever.
 #[test]
+#[expect(clippy::print_stdout, reason = "the run is the result")]
 fn without_a_reminder_a_broken_lane_stops_its_sender() {
     let scope = Scope { messages: 1, regions: 2, breaks: 1, reminds: false, ..Scope::default() };
     let found = explore(&scope).found.expect("a sender is stuck");
@@ -221,6 +232,7 @@ fn without_a_reminder_a_broken_lane_stops_its_sender() {
 
 /// Leaves out each rule of the gate in the smallest world in which its absence is visible.
 #[test]
+#[expect(clippy::print_stdout, reason = "the lengths of the runs are the result")]
 fn every_rule_that_is_left_out_is_noticed() {
     use Violation::{Lost, Order};
     let three_messages = Scope { messages: 3, moves: 2, regions: 2, ..Scope::default() };
