@@ -14,11 +14,14 @@ use super::world::World;
 pub(crate) struct Found {
     pub(crate) what: String,
     pub(crate) trace: Vec<String>,
+    /// Number of states that were visited before; 0 for a walk.
+    pub(crate) states: usize,
 }
 
 impl std::fmt::Display for Found {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "{} after {} steps:", self.what, self.trace.len())?;
+        let Self { what, trace, states } = self;
+        writeln!(f, "{what} after {} steps ({states} states visited):", trace.len())?;
         self.trace.iter().enumerate().try_for_each(|(at, step)| writeln!(f, "{at:3} {step}"))
     }
 }
@@ -50,11 +53,11 @@ pub(crate) fn exhaust(limits: Limits, states_max: usize) -> Result<(usize, usize
             if let Err(what) = next.apply(step) {
                 let mut trace = way(&seen, here, limits);
                 trace.push(world.describe(step));
-                return Err(Found { what, trace });
+                return Err(Found { what, trace, states: seen.len() });
             }
             let digest = next.digest();
-            if digest == here {
-                idle.extend(delivery);
+            if digest == here && limits.losses == 0 {
+                idle.extend(delivery); // after a loss it might send a message again
             }
             if let Entry::Vacant(new) = seen.entry(digest) {
                 new.insert((here, Some(step)));
@@ -66,17 +69,30 @@ pub(crate) fn exhaust(limits: Limits, states_max: usize) -> Result<(usize, usize
     Ok((seen.len(), deepest))
 }
 
-/// Counts the states from which the newest decision can no longer be carried out, or a leaving
+/// The states from which the newest decision can no longer be carried out, or a leaving region
+/// cannot leave.
+pub(crate) struct Hopeless {
+    pub(crate) states: usize,
+    /// Number of steps to the farthest state.
+    pub(crate) depth: usize,
+    /// Number of hopeless states.
+    pub(crate) stuck: usize,
+    /// The steps to a hopeless state that is as near as any.
+    pub(crate) trace: Vec<String>,
+    /// A hopeless state in which nothing happens any longer.
+    pub(crate) end: Option<World>,
+}
+
+/// Finds the states from which the newest decision can no longer be carried out, or a leaving
 /// region cannot leave, by messages, drains and the removal of dead regions alone: without further
-/// takeovers, moves, crashes and leaves.
-///
-/// Returns the count, and one of these states.
-pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<World>) {
+/// takeovers, moves, crashes, leaves and losses.
+pub(crate) fn hopeless(limits: Limits, states_max: usize) -> Hopeless {
     let first = World::new(limits);
-    let mut before: HashMap<u64, Vec<u64>> = HashMap::from([(first.digest(), Vec::new())]);
-    let (mut good, mut ends) = (Vec::new(), Vec::new());
-    let mut open = vec![first];
-    while let Some(world) = open.pop() {
+    let mut seen = Ways::from([(first.digest(), (0, None))]);
+    let mut before: HashMap<u64, Vec<u64>> = HashMap::new();
+    let (mut good, mut ends, mut order) = (Vec::new(), Vec::new(), vec![first.digest()]);
+    let mut open = VecDeque::from([first]);
+    while let Some(world) = open.pop_front() {
         let here = world.digest();
         if world.is_carried_out() && world.leavers_have_left() {
             good.push(here);
@@ -86,26 +102,36 @@ pub(crate) fn hopeless(limits: Limits, states_max: usize) -> (usize, Option<Worl
             let mut next = world.clone();
             let Ok(()) = next.apply(step) else { continue };
             let there = next.digest();
-            let ways = before.entry(there).or_insert_with(|| {
-                open.push(next);
-                Vec::new()
-            });
+            if let Entry::Vacant(new) = seen.entry(there) {
+                new.insert((here, Some(step)));
+                order.push(there);
+                open.push_back(next);
+            }
             if !step.is_chosen() && there != here {
-                ways.push(here);
+                before.entry(there).or_default().push(here);
                 goes_on = true;
             }
         }
         if !goes_on {
             ends.push((here, world));
         }
-        assert!(before.len() <= states_max, "more than {states_max} states: raise the limit");
+        assert!(seen.len() <= states_max, "more than {states_max} states: raise the limit");
     }
     let mut hopeful: HashSet<u64> = good.iter().copied().collect();
     while let Some(state) = good.pop() {
-        good.extend(before[&state].iter().filter(|earlier| hopeful.insert(**earlier)));
+        let earlier = before.get(&state).into_iter().flatten();
+        good.extend(earlier.filter(|earlier| hopeful.insert(**earlier)));
     }
-    let end = ends.into_iter().find(|(state, _)| !hopeful.contains(state));
-    (before.len() - hopeful.len(), end.map(|(_, world)| world))
+    let is_stuck = |state: &u64| !hopeful.contains(state);
+    let nearest = order.iter().find(|state| is_stuck(state));
+    let farthest = order.last().map(|state| way(&seen, *state, limits).len());
+    Hopeless {
+        states: seen.len(),
+        depth: farthest.unwrap_or_default(),
+        stuck: seen.len() - hopeful.len(),
+        trace: nearest.map(|state| way(&seen, *state, limits)).unwrap_or_default(),
+        end: ends.into_iter().find(|(state, _)| is_stuck(state)).map(|(_, world)| world),
+    }
 }
 
 /// The steps to a state as text.
@@ -148,7 +174,7 @@ pub(crate) fn walk_on(mut world: World, seed: u64, steps: usize) -> Result<World
         let step = *chance.pick(&possible);
         trace.push(world.describe(step));
         if let Err(what) = world.apply(step) {
-            return Err(Found { what, trace });
+            return Err(Found { what, trace, states: 0 });
         }
     }
     Ok(world)

@@ -29,6 +29,8 @@ pub(crate) struct Limits {
     pub(crate) crashes: usize,
     /// Number of regions that leave gracefully.
     pub(crate) leaves: usize,
+    /// Number of messages that are lost, of those that nobody repeats.
+    pub(crate) losses: usize,
     pub(crate) gossip: bool,
     /// Nodes install configurations at different times, and the last region joins late.
     pub(crate) lag: bool,
@@ -56,6 +58,7 @@ impl Limits {
             moves,
             crashes,
             leaves: 0,
+            losses: 0,
             gossip: false,
             lag: false,
             nowhere: false,
@@ -91,6 +94,7 @@ pub(crate) enum Step {
     Move(usize, Option<usize>),
     Place(usize, usize),
     Deliver(u64),
+    Lose(u64),
     Drained(usize),
     /// The drain ends without a payload.
     DrainedEmpty(usize),
@@ -106,6 +110,9 @@ pub(crate) enum Step {
 impl Step {
     /// Whether the step depends on a choice or a fault, and therefore may never happen.
     pub(crate) const fn is_chosen(self) -> bool {
-        matches!(self, Self::Start(_) | Self::Move(..) | Self::Crash(_) | Self::Leave(_))
+        matches!(
+            self,
+            Self::Start(_) | Self::Move(..) | Self::Crash(_) | Self::Leave(_) | Self::Lose(_)
+        )
     }
 }

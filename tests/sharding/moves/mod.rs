@@ -14,8 +14,8 @@
 
 mod cells;
 mod directed;
-mod explore;
-mod limits;
+pub(crate) mod explore;
+pub(crate) mod limits;
 mod payloads;
 mod world;
 
@@ -23,7 +23,7 @@ use ostraca::sharding::fault_injection::ShardingFault;
 use ostraca::sharding::region::HostingPhase;
 use ostraca_ddata::sim::seeds;
 
-use self::explore::{Found, exhaust, hopeless, walk, walk_on};
+use self::explore::{Found, Hopeless, exhaust, hopeless, walk, walk_on};
 use self::limits::{Limits, Outside, Step};
 use self::world::{SHARD, World};
 
@@ -124,7 +124,7 @@ fn leaver_goes_once_it_knows_every_decision_that_names_it() {
     let (states, depth) = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
     println!("{states} states, {depth} steps deep");
     assert!(states > 1_000, "{states} states");
-    let (stuck, end) = hopeless(limits, STATES_MAX);
+    let Hopeless { stuck, end, .. } = hopeless(limits, STATES_MAX);
     assert_eq!(stuck, 0, "{end:#?}");
 }
 
@@ -184,13 +184,25 @@ fn every_order_with_gossip_among_replicas_keeps_one_host() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "how many states there are")]
 fn from_every_state_the_newest_decision_can_be_carried_out() {
-    for (name, limits) in worlds(&["1c2m0x", "2c1m0x", "1c1m1x"]) {
-        let (stuck, end) = hopeless(limits, STATES_MAX);
+    let lossy = |moves| Limits { losses: 1, ..Limits::of(1, moves, 0) };
+    let mut all = worlds(&["1c2m0x", "2c1m0x", "1c1m1x"]);
+    all.push(("1c2m0x, a loss".into(), lossy(2)));
+    for (name, limits) in all {
+        let Hopeless { states, depth, stuck, end, .. } = hopeless(limits, STATES_MAX);
+        println!("{name}: {states} states, {depth} steps deep");
         assert_eq!(stuck, 0, "{name}: {end:#?}");
     }
-    for bug in [ShardingFault::LateReleaseStops, ShardingFault::IdleIgnoresRelease] {
-        assert!(hopeless(Limits::of(1, 2, 0).with(bug), STATES_MAX).0 > 0, "{bug:?}");
+    for (bug, limits) in [
+        (ShardingFault::RepeatUnanswered, lossy(1)),
+        (ShardingFault::ReleaseLastHomeOnly, lossy(2)),
+        (ShardingFault::LateReleaseStops, Limits::of(1, 2, 0)),
+        (ShardingFault::IdleIgnoresRelease, Limits::of(1, 2, 0)),
+    ] {
+        let Hopeless { stuck, trace, .. } = hopeless(limits.with(bug), STATES_MAX);
+        println!("{bug:?}: {stuck} hopeless states, the nearest one after {trace:#?}");
+        assert!(stuck > 0, "{bug:?}");
     }
 }
 
@@ -208,13 +220,13 @@ fn walks(test: &'static str, count: u64, limits: impl Fn(u64) -> Limits) -> Vec<
 
 /// Runs all steps that do not depend on a choice.
 fn settles(mut world: World) -> Result<World, Found> {
-    world.settle().map_err(|what| Found { what, trace: Vec::new() })?;
+    world.settle().map_err(|what| Found { what, trace: Vec::new(), states: 0 })?;
     Ok(world)
 }
 
 /// Settles the world and checks that the leaving regions have left.
 fn ends_well(world: World) -> Result<World, Found> {
-    let found = |what| Found { what, trace: Vec::new() };
+    let found = |what| Found { what, trace: Vec::new(), states: 0 };
     let world = settles(world)?;
     // Without an heir a coordinator may wait for its strategy, and time does not pass here. Where a
     // shard may have home `None`, or regions register late, the next home of a leaving region may

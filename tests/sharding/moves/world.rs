@@ -7,6 +7,8 @@
 //! does not pass: messages are not lost, so repetitions would add nothing.
 
 mod ends;
+mod losses;
+mod words;
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -112,6 +114,7 @@ pub(crate) struct World {
     moves: usize,
     crashes: usize,
     leaves: usize,
+    losses: usize,
     /// Decisions that a quorum acknowledged or that a coordinator acts on, in order.
     acked: Vec<(Generation, Option<RegionId>)>,
     hosted: Generation, // highest generation at which a region started or adopted
@@ -146,6 +149,7 @@ impl World {
             moves: limits.moves,
             crashes: limits.crashes,
             leaves: limits.leaves,
+            losses: limits.losses,
             acked: Vec::new(),
             hosted: Generation::NEVER,
             payloads: Payloads::default(),
@@ -204,7 +208,7 @@ impl World {
         let places: Vec<u64> = self.places.iter().map(|place| place.digest).collect();
         let sent: Vec<u64> = self.sent.iter().map(|(fact, _)| *fact).collect();
         let members = (self.configurations.len(), self.configurations.last());
-        let left = (self.moves, self.crashes, self.leaves);
+        let left = (self.moves, self.crashes, self.leaves, self.losses);
         let past = (left, &self.acked, self.hosted, &self.payloads);
         hash_of(&(replicas, coordinators, places, sent, members, past))
     }
@@ -245,6 +249,7 @@ impl World {
         if !self.limits.mute {
             (0..self.places.len()).for_each(|place| self.steps_of_place(place, &mut steps));
             steps.extend(self.sent.iter().map(|(hash, _)| Step::Deliver(*hash)));
+            self.steps_of_losses(&mut steps);
         }
         if self.limits.gossip {
             let pairs = (0..REPLICAS).flat_map(|a| (0..REPLICAS).map(move |b| (a, b)));
@@ -358,6 +363,10 @@ impl World {
                 }
             }
             Step::Deliver(hash) => self.deliver(hash)?,
+            Step::Lose(hash) => {
+                self.losses -= 1;
+                self.sent.retain(|(sent, _)| *sent != hash);
+            }
             Step::Drained(place) | Step::DrainedEmpty(place) => {
                 if let HostingPhase::Draining(_) = self.run(place) {
                     let empty = matches!(step, Step::DrainedEmpty(_));
@@ -737,17 +746,6 @@ impl World {
     /// Number of acknowledged decisions.
     pub(crate) fn acked(&self) -> usize {
         self.acked.len()
-    }
-
-    /// A step as text, for traces.
-    pub(crate) fn describe(&self, step: Step) -> String {
-        match step {
-            Step::Deliver(hash) => {
-                let at = self.sent.binary_search_by_key(&hash, |(hash, _)| *hash);
-                at.map_or_else(|_| "?".into(), |at| format!("{:?}", self.sent[at].1))
-            }
-            step => format!("{step:?}"),
-        }
     }
 }
 
