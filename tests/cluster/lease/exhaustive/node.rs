@@ -10,6 +10,7 @@ use ostraca::cluster::lease::{
     Grantor, HolderInput, HolderOutput, LeaseConfig, LeaseHolder, LeaseMessage, holding_time,
 };
 use ostraca_ddata::clock::{Instant, Now, WallTime};
+use ostraca_ddata::fault_injection::ReplicatorFault as DataBug;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{
@@ -18,6 +19,7 @@ use ostraca_ddata::replicator::epoch::{
 };
 
 use super::Case;
+use super::guard::{Guard, GuardEffects, GuardMessage, Guarded};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,9 +35,17 @@ pub(super) enum Body {
     /// A fact, not a message: the holder's leases from its heartbeats up to this one have ended.
     Over(u64),
     /// The snapshot that its sender froze for this configuration.
-    Frozen(EpochId, bool),
+    Frozen(EpochId, Kept),
     /// The state of a sender that is synced for this configuration.
-    State(EpochId, bool),
+    State(EpochId, Kept),
+    Guard(GuardMessage),
+}
+
+/// The data of a replica: the token, and the guarded value with the promised term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) token: bool,
+    pub(super) guarded: Guarded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,6 +61,10 @@ pub(super) enum Event {
     Beat,
     /// At the holder, the lease from its oldest running heartbeat ends.
     Expire,
+    /// At a coordinator, the fencing read of its term begins.
+    Fence,
+    /// At a coordinator that has recovered, its decision is written.
+    Decide,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +79,8 @@ pub(super) struct Effects {
     pub(super) said: Vec<(ReplicaId, Body)>,
     pub(super) acked: bool,
     pub(super) lacked: bool,
+    /// A coordinator acts from now on, knowing these decisions.
+    pub(super) speaks: Option<(u8, u8)>,
     /// The event had no effect, so the search ignores it.
     pub(super) void: bool,
 }
@@ -89,10 +105,15 @@ pub(super) struct Node {
     pub(super) epochs: Epochs,
     all: Vec<ReplicaId>,
     token_moves: bool,
+    guard: Option<Guard>,
     now: Instant,
     wishes: VecDeque<MembershipChange>,
     patience: u8,
     token: bool,
+    /// The token came with this node's own acknowledgement; relevant only with
+    /// `SnapshotBeforeLastAck`.
+    token_acked: bool,
+    epoch_bug: Option<DataBug>,
     acked: BTreeSet<EpochId>,
     lacked: BTreeSet<EpochId>,
     pulls: BTreeSet<Pull>,
@@ -123,6 +144,34 @@ fn lease() -> LeaseSettings {
     LeaseSettings::default()
 }
 
+/// A node that membership has not let in.
+pub(super) const STRANGER: ReplicaId = ReplicaId::new(99);
+/// The number of every forged ballot, above all others of a search.
+const FORGED_BALLOT: u64 = 1_000;
+
+/// Messages of the stranger to a node: made-up configurations of a later cluster generation and of
+/// this one, one to sync from, and a made-up ballot in the real one.
+pub(super) fn forged(to: u64, real: &Arc<Epoch>) -> Vec<Body> {
+    let made_up = |generation, number, members: Vec<ReplicaId>| {
+        let id = EpochId { generation, number };
+        Arc::new(Epoch::founding(id, members, EpochSettings::default()).expect("well formed"))
+    };
+    let (epoch, to) = (real.id(), ReplicaId::new(to));
+    let ballot = Ballot { number: FORGED_BALLOT, node: STRANGER };
+    let base = made_up(1, epoch.number + 5, vec![STRANGER]);
+    let change = MembershipChange { join: vec![to], ..MembershipChange::default() };
+    let proposal = Arc::new(base.next(&change).expect("one joins"));
+    let same = Arc::new(real.next(&MembershipChange::default()).expect("the same members"));
+    let messages = [
+        EpochMessage::Install { epoch: made_up(2, 1, vec![STRANGER]) },
+        EpochMessage::Install { epoch: made_up(1, epoch.number + 5, vec![STRANGER, to]) },
+        EpochMessage::Sync { base, ballot, proposal, sealed: vec![STRANGER] },
+        EpochMessage::Seal { epoch, ballot, proposal: same.clone() },
+        EpochMessage::Accept { epoch, ballot, proposal: same },
+    ];
+    messages.map(Body::Epoch).into()
+}
+
 /// The first configuration.
 pub(super) fn founding(members: u64) -> Arc<Epoch> {
     let id = EpochId { generation: 1, number: 1 };
@@ -147,10 +196,14 @@ impl Node {
             epochs,
             all: (1..=case.nodes).map(ReplicaId::new).collect(),
             token_moves: case.token,
+            guard: (case.coordinators > 0)
+                .then(|| Guard::new(me, case.coordinators, case.epoch_bug)),
             now: Instant::default(),
             wishes: plan.map(|plan| plan.wishes.clone().into()).unwrap_or_default(),
             patience: plan.map_or(0, |plan| plan.patience),
             token: false,
+            token_acked: false,
+            epoch_bug: case.epoch_bug,
             acked: BTreeSet::new(),
             lacked: BTreeSet::new(),
             pulls: BTreeSet::new(),
@@ -192,17 +245,31 @@ impl Node {
     /// Everything that determines this node's next steps: two states with one essence behave alike.
     pub(super) fn essence(&self) -> String {
         if self.epochs.is_excluded() {
-            return format!("{} out {} {}", self.me, self.sent.len(), self.expired);
+            let forged = self.is_misled();
+            return format!("{} out {} {} {forged}", self.me, self.sent.len(), self.expired);
         }
-        let rest = (self.wishes.len(), self.patience, self.token, &self.acked, &self.lacked);
+        let token = (self.token, self.token_acked && self.snapshot_is_late());
+        let rest = (self.wishes.len(), self.patience, token, &self.acked, &self.lacked);
         let lease = (self.promise(), self.expired, self.sent.len(), self.stop_at_accept);
         let mut text =
             format!("{} {} {rest:?} {lease:?} {:?}", self.me, self.epochs.essence(), self.pulls);
+        if let Some(guard) = &self.guard {
+            text += &guard.essence();
+        }
         if let Some(holder) = &self.holder {
             let holder = format!("{holder:?}");
             text += &named(upto(&holder, ", beat_at:"), |at| self.holders(at));
         }
         text
+    }
+
+    /// Whether a replica's data travel with snapshots and states.
+    fn data_moves(&self) -> bool {
+        self.token_moves || self.guard.is_some()
+    }
+
+    fn snapshot_is_late(&self) -> bool {
+        self.epoch_bug == Some(DataBug::SnapshotBeforeLastAck)
     }
 
     /// Whether a promise runs here, the last heartbeat whose lease must end before it may, the last
@@ -251,12 +318,25 @@ impl Node {
 
     // ── queries of the search ──
 
+    /// Whether this node believes a stranger.
+    pub(super) fn is_misled(&self) -> bool {
+        let installed = self.epochs.installed();
+        let promise = self.epochs.state().promise;
+        installed.is_some_and(|epoch| epoch.is_member(STRANGER))
+            || promise.is_some_and(|promise| promise.number == FORGED_BALLOT)
+    }
+
     pub(super) fn serves(&self) -> bool {
         self.holder.as_ref().is_some_and(|holder| holder.serves(self.holder_clock))
     }
 
     pub(super) fn sent(&self) -> u64 {
         self.sent.len() as u64
+    }
+
+    /// The change that this node proposes next.
+    pub(super) fn wish(&self) -> MembershipChange {
+        self.wishes.front().cloned().unwrap_or_default()
     }
 
     pub(super) fn accepted(&self) -> Option<&(Ballot, Arc<Epoch>)> {
@@ -276,6 +356,9 @@ impl Node {
         may(epoch.is_some_and(|id| lacks && !self.lacked.contains(&id)), Event::Lack);
         may(self.holder.is_some() && self.sent() <= self.beats, Event::Beat);
         may(self.expired < self.sent(), Event::Expire);
+        let guard = self.guard.as_ref().filter(|_| self.epochs.is_member());
+        may(guard.is_some_and(Guard::may_fence), Event::Fence);
+        may(guard.is_some_and(Guard::may_decide), Event::Decide);
         events
     }
 
@@ -314,6 +397,9 @@ impl Node {
                 let synced = self.epochs.synced() && mine == Some(*id);
                 synced || is_older(*id)
             }
+            Body::Guard(message) => {
+                self.guard.as_ref().is_none_or(|guard| guard.is_deaf_to(message, mine))
+            }
         }
     }
 
@@ -321,7 +407,8 @@ impl Node {
     /// that is no longer open, or a question that was already answered.
     fn needs_no(&self, message: &EpochMessage) -> bool {
         use EpochMessage as M;
-        if epoch_of(message) != self.epochs.id() || self.epochs.id().is_none() {
+        let two_proposers = self.epoch_bug == Some(DataBug::BallotWithoutNode); // of one ballot
+        if epoch_of(message) != self.epochs.id() || self.epochs.id().is_none() || two_proposers {
             return false;
         }
         let state = self.epochs.state();
@@ -362,6 +449,7 @@ impl Node {
         (beats, over): (u64, u64),
     ) -> Effects {
         let mut fx = Effects::default();
+        let kept = self.kept();
         self.over = over;
         match event {
             Event::Hear(_) => {
@@ -382,7 +470,8 @@ impl Node {
             Event::Ack => {
                 self.acked.extend(self.epochs.id());
                 fx.acked = true;
-                self.learn_token(true, &mut fx);
+                self.token_acked |= !self.token;
+                self.token = true;
             }
             Event::Lack => {
                 self.lacked.extend(self.epochs.id());
@@ -400,6 +489,11 @@ impl Node {
                 let over = Body::Over(self.expired);
                 fx.said.extend(self.all.iter().map(|to| (*to, over.clone())));
             }
+            Event::Fence => self.ask_guard(None, Guard::fence, &mut fx),
+            Event::Decide => self.ask_guard(None, Guard::decide, &mut fx),
+        }
+        if self.kept() != kept {
+            self.give_state(&mut fx);
         }
         if self.stop_at_accept && self.accepted().is_some() {
             self.stop_at_accept = false;
@@ -446,13 +540,18 @@ impl Node {
             Body::Lease(LeaseMessage::Granted(beat)) => {
                 self.hold(HolderInput::Granted { from, beat: *beat }, fx);
             }
-            Body::Frozen(epoch, token) if self.pulls.contains(&Pull::Snapshot(*epoch, from)) => {
-                self.learn_token(*token, fx);
+            Body::Frozen(epoch, kept) if self.pulls.contains(&Pull::Snapshot(*epoch, from)) => {
+                self.learn(*kept);
                 self.tell(beats, EpochInput::SnapshotMerged { epoch: *epoch, of: from }, fx);
             }
-            Body::State(epoch, token) if self.pulls.contains(&Pull::State(*epoch)) => {
-                self.learn_token(*token, fx);
+            Body::State(epoch, kept) if self.pulls.contains(&Pull::State(*epoch)) => {
+                self.learn(*kept);
                 self.tell(beats, EpochInput::StateMerged { epoch: *epoch, from }, fx);
+            }
+            Body::Guard(message) => {
+                let message = *message;
+                let hear = |guard: &mut Guard, epochs: &Epochs| guard.hear(from, message, epochs);
+                self.ask_guard(Some(from), hear, fx);
             }
             // A body that was not pulled, or a fact.
             Body::Lease(LeaseMessage::Release { .. })
@@ -462,17 +561,41 @@ impl Node {
         }
     }
 
-    fn learn_token(&mut self, token: bool, fx: &mut Effects) {
-        if token && !std::mem::replace(&mut self.token, true) {
-            self.give_state(fx);
+    /// The data of this replica.
+    fn kept(&self) -> Kept {
+        let guarded = self.guard.as_ref().map(|guard| guard.data).unwrap_or_default();
+        Kept { token: self.token, guarded }
+    }
+
+    fn learn(&mut self, kept: Kept) {
+        self.token |= kept.token;
+        if let Some(guard) = &mut self.guard {
+            guard.data.merge(kept.guarded, self.epoch_bug);
         }
+    }
+
+    /// Gives the guard an input; its messages go to all nodes, this one included, and its answer to
+    /// the node that asked.
+    fn ask_guard(
+        &mut self,
+        from: Option<ReplicaId>,
+        input: impl FnOnce(&mut Guard, &Epochs) -> GuardEffects,
+        fx: &mut Effects,
+    ) {
+        let Some(guard) = &mut self.guard else { return };
+        let GuardEffects { to_all, answer, speaks } = input(guard, &self.epochs);
+        let to_all = to_all.into_iter();
+        let to_all = to_all.flat_map(|it| self.all.iter().map(move |to| (*to, Body::Guard(it))));
+        fx.said.extend(to_all);
+        fx.said.extend(from.zip(answer).map(|(from, answer)| (from, Body::Guard(answer))));
+        fx.speaks = fx.speaks.or(speaks);
     }
 
     /// Every node that pulls may receive the current state. In the first configuration no node
     /// pulls.
     fn give_state(&self, fx: &mut Effects) {
         let id = self.epochs.id().filter(|id| id.number > 1 && self.epochs.synced());
-        let state = id.filter(|_| self.token_moves).map(|id| Body::State(id, self.token));
+        let state = id.filter(|_| self.data_moves()).map(|id| Body::State(id, self.kept()));
         self.say_all(state.as_ref(), fx);
     }
 
@@ -513,16 +636,18 @@ impl Node {
             } => fx.void = true,
             EpochOutput::Send { to, message } => fx.said.push((to, Body::Epoch(message))),
             EpochOutput::Freeze(id) => {
-                let frozen = self.token_moves.then_some(Body::Frozen(id, self.token));
+                let token = self.token && !(self.token_acked && self.snapshot_is_late());
+                let kept = Kept { token, ..self.kept() };
+                let frozen = self.data_moves().then_some(Body::Frozen(id, kept));
                 self.say_all(frozen.as_ref(), fx);
             }
-            EpochOutput::PullSnapshot { epoch, of } if self.token_moves => {
+            EpochOutput::PullSnapshot { epoch, of } if self.data_moves() => {
                 self.pulls.insert(Pull::Snapshot(epoch, of));
             }
             EpochOutput::PullSnapshot { epoch, of } => {
                 inputs.push_back(EpochInput::SnapshotMerged { epoch, of });
             }
-            EpochOutput::PullState { epoch, .. } if self.token_moves => {
+            EpochOutput::PullState { epoch, .. } if self.data_moves() => {
                 self.pulls.retain(|pull| matches!(pull, Pull::Snapshot(..)));
                 self.pulls.insert(Pull::State(epoch));
             }
@@ -536,6 +661,7 @@ impl Node {
                 self.protects = self.protects.max(beats);
                 self.consented = false;
                 self.stop_at_accept = false;
+                self.ask_guard(None, Guard::installed, fx);
                 self.hold(HolderInput::Installed(epoch), fx);
             }
             EpochOutput::Synced(_) => self.give_state(fx),

@@ -13,14 +13,17 @@
 //!   that states that differ only in it become one.
 //! - A state is five small numbers, one per node with its receivable bodies, and the visible facts.
 
+mod words;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use ostraca_ddata::fault_injection::FaultInjection as NoBug;
+use ostraca_ddata::fault_injection::{FaultInjection as NoBug, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Ballot, Epoch, EpochId};
 
-use super::node::{Body, Effects, Event, Node, founding};
+use super::guard::COORDINATORS_MAX;
+use super::node::{Body, Effects, Event, Node, STRANGER, forged, founding};
 use super::{Case, Found, Violation};
 
 /// Maximum number of nodes of a case.
@@ -35,12 +38,14 @@ type Inbox = [u64; MESSAGES_MAX / 64];
 
 /// Visible facts: a bit for each decided configuration; whether a majority has acknowledged the
 /// token; before that the nodes that have acknowledged it, by epoch; afterwards the nodes that have
-/// answered a read without it.
+/// answered a read without it; and for each coordinator that acts the decisions that it knows, plus
+/// one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
 struct Facts {
     decided: u32,
     known: bool,
     by: [u8; EPOCHS_MAX as usize],
+    spoken: [u8; COORDINATORS_MAX],
 }
 
 /// A node's state together with the bodies that it may still receive.
@@ -64,6 +69,7 @@ struct Local {
     accepted: Option<(Ballot, u8)>,
     serves: bool,
     sent: u64,
+    is_misled: bool,
 }
 
 /// The result of a node's step.
@@ -73,6 +79,7 @@ struct Step {
     said: Vec<(u8, u16)>,
     acked: bool,
     lacked: bool,
+    speaks: Option<(u8, u8)>,
     is_shown: bool,
 }
 
@@ -83,6 +90,7 @@ struct Move {
     said: Vec<(u8, u16)>,
     acked: bool,
     lacked: bool,
+    speaks: Option<(u8, u8)>,
 }
 
 pub(super) struct Search<'a> {
@@ -133,7 +141,7 @@ impl<'a> Search<'a> {
             found.note(self.newest(&state), self.takes_over(&state));
             if let Some(violation) = self.violation(&state) {
                 found.violation = Some((violation, depth));
-                found.trace = self.trace(next);
+                found.trace = self.story(next);
                 break;
             }
             if self.seen.order.len() >= most {
@@ -166,6 +174,10 @@ impl<'a> Search<'a> {
             let local = self.intern(node);
             state.places[id as usize - 1] = self.place(Place { local, inbox: Inbox::default() });
         }
+        for to in (1..=self.case.nodes).filter(|_| self.case.is_attacked) {
+            let forged = forged(to, &first).into_iter();
+            said.extend(forged.map(|body| (STRANGER, ReplicaId::new(to), body)));
+        }
         for (from, to, body) in said {
             let (to, message) = self.message(from, to, body);
             state.places[usize::from(to)] = self.add(state.places[usize::from(to)], message);
@@ -188,7 +200,8 @@ impl<'a> Search<'a> {
         let accepted = node.accepted().cloned();
         let accepted = accepted.map(|(ballot, epoch)| (ballot, self.configuration(&epoch)));
         let (serves, sent, id) = (node.serves(), node.sent(), node.me.get() as usize - 1);
-        self.locals.push(Local { node, id, installed, accepted, serves, sent });
+        let is_misled = node.is_misled();
+        self.locals.push(Local { node, id, installed, accepted, serves, sent, is_misled });
         let local = self.locals.len() as u32 - 1;
         self.by_essence.insert(essence, local);
         local
@@ -227,15 +240,15 @@ impl<'a> Search<'a> {
             Event::Hear(message) => Some(&self.heard[before.id][usize::from(message)]),
             _ => None,
         };
-        let Effects { said, acked, lacked, void } = node.take(event, heard, lease);
+        let Effects { said, acked, lacked, speaks, void } = node.take(event, heard, lease);
         let local = self.intern(node);
         let said: Vec<_> =
             said.into_iter().map(|(to, body)| self.message(from, to, body)).collect();
         let after = &self.locals[local as usize];
         let shows = after.installed != was || after.serves && !served;
-        let is_shown = shows || acked || lacked || !said.is_empty();
+        let is_shown = shows || acked || lacked || speaks.is_some() || !said.is_empty();
         let nothing = void || local == at && !is_shown;
-        let step = (!nothing).then_some(Step { local, said, acked, lacked, is_shown });
+        let step = (!nothing).then_some(Step { local, said, acked, lacked, speaks, is_shown });
         self.steps.insert((at, event, lease), step.clone());
         step
     }
@@ -298,10 +311,10 @@ impl<'a> Search<'a> {
             let own = self.locals[local as usize].node.own_events(known);
             for event in bits(&inbox).map(Event::Hear).chain(own) {
                 let Some(step) = self.step(local, event, (beats, over)) else { continue };
-                let Step { local, said, acked, lacked, is_shown } = step;
+                let Step { local, said, acked, lacked, speaks, is_shown } = step;
                 if is_shown {
                     let place = self.place(Place { local, inbox });
-                    moves.push(Move { place, said, acked, lacked });
+                    moves.push(Move { place, said, acked, lacked, speaks });
                 } else if visited.insert(local) {
                     waiting.push(local);
                 }
@@ -327,18 +340,24 @@ impl<'a> Search<'a> {
         for id in 0..NODES {
             let moves = self.moves(state.places[id], beats, state.facts.known);
             for step in moves.iter() {
-                let mut after = state;
-                after.places[id] = step.place;
-                for &(to, message) in &step.said {
-                    let to = usize::from(to);
-                    after.places[to] = self.add(after.places[to], message);
-                }
-                self.show(&state, &mut after, id, step);
+                let after = self.follow(&state, id, step);
                 if after != state {
                     self.seen.insert(after, index);
                 }
             }
         }
+    }
+
+    /// The state after a visible step of the node with this index.
+    fn follow(&mut self, state: &State, id: usize, step: &Move) -> State {
+        let mut after = *state;
+        after.places[id] = step.place;
+        for &(to, message) in &step.said {
+            let to = usize::from(to);
+            after.places[to] = self.add(after.places[to], message);
+        }
+        self.show(state, &mut after, id, step);
+        after
     }
 
     fn show(&self, before: &State, after: &mut State, id: usize, step: &Move) {
@@ -357,23 +376,30 @@ impl<'a> Search<'a> {
                 after.facts.decided |= 1 << accepted.1;
             }
         }
+        if let Some((by, decisions)) = step.speaks {
+            after.facts.spoken[usize::from(by) - 1] = decisions + 1;
+        }
         if step.acked || step.lacked {
             let epoch = was.node.epochs.id().expect("who acks has one");
             let by = &mut after.facts.by[epoch.number as usize - 1];
             *by |= 1 << id;
-            if step.acked && self.is_majority(epoch, *by) {
+            let by = *by;
+            let is_known = if self.case.epoch_bug == Some(ReplicatorFault::MixedEpochs) {
+                let all = after.facts.by.iter().fold(0, |all, by| all | by);
+                self.decided(after).any(|epoch| has_majority(epoch, all))
+            } else {
+                self.is_majority(after, epoch, by)
+            };
+            if step.acked && is_known {
                 (after.facts.known, after.facts.by) = (true, Default::default());
             }
         }
     }
 
-    fn is_majority(&self, epoch: EpochId, by: u8) -> bool {
-        let of_epoch = self.configurations.iter().filter(|known| known.id() == epoch);
-        of_epoch.into_iter().any(|epoch| {
-            let voters = epoch.voters();
-            let of = voters.iter().filter(|id| by & (1 << (id.get() - 1)) != 0);
-            2 * of.count() > voters.len()
-        })
+    /// Whether these nodes are a majority of the decided configuration with this id. (Nobody answers
+    /// in a configuration that is only proposed.)
+    fn is_majority(&self, state: &State, epoch: EpochId, by: u8) -> bool {
+        self.decided(state).any(|decided| decided.id() == epoch && has_majority(decided, by))
     }
 
     fn decided(&self, state: &State) -> impl Iterator<Item = &Arc<Epoch>> {
@@ -393,6 +419,9 @@ impl<'a> Search<'a> {
     }
 
     fn violation(&self, state: &State) -> Option<Violation> {
+        if (0..NODES).any(|id| self.local(state, id).is_misled) {
+            return Some(Violation::Forged);
+        }
         let ids: Vec<_> = self.decided(state).map(|epoch| epoch.id()).collect();
         let distinct: BTreeSet<_> = ids.iter().collect();
         if distinct.len() != ids.len() {
@@ -402,37 +431,32 @@ impl<'a> Search<'a> {
         if serves && self.takes_over(state) {
             return Some(Violation::Overlap);
         }
-        let lacks =
-            |(number, by): (u64, &u8)| self.is_majority(EpochId { generation: 1, number }, *by);
+        if self.is_superseded(&state.facts) {
+            return Some(Violation::Superseded);
+        }
+        let lacks = |(number, by): (u64, &u8)| {
+            self.is_majority(state, EpochId { generation: 1, number }, *by)
+        };
         let lost = state.facts.known && (1..).zip(&state.facts.by).any(lacks);
         lost.then_some(Violation::Lost)
     }
 
-    /// The path to this state, a line for each step.
-    fn trace(&self, mut index: usize) -> Vec<String> {
-        let mut lines = Vec::new();
-        while let Some(&(state, before)) = self.seen.order.get(index) {
-            let Some((earlier, _)) = self.seen.order.get(before as usize) else { break };
-            let changed = |id: &usize| state.places[*id] != earlier.places[*id];
-            let story = |id: usize| {
-                let local = self.local(&state, id);
-                let state = local.node.epochs.state();
-                let (accepted, serves) = (state.accepted.as_ref().map(|(b, _)| b), local.serves);
-                let promise = state.promise;
-                let number = local.node.epochs.id().map(|id| id.number);
-                format!(
-                    "{}: {number:?} promised {promise:?} accepted {accepted:?} serves {serves} sent {}",
-                    id + 1,
-                    local.sent
-                )
-            };
-            let line = (0..NODES).filter(changed).map(story).collect::<Vec<_>>().join("; ");
-            lines.push(format!("{line} {:?}", state.facts));
-            index = before as usize;
-        }
-        lines.reverse();
-        lines
+    /// Whether a coordinator acts without a decision that one of a term up to its own knows.
+    fn is_superseded(&self, facts: &Facts) -> bool {
+        let same = self.case.epoch_bug == Some(ReplicatorFault::TermWithoutCoordinator);
+        let acts = |at: &usize| facts.spoken[*at] > 0;
+        let known = |at: usize| facts.spoken[at] - 1;
+        let mut pairs = (0..COORDINATORS_MAX).filter(acts).flat_map(|lower| {
+            (0..COORDINATORS_MAX).filter(acts).map(move |higher| (lower, higher))
+        });
+        pairs.any(|(lower, higher)| (lower < higher || same) && known(lower) & !known(higher) != 0)
     }
+}
+
+/// Whether these nodes, as bits, are a majority of the voters.
+fn has_majority(epoch: &Epoch, by: u8) -> bool {
+    let voters = epoch.voters();
+    2 * voters.iter().filter(|id| by & (1 << (id.get() - 1)) != 0).count() > voters.len()
 }
 
 fn bits(inbox: &Inbox) -> impl Iterator<Item = u16> {
@@ -477,7 +501,8 @@ impl Seen {
     fn slot(&self, state: &State) -> usize {
         let mut hash = u64::from(state.facts.decided) | u64::from(state.facts.known) << 32;
         let [one, two, three] = state.facts.by.map(u64::from);
-        hash ^= one << 40 | two << 48 | three << 56;
+        let spoken = state.facts.spoken.iter().fold(0, |all, by| all << 8 | u64::from(*by));
+        hash ^= one << 40 ^ two << 48 ^ three << 56 ^ spoken.wrapping_mul(0x2545_f491_4f6c_dd1d);
         for place in state.places {
             hash = (hash ^ u64::from(place)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             hash ^= hash >> 29;
