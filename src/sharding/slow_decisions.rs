@@ -1,8 +1,9 @@
 //! Detects decisions that take unusually long: more than three times as long as 99 of 100 similar
 //! ones.
 //!
-//! It has no timer. The owner calls [`Pace::take_slow`] when other events occur, which happens at
-//! least every two seconds while a decision is open, because open decisions are repeated.
+//! It has no timer. The coordinator and each region have one, and call
+//! [`SlowDecisionDetector::take_slow`] when other events occur. That happens at least every two
+//! seconds while a decision is open, because the messages about it are sent again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -19,7 +20,7 @@ const SAMPLES_MAX: usize = 1_024;
 const SAMPLES_MIN: usize = 100;
 
 /// The percentile is computed again after this many new samples.
-const ANEW: usize = 32;
+const RECOMPUTE_AFTER: usize = 32;
 
 /// Shorter durations are never slow, however fast others were: a message may have to be repeated.
 const AT_LEAST: Duration = Duration::from_secs(1);
@@ -30,19 +31,20 @@ const UNKNOWN: Duration = Duration::from_secs(30);
 /// Least time between two checks, because many decisions may be open.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Kind of a decision; the kinds have different durations.
+/// Kind of a decision; the kinds have different durations. A predecessor is a region that may still
+/// host the shard by an earlier decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum DecisionKind {
-    /// No predecessor has to end first.
+    /// The home starts the shard at once: there is no predecessor.
     Start,
-    /// A predecessor has to end first.
+    /// The home starts the shard after a predecessor has released it.
     Move,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Durations {
     last: VecDeque<Duration>, // ≤ SAMPLES_MAX
-    new: usize,
+    new: usize,               // samples since `p99` was computed
     p99: Option<Duration>,
 }
 
@@ -53,7 +55,7 @@ impl Durations {
         }
         self.last.push_back(took);
         self.new += 1;
-        if self.last.len() >= SAMPLES_MIN && (self.p99.is_none() || self.new >= ANEW) {
+        if self.last.len() >= SAMPLES_MIN && (self.p99.is_none() || self.new >= RECOMPUTE_AFTER) {
             let mut sorted: Vec<Duration> = self.last.iter().copied().collect();
             let at = (sorted.len() * 99).div_ceil(100) - 1;
             self.p99 = Some(*sorted.select_nth_unstable(at).1);
@@ -72,12 +74,12 @@ pub(super) struct SlowDecisionDetector {
     starts: Durations,
     moves: Durations,
     open: BTreeMap<ShardId, (Instant, DecisionKind)>, // ≤ shards
-    order: BTreeSet<(Instant, ShardId)>,              // those not yet reported as slow; ≤ open
+    unreported: BTreeSet<(Instant, ShardId)>, // open and not yet reported as slow, oldest first
     look_at: Instant,
 }
 
 impl SlowDecisionDetector {
-    fn took(&mut self, kind: DecisionKind) -> &mut Durations {
+    fn durations(&mut self, kind: DecisionKind) -> &mut Durations {
         match kind {
             DecisionKind::Start => &mut self.starts,
             DecisionKind::Move => &mut self.moves,
@@ -95,40 +97,41 @@ impl SlowDecisionDetector {
     pub(super) fn begin(&mut self, now: Instant, shard: ShardId, kind: DecisionKind) {
         self.forget(shard);
         self.open.insert(shard, (now, kind));
-        self.order.insert((now, shard));
+        self.unreported.insert((now, shard));
     }
 
     /// Records that the open decision of a shard was carried out.
     pub(super) fn end(&mut self, now: Instant, shard: ShardId) {
         if let Some((begun, kind)) = self.open.get(&shard).copied() {
             self.forget(shard);
-            self.took(kind).add(now - begun);
+            self.durations(kind).add(now - begun);
         }
     }
 
     /// Forgets the open decision of a shard, which was not carried out.
     pub(super) fn forget(&mut self, shard: ShardId) {
         if let Some((begun, _)) = self.open.remove(&shard) {
-            self.order.remove(&(begun, shard));
+            self.unreported.remove(&(begun, shard));
         }
     }
 
     /// Forgets all open decisions.
     pub(super) fn forget_all(&mut self) {
         self.open.clear();
-        self.order.clear();
+        self.unreported.clear();
     }
 
-    /// Returns the shards whose decisions became slow since the last call, the oldest first. The
-    /// caller adds the regions that they wait for.
+    /// Returns the shards whose decisions became slow since the last call, the oldest first, with
+    /// the longest wait and the lowest limit among them. The caller adds the regions that they wait
+    /// for.
     pub(super) fn take_slow(&mut self, now: Instant) -> Option<SlowDecisions> {
         if now < self.look_at {
             return None;
         }
         self.look_at = now + LOOK_AGAIN;
         let least = self.starts.limit().min(self.moves.limit());
-        let (mut slow, mut shortest) = (Vec::new(), Duration::MAX);
-        for (begun, shard) in &self.order {
+        let (mut slow, mut lowest) = (Vec::new(), Duration::MAX);
+        for (begun, shard) in &self.unreported {
             let waited = now - *begun;
             if waited <= least {
                 break; // the following ones are younger
@@ -137,15 +140,15 @@ impl SlowDecisionDetector {
             let limit = self.limit(*kind);
             if waited > limit {
                 slow.push((*begun, *shard));
-                shortest = shortest.min(limit);
+                lowest = lowest.min(limit);
             }
         }
-        let waited = now - slow.first()?.0;
-        for spoken_of in &slow {
-            self.order.remove(spoken_of);
+        let longest = now - slow.first()?.0;
+        for reported in &slow {
+            self.unreported.remove(reported);
         }
         let shards = slow.into_iter().map(|(_, shard)| shard).collect();
-        Some(SlowDecisions { shards, waited, limit: shortest, awaited: Vec::new() })
+        Some(SlowDecisions { shards, waited: longest, limit: lowest, awaited: Vec::new() })
     }
 }
 

@@ -7,7 +7,7 @@
 use super::Slot;
 use super::chains::{Chain, Chains};
 
-/// Which end of the order stops first.
+/// The end of the order whose entity is stopped (evicted) first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvictFirst {
     LeastRecent,
@@ -19,8 +19,10 @@ pub(super) enum EvictFirst {
 pub(super) struct Recency {
     evicts: EvictFirst,
     levels: Chains, // chain 0 is the lowest; each runs from the least to the most recent
-    shares: Vec<f64>, // shares of the limit, by level; at least one
-    limits: Vec<usize>, // by level; the limit of level 0 is not applied
+    shares: Vec<f64>, // parts of the limit, by level; not empty, sum 1
+    // By level. Level 0 takes the rest of the total limit, which the caller keeps; its own limit is
+    // not applied.
+    limits: Vec<usize>,
 }
 
 impl Recency {
@@ -41,6 +43,8 @@ impl Recency {
         self.levels.remove(slot)
     }
 
+    /// Sets the total limit. The share of an upper level may round down to 0: a raised entity then
+    /// sinks at once.
     pub(super) fn set_limit(&mut self, limit: usize) {
         for (own, share) in self.limits.iter_mut().zip(&self.shares) {
             *own = super::portion(*share, limit);
@@ -61,7 +65,8 @@ impl Recency {
         self.sink();
     }
 
-    /// Returns the entity to stop next, other than `except`.
+    /// Returns the entity to stop next, other than `except`: the entity whose message exceeds the
+    /// limit must not stop for itself.
     pub(super) fn victim(&self, except: Option<Slot>) -> Option<Slot> {
         let levels = &self.levels;
         (0..self.shares.len()).map(chain).find_map(|level| {
