@@ -23,7 +23,7 @@ pub struct Context<'a, E: Entity> {
     id: &'a EntityId,
     token: FencingToken,
     passivates: &'a mut bool,
-    extras: &'a mut Option<Box<Extras<E>>>,
+    extras: &'a mut Option<Box<Extras<E>>>, // timers and tasks; made by the first use
 }
 
 impl<'a, E: Entity> Context<'a, E> {
@@ -56,7 +56,8 @@ impl<'a, E: Entity> Context<'a, E> {
         self.shard.id
     }
 
-    /// Returns the node on which this instance lives.
+    /// Returns the node on which this instance lives. A region is named by the incarnation of its
+    /// node.
     #[must_use]
     pub fn node(&self) -> RegionId {
         self.runtime.me
@@ -78,17 +79,18 @@ impl<'a, E: Entity> Context<'a, E> {
         self.token
     }
 
-    /// Returns whether the shard is about to leave this node. The sooner the handler ends, the
-    /// shorter the pause for all entities of the shard. At most `handoff-timeout` is left.
+    /// Returns whether the shard is about to stop on this node, because it moves or was ordered to
+    /// stop. The sooner the handler ends, the shorter the pause for all entities of the shard. At
+    /// most `handoff-timeout` is left.
     #[must_use]
     pub fn moving(&self) -> bool {
         self.shard.phase.get() != ShardStage::Open
     }
 
-    /// Stops this instance after the current message and after the [stop
-    /// message](Entity::stop_message), if the type has one. Messages that wait or arrive meanwhile
-    /// are handled in order by a new instance, which begins after the tasks and timers of this one
-    /// are dropped.
+    /// Stops this instance after the current message. If the type has a [stop
+    /// message](Entity::stop_message), the instance handles that one last, before any message that
+    /// waits. Messages that wait or arrive meanwhile are handled in order by a new instance, which
+    /// begins after the tasks and timers of this one are dropped.
     pub const fn passivate(&mut self) {
         *self.passivates = true;
     }
@@ -111,7 +113,7 @@ impl<'a, E: Entity> Context<'a, E> {
     /// While the timer is pending, the instance does not stop for being idle, however short
     /// `idle-timeout` is. The timer ends with its instance: by [`passivate`](Self::passivate), by
     /// supervision, by a move or a stop of the shard, and by an active-entity limit. The limit also
-    /// stops entities whose timers are pending; those timers are counted
+    /// stops entities whose timers are pending. Only the timers that the limit ends are counted
     /// ([`lost_timers`](ShardRegion::lost_timers)) and logged. A due time that must outlive the
     /// instance belongs in its state.
     pub fn after(&mut self, pause: Duration, message: E::Message) -> Timer {
@@ -136,10 +138,11 @@ impl<'a, E: Entity> Context<'a, E> {
         Extras::of(self.extras).cancel_receive_timeout();
     }
 
-    /// Runs a future beside the handlers. When this instance ends, the future is dropped at its
-    /// next await. Like a handler it runs only while the node has the hosting lease, and the shard
-    /// moves only after it has ended. It has no access to the instance, but may send its results to
-    /// [`myself`](Self::myself). A panic in it is counted and affects nothing else.
+    /// Runs a future beside the handlers. When this instance ends, for a move as well, the future is
+    /// dropped at its next await; the shard moves only after it has completed or is dropped. Like a
+    /// handler it is polled only while the node has the hosting lease. It has no access to the
+    /// instance, but may send its results to [`myself`](Self::myself). A panic in it is counted and
+    /// affects nothing else.
     ///
     /// A task does not keep an idle instance alive: after `idle-timeout` without a message the
     /// instance stops and its tasks are dropped. A pending timer ([`after`](Self::after)) keeps the
@@ -147,6 +150,7 @@ impl<'a, E: Entity> Context<'a, E> {
     /// dropped, so that the resources that they hold are free.
     pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         let Self { runtime, shard, id, extras, .. } = self;
+        // The same shard, in the `Arc` that a task needs. A runtime never drops a shard.
         let shard = runtime.shard(shard.id).expect("the shard lives on this node");
         Extras::of(extras).tracked.spawn((runtime, shard), id, task);
     }

@@ -452,7 +452,7 @@ impl<E: Entity> EntityRef<E> {
     pub async fn tell_wait(&self, message: E::Message) -> Result<(), TellError> {
         let target = self.target()?;
         let mut parcel = Some(OutgoingMessage::Typed(message));
-        let mut seat = target.runtime.seat();
+        let mut registration = target.runtime.caller_registration();
         let mut refused = 0;
         let sent = std::future::poll_fn(|cx| {
             for registered in [false, true] {
@@ -473,7 +473,7 @@ impl<E: Entity> EntityRef<E> {
                     }
                 }
                 if !registered {
-                    seat.wait(cx.waker());
+                    registration.register(cx.waker());
                 }
             }
             Poll::Pending

@@ -746,9 +746,9 @@ impl<E: Entity> Runtime<E> {
 
     // ── Callers that wait for room ──
 
-    /// The place of a caller that may have to wait for room.
-    pub(super) const fn seat(&self) -> CallerRegistration<'_> {
-        self.callers.seat()
+    /// Makes the registration of a caller that may have to wait for room.
+    pub(super) const fn caller_registration(&self) -> CallerRegistration<'_> {
+        self.callers.registration()
     }
 
     /// Number of callers that wait for room.

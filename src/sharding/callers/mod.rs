@@ -6,7 +6,7 @@ mod waiters;
 
 pub(super) use waiters::{CallerRegistration, Callers};
 
-/// Synchronisation primitives of [`waiting`]. Its loom tests replace them with loom's.
+/// Synchronisation primitives of [`waiters`]. Its loom tests replace them with loom's.
 mod sync {
     pub(super) use std::sync::atomic::AtomicBool;
     pub(super) use std::sync::{Mutex, MutexGuard};

@@ -1,5 +1,6 @@
-//! Loom models of callers that wait for room and of the tasks that make it. They compile the
-//! production file with loom's types, and use the real mailbox under a lock as in a shard.
+//! Loom models of callers that wait for room and of the tasks that make it. They compile
+//! `waiters.rs` with loom's types, and use the real mailbox under a lock as in a shard. A caller that
+//! is never woken is a deadlock, which loom reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use crate::sharding::mailbox::{Mailbox, MailboxLimits};
 use waiters::Callers;
 
 #[path = "waiters.rs"]
-#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
+#[expect(dead_code, clippy::duplicate_mod, reason = "a second copy, partly used")]
 mod waiters;
 
+/// Imported by `waiters.rs` as `super::sync`.
 mod sync {
     pub(super) use loom::sync::atomic::AtomicBool;
     pub(super) use loom::sync::{Mutex, MutexGuard};
@@ -58,25 +60,28 @@ impl ModelShard {
         fits
     }
 
-    /// Does the same as `tell_wait`.
+    /// Does the same as `EntityRef::tell_wait`: it registers between two offers, because the mailbox
+    /// may get room between a refusal and the registration.
     fn tell(&self, message: u8, fault: CallerFault) {
-        let (bell, mut seat) = (Arc::<CallerWaker>::default(), self.callers.seat());
-        let waker = Waker::from(Arc::clone(&bell));
+        let caller_waker = Arc::<CallerWaker>::default();
+        let mut registration = self.callers.registration();
+        let waker = Waker::from(Arc::clone(&caller_waker));
         while !self.offer(message) {
-            seat.wait(&waker);
+            registration.register(&waker);
             if fault != CallerFault::SecondLook && self.offer(message) {
                 return;
             }
-            bell.0.wait();
+            caller_waker.0.wait();
         }
     }
 
-    /// Does the same as an entity's task.
+    /// Takes all messages and wakes the callers, as `ActivationTask` does. Returns the number of
+    /// messages.
     fn take(&self, fault: CallerFault) -> usize {
         let (taken, made_room) = {
             let mut mailbox = self.mailbox.lock().expect("no thread panicked");
             let taken = mailbox.take(usize::MAX, &mut MessageBatch::default());
-            (taken, taken > 0 && mailbox.make_room())
+            (taken, taken > 0 && mailbox.take_refused())
         };
         if made_room && fault != CallerFault::Wake {
             self.callers.wake();
@@ -87,7 +92,7 @@ impl ModelShard {
 
 fn explore(callers: u8, fault: CallerFault) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(3); // unbounded, the exploration takes too long
     builder.check(move || {
         let shard = ModelShard { mailbox: Mutex::new(Mailbox::default()), callers: Callers::new() };
         let shard = Arc::new(shard);

@@ -20,11 +20,11 @@ pub(in crate::sharding) struct Callers {
 
 #[derive(Default)]
 struct CallerWakers {
-    wakers: BTreeMap<u64, Waker>, // by seat; ≤ waiting callers
+    wakers: BTreeMap<u64, Waker>, // by registration; ≤ waiting callers
     last: u64,
 }
 
-/// Registration of one caller: at most one waker, which is removed when the seat is dropped.
+/// Registration of one caller: at most one waker, which is removed when this is dropped.
 pub(in crate::sharding) struct CallerRegistration<'a> {
     callers: &'a Callers,
     number: u64, // 0: not registered
@@ -35,8 +35,8 @@ impl Callers {
         Self { waiting: Mutex::default(), any: AtomicBool::new(false) }
     }
 
-    /// Makes a seat for a caller that may have to wait.
-    pub(in crate::sharding) const fn seat(&self) -> CallerRegistration<'_> {
+    /// Makes the registration of a caller that may have to wait; it has no waker yet.
+    pub(in crate::sharding) const fn registration(&self) -> CallerRegistration<'_> {
         CallerRegistration { callers: self, number: 0 }
     }
 
@@ -65,7 +65,7 @@ impl Callers {
 
 impl CallerRegistration<'_> {
     /// Registers a waker that is woken once, when there is room anywhere. Check again afterwards.
-    pub(in crate::sharding) fn wait(&mut self, waker: &Waker) {
+    pub(in crate::sharding) fn register(&mut self, waker: &Waker) {
         let mut waiting = self.callers.lock();
         if self.number == 0 {
             waiting.last += 1;

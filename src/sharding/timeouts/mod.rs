@@ -76,7 +76,7 @@ impl AskTimer {
                 let until = since + timeout;
                 let place = timeouts.enter(until, cx.waker());
                 *self = Self::Swept { until, place };
-                if let Some(sweeper) = timeouts.sweeper() {
+                if let Some(sweeper) = timeouts.claim_sweeper() {
                     world.spawn(Box::pin(sweep(sweeper, Arc::clone(world))));
                 }
                 Poll::Pending

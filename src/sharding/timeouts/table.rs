@@ -78,7 +78,7 @@ impl Timeouts {
     // ── Called by asks ──
 
     /// Adds an ask, which is woken once, when a sweep finds that its deadline has passed. Look for
-    /// a [`sweeper`](Self::sweeper) afterwards.
+    /// a [`claim_sweeper`](Self::claim_sweeper) afterwards.
     pub(super) fn enter(&self, deadline: Instant, waker: &Waker) -> TimeoutPlace {
         let stripe = threads::number() % STRIPES; // mostly another one per asker
         let entry = TimeoutEntry { deadline, waker: Some(waker.clone()) };
@@ -88,7 +88,7 @@ impl Timeouts {
     }
 
     /// Returns a sweeper that the caller must run, if there is none.
-    pub(super) fn sweeper(self: &Arc<Self>) -> Option<Sweeper> {
+    pub(super) fn claim_sweeper(self: &Arc<Self>) -> Option<Sweeper> {
         // Loaded first, because nearly always there is a sweeper, and a load keeps the cache line
         // shared.
         let begins = !self.swept.load(Ordering::SeqCst) && !self.swept.swap(true, Ordering::SeqCst);

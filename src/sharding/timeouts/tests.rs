@@ -35,7 +35,7 @@ fn at(nanos: u64) -> Instant {
 
 fn swept() -> (Arc<Timeouts>, Sweeper) {
     let timeouts = Timeouts::new();
-    let sweeper = timeouts.sweeper().expect("the first");
+    let sweeper = timeouts.claim_sweeper().expect("the first");
     (timeouts, sweeper)
 }
 
@@ -82,13 +82,13 @@ fn moved_ask_is_woken_in_its_latest_task() {
 #[test]
 fn one_sweeper_and_asks_learn_of_its_end() {
     let (timeouts, sweeper) = swept();
-    assert!(timeouts.sweeper().is_none());
+    assert!(timeouts.claim_sweeper().is_none());
     let (bell, waker) = CountingWaker::new();
     let place = timeouts.enter(at(5), &waker);
     drop(sweeper);
     assert_eq!(bell.rung(), 1);
     assert!(!timeouts.stay(&place, &waker));
-    let sweeper = timeouts.sweeper().expect("the next");
+    let sweeper = timeouts.claim_sweeper().expect("the next");
     assert_eq!(
         (sweeper.sweep(at(5)), bell.rung()),
         (Some(1), 1),

@@ -1,4 +1,4 @@
-//! Loom models of asks and a sweeper that ends. They compile the production file with loom's types.
+//! Loom models of asks and a sweeper that ends. They compile `table.rs` with loom's types.
 //! An ask that is never woken is a deadlock, which loom reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,23 +12,26 @@ use ostraca_ddata::clock::Instant;
 use table::{Sweeper, Timeouts};
 
 #[path = "table.rs"]
-#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
+#[expect(dead_code, clippy::duplicate_mod, reason = "a second copy, partly used")]
 mod table;
 
+/// Imported by `table.rs` as `super::sync`.
 mod sync {
     pub(super) use loom::sync::atomic::AtomicBool;
     pub(super) use loom::sync::{Mutex, MutexGuard};
 
-    pub(super) const STRIPES: usize = 2; // one is used: loom's threads are one thread
+    /// An ask uses the stripe of its OS thread. Loom runs all its threads on one, so all asks share
+    /// a stripe; the sweeper must also pass over an empty one.
+    pub(super) const STRIPES: usize = 2;
 }
 
 /// A step that the test leaves out, to show that the model notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SweeperFault {
     Nothing,
-    /// An ask looks for a sweeper before it enters, and not afterwards.
+    /// An ask looks for a sweeper before it enters the table, and not afterwards.
     LookAfter,
-    /// An ending sweeper does not clear the flag.
+    /// An ending sweeper does not clear `Timeouts::swept`, so no ask starts the next one.
     End,
     /// An ending sweeper wakes no ask.
     WakeAll,
@@ -43,27 +46,30 @@ impl Wake for AskWaker {
     }
 }
 
-/// Does the same as an ask without an answer. The cause of the wake-up does not matter: if the time
-/// is not over, the ask continues with its own timer.
+/// Does the same as an ask without an answer, up to its first wake-up. A production ask that is woken
+/// before its deadline, by the end of the sweeper, continues with a timer of its own; so any wake-up
+/// ends the model.
 fn ask(timeouts: &Arc<Timeouts>, fault: SweeperFault) {
-    let bell = Arc::<AskWaker>::default();
-    let early = (fault == SweeperFault::LookAfter).then(|| timeouts.sweeper()).flatten();
-    let place = timeouts.enter(Instant::from_nanos(1), &Waker::from(Arc::clone(&bell)));
-    let late = (fault != SweeperFault::LookAfter).then(|| timeouts.sweeper()).flatten();
+    let ask_waker = Arc::<AskWaker>::default();
+    let early = (fault == SweeperFault::LookAfter).then(|| timeouts.claim_sweeper()).flatten();
+    let place = timeouts.enter(Instant::from_nanos(1), &Waker::from(Arc::clone(&ask_waker)));
+    let late = (fault != SweeperFault::LookAfter).then(|| timeouts.claim_sweeper()).flatten();
     if let Some(sweeper) = early.or(late) {
         let table = Arc::clone(timeouts);
         thread::spawn(move || sweep(&table, sweeper, fault));
     }
-    bell.0.wait();
+    ask_waker.0.wait();
     timeouts.leave(place);
 }
 
-/// Does the same as the sweeper's task, but ends as soon as no ask waits.
+/// Does the same as the sweeper's task, but ends as soon as no ask waits. Every deadline is due at
+/// the first sweep; the asks that enter after it are the subject of the test.
 fn sweep(timeouts: &Timeouts, sweeper: Sweeper, fault: SweeperFault) {
     while sweeper.sweep(Instant::from_nanos(1)).is_some_and(|waiting| waiting > 0) {
         thread::yield_now();
     }
     match fault {
+        // Dropping a sweeper calls `end`, which clears `swept`, and `wake_all`.
         SweeperFault::End => std::mem::forget(sweeper),
         SweeperFault::WakeAll => {
             timeouts.end();
@@ -75,7 +81,7 @@ fn sweep(timeouts: &Timeouts, sweeper: Sweeper, fault: SweeperFault) {
 
 fn explore(fault: SweeperFault) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(3); // unbounded, the exploration takes too long
     builder.check(move || {
         let timeouts = Timeouts::new();
         let other = Arc::clone(&timeouts);
