@@ -293,9 +293,10 @@ impl<E: Entity> ActivationTask<E> {
     /// Takes the instance, or the state for a new one, from the entity's row.
     fn take_value(&mut self, shard_entities: &mut ShardEntities<E>) {
         if self.value.is_none() {
-            self.value = shard_entities.entity_table.get_mut(self.row).state.take();
+            self.value = shard_entities.entity_table.get_mut(self.row).instance.take();
             self.value.iter_mut().for_each(|instance| instance.wakes());
-            self.state = self.state.take().or_else(|| shard_entities.entity_table.wake(self.row));
+            self.state =
+                self.state.take().or_else(|| shard_entities.entity_table.take_state(self.row));
         }
     }
 
@@ -315,8 +316,8 @@ impl<E: Entity> ActivationTask<E> {
         };
         let count = busy.mailbox.take(most, &mut self.batch);
         busy.marked = busy.marked.saturating_sub(count);
-        let made_room = count > 0 && busy.mailbox.make_room();
-        let leaves = std::mem::take(&mut busy.leaves);
+        let made_room = count > 0 && busy.mailbox.take_refused();
+        let leaves = std::mem::take(&mut busy.stops_if_idle);
         if busy.mailbox.puts_somebody_off() {
             shard_entities.tell_freed(self.row, self.shard.id, &self.runtime);
         }
@@ -345,11 +346,11 @@ impl<E: Entity> ActivationTask<E> {
             instance.rests(&self.runtime, self.id.as_str());
         }
         if let (None, Some(state)) = (&self.value, self.state.take()) {
-            shard_entities.entity_table.keep(self.row, state); // its factory failed
+            shard_entities.entity_table.keep_state(self.row, state); // its factory failed
         }
         let busy = shard_entities.entity_table.busy(self.row);
         busy.mailbox.adopt(&mut self.batch);
-        shard_entities.entity_table.get_mut(self.row).state = self.value.take();
+        shard_entities.entity_table.get_mut(self.row).instance = self.value.take();
         shard_entities.park(self.row, &self.runtime, &mut after);
         self.ended = true;
         after

@@ -1,6 +1,7 @@
-//! The active entities of a region or shard, and the choice of those that must stop because of a
-//! limit (docs/protocol/sharding.md#passivation). Used only with strategies that have a limit; with
-//! plain idle passivation the entity table records since when each entity is idle.
+//! The active entities under one limit, and the choice of those that must stop because of it
+//! (docs/protocol/sharding.md#passivation). One [`ActiveEntities`] belongs to all shards of a region
+//! or to one shard, by the setting of the limit's scope. Used only with strategies that have a
+//! limit; with plain idle passivation the entity table records since when each entity is idle.
 //!
 //! Lock order: a shard, then this. The entities chosen here are stopped later, each under its own
 //! shard's lock and only if it is still idle then.
@@ -14,28 +15,30 @@ use super::passivation::settings;
 use super::passivation::{Access, PassivationPolicy, Slot, Use};
 use super::timers::Timers;
 
-/// An entity that must stop, if it is still this one and idle.
+/// An entity that must stop, if it is idle and still has this slot: its row may belong to another
+/// entity by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StopCandidate {
     pub(super) shard: ShardId,
-    pub(super) row: u32,
-    pub(super) slot: u32,
+    pub(super) row: u32,  // in the entity table of the shard
+    pub(super) slot: u32, // in `ActiveState::slots`
 }
 
 struct Active {
     shard: ShardId,
     row: u32,
     busy: bool,
-    /// Timers of its instance, set while the entity is not busy.
+    /// Timers of its instance; `None` while the entity is busy, when no timer is considered, or if
+    /// it never had one.
     timers: Option<Arc<Timers>>,
 }
 
 /// Active entities under one limit, behind a lock.
 pub(super) struct ActiveEntities {
-    inside: Mutex<TrackerState>,
+    inside: Mutex<ActiveState>,
 }
 
-struct TrackerState {
+struct ActiveState {
     passivation: PassivationPolicy,
     slots: Vec<Option<Active>>, // ≤ entities that are active at the same time
     free: Vec<u32>,
@@ -44,7 +47,7 @@ struct TrackerState {
 
 impl ActiveEntities {
     pub(super) fn new(settings: &settings::PassivationConfig) -> Self {
-        let inside = TrackerState {
+        let inside = ActiveState {
             passivation: PassivationPolicy::new(settings),
             slots: Vec::new(),
             free: Vec::new(),
@@ -53,11 +56,14 @@ impl ActiveEntities {
         Self { inside: Mutex::new(inside) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, TrackerState> {
+    /// Ignores poison: no code of the user runs under the lock, and a wrong count only stops an
+    /// entity too early or too late.
+    fn lock(&self) -> MutexGuard<'_, ActiveState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entity that got its first message and returns its slot.
+    /// Adds an entity that got its first message and returns its slot. Call [`touch`](Self::touch)
+    /// next, which reports the message to the policy.
     pub(super) fn enter(&self, shard: ShardId, row: u32) -> u32 {
         let mut inside = self.lock();
         let active = Some(Active { shard, row, busy: true, timers: None });
@@ -73,7 +79,8 @@ impl ActiveEntities {
         }
     }
 
-    /// Removes an entity that stopped, for whatever reason.
+    /// Removes an entity that stopped, for whatever reason. The caller gives its slot up; another
+    /// entity may get it.
     pub(super) fn leave(&self, slot: u32) {
         let mut inside = self.lock();
         inside.slots[slot as usize] = None;
@@ -81,84 +88,87 @@ impl ActiveEntities {
         inside.free.push(slot);
     }
 
-    /// Marks an entity as busy.
+    /// Marks an entity as busy without a message: it was chosen to stop, and its stop begins.
     pub(super) fn set_busy(&self, slot: u32) {
         self.lock().set_busy(slot, true, None);
     }
 
-    /// Marks an entity as idle, and appends it to `leavers` if the limit was exceeded while it was
-    /// busy. An entity with pending timers does not stop for being idle.
+    /// Marks an entity as idle, and appends it to `candidates` if it was chosen to stop while it was
+    /// busy. [`tick`](Self::tick) leaves it alone while one of its `timers` is pending.
     pub(super) fn rest(
         &self,
         slot: u32,
         timers: Option<&Arc<Timers>>,
-        leavers: &mut Vec<StopCandidate>,
+        candidates: &mut Vec<StopCandidate>,
     ) {
         let mut inside = self.lock();
         inside.set_busy(slot, false, timers.map(Arc::clone));
-        inside.ask(leavers, |passivation, _, stop| passivation.rested(Slot::new(slot), stop));
+        inside.choose(candidates, |passivation, _, stop| passivation.rested(Slot::new(slot), stop));
     }
 
     /// Records a message for an entity, which is busy from now on, and appends the entities that
-    /// must stop for it.
+    /// must stop for it. `hash` is the hash of the entity's id.
     pub(super) fn touch(
         &self,
         now: Instant,
         slot: u32,
         hash: u64,
-        leavers: &mut Vec<StopCandidate>,
+        candidates: &mut Vec<StopCandidate>,
     ) {
         let access = Access { now, slot: Slot::new(slot), hash };
         let mut inside = self.lock();
         inside.set_busy(slot, true, None);
-        inside.ask(leavers, |passivation, busy, stop| passivation.touched(access, busy, stop));
+        inside
+            .choose(candidates, |passivation, busy, stop| passivation.touched(access, busy, stop));
     }
 
     /// Appends the entities that must stop because of the time.
-    pub(super) fn tick(&self, now: Instant, leavers: &mut Vec<StopCandidate>) {
-        self.lock().tick(now, leavers);
+    pub(super) fn tick(&self, now: Instant, candidates: &mut Vec<StopCandidate>) {
+        self.lock().tick(now, candidates);
     }
 
     /// Sets the limit, and appends the entities that must stop because of it.
-    pub(super) fn set_limit(&self, limit: usize, leavers: &mut Vec<StopCandidate>) {
+    pub(super) fn set_limit(&self, limit: usize, candidates: &mut Vec<StopCandidate>) {
         self.lock()
-            .ask(leavers, |passivation, busy, stop| passivation.set_limit(limit, busy, stop));
+            .choose(candidates, |passivation, busy, stop| passivation.set_limit(limit, busy, stop));
     }
 }
 
-impl TrackerState {
+impl ActiveState {
     fn set_busy(&mut self, slot: u32, busy: bool, timers: Option<Arc<Timers>>) {
         if let Some(active) = &mut self.slots[slot as usize] {
             (active.busy, active.timers) = (busy, timers);
         }
     }
 
-    fn tick(&mut self, now: Instant, leavers: &mut Vec<StopCandidate>) {
+    fn tick(&mut self, now: Instant, candidates: &mut Vec<StopCandidate>) {
         let Self { passivation, slots, stop, .. } = self;
-        let uses = |slot: Slot| match slots.get(slot.get() as usize).and_then(Option::as_ref) {
+        let mut use_of = |slot: Slot| match slots.get(slot.get() as usize).and_then(Option::as_ref)
+        {
             Some(active) if active.busy => Use::Busy,
             Some(Active { timers: Some(timers), .. }) if timers.pending() > 0 => Use::Timed,
             _ => Use::Idle,
         };
-        passivation.tick(now, &mut { uses }, stop);
-        self.name(leavers);
+        passivation.tick(now, &mut use_of, stop);
+        self.append_chosen(candidates);
     }
 
-    fn ask(
+    /// Runs `choice` of the policy, and appends the entities that it chose to `candidates`.
+    fn choose(
         &mut self,
-        leavers: &mut Vec<StopCandidate>,
-        act: impl FnOnce(&mut PassivationPolicy, &mut dyn FnMut(Slot) -> bool, &mut Vec<Slot>),
+        candidates: &mut Vec<StopCandidate>,
+        choice: impl FnOnce(&mut PassivationPolicy, &mut dyn FnMut(Slot) -> bool, &mut Vec<Slot>),
     ) {
         let Self { passivation, slots, stop, .. } = self;
         let active = |slot: Slot| slots.get(slot.get() as usize).and_then(Option::as_ref);
-        act(passivation, &mut |slot| active(slot).is_some_and(|active| active.busy), stop);
-        self.name(leavers);
+        choice(passivation, &mut |slot| active(slot).is_some_and(|active| active.busy), stop);
+        self.append_chosen(candidates);
     }
 
-    /// Appends the entities in `stop` to `leavers`.
-    fn name(&mut self, leavers: &mut Vec<StopCandidate>) {
+    /// Appends the entities in `stop` to `candidates`.
+    fn append_chosen(&mut self, candidates: &mut Vec<StopCandidate>) {
         let Self { slots, stop, .. } = self;
-        leavers.extend(stop.drain(..).filter_map(|slot| {
+        candidates.extend(stop.drain(..).filter_map(|slot| {
             let Active { shard, row, .. } = slots.get(slot.get() as usize)?.as_ref()?;
             Some(StopCandidate { shard: *shard, row: *row, slot: slot.get() })
         }));

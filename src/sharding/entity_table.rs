@@ -24,12 +24,12 @@ const SPARE_MAX: usize = 8;
 /// In place of a row or slot: there is none.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Hasher for numbers that are already hashes or random: it keeps them as they are. Only for
-/// numbers that no peer and no end user can choose.
+/// Hasher for numbers that are already hashes or random: it only copies their low bits to the high
+/// ones. Only for numbers that no peer and no end user can choose.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct IdentityHasher(u64);
+pub(super) struct PrehashedHasher(u64);
 
-impl Hasher for IdentityHasher {
+impl Hasher for PrehashedHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -49,32 +49,43 @@ impl Hasher for IdentityHasher {
 /// State of an entity that has messages or handles one.
 pub(super) struct BusyEntity<M> {
     pub(super) mailbox: Mailbox<M>,
-    /// How many of the first messages a draining handler waits for.
+    /// Number of messages at the front of the mailbox that are still handled while the shard drains.
+    /// The last of them came from a handler of a draining shard, which may wait for the reply
+    /// (docs/protocol/sharding.md#draining-handlers-reach-draining-shards).
     pub(super) marked: usize,
     /// Whether the entity has a task.
     pub(super) runs: bool,
-    /// Waker of the task, created when one first had to wait. A task that has ended no longer
-    /// registers, so the next one may reuse it.
+    /// Waker of the entity's task, with the time since when its handler awaits. Created when a task
+    /// first had to wait. A task that has ended no longer registers, so the next one may reuse it,
+    /// also one of another entity that gets this mailbox.
     pub(super) waker: Option<Arc<Handling>>,
-    /// Whether the entity stops if no message comes.
-    pub(super) leaves: bool,
+    /// Whether passivation has chosen the entity: its instance stops unless a message comes before
+    /// the task takes the next batch.
+    pub(super) stops_if_idle: bool,
 }
 
 impl<M> Default for BusyEntity<M> {
     fn default() -> Self {
-        Self { mailbox: Mailbox::default(), marked: 0, runs: false, waker: None, leaves: false }
+        Self {
+            mailbox: Mailbox::default(),
+            marked: 0,
+            runs: false,
+            waker: None,
+            stops_if_idle: false,
+        }
     }
 }
 
-/// An entity of the shard.
+/// A row of the table: an entity of the shard.
 pub(super) struct EntitySlot<E: Entity> {
     pub(super) id: EntityId,
     /// Its instance, unless it runs or has not begun.
-    pub(super) state: Option<Box<Instance<E>>>,
+    pub(super) instance: Option<Box<Instance<E>>>,
     pub(super) busy: Option<Box<BusyEntity<E::Message>>>,
-    /// Its slot in the passivation tracker, or [`NONE`].
-    pub(super) slot: u32,
-    /// Since when it has been idle, recorded where the periodic check reads it.
+    /// Its slot in the [tracker](super::active_entities::ActiveEntities) of the region or shard, or
+    /// [`NONE`].
+    pub(super) tracker_slot: u32,
+    /// Since when it has been idle. In the row, because the periodic check reads all rows.
     pub(super) idle_since: Instant,
     next: u32, // with the same hash
 }
@@ -83,13 +94,15 @@ pub(super) struct EntitySlot<E: Entity> {
 pub(super) struct EntityTable<E: Entity> {
     /// The first row with a [hash](super::id_hash::hash). The hash is keyed, so chains stay short
     /// whatever ids end users choose.
-    index: HashMap<u64, u32, BuildHasherDefault<IdentityHasher>>,
+    index: HashMap<u64, u32, BuildHasherDefault<PrehashedHasher>>,
     rows: Vec<Option<EntitySlot<E>>>, // ≤ entities of the shard at a time
     free: Vec<u32>,
-    dormant: BTreeMap<u32, ExportedState>, // by row; ≤ rows, none of which has an instance
-    spare: SmallVec<[Box<BusyEntity<E::Message>>; 1]>, // ≤ SPARE_MAX
+    // Dormant states, by row: exported by an instance of a former home, and not imported yet, because
+    // no message has come. ≤ rows, none of which has an instance.
+    dormant: BTreeMap<u32, ExportedState>,
+    spare: SmallVec<[Box<BusyEntity<E::Message>>; 1]>, // ≤ SPARE_MAX; mostly at most one
     #[cfg(test)]
-    compared: std::cell::Cell<usize>, // ids compared by `find`
+    compared: std::cell::Cell<usize>,  // ids compared by `find`
 }
 
 impl<E: Entity> EntityTable<E> {
@@ -133,12 +146,19 @@ impl<E: Entity> EntityTable<E> {
         });
         let next = self.index.insert(hash, at).unwrap_or(NONE);
         let idle_since = Instant::default(); // not idle yet
-        self.rows[at as usize] =
-            Some(EntitySlot { id, state: None, busy: None, slot: NONE, idle_since, next });
+        self.rows[at as usize] = Some(EntitySlot {
+            id,
+            instance: None,
+            busy: None,
+            tracker_slot: NONE,
+            idle_since,
+            next,
+        });
         at
     }
 
-    /// Removes an entity that neither runs nor has messages.
+    /// Removes an entity that neither runs nor has messages. `hash` computes the hash of its id,
+    /// which the row does not store.
     pub(super) fn remove(
         &mut self,
         at: u32,
@@ -150,7 +170,7 @@ impl<E: Entity> EntityTable<E> {
         assert!(!self.is_dormant(at), "the next entity in the row would get its state");
         self.unlink(at, entity_slot.next, hash(entity_slot.id.as_bytes()));
         self.free.push(at);
-        entity_slot.state
+        entity_slot.instance
     }
 
     fn unlink(&mut self, at: u32, next: u32, hash: u64) {
@@ -187,7 +207,7 @@ impl<E: Entity> EntityTable<E> {
         self.rows[at as usize].as_mut().expect("a row in use")
     }
 
-    /// Returns the mailbox and state of a busy entity, and creates them if there are none.
+    /// Returns the mailbox of an entity, and makes the entity busy if it was idle.
     pub(super) fn busy(&mut self, at: u32) -> &mut BusyEntity<E::Message> {
         let Self { rows, spare, .. } = self;
         let entity_slot = rows[at as usize].as_mut().expect("a row in use");
@@ -198,50 +218,51 @@ impl<E: Entity> EntityTable<E> {
     pub(super) fn idle(&mut self, at: u32) {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
-        // Otherwise the next entity would inherit the notified nodes.
+        // Otherwise the mailbox would send the next entity's notices of room to these nodes.
         let reusable = !busy.mailbox.puts_somebody_off();
         if reusable && self.spare.len() < SPARE_MAX {
-            busy.mailbox.rest();
-            (busy.marked, busy.runs, busy.leaves) = (0, false, false);
+            busy.mailbox.shrink();
+            (busy.marked, busy.runs, busy.stops_if_idle) = (0, false, false);
             self.spare.push(busy);
         }
     }
 
-    /// Keeps an exported state until the next instance needs it. Returns the state that was kept
-    /// before.
-    pub(super) fn keep(&mut self, at: u32, state: ExportedState) -> Option<ExportedState> {
+    /// Keeps an exported state, which is dormant until the next instance needs it. Returns the state
+    /// that was kept before.
+    pub(super) fn keep_state(&mut self, at: u32, state: ExportedState) -> Option<ExportedState> {
         self.dormant.insert(at, state)
     }
 
-    /// Takes the state that is kept for the instance that begins now.
-    pub(super) fn wake(&mut self, at: u32) -> Option<ExportedState> {
+    /// Takes the dormant state of an entity, for the instance that begins now.
+    pub(super) fn take_state(&mut self, at: u32) -> Option<ExportedState> {
         self.dormant.remove(&at)
     }
 
+    /// Returns whether the entity has a dormant state.
     pub(super) fn is_dormant(&self, at: u32) -> bool {
         self.dormant.contains_key(&at)
     }
 
-    /// Returns all kept states, in the order of rows.
+    /// Returns all dormant states, in the order of rows.
     pub(super) fn dormant(&self) -> impl Iterator<Item = (&EntityId, &[u8])> + '_ {
         self.dormant.iter().map(|(at, state)| (&self.get(*at).id, &state[..]))
     }
 
-    /// Drops all kept states and returns their number.
+    /// Drops all dormant states and returns their number.
     pub(super) fn forget_dormant(&mut self) -> usize {
         std::mem::take(&mut self.dormant).len()
     }
 
     /// Returns the rows in a range that match; `None` if no rows follow.
-    pub(super) fn those(
+    pub(super) fn matching(
         &self,
         rows: Range<usize>,
-        are_so: impl Fn(&EntitySlot<E>) -> bool,
+        matches: impl Fn(&EntitySlot<E>) -> bool,
     ) -> Option<Vec<u32>> {
         let rows = rows.start..rows.end.min(self.rows.len());
         let some = self.rows.get(rows.clone()).filter(|some| !some.is_empty())?;
-        let those = rows.zip(some).filter(|(_, row)| row.as_ref().is_some_and(&are_so));
-        Some(those.filter_map(|(at, _)| u32::try_from(at).ok()).collect())
+        let matching = rows.zip(some).filter(|(_, row)| row.as_ref().is_some_and(&matches));
+        Some(matching.filter_map(|(at, _)| u32::try_from(at).ok()).collect())
     }
 
     pub(super) fn rows(&self) -> impl Iterator<Item = u32> + '_ {

@@ -87,7 +87,7 @@ pub(super) struct Mailbox<M> {
     more: Option<Box<Overflow<M>>>, // allocated once more than one batch has waited
     count: usize,                   // all messages; ≤ `Room` without moved ones
     weighed: Weighed,               // those of the messages that count with their own bytes
-    refused: bool,                  // a local caller was refused since the last `make_room`
+    refused: bool,                  // a local caller was refused since the last `take_refused`
     told: Vec<NotifiedNode>,        // ≤ TOLD_MAX
 }
 
@@ -141,7 +141,7 @@ impl<M> Mailbox<M> {
     }
 
     /// Checks whether a message fits. Refused local callers are woken after
-    /// [`make_room`](Self::make_room).
+    /// [`take_refused`](Self::take_refused).
     #[inline]
     pub(super) fn check(&mut self, room: MailboxLimits, bytes: usize) -> Result<(), MailboxFull> {
         let checked = room.check(self.waits(), bytes);
@@ -220,7 +220,7 @@ impl<M> Mailbox<M> {
     }
 
     /// Frees all but a little memory. Called when nothing waits and no message is expected soon.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn shrink(&mut self) {
         assert!(self.is_empty(), "messages still wait");
         self.front.rest();
         self.more = None;
@@ -282,9 +282,9 @@ impl<M> Mailbox<M> {
         may
     }
 
-    /// Called after messages were taken. Returns whether local callers were refused and may try
-    /// again.
-    pub(super) const fn make_room(&mut self) -> bool {
+    /// Called after messages were taken. Returns whether [`check`](Self::check) has refused local
+    /// callers since the last call: they may try again.
+    pub(super) const fn take_refused(&mut self) -> bool {
         std::mem::replace(&mut self.refused, false)
     }
 
@@ -351,10 +351,10 @@ mod tests {
         let mut mailbox = Mailbox::<u64>::default();
         assert_eq!(mailbox.check(ROOM, 1_000), Ok(()));
         envelope(&mut mailbox, 90);
-        assert_eq!((mailbox.check(ROOM, 10), mailbox.make_room()), (Ok(()), false));
+        assert_eq!((mailbox.check(ROOM, 10), mailbox.take_refused()), (Ok(()), false));
         let full = MailboxFull { waiting: 90, limit: 100, of: Measure::Bytes };
         assert_eq!(mailbox.check(ROOM, 11), Err(full));
-        assert_eq!((mailbox.make_room(), mailbox.make_room()), (true, false));
+        assert_eq!((mailbox.take_refused(), mailbox.take_refused()), (true, false));
         (0..7).for_each(|_| mailbox.push(MessageInTransit::Typed(1)));
         let full = MailboxFull { waiting: 8, limit: 8, of: Measure::Messages };
         assert_eq!(mailbox.check(ROOM, 0), Err(full));
@@ -462,7 +462,7 @@ mod tests {
                         std::mem::swap(&mut taken, &mut inside);
                     }
                     MailboxStep::Adopt => mailbox.adopt(&mut batch),
-                    MailboxStep::Rest if mailbox.is_empty() => mailbox.rest(),
+                    MailboxStep::Rest if mailbox.is_empty() => mailbox.shrink(),
                     MailboxStep::Take(_) | MailboxStep::Rest => {}
                 }
                 prop_assert_eq!(mailbox.waits(), waits(&inside));

@@ -156,7 +156,7 @@ impl<E: Entity> Runtime<E> {
             let timeout = self.settings.passivation.idle_timeout;
             let for_long = |entity_slot: &EntitySlot<E>| {
                 let timed =
-                    entity_slot.state.as_ref().is_some_and(|instance| instance.has_timers());
+                    entity_slot.instance.as_ref().is_some_and(|instance| instance.has_timers());
                 !timed && now - entity_slot.idle_since >= timeout
             };
             let more = self.if_open(shard, |shard_entities, after| {
@@ -210,10 +210,10 @@ impl<E: Entity> ShardEntities<E> {
     ) {
         let ShardPassivationTracker::Kept(actives) = &self.passivation_tracker else { return };
         let entity_slot = self.entity_table.get_mut(row);
-        if entity_slot.slot == NONE {
-            entity_slot.slot = actives.enter(shard.id, row);
+        if entity_slot.tracker_slot == NONE {
+            entity_slot.tracker_slot = actives.enter(shard.id, row);
         }
-        actives.touch(runtime.world.now(), entity_slot.slot, hash, &mut after.leavers);
+        actives.touch(runtime.world.now(), entity_slot.tracker_slot, hash, &mut after.leavers);
     }
 
     /// Records that an entity became idle.
@@ -221,9 +221,9 @@ impl<E: Entity> ShardEntities<E> {
         let entity_slot = self.entity_table.get_mut(row);
         if let ShardPassivationTracker::Rows = self.passivation_tracker {
             entity_slot.idle_since = runtime.world.now();
-        } else if let Some(actives) = self.passivation_tracker.of(entity_slot.slot) {
-            let timers = entity_slot.state.as_ref().and_then(|instance| instance.timers());
-            actives.rest(entity_slot.slot, timers, &mut after.leavers);
+        } else if let Some(actives) = self.passivation_tracker.of(entity_slot.tracker_slot) {
+            let timers = entity_slot.instance.as_ref().and_then(|instance| instance.timers());
+            actives.rest(entity_slot.tracker_slot, timers, &mut after.leavers);
         }
     }
 
@@ -234,11 +234,12 @@ impl<E: Entity> ShardEntities<E> {
         }
     }
 
-    /// Stops an entity that the tracker chose, if it is still this one and idle.
+    /// Stops an entity that the tracker chose, if its row still has the slot and it is idle.
     pub(super) fn passivate(&mut self, leaver: StopCandidate, after: &mut ShardEffects<E>) {
         let StopCandidate { row, slot, .. } = leaver;
-        let is_it =
-            |entity_slot: &EntitySlot<E>| entity_slot.slot == slot && entity_slot.busy.is_none();
+        let is_it = |entity_slot: &EntitySlot<E>| {
+            entity_slot.tracker_slot == slot && entity_slot.busy.is_none()
+        };
         if self.entity_table.try_get(row).is_some_and(is_it) {
             self.stop(row, after);
         }
@@ -254,7 +255,7 @@ impl<E: Entity> ShardEntities<E> {
     ) -> bool {
         let leaves =
             |entity_slot: &EntitySlot<E>| entity_slot.busy.is_none() && for_long(entity_slot);
-        let Some(leave) = self.entity_table.those(rows, leaves) else { return false };
+        let Some(leave) = self.entity_table.matching(rows, leaves) else { return false };
         leave.into_iter().for_each(|row| self.stop(row, after));
         true
     }
@@ -262,12 +263,12 @@ impl<E: Entity> ShardEntities<E> {
     /// Stops an idle entity: its value is dropped, after its stop message if the type has one.
     fn stop(&mut self, row: u32, after: &mut ShardEffects<E>) {
         let entity_slot = self.entity_table.get(row);
-        let slot = entity_slot.slot;
-        if entity_slot.state.is_none() {
+        let slot = entity_slot.tracker_slot;
+        if entity_slot.instance.is_none() {
             return self.forget(row, slot);
         }
         // In a task of its own, so that no other instance begins before this one is dropped.
-        self.entity_table.busy(row).leaves = true;
+        self.entity_table.busy(row).stops_if_idle = true;
         if let Some(actives) = self.passivation_tracker.of(slot) {
             actives.set_busy(slot);
         }
@@ -276,7 +277,7 @@ impl<E: Entity> ShardEntities<E> {
 
     /// Drops a dormant state as its idle entity would be; its instance had its stop message before.
     fn forget(&mut self, row: u32, slot: u32) {
-        if self.entity_table.wake(row).is_none() {
+        if self.entity_table.take_state(row).is_none() {
             return;
         }
         let _no_value = self.entity_table.remove(row, hash);
@@ -286,7 +287,7 @@ impl<E: Entity> ShardEntities<E> {
     /// Removes all entities from the tracker, because their shard leaves.
     pub(super) fn close_books(&mut self) {
         for entity_slot in self.entity_table.all() {
-            let slot = std::mem::replace(&mut entity_slot.slot, NONE);
+            let slot = std::mem::replace(&mut entity_slot.tracker_slot, NONE);
             if let Some(actives) = self.passivation_tracker.of(slot) {
                 actives.leave(slot);
             }

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! version u8 (2) · per entry: kind u8 · length u32 · content
-//! 1 message  letter                           2 state  id length u16 · id · state
+//! kind 1, message: envelope
+//! kind 2, state: id length u16 · id · state
 //! ```
 //! Numbers are little-endian.
 
@@ -37,11 +38,13 @@ pub(super) struct PayloadContents {
     pub(super) envelopes: Vec<Envelope>,
 }
 
-/// Values to drop after the lock is released.
+/// Values that are left after sealing. They are dropped after the shard's lock is released, because
+/// their `Drop` is code of the user.
 pub(super) struct SealedValues<E: Entity> {
     pub(super) values: Vec<Box<Instance<E>>>,
     /// Typed messages that were encoded into the payload.
     pub(super) typed: Vec<E::Message>,
+    /// Messages that could not be encoded.
     pub(super) lost: Vec<(DeadLetterReason, SingleMessage<E::Message>)>,
 }
 
@@ -52,17 +55,18 @@ pub(super) fn seal<E: Entity>(
 ) -> (Option<Bytes>, SealedValues<E>) {
     let mut left = SealedValues { values: Vec::new(), typed: Vec::new(), lost: Vec::new() };
     let mut bytes = Vec::new();
-    let dormant =
-        entity_table.dormant().filter(|_| !fault_injection.has(ShardingFault::StatesStay));
+    // Never true in production: only tests inject faults.
+    let loses_states = fault_injection.has(ShardingFault::StatesStay);
+    let dormant = entity_table.dormant().filter(|_| !loses_states);
     dormant.for_each(|(id, state)| append_state(&mut bytes, id, state));
     for entity_slot in entity_table.all() {
-        left.values.extend(entity_slot.state.take());
+        left.values.extend(entity_slot.instance.take());
         let Some(busy) = &mut entity_slot.busy else { continue };
         busy.mailbox.drain(|message| match message {
             MessageInTransit::Envelope(envelope) => append(&mut bytes, envelope.bytes()),
             MessageInTransit::Own(envelope) => append(&mut bytes, envelope.bytes()),
             MessageInTransit::Typed(message) | MessageInTransit::Weighed(message, _) => {
-                match draft_of(&entity_slot.id, &message) {
+                match encoded(&entity_slot.id, &message) {
                     Some(envelope_builder) => {
                         append(&mut bytes, envelope_builder.bytes());
                         left.typed.push(message);
@@ -77,8 +81,9 @@ pub(super) fn seal<E: Entity>(
     ((!bytes.is_empty()).then(|| bytes.into()), left)
 }
 
-fn draft_of<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<EnvelopeBuilder> {
-    // A panic of user code must not poison the shard's lock.
+fn encoded<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<EnvelopeBuilder> {
+    // No asker in the header: the reply address of an ask is inside its message. A panic of user
+    // code must not poison the shard's lock.
     catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).ok().flatten()
 }
 
@@ -100,7 +105,7 @@ fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
     if bytes.is_empty() {
         bytes.push(VERSION);
     }
-    let length = u32::try_from(length).expect("lanes take less than 4 GiB");
+    let length = u32::try_from(length).expect("message-bytes-max is less than 4 GiB");
     bytes.push(kind);
     bytes.extend_from_slice(&length.to_le_bytes());
 }
@@ -156,7 +161,7 @@ mod tests {
         ends.push(bytes.len());
         append_state(&mut bytes, &EntityId::new("bc").unwrap(), b"");
         ends.push(bytes.len());
-        for envelope_builder in [draft_of(&to, &1).unwrap(), draft_of(&to, &"two").unwrap()] {
+        for envelope_builder in [encoded(&to, &1).unwrap(), encoded(&to, &"two").unwrap()] {
             append(&mut bytes, envelope_builder.bytes());
             ends.push(bytes.len());
         }
@@ -200,6 +205,7 @@ mod tests {
                 changed[at] = value;
                 let (carried, rest) = read(&changed.into());
                 let entries = carried.states.len() + carried.envelopes.len();
+                // A changed entry may decode to another valid one; a wrong version never decodes.
                 assert!(entries == 4 || rest.is_err() || at > 0, "{at} {value}");
             }
         }

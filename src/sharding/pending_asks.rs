@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use serde::de::DeserializeOwned;
 
 use super::dead_letters::DeadLetterReason;
-use super::entity_table::IdentityHasher;
+use super::entity_table::PrehashedHasher;
 use super::envelope::decode;
 use super::ids::RegionId;
 use super::scope;
@@ -72,7 +72,7 @@ struct AskTable {
     asked: u64,       // total number of asks
     key: RandomState, // makes numbers from `asked` that no peer can foresee
     /// By number without its place; ≤ asks that wait.
-    waiting: HashMap<u64, Arc<dyn PendingAsk>, BuildHasherDefault<IdentityHasher>>,
+    waiting: HashMap<u64, Arc<dyn PendingAsk>, BuildHasherDefault<PrehashedHasher>>,
 }
 
 impl AskTable {

@@ -348,7 +348,7 @@ impl<E: Entity> ShardEntities<E> {
         self.running -= 1;
         self.entity_table.idle(row);
         let entity_slot = self.entity_table.get_mut(row);
-        let (slot, stays) = (entity_slot.slot, entity_slot.state.is_some());
+        let (slot, stays) = (entity_slot.tracker_slot, entity_slot.instance.is_some());
         if stays || self.entity_table.is_dormant(row) {
             self.rest(row, runtime, after);
         } else {
@@ -369,7 +369,7 @@ impl<E: Entity> ShardEntities<E> {
         let hash = hash(id.as_bytes());
         let known = self.entity_table.find(hash, id.as_bytes());
         let row = known.unwrap_or_else(|| self.entity_table.add(hash, id));
-        let is_first = self.entity_table.keep(row, state).is_none();
+        let is_first = self.entity_table.keep_state(row, state).is_none();
         if is_first {
             self.delivery(row, hash, DeliveryContext { shard, runtime }, after);
             if self.entity_table.get(row).busy.is_none() {
@@ -482,9 +482,9 @@ impl<E: Entity> ShardGateEffects<'_, E> {
             if entity_slot.busy.as_ref().is_some_and(|busy| busy.runs) {
                 continue;
             }
-            if has_stop_message && entity_slot.state.is_some() {
+            if has_stop_message && entity_slot.instance.is_some() {
                 self.shard_entities.start(row, self.after);
-            } else if let Some(instance) = entity_slot.state.take() {
+            } else if let Some(instance) = entity_slot.instance.take() {
                 instances.push((row, entity_slot.id.clone(), instance));
             }
         }
@@ -521,7 +521,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
                 continue; // its task drops it and begins no other meanwhile
             }
             let id = &entity_slot.id;
-            instances.extend(entity_slot.state.take().map(|instance| (row, id.clone(), instance)));
+            instances
+                .extend(entity_slot.instance.take().map(|instance| (row, id.clone(), instance)));
         }
         self.end(instances, StateExport::No);
         self.shard_entities.wake(); // running handlers are dropped
@@ -593,7 +594,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
                     self.after,
                 );
             }
-            None if entity_slot.state.is_some()
+            None if entity_slot.instance.is_some()
                 || self.shard_entities.entity_table.is_dormant(row) => {}
             _ => {
                 self.shard_entities.running += 1; // `park` counts it as ended
@@ -607,7 +608,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         if self.runtime.is_over() {
             return self.runtime.lose_states(1, self.shard.id, OVER);
         }
-        let before = self.shard_entities.entity_table.keep(row, state);
+        let before = self.shard_entities.entity_table.keep_state(row, state);
         assert!(before.is_none(), "an entity has one state");
     }
 
@@ -658,7 +659,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         self.runtime.lose_states(dormant, self.shard.id, OVER);
         for row in self.shard_entities.entity_table.rows().collect::<Vec<_>>() {
             let entity_slot = self.shard_entities.entity_table.get_mut(row);
-            self.after.values.extend(entity_slot.state.take());
+            self.after.values.extend(entity_slot.instance.take());
             if let Some(busy) = &mut entity_slot.busy {
                 let lost = busy.mailbox.entries().into_iter();
                 self.after.lost.extend(lost.map(|entry| (DeadLetterReason::NodeStopped, entry)));

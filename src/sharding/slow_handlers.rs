@@ -319,7 +319,7 @@ impl<E: Entity> Runtime<E> {
         }
         let stays = shard.phase.get() == ShardStage::Open;
         let entity_table = &shard_entities.entity_table;
-        for row in entity_table.those(rows, |entity_slot| entity_slot.busy.is_some())? {
+        for row in entity_table.matching(rows, |entity_slot| entity_slot.busy.is_some())? {
             let entity_slot = entity_table.get(row);
             let Some(handling) = entity_slot.busy.as_ref().and_then(|busy| busy.waker.as_ref())
             else {
