@@ -1,5 +1,6 @@
-//! Eligibility of each member to run the coordinator of a type. It is a pure function of
-//! membership, so nodes with the same view agree.
+//! Eligibility of each member to run the coordinator of a type. It is a pure function of membership
+//! and the type's settings, so nodes with the same view that have started the type agree. Other
+//! nodes never run its coordinator: they only consent to one.
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
@@ -10,10 +11,13 @@ use crate::cluster::singleton::{Candidacy, SingletonMember};
 use crate::sharding::config::ShardingConfig as Settings;
 use crate::sharding::ids::EntityType;
 
-/// Members of the configuration by age, with their eligibility. A draining node gives the
-/// coordinator away at once. Only if all candidates drain or leave does the oldest of them keep it,
-/// so that the last nodes can stop in order
+/// Members of the configuration, oldest first as it lists them, with their candidacy. A draining node
+/// gives the coordinator away at once. Only if all hosts of the type drain or leave, the oldest of
+/// them runs it, so that the last nodes can stop in order
 /// (docs/protocol/sharding.md#coordinator-runs-where-the-type-is-hosted).
+///
+/// `settings` is `None` if the type is not started here: the required roles are then unknown, and
+/// every member counts as having them, so that none is passed over.
 pub(super) fn peers(
     state: &ClusterState,
     epoch: &Epoch,
@@ -24,20 +28,21 @@ pub(super) fn peers(
     let is_of_role = |member: &Member| settings.is_none_or(|settings| has_roles(member, settings));
     let hosts = |member: &Member| is_of_role(member) && offers(member, entity_type);
     let stays = |member: &Member| hosts(member) && member.stays();
-    let goes =
+    let is_leaving_host =
         |member: &Member| hosts(member) && matches!(member.status, Status::Up | Status::Leaving);
     let some_stay = epoch.members().iter().any(|id| member(*id).is_some_and(stays));
-    let standing = |member: &Member| match member {
-        member if !is_of_role(member) => Candidacy::Never,
-        member if stays(member) || (!some_stay && goes(member)) => Candidacy::Candidate,
+    let candidacy_of = |member: &Member| match member {
+        member if !is_of_role(member) => Candidacy::Never, // its consent is not needed
+        member if stays(member) || (!some_stay && is_leaving_host(member)) => Candidacy::Candidate,
         _ => Candidacy::NotNow,
     };
     let peer =
-        |id| SingletonMember { id, candidacy: member(id).map_or(Candidacy::NotNow, standing) };
+        |id| SingletonMember { id, candidacy: member(id).map_or(Candidacy::NotNow, candidacy_of) };
     epoch.members().iter().copied().map(peer).collect()
 }
 
-/// Whether other members host the type and stay, so that they could take over its shards.
+/// Whether other members host the type and stay (are Up and not draining), so that they could take
+/// over its shards. They need the role of the type, but not the one of its coordinator.
 pub(super) fn has_heirs(
     me: ReplicaId,
     state: &ClusterState,
@@ -84,7 +89,7 @@ mod tests {
 
     const GOOD: Is = Is { status: Up, hosts: true, draining: false, role: "backend" };
 
-    fn standings<const N: usize>(members: [Is; N], role: Option<&str>) -> Vec<Candidacy> {
+    fn candidacies<const N: usize>(members: [Is; N], role: Option<&str>) -> Vec<Candidacy> {
         let ids = 1..=N as u64;
         let member = |(number, is): (u64, Is)| {
             let id = ReplicaId::new(number);
@@ -119,13 +124,13 @@ mod tests {
             Is { status: Leaving, ..GOOD },
             Is { status: Exiting, ..GOOD },
         ];
-        assert_eq!(standings(others, None), [Candidate, NotNow, NotNow, NotNow, NotNow]);
+        assert_eq!(candidacies(others, None), [Candidate, NotNow, NotNow, NotNow, NotNow]);
     }
 
     #[test]
     fn member_without_role_is_never_a_candidate() {
         let members = [Is { role: "web", ..GOOD }, GOOD];
-        assert_eq!(standings(members, Some("backend")), [Never, Candidate]);
+        assert_eq!(candidacies(members, Some("backend")), [Never, Candidate]);
     }
 
     #[test]
@@ -136,6 +141,6 @@ mod tests {
             Is { draining: true, ..GOOD },
             Is { hosts: false, ..GOOD },
         ];
-        assert_eq!(standings(members, None), [NotNow, Candidate, Candidate, NotNow]);
+        assert_eq!(candidacies(members, None), [NotNow, Candidate, Candidate, NotNow]);
     }
 }

@@ -44,18 +44,20 @@ use crate::cluster::singleton::SingletonMessage;
 
 type ShardingOutbox = Outbox<ShardingOutput>;
 
-/// Maximum number of concurrent surveys. Further ones end at once, with every region unanswered.
+/// Maximum number of concurrent cluster queries, which messages and outputs call surveys. Further
+/// ones end at once, with every region unanswered.
 pub const SURVEYS_MAX: usize = 1_024;
 
 /// The machines of all entity types on one node.
 #[derive(Clone, Debug)]
 pub struct Machines {
     types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX started, and as many asked for
-    with: SharedContext,
-    // the newest installed one; nodes that it removed may not be over yet
+    with: SharedContext,                       // passed to the machines of each type
+    // The newest installed configuration; nodes that it removed may still run. `with.epoch` is the
+    // one in effect.
     newest: Option<Arc<Epoch>>,
     departures: DepartedMembers,
-    // when the next departed node counts as over
+    // when the next departed node counts as over: it certainly runs no entity any longer
     over_at: Option<Instant>,
     cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ SURVEYS_MAX
     draining: bool,
@@ -65,8 +67,9 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// The machines of incarnation `me`, with no type started. Without leases a removed node counts
-    /// as running for `removal_margin` longer.
+    /// The machines of incarnation `me`, with no type started. Only if leases are disabled, a removed
+    /// node counts as running for `removal_margin` longer: with leases its removal has waited for
+    /// its lease. The configuration tells whether they are enabled.
     #[must_use]
     pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
         let with = SharedContext {
@@ -76,7 +79,7 @@ impl Machines {
             epoch: None,
             leased: false,
             forced: false,
-            out: false,
+            is_out: false,
             last_id: 0,
             announce: false,
         };
@@ -94,7 +97,7 @@ impl Machines {
         }
     }
 
-    /// Sets how payloads are cut, as the lanes require.
+    /// Sets the lengths of payloads and their parts, which must fit into messages of the transport.
     #[must_use]
     pub fn cutting(mut self, cut: PayloadPartSizes) -> Self {
         self.with.cut = cut;
@@ -122,14 +125,16 @@ impl Machines {
     }
 
     /// Messages and starts refused because of `ENTITY_TYPES_MAX`, and messages of unknown types.
+    /// Singleton messages of unknown types are not counted: every member gets them, whatever types
+    /// it has started.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused
     }
 
     /// Makes sure that the machines of a type exist. Returns `false` if there are too many types.
-    /// Types that the program starts and types that only peers ask about are counted apart, so that
-    /// peers cannot use up the program's share.
+    /// Started types and types that only peers ask about have separate limits, so that peers cannot
+    /// use up the program's share. A type that the program starts passes from one to the other.
     fn entry(
         &mut self,
         now: Now,
@@ -137,16 +142,17 @@ impl Machines {
         starts: bool,
         out: &mut ShardingOutbox,
     ) -> bool {
-        let is_like = |of: &TypeMachines| of.hosts().is_some() == starts;
+        let is_of_sort = |of: &TypeMachines| of.hosts().is_some() == starts;
         let is_new = !self.types.contains_key(entity_type);
-        let starts_now = starts && self.types.get(entity_type).is_some_and(|of| !is_like(of));
-        let like = || self.types.values().filter(|of| is_like(of)).count();
-        if (is_new || starts_now) && like() >= ENTITY_TYPES_MAX {
+        let changes_sort = starts && self.types.get(entity_type).is_some_and(|of| !is_of_sort(of));
+        let of_sort = || self.types.values().filter(|of| is_of_sort(of)).count();
+        if (is_new || changes_sort) && of_sort() >= ENTITY_TYPES_MAX {
             self.refused += 1;
             return false;
         }
         if is_new {
             let mut new = TypeMachines::new(self.with.me, entity_type.clone());
+            // Its start reads everything else from `with`.
             new.members(now, &mut self.with, out);
             new.leased(now, &mut self.with, out);
             self.types.insert(entity_type.clone(), new);
@@ -169,7 +175,7 @@ impl Machines {
             of_type.start(now, settings, spec, &mut self.with, out);
         }
         if self.leaving {
-            self.fact(now, entity_type, self.farewell(), out);
+            self.tell_region(now, entity_type, self.leave_input(), out);
         }
         self.with.announce = true;
     }
@@ -196,7 +202,7 @@ impl Machines {
             | ClusterQueryMessage::Lives { number, .. }),
         ) = word
         {
-            return self.told(now, from, number, answer, out);
+            return self.query_answered(now, from, number, answer, out);
         }
         if let MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Recount {
             term,
@@ -205,7 +211,7 @@ impl Machines {
         })) = word
             && self.of(entity_type).is_none_or(|of_type| of_type.region().is_none())
         {
-            return self.has_nothing(from, entity_type, (term, origin), out);
+            return self.answer_empty_recount(from, entity_type, (term, origin), out);
         }
         // Of a type that was not started here, this node can only give the right to run its
         // coordinator.
@@ -223,8 +229,11 @@ impl Machines {
         }
     }
 
-    /// Answers a recount about a type that this node has not started: it knows of no shard.
-    fn has_nothing(
+    /// Answers a recount about a type that this node has not started: it hosts and knows nothing. A
+    /// recount follows a forced recovery: the new coordinator asks all regions for the shards that
+    /// they host and the decisions that they know. One from another recovery is not answered,
+    /// because it belongs to a part of the cluster that shares no decisions with this one.
+    fn answer_empty_recount(
         &self,
         to: ReplicaId,
         entity_type: &EntityType,
@@ -233,7 +242,7 @@ impl Machines {
     ) {
         let epoch = self.with.epoch.as_ref().filter(|epoch| epoch.is_member(to));
         if epoch.is_some_and(|epoch| epoch.origin() == Some(origin)) {
-            let (hosted, told, highest) = Default::default();
+            let (hosted, told, highest) = Default::default(); // `told`: known decisions
             let message = ToCoordinator::Counted { term, hosted, told, highest };
             let word = MachineMessage::Sharding(ShardingMessage::Coordinator(message));
             out.push(ShardingOutput::Send { to, entity_type: entity_type.clone(), word });
@@ -248,7 +257,7 @@ impl Machines {
         within: Duration,
         out: &mut ShardingOutbox,
     ) {
-        let asked = self.asked(&entity_type, &question);
+        let asked = self.nodes_to_ask(&entity_type, &question);
         let cluster_query = OpenClusterQuery::new(now.mono, entity_type, question, within, asked);
         if self.cluster_queries.len() >= SURVEYS_MAX {
             return out.push(ShardingOutput::Surveyed { id, found: cluster_query.end() });
@@ -257,9 +266,13 @@ impl Machines {
         self.collect(now, out);
     }
 
-    /// The nodes that a question concerns. The coordinator's node and this node are asked for
-    /// decisions even if they no longer offer to host.
-    fn asked(&self, entity_type: &EntityType, question: &ClusterQuery) -> BTreeSet<RegionId> {
+    /// The nodes that a question concerns. For [`ClusterQuery::Why`], these include the coordinator's
+    /// node and this node even if they no longer offer to host: they remember decisions.
+    fn nodes_to_ask(
+        &self,
+        entity_type: &EntityType,
+        question: &ClusterQuery,
+    ) -> BTreeSet<RegionId> {
         let mut asked: BTreeSet<RegionId> = match question {
             ClusterQuery::Exists { at, .. } => return BTreeSet::from([*at]),
             ClusterQuery::Count | ClusterQuery::Why(_) => self.regions(entity_type).collect(),
@@ -272,7 +285,8 @@ impl Machines {
         asked
     }
 
-    fn told(
+    /// Handles an answer to a cluster query of any kind; one to a query that has ended is dropped.
+    fn query_answered(
         &mut self,
         now: Now,
         from: ReplicaId,
@@ -286,15 +300,19 @@ impl Machines {
         }
     }
 
-    /// Sends the requests of surveys that are due, and ends the surveys that are complete or timed
-    /// out.
+    /// Sends the requests of cluster queries that are due, and ends the queries that are complete or
+    /// timed out.
     fn collect(&mut self, now: Now, out: &mut ShardingOutbox) {
         for (number, cluster_query) in &mut self.cluster_queries {
             for region in cluster_query.take_due(now.mono) {
                 let (to, question) = (region.replica(), cluster_query.question.word(*number));
-                let own = self.types.get(&cluster_query.entity_type).filter(|_| to == self.with.me);
-                match own.map(|of_type| of_type.asked(to, to, question.clone(), out)) {
-                    Some(answer) => answer.into_iter().for_each(|own| cluster_query.told(to, own)),
+                // A question to this node: it is both the asked node and the asker.
+                let local =
+                    self.types.get(&cluster_query.entity_type).filter(|_| to == self.with.me);
+                match local.map(|of_type| of_type.asked(to, to, question.clone(), out)) {
+                    Some(answer) => {
+                        answer.into_iter().for_each(|answer| cluster_query.told(to, answer));
+                    }
                     None if to == self.with.me => {} // the type is not started here
                     None => {
                         let (entity_type, word) =
@@ -306,26 +324,27 @@ impl Machines {
         }
         let members = &self.with.state.members;
         let is_gone = |region: &RegionId| !members.contains_key(&region.replica());
-        let over = self
+        let ended = self
             .cluster_queries
             .iter()
             .filter(|(_, cluster_query)| cluster_query.is_over(now.mono, is_gone));
-        for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
+        for id in ended.map(|(id, _)| *id).collect::<Vec<_>>() {
             if let Some(found) = self.cluster_queries.remove(&id).map(OpenClusterQuery::end) {
                 out.push(ShardingOutput::Surveyed { id, found });
             }
         }
     }
 
-    fn fact(
+    /// Passes an input to the region of a type, if the type exists here.
+    fn tell_region(
         &mut self,
         now: Now,
         entity_type: &EntityType,
-        fact: RegionInput,
+        input: RegionInput,
         out: &mut ShardingOutbox,
     ) {
         if let Some(of_type) = self.types.get_mut(entity_type) {
-            of_type.fact(now, fact, &mut self.with, out);
+            of_type.fact(now, input, &mut self.with, out);
         }
     }
 
@@ -350,6 +369,7 @@ impl Machines {
         }
     }
 
+    /// Passes an answer of the program's allocation strategy to its type.
     fn advised(
         &mut self,
         now: Now,
@@ -379,13 +399,17 @@ impl Machines {
             self.with.state = state;
             self.each(out, |of_type, with, out| of_type.members(now, with, out));
             if self.leaving && !prepared && self.with.state.preparing_for_shutdown {
-                self.leave(now, out); // no other node takes what is not handed over yet
+                // The regions were told to hand over. From now on nothing moves, so they are told
+                // to stop in place.
+                self.leave(now, out);
             }
         }
     }
 
     /// Handles an installed configuration. It takes effect once all members that it removed are
-    /// over; with leases that is at once.
+    /// over: certainly run no entity any longer. With leases that is at once, because the removal
+    /// has waited for their leases, unless the configuration was forced: an operator's recovery
+    /// without a quorum.
     fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, out: &mut ShardingOutbox) {
         let me = self.with.me;
         if self.newest.as_ref().is_some_and(|newest| newest.id() >= epoch.id()) {
@@ -397,23 +421,25 @@ impl Machines {
                 self.each(out, |of_type, with, out| of_type.forced(now, with, out));
             }
             let state = &self.with.state;
+            // An Exiting member has announced that nothing runs on it any longer.
             let how = |id: ReplicaId| match state.members.get(&id).map(|member| member.status) {
                 Some(Status::Exiting) => Departure::Stopped,
                 _ => Departure::Unheard,
             };
             self.departures.installed(now, &previous, epoch, how);
             if previous.is_member(me) && !epoch.is_member(me) {
-                self.out(now, out);
+                self.end_for_good(now, out);
             }
         }
-        self.count(now, out);
+        self.apply_newest(now, out);
     }
 
-    fn count(&mut self, now: Now, out: &mut ShardingOutbox) {
-        let is_told = self.with.epoch.as_ref().map(|epoch| epoch.id());
+    /// Puts the newest configuration into effect, unless a member that it removed may still run.
+    fn apply_newest(&mut self, now: Now, out: &mut ShardingOutbox) {
+        let in_effect = self.with.epoch.as_ref().map(|epoch| epoch.id());
         let Some(newest) = self.newest.clone() else { return };
         self.over_at = self.departures.next_deadline(now);
-        if is_told == Some(newest.id()) || self.over_at.is_some() {
+        if in_effect == Some(newest.id()) || self.over_at.is_some() {
             return;
         }
         self.with.forced = false;
@@ -431,34 +457,36 @@ impl Machines {
     }
 
     fn lease(&mut self, now: Now, leased: bool, out: &mut ShardingOutbox) {
-        let leased = leased && !self.with.out;
+        let leased = leased && !self.with.is_out;
         if self.with.leased != leased {
             self.with.leased = leased;
             self.each(out, |of_type, with, out| of_type.leased(now, with, out));
         }
     }
 
-    fn out(&mut self, now: Now, out: &mut ShardingOutbox) {
-        if !self.with.out {
-            (self.with.out, self.with.leased) = (true, false);
+    /// This node is out of the cluster: nothing runs here ever again.
+    fn end_for_good(&mut self, now: Now, out: &mut ShardingOutbox) {
+        if !self.with.is_out {
+            (self.with.is_out, self.with.leased) = (true, false);
             self.each(out, |of_type, with, out| of_type.over(now, with, out));
         }
     }
 
     fn leave(&mut self, now: Now, out: &mut ShardingOutbox) {
         self.leaving = true;
-        let fact = self.farewell();
-        self.each(out, |of_type, with, out| of_type.fact(now, fact.clone(), with, out));
+        let input = self.leave_input();
+        self.each(out, |of_type, with, out| of_type.fact(now, input.clone(), with, out));
     }
 
-    /// How regions leave. During a full shutdown they stop in place, because nothing moves.
-    fn farewell(&self) -> RegionInput {
-        let stays = self.with.state.preparing_for_shutdown;
-        if stays { RegionInput::Over } else { RegionInput::Leave }
+    /// The input by which regions leave. During a shutdown of the whole cluster they stop in place,
+    /// because nothing moves.
+    fn leave_input(&self) -> RegionInput {
+        let stops_in_place = self.with.state.preparing_for_shutdown;
+        if stops_in_place { RegionInput::Over } else { RegionInput::Leave }
     }
 
     fn tick(&mut self, now: Now, out: &mut ShardingOutbox) {
-        self.count(now, out);
+        self.apply_newest(now, out);
         self.each(out, |of_type, with, out| of_type.tick(now, with, out));
         self.collect(now, out);
     }
@@ -490,7 +518,7 @@ impl Machine for Machines {
             ShardingInput::Installed(epoch) => self.installed(now, &epoch, out),
             ShardingInput::LeaseHeld => self.lease(now, true, out),
             ShardingInput::LeaseLost => self.lease(now, false, out),
-            ShardingInput::Out => self.out(now, out),
+            ShardingInput::Out => self.end_for_good(now, out),
             ShardingInput::Message { from, entity_type, word } => {
                 self.message(now, from, &entity_type, word, out);
             }
@@ -499,14 +527,18 @@ impl Machine for Machines {
             ShardingInput::Advised { entity_type, number, advice } => {
                 self.advised(now, &entity_type, number, advice, out);
             }
-            ShardingInput::Fact { entity_type, fact } => self.fact(now, &entity_type, fact, out),
+            ShardingInput::Fact { entity_type, fact } => {
+                self.tell_region(now, &entity_type, fact, out);
+            }
             ShardingInput::Survey { id, entity_type, question, within } => {
                 self.cluster_query(now, id, (entity_type, question), within, out);
             }
             ShardingInput::Drain => {
                 (self.draining, self.with.announce) = (true, true);
             }
-            ShardingInput::StopDraining if self.leaving => {} // a leave is final
+            // A leave is final: a drain ordered before it must not end, or this node would offer
+            // to take shards again.
+            ShardingInput::StopDraining if self.leaving => {}
             ShardingInput::StopDraining => (self.draining, self.with.announce) = (false, true),
             ShardingInput::Rebalance(entity_type) => {
                 if let Some(of_type) = self.types.get_mut(&entity_type) {

@@ -63,7 +63,7 @@ pub(super) struct SharedContext {
     /// run meanwhile.
     pub(super) forced: bool,
     /// The node is out of the cluster for good; nothing runs here again.
-    pub(super) out: bool,
+    pub(super) is_out: bool,
     pub(super) last_id: u64,   // number of the last request to the Replicator
     pub(super) announce: bool, // tell membership after this input what is hosted
 }
@@ -194,7 +194,7 @@ impl TypeMachines {
             StartedType::new(&self.entity_type, (settings, agreed), hosts, allocating, with);
         self.started = Some(Box::new(started));
         self.watch(with, out);
-        if with.out {
+        if with.is_out {
             return self.feed(now, LocalInput::Region(RegionInput::Over), with, out);
         }
         self.installed(now, with, out);
