@@ -19,7 +19,7 @@ use ostraca_ddata::clock::Instant;
 use ostraca_ddata::replicator::request::{ReplicatorReply, RequestError, SubscriptionNotice};
 
 use self::pinned::Pinned;
-use self::program::{LEAVER_WITHIN, Program, WITHIN};
+use self::program::{LEAVER_WITHIN, ProgramStrategy, WITHIN};
 use crate::cluster::events::ClusterState;
 use crate::cluster::member::{Address, Status};
 use crate::sharding::allocation::pins::PinsRequest;
@@ -58,7 +58,7 @@ pub(super) enum AllocationAction {
 enum ConfiguredStrategy {
     Rule(AllocationStrategy),
     Pins(Box<Pinned>),
-    Program(Program),
+    Program(ProgramStrategy),
 }
 
 /// Reason for choosing a home without the program's strategy.
@@ -89,11 +89,11 @@ impl Allocating {
     /// Uses the program's strategy of the name `own`, if given, else the configured one.
     pub(super) fn new(settings: &Settings, own: Option<Arc<str>>) -> Self {
         let configured_strategy = match (own, settings.strategy()) {
-            (Some(name), _) => ConfiguredStrategy::Program(Program::new(name)),
+            (Some(name), _) => ConfiguredStrategy::Program(ProgramStrategy::new(name)),
             (None, AllocationStrategy::External(external)) => {
-                let (shards, patience) =
+                let (shards, read_timeout) =
                     (settings.number_of_shards, settings.waiting_for_state_timeout);
-                ConfiguredStrategy::Pins(Box::new(Pinned::new(external, shards, patience)))
+                ConfiguredStrategy::Pins(Box::new(Pinned::new(external, shards, read_timeout)))
             }
             (None, strategy) => ConfiguredStrategy::Rule(strategy),
         };
@@ -117,7 +117,7 @@ impl Allocating {
     /// Number of times that the snapshot for the program's strategy was built from scratch.
     pub(super) const fn drawn(&self) -> u64 {
         match &self.configured_strategy {
-            ConfiguredStrategy::Program(program) => program.drawn(),
+            ConfiguredStrategy::Program(program) => program.snapshots_built(),
             ConfiguredStrategy::Rule(_) | ConfiguredStrategy::Pins(_) => 0,
         }
     }
@@ -197,13 +197,13 @@ impl Allocating {
             return None;
         }
         let first = |from| coordinator.unplaced(from).next();
-        let (shard, asker) = first(program.next).or_else(|| first(FIRST))?;
-        let seen = program.see(coordinator, state);
+        let (shard, asker) = first(program.search_from).or_else(|| first(FIRST))?;
+        let seen = program.update_snapshot(coordinator, state);
         if seen.targets().is_empty() {
             return None; // no region may host now, whatever the strategy answers
         }
-        let number = program.number();
-        program.next = ShardId::new(shard.get().saturating_add(1));
+        let number = program.next_number();
+        program.search_from = ShardId::new(shard.get().saturating_add(1));
         program.homes.ask(now, number, shard);
         Some(AllocationAction::Consult {
             number,
@@ -221,9 +221,9 @@ impl Allocating {
         let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
             return Vec::new();
         };
-        let (homes, moves) = (program.homes.pass(now), program.moves.pass(now));
+        let (homes, moves) = (program.homes.expire(now), program.moves.expire(now));
         let leavers = coordinator.regions().filter(|(_, region)| region.leaving);
-        program.leaving(now, leavers.map(|(region, _)| region));
+        program.update_leaving(now, leavers.map(|(region, _)| region));
         let why = || Arc::from(format!("it has not answered within {WITHIN:?}"));
         let mut next = Vec::new();
         if homes {
@@ -394,9 +394,9 @@ impl Allocating {
         self.open = None;
         match &mut self.configured_strategy {
             ConfiguredStrategy::Rule(_) => None,
-            ConfiguredStrategy::Pins(pins) => pins.acts(acts).map(AllocationAction::Ask),
+            ConfiguredStrategy::Pins(pins) => pins.set_active(acts).map(AllocationAction::Ask),
             ConfiguredStrategy::Program(program) => {
-                program.forget();
+                program.reset();
                 None
             }
         }
@@ -430,9 +430,10 @@ impl Allocating {
                 Vec::new()
             }
             ConfiguredStrategy::Program(program) => {
-                let number = program.number();
+                let number = program.next_number();
                 program.moves.ask(now, number, ());
-                let asked = StrategyRequest::Moves { seen: program.see(coordinator, state) };
+                let asked =
+                    StrategyRequest::Moves { seen: program.update_snapshot(coordinator, state) };
                 vec![AllocationAction::Consult { number, asked }]
             }
         }

@@ -1,8 +1,9 @@
 //! The pins of the `external` strategy, as this node knows them.
 //!
 //! A subscription keeps a local copy of the replicated map of pins. A new coordinator first reads
-//! the map from a majority, so that it obeys every pin that was acknowledged before. If no majority
-//! answers, it chooses homes by the local copy, moves no shards, and tries again.
+//! the map from a majority ([`PinsRequest::Catch`], which also updates the local copy), so that it
+//! obeys every pin that was acknowledged before, and then the local copy ([`PinsRequest::Read`]). If
+//! no majority answers, it chooses homes by the local copy, moves no shards, and tries again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,22 +22,22 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The known pins, and how current they are.
 #[derive(Clone, Debug)]
 pub(super) struct Pinned {
-    pub(super) external: External,
+    pub(super) external: External, // its `pinned` is `None` until pins are known
     shards: u32,
-    patience: Duration,
+    read_timeout: Duration, // of a read from a majority
     /// Whether the active coordinator has read the local copy. Homes need that.
     is_read: bool,
     /// Whether the local copy is as new as a majority's. Moves need that.
     caught_up: bool,
     again_at: Option<Instant>,
-    told: BTreeMap<Address, usize>, // reported addresses without a region; ≤ shards
+    reported: BTreeMap<Address, usize>, // the last result of `absent`; ≤ shards
 }
 
 impl Pinned {
-    pub(super) const fn new(external: External, shards: u32, patience: Duration) -> Self {
-        let told = BTreeMap::new();
+    pub(super) const fn new(external: External, shards: u32, read_timeout: Duration) -> Self {
+        let reported = BTreeMap::new();
         let (is_read, caught_up) = (false, false);
-        Self { external, shards, patience, is_read, caught_up, again_at: None, told }
+        Self { external, shards, read_timeout, is_read, caught_up, again_at: None, reported }
     }
 
     pub(super) const fn is_read(&self) -> bool {
@@ -48,21 +49,22 @@ impl Pinned {
         self.is_read && self.caught_up
     }
 
-    /// The coordinator became active, or ended. Returns the request to send.
-    pub(super) fn acts(&mut self, acts: bool) -> Option<PinsRequest> {
+    /// The coordinator became active, or ended. Returns the request to send. Pins of before stay, but
+    /// are not used until they are read again.
+    pub(super) fn set_active(&mut self, active: bool) -> Option<PinsRequest> {
         (self.is_read, self.caught_up, self.again_at) = (false, false, None);
-        self.told.clear();
-        acts.then(|| self.catch())
+        self.reported.clear();
+        active.then(|| self.read_from_majority())
     }
 
-    const fn catch(&self) -> PinsRequest {
-        PinsRequest::Catch { within: self.patience }
+    const fn read_from_majority(&self) -> PinsRequest {
+        PinsRequest::Catch { within: self.read_timeout }
     }
 
     /// Returns the request that is due, if any.
     pub(super) fn due(&mut self, now: Instant) -> Option<PinsRequest> {
         let due = self.again_at.take_if(|at| *at <= now).is_some();
-        due.then(|| self.catch())
+        due.then(|| self.read_from_majority())
     }
 
     /// Handles the Replicator's answer, and returns the next request.
@@ -82,13 +84,16 @@ impl Pinned {
                 Some(PinsRequest::Read)
             }
             (PinsRequest::Read, Ok(ReplicatorReply::Got { value, .. })) => {
-                let told = value.map(|value| pins::told(&value, self.shards));
-                self.hold(told.unwrap_or_else(|| Some(BTreeMap::new())));
+                // No value: no pins. Data of another type: the known pins stay.
+                let pins = value.map(|value| pins::told(&value, self.shards));
+                self.replace(pins.unwrap_or_else(|| Some(BTreeMap::new())));
                 self.is_read = true;
                 None
             }
+            // The local read failed. A further one would not find more, so the known pins are used.
+            // `Watch` gets notices and no answer.
             (PinsRequest::Read | PinsRequest::Watch, _) => {
-                self.is_read = true; // the local copy has no more to offer
+                self.is_read = true;
                 None
             }
         }
@@ -97,23 +102,26 @@ impl Pinned {
     /// Handles a change of the map on this node.
     pub(super) fn noticed(&mut self, notice: &SubscriptionNotice) {
         match notice {
-            SubscriptionNotice::Changed { value, .. } => self.hold(pins::told(value, self.shards)),
-            SubscriptionNotice::Deleted { .. } => self.hold(Some(BTreeMap::new())),
+            SubscriptionNotice::Changed { value, .. } => {
+                self.replace(pins::told(value, self.shards))
+            }
+            SubscriptionNotice::Deleted { .. } => self.replace(Some(BTreeMap::new())),
         }
     }
 
-    /// Replaces the pins. Data of another type under the key is ignored.
-    fn hold(&mut self, pins: Option<BTreeMap<ShardId, Address>>) {
+    /// Replaces the pins. `None`, data of another type under the key, is ignored.
+    fn replace(&mut self, pins: Option<BTreeMap<ShardId, Address>>) {
         if pins.is_some() {
             self.external.pinned = pins;
         }
     }
 
-    /// Pinned addresses without a region, if they differ from those reported last.
+    /// Pinned addresses without a region, each with the number of shards pinned to it, if the
+    /// addresses differ from those reported last.
     pub(super) fn absent(&mut self, seen: &Allocations) -> Option<BTreeMap<Address, usize>> {
         let absent = self.external.absent(seen);
-        let is_known = absent.keys().eq(self.told.keys());
-        self.told.clone_from(&absent);
+        let is_known = absent.keys().eq(self.reported.keys());
+        self.reported.clone_from(&absent);
         (!is_known && !absent.is_empty()).then_some(absent)
     }
 

@@ -1,6 +1,7 @@
-//! State of the program's own allocation strategy. At most one question of each kind is open; each
-//! has a deadline. After a failure the strategy pauses, for longer with each further failure in a
-//! row. For all shards of a leaving node together the strategy has a limited time.
+//! Questions to the program's own allocation strategy (the program is the application that uses this
+//! library). At most one question about a home and one about moves is open; each has a deadline.
+//! After a failure the strategy pauses, for longer with each further failure in a row. For all shards
+//! of a leaving node together the strategy has a limited time.
 //!
 //! The strategy is known by name only. The node carries the questions to it and may bring an answer
 //! late or never.
@@ -22,7 +23,7 @@ pub(super) const WITHIN: Duration = Duration::from_secs(5);
 
 /// Maximum time for questions about the shards of a leaving node, all together. By default a node
 /// has 20 s to hand over its shards, and a running handler may take 15 s of them
-/// (`handoff-timeout`). Of the rest, this leaves 2 s for writes and messages.
+/// (`handoff-timeout`). Of the other 5 s, this leaves 2 s for writes and messages.
 pub(super) const LEAVER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Pause after the first failure. Each further failure in a row doubles it, up to [`PAUSE_MAX`].
@@ -35,17 +36,17 @@ const COMPLAIN: Duration = Duration::from_secs(60);
 
 /// Open questions to the strategy, and its pauses.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub(super) struct ProgramStrategy {
     pub(super) name: Arc<str>,
     pub(super) homes: OpenQuestion<ShardId>,
     pub(super) moves: OpenQuestion<()>,
-    /// The next question about unplaced shards begins at this one, so that a shard for which the
-    /// strategy fails does not block the others.
-    pub(super) next: ShardId,
+    /// The next question is about the first shard without a home from this one on, so that a shard
+    /// for which the strategy fails does not block the others.
+    pub(super) search_from: ShardId,
     snapshot: Option<AllocationSnapshot>,
-    drawn: u64,                                 // snapshots built from scratch
+    snapshots_built: u64, // from scratch; tests check that this is rare
     leavers: BTreeMap<RegionId, LeavingRegion>, // ≤ members
-    last: u64,                                  // number of the last question
+    last: u64,            // number of the last question
     complained: Option<Instant>,
 }
 
@@ -66,16 +67,16 @@ pub(super) struct OpenQuestion<T> {
     pause: Duration,
 }
 
-impl Program {
+impl ProgramStrategy {
     pub(super) const fn new(name: Arc<str>) -> Self {
         let (homes, moves) = (OpenQuestion::new(), OpenQuestion::new());
         Self {
             name,
             homes,
             moves,
-            next: ShardId::new(0),
+            search_from: ShardId::new(0),
             snapshot: None,
-            drawn: 0,
+            snapshots_built: 0,
             leavers: BTreeMap::new(),
             last: 0,
             complained: None,
@@ -83,20 +84,21 @@ impl Program {
     }
 
     /// Takes the next question number.
-    pub(super) const fn number(&mut self) -> u64 {
+    pub(super) const fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Drops all open questions; late answers are ignored.
-    pub(super) fn forget(&mut self) {
+    /// A coordinator begins or has ended here. Drops open questions, whose late answers are ignored,
+    /// the leaving regions and the snapshot. Pauses continue: they are about the strategy.
+    pub(super) fn reset(&mut self) {
         (self.homes.asked, self.moves.asked) = (None, None);
         self.leavers.clear();
         self.snapshot = None;
     }
 
-    /// Updates the leaving regions from the coordinator's.
-    pub(super) fn leaving(&mut self, now: Instant, regions: impl Iterator<Item = RegionId>) {
+    /// Takes over the coordinator's list of leaving regions. The time of a new one begins now.
+    pub(super) fn update_leaving(&mut self, now: Instant, regions: impl Iterator<Item = RegionId>) {
         let known = std::mem::take(&mut self.leavers);
         for region in regions {
             let new = LeavingRegion::Asked { until: now + LEAVER_WITHIN };
@@ -108,8 +110,10 @@ impl Program {
         }
     }
 
-    /// The present allocation snapshot. It is updated from the last one if possible.
-    pub(super) fn see(
+    /// Brings the allocation snapshot up to date and returns it. This takes the coordinator's list of
+    /// changes. The snapshot is built from scratch if there is none, if membership has changed, or
+    /// if the coordinator does not know all changes.
+    pub(super) fn update_snapshot(
         &mut self,
         coordinator: &mut Coordinator,
         state: &Arc<ClusterState>,
@@ -119,7 +123,7 @@ impl Program {
         let snapshot = match known {
             Some((snapshot, changed)) => snapshot.with(&changed, coordinator),
             None => {
-                self.drawn += 1;
+                self.snapshots_built += 1;
                 AllocationSnapshot::new(coordinator, state)
             }
         };
@@ -127,8 +131,8 @@ impl Program {
     }
 
     /// Number of times that the snapshot was built from scratch.
-    pub(super) const fn drawn(&self) -> u64 {
-        self.drawn
+    pub(super) const fn snapshots_built(&self) -> u64 {
+        self.snapshots_built
     }
 
     /// Whether the time of any leaving region is over.
@@ -146,8 +150,8 @@ impl Program {
             LeavingRegion::Asked { until } => Some(*until),
             LeavingRegion::Late => None,
         });
-        let lines = [self.homes.next_deadline(), self.moves.next_deadline()];
-        lines.into_iter().flatten().chain(leavers).min()
+        let deadlines = [self.homes.next_deadline(), self.moves.next_deadline()];
+        deadlines.into_iter().flatten().chain(leavers).min()
     }
 
     /// Returns the reason to report, unless a failure was reported within [`COMPLAIN`].
@@ -186,12 +190,14 @@ impl<T> OpenQuestion<T> {
         asked.map(|(.., about)| about)
     }
 
-    /// Ends an elapsed pause and an overdue question. Returns whether a question was overdue.
-    pub(super) fn pass(&mut self, now: Instant) -> bool {
+    /// Ends an elapsed pause and an overdue question. Returns whether a question was overdue; the
+    /// caller then calls [`failed`](Self::failed).
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
         self.again_at.take_if(|at| *at <= now);
         self.asked.take_if(|(_, until, _)| *until <= now).is_some()
     }
 
+    /// The strategy has failed: begins a pause, and doubles the next one.
     pub(super) fn failed(&mut self, now: Instant) {
         self.again_at = Some(now + self.pause);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
