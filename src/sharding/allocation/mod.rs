@@ -34,7 +34,7 @@ pub use version::AppVersion;
 
 use super::ids::{RegionId, ShardId};
 
-/// A registered region, as a strategy sees it.
+/// A registered region, as a strategy sees it. Not every one may [host](Self::may_host).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// Membership status of the region's node.
@@ -74,14 +74,14 @@ impl Candidate {
 pub struct Allocations {
     /// Registered regions, without proxies.
     pub regions: BTreeMap<RegionId, Candidate>, // ≤ members
-    /// Moves in flight. A moving shard counts as one of its target.
+    /// Moves and first allocations in flight. Such a shard counts as one of its target.
     pub moving: BTreeMap<ShardId, Moving>, // ≤ number-of-shards
     /// Shards in which a handler has run for `slow-handler-after`, without those of nodes that
     /// leave. They stay where they are until the handler has ended: a move would keep the other
     /// entities of the shard waiting for it.
     pub with_slow_handlers: BTreeSet<ShardId>, // ≤ number-of-shards
-    /// Whether a member without a registered region is unreachable or joining. Rounds wait until
-    /// that is over.
+    /// Whether a member without a registered region is unreachable or joining; registered ones are in
+    /// `regions`. Rounds wait until that is over.
     pub others_unsettled: bool,
 }
 
@@ -116,11 +116,11 @@ pub enum AllocationReason {
         /// Number of shards of the target before.
         shards: usize,
     },
-    /// The source had more shards than its quota.
+    /// The source had more shards than its quota: its even part of all shards.
     Balance {
-        /// Number of shards of the source before.
+        /// Number of shards of the source before ("here" in the text).
         source: usize,
-        /// Number of shards of the target before.
+        /// Number of shards of the target before ("there" in the text).
         target: usize,
     },
     /// The node of the source leaves.
@@ -203,7 +203,9 @@ impl AllocationStrategy {
 
 impl Allocations {
     /// Whether shards may be taken from a region. Unreachable regions keep their shards
-    /// (docs/protocol/sharding.md#unreachable-regions-keep-their-shards): they may still host them.
+    /// (docs/protocol/sharding.md#unreachable-regions-keep-their-shards): they may still host them. A
+    /// leaving region gives in any case, because all its shards need other homes; these start only
+    /// once it has released the shards or is out of the configuration.
     #[must_use]
     pub fn may_give(&self, region: RegionId) -> bool {
         let is_there = |it: &Candidate| it.reachable && it.status == Status::Up;
@@ -216,10 +218,10 @@ impl Allocations {
         !self.moving.contains_key(&shard) && !self.with_slow_handlers.contains(&shard)
     }
 
-    /// The valid moves of a strategy's answer: the shard may move, its region may give it, and the
-    /// target is another region that may host.
+    /// The valid moves of the answer of the program's strategy with this name: the shard may move,
+    /// its region may give it, and the target is another region that may host.
     #[must_use]
-    pub fn sensible(&self, answer: &BTreeMap<ShardId, RegionId>, why: &Arc<str>) -> Vec<Move> {
+    pub fn sensible(&self, answer: &BTreeMap<ShardId, RegionId>, strategy: &Arc<str>) -> Vec<Move> {
         let moves = self.homes().filter_map(|(shard, from)| {
             let to = *answer.get(&shard)?;
             let takes = self.regions.get(&to).is_some_and(Candidate::may_host);
@@ -228,7 +230,7 @@ impl Allocations {
                 shard,
                 from,
                 to,
-                why: AllocationReason::Custom(Arc::clone(why)),
+                why: AllocationReason::Custom(Arc::clone(strategy)),
             })
         });
         moves.collect()
@@ -251,7 +253,8 @@ impl Allocations {
     }
 
     /// All regions in order of suitability: not leaving, newest program, fewest shards, region id.
-    /// The order is total, unlike Pekko's.
+    /// The order is total, so that the result does not depend on the order of the input. Regions
+    /// that may not host are included; [`targets`](Self::targets) leaves them out.
     #[must_use]
     pub fn by_suitability(&self) -> Vec<RegionId> {
         let mut regions: Vec<RegionId> = self.regions.keys().copied().collect();
@@ -269,8 +272,8 @@ impl Allocations {
         Some((region, AllocationReason::Fewest { shards: of.shards.len() }))
     }
 
-    /// Whether a round may begin, by Pekko's rules: all regions run the same version, and no member
-    /// is unreachable or joining.
+    /// Whether a round may begin, as in Pekko: all regions run the same version, and no member is
+    /// unreachable or joining. Otherwise the round's moves may soon have to be reversed.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         let mut regions = self.regions.values();

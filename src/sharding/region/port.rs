@@ -1,5 +1,10 @@
 //! Inputs and outputs of the region's machine: facts that the node reports to it, and orders that
-//! the node carries out.
+//! the node carries out. The gate is the lock and state per shard that each message passes at its
+//! sender and at its host (docs/protocol/message-order.md); it is outside the machine.
+//!
+//! A region ends in one of two ways. After [`RegionInput::Leave`] it hands over all shards and
+//! reports [`RegionOutput::Left`]. [`RegionInput::Over`] makes it order
+//! [`RegionOutput::StopAll`] at once, without a handover.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -36,8 +41,8 @@ pub enum RegionInput {
     Drained {
         /// The shard that has drained.
         shard: ShardId,
-        /// Encoded messages that were accepted and not begun, in order, and the roster; `None` if
-        /// there are none.
+        /// Exported states of entities, and encoded messages that were accepted and not begun, in
+        /// order; `None` if there are none.
         payload: Option<Bytes>,
     },
     /// The program wants these shards to stop, wherever they live. The region asks the coordinator
@@ -50,20 +55,23 @@ pub enum RegionInput {
     },
     /// All shards that live here and in which a handler has run for `slow-handler-after`. The
     /// region tells the coordinator, up to
-    /// [`SLOW_SHARDS_MAX`](crate::sharding::wire::SLOW_SHARDS_MAX) of them in at most half of a
-    /// message, so that planned moves leave them out.
+    /// [`SLOW_SHARDS_MAX`](crate::sharding::wire::SLOW_SHARDS_MAX) of them, and at most as many as
+    /// fill half of a message of the greatest length, so that planned moves leave them out.
     SlowHandlers(BTreeSet<ShardId>),
     /// This node will stop: the region must hand over all shards.
     Leave,
-    /// Whether a leaving region could hand over the payloads of shards that have no home.
+    /// Whether a leaving region could hand over payloads that it keeps because their shards have no
+    /// next home yet.
     Heirs {
         /// At least one other node hosts the type and stays.
         any: bool,
     },
-    /// This node was removed from the configuration, or its lease has expired for good.
+    /// This node was removed from the configuration, or has released its lease: nothing runs here
+    /// ever again.
     Over,
-    /// As [`MachineDropGuard`](Self::Over), after the region handed over everything: payloads that it still
-    /// keeps are lost. The region continues to announce where its shards went.
+    /// Like [`Over`](Self::Over), for a region that has [left](RegionOutput::Left). It hosts
+    /// nothing, but may still keep payloads that no next home has fetched; these are lost. The
+    /// region continues to tell the senders of late messages where its shards went.
     Forsaken,
 }
 
@@ -86,7 +94,8 @@ pub enum RegionOutput {
         /// Messages that the last home had accepted and not begun.
         payload: Option<Bytes>,
     },
-    /// Keep the running entities of the shard, under this generation.
+    /// Keep the running entities of the shard, under this generation: a newer decision names the
+    /// region that hosts the shard already.
     Adopt {
         /// The shard that continues.
         shard: ShardId,
@@ -106,7 +115,7 @@ pub enum RegionOutput {
     /// The gate's view of the shard has changed. The gate judges held messages again
     /// (docs/protocol/message-order.md#held-messages-are-judged-again).
     Standing(ShardHostState),
-    /// An acknowledged decision, by which the gate routes and stamps messages.
+    /// An acknowledged decision. The gate routes messages by it and stamps them with its generation.
     Route(ShardRoute),
     /// Count the messages of this payload as lost.
     Discard {
@@ -114,7 +123,7 @@ pub enum RegionOutput {
         reach: Reach,
         /// The shard that the messages were for.
         shard: ShardId,
-        /// The region that kept the payload.
+        /// The region that kept the payload: this one.
         from: RegionId,
         /// The payload as the drain sealed it.
         payload: Bytes,
@@ -122,8 +131,9 @@ pub enum RegionOutput {
     /// Cluster generation of all fencing tokens from now on. It only rises, and precedes the starts
     /// that follow from the same input.
     ClusterGeneration(u64),
-    /// Whether a coordinator has registered this region from now on. Without one, lost messages of
-    /// the coordinator are not repeated.
+    /// Whether this region is registered with a coordinator from now on, sent when that changes. Only
+    /// a coordinator that knows the region repeats its lost decisions, so the wait for a decision
+    /// about held messages counts from then.
     Coordinated(bool),
     /// Stop all shards at once and for good.
     StopAll,
@@ -134,7 +144,8 @@ pub enum RegionOutput {
     Step(Box<DecisionStep>),
     /// A start or drain that takes too long, which the node logs as a warning.
     Slow(SlowDecisions),
-    /// A coordinator has registered this region, and the gate knows all homes.
+    /// A coordinator has acknowledged a registration or an audit, and the gate knows all homes that
+    /// the acknowledgement lists.
     Registered,
     /// No coordinator has registered this region for long while messages wait for homes. The node
     /// logs a warning.
@@ -148,11 +159,12 @@ pub enum RegionOutput {
 pub struct ShardHostState {
     /// The shard that this describes.
     pub shard: ShardId,
-    /// The highest generation received in a `Host` or `Release`.
+    /// The highest generation received in a coordinator's `Host` or `Release`.
     pub max_gen: Generation,
-    /// The home by that decision, which bounces name.
+    /// The home by that decision. A bounced message carries it to the sender.
     pub home: Option<RegionId>,
-    /// Whether a start or an adoption at `max_gen` waits for predecessors.
+    /// Whether a start or an adoption at `max_gen` waits for predecessors: regions that may still host
+    /// the shard by earlier decisions.
     pub pending: bool,
     /// Whether the shard is hosted here, drains, or is idle.
     pub run: HostingPhase,
