@@ -52,7 +52,7 @@ enum ActivationStep {
     Nothing,
 }
 
-/// The decoded content of the first letter of a batch.
+/// The decoded content of the first envelope of a batch.
 enum DecodedMessage<M> {
     /// It was not decoded.
     Nothing,
@@ -95,7 +95,7 @@ struct ActivationTask<E: Entity> {
     batch: MessageBatch<E::Message>,
     stage: ShardStage,               // when the batch was taken
     token: FencingToken,             // when the batch was taken
-    way: Option<Arc<dyn ReplySink>>, // set once a letter was decoded
+    way: Option<Arc<dyn ReplySink>>, // set once an envelope was decoded
     lapses: u64,                     // of the shard, when the instance began or was taken
     failures: u32,                   // in a row
     since_yield: usize,              // ≤ BATCH
@@ -135,7 +135,7 @@ impl WakerSlot {
     }
 }
 
-/// The reply path of the letters of one activation.
+/// The reply path of the envelopes of one activation.
 struct ReplyPath<E: Entity>(Arc<Runtime<E>>);
 
 impl<E: Entity> ReplySink for ReplyPath<E> {
@@ -539,10 +539,10 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
-    /// Decodes the first message if it is a letter. The letter stays in the batch, because it may
+    /// Decodes the first message if it is an envelope. The envelope stays in the batch, because it may
     /// have to travel on unchanged before the message begins.
     fn open_first(&mut self) -> DecodedMessage<E::Message> {
-        let Some(envelope) = self.batch.first_letter() else { return DecodedMessage::Nothing };
+        let Some(envelope) = self.batch.first_envelope() else { return DecodedMessage::Nothing };
         if self.value.is_none() || envelope.starts() || !self.stays() {
             return DecodedMessage::Nothing;
         }

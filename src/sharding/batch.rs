@@ -45,7 +45,7 @@ impl<M> MessageInTransit<'_, M> {
     pub(super) fn entry(self) -> SingleMessage<M> {
         match self {
             Self::Typed(message) | Self::Weighed(message, _) => SingleMessage::Typed(message),
-            Self::Envelope(envelope) => SingleMessage::Envelope(envelope.to_letter()),
+            Self::Envelope(envelope) => SingleMessage::Envelope(envelope.to_envelope()),
             Self::Own(envelope) => SingleMessage::Envelope(envelope),
         }
     }
@@ -189,7 +189,7 @@ impl<M> MessageBatch<M> {
 
     /// Returns the first message if it is encoded.
     #[inline]
-    pub(super) fn first_letter(&self) -> Option<EnvelopeRef<'_>> {
+    pub(super) fn first_envelope(&self) -> Option<EnvelopeRef<'_>> {
         match self.waiting.front()? {
             QueuedMessage::Typed(_) | QueuedMessage::Weighed(..) => None,
             QueuedMessage::Envelope(place) => Some(place.of(&self.bytes)),
@@ -296,9 +296,9 @@ pub(super) mod tests {
             push(&mut batch, number, length);
         }
         assert_eq!(batch.weighed(), Weighed { count: 5, bytes: 9_832 });
-        assert!(batch.first_letter().is_none(), "the first one is typed");
+        assert!(batch.first_envelope().is_none(), "the first one is typed");
         assert_eq!(batch.pop().map(|message| number(&message)), Some(0));
-        assert_eq!(batch.first_letter().map(|envelope| envelope.bytes().len()), Some(20));
+        assert_eq!(batch.first_envelope().map(|envelope| envelope.bytes().len()), Some(20));
         assert_eq!(batch.pop().map(|message| number(&message)), Some(1));
         assert_eq!((batch.len(), batch.weighed()), (6, Weighed { count: 4, bytes: 9_812 }));
         push(&mut batch, 8, 44);

@@ -1,4 +1,4 @@
-//! A letter: an encoded message for an entity, as it travels, waits and moves with its shard. It
+//! An envelope: an encoded message for an entity, as it travels, waits and moves with its shard. It
 //! holds the entity's id, the reply address and the encoded body in one buffer.
 //!
 //! ```text
@@ -25,12 +25,12 @@ const ASKS: u8 = 1;
 const STARTS: u8 = 3;
 const ASKER_BYTES: usize = 16;
 
-/// Most bytes of buffer that a thread keeps for its next letter.
+/// Most bytes of buffer that a thread keeps for its next envelope.
 const ROOM_BYTES_MAX: usize = 64 * 1024;
 
 thread_local! {
-    /// Buffer in which letters are written, because their length is not known before. It is taken
-    /// while a letter is written, whose serialization may write other letters.
+    /// Buffer in which envelopes are written, because their length is not known before. It is taken
+    /// while an envelope is written, whose serialization may write other envelopes.
     static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -52,19 +52,19 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::
         .unwrap_or_else(|_| Err(Error::custom("the type's Deserialize panicked")))
 }
 
-/// A letter in the buffer where it was written, behind room for the head of its frame. A letter
-/// that leaves on a lane at once is copied only once, into the lane. Any other is copied to a
+/// An envelope in the buffer where it was written, behind room for the head of its frame. One that
+/// leaves on a lane at once is copied only once, into the lane. Any other is copied to an
 /// [`Envelope`].
 pub(super) struct EnvelopeBuilder {
-    bytes: Vec<u8>, // buffer of the thread; the letter begins at `AT`
-    id_at: u16,     // offset in the letter
-    body_at: u16,   // offset in the letter
+    bytes: Vec<u8>, // buffer of the thread; the envelope begins at `AT`
+    id_at: u16,     // offset in the envelope
+    body_at: u16,   // offset in the envelope
 }
 
 impl EnvelopeBuilder {
     const AT: usize = MESSAGE_HEAD_BYTES_MAX;
 
-    /// Writes a letter with the body that `body` appends. `asker` is called after the body is
+    /// Writes an envelope with the body that `body` appends. `asker` is called after the body is
     /// written, because the reply address gets its number while it is serialized.
     pub(super) fn write<X>(
         to: &EntityId,
@@ -93,13 +93,13 @@ impl EnvelopeBuilder {
         Ok(envelope_builder)
     }
 
-    /// Returns the bytes of the letter.
+    /// Returns the bytes of the envelope.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[Self::AT..]
     }
 
-    /// Returns a frame: this head, followed by the letter.
+    /// Returns a frame: this head, followed by the envelope.
     #[inline]
     pub(super) fn framed(&mut self, head: &[u8]) -> &[u8] {
         let from = Self::AT - head.len();
@@ -107,7 +107,7 @@ impl EnvelopeBuilder {
         &self.bytes[from..]
     }
 
-    /// Copies the letter into an allocation of its length.
+    /// Copies the envelope into an allocation of its length.
     pub(super) fn envelope(&self) -> Envelope {
         let Self { id_at, body_at, .. } = *self;
         Envelope { bytes: Bytes::copy_from_slice(self.bytes()), id_at, body_at }
@@ -123,7 +123,7 @@ impl Drop for EnvelopeBuilder {
     }
 }
 
-/// A letter whose bytes are borrowed and whose body is not decoded.
+/// An envelope whose bytes are borrowed and whose body is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EnvelopeRef<'a> {
     pub(super) bytes: &'a [u8],
@@ -132,7 +132,7 @@ pub(super) struct EnvelopeRef<'a> {
 }
 
 impl<'a> EnvelopeRef<'a> {
-    /// Finds the parts of a letter.
+    /// Finds the parts of an envelope.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
         let flags = *bytes.first().ok_or(BadFrame("an empty message"))?;
         let asker = match flags {
@@ -153,8 +153,8 @@ impl<'a> EnvelopeRef<'a> {
         Ok(Self { id_at: fits(id_at), body_at: fits(body_at), bytes })
     }
 
-    /// Copies the letter into its own allocation.
-    pub(super) fn to_letter(self) -> Envelope {
+    /// Copies the envelope into its own allocation.
+    pub(super) fn to_envelope(self) -> Envelope {
         let Self { bytes, id_at, body_at } = self;
         Envelope { bytes: Bytes::copy_from_slice(bytes), id_at, body_at }
     }
@@ -195,14 +195,14 @@ impl<'a> EnvelopeRef<'a> {
         &self.bytes[usize::from(self.body_at)..]
     }
 
-    /// Returns all bytes of the letter.
+    /// Returns all bytes of the envelope.
     #[inline]
     pub(super) const fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 }
 
-/// A letter that owns its bytes.
+/// An envelope that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Envelope {
     bytes: Bytes,
@@ -211,7 +211,7 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    /// Makes a letter that asks an entity to start.
+    /// Makes an envelope that asks an entity to start.
     pub(super) fn start(to: &EntityId, ReplyAddress { node, correlation }: ReplyAddress) -> Self {
         let id = to.as_str().as_bytes();
         let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
@@ -224,7 +224,7 @@ impl Envelope {
         Self { bytes: bytes.into(), id_at, body_at: id_at + id_length }
     }
 
-    /// Finds the parts of a letter.
+    /// Finds the parts of an envelope.
     pub(super) fn read(bytes: Bytes) -> Result<Self, BadFrame> {
         let EnvelopeRef { id_at, body_at, .. } = EnvelopeRef::read(&bytes)?;
         Ok(Self { bytes, id_at, body_at })
@@ -252,7 +252,7 @@ impl Envelope {
         self.view().asker()
     }
 
-    /// Returns all bytes of the letter.
+    /// Returns all bytes of the envelope.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -263,11 +263,11 @@ impl Envelope {
 pub(super) mod tests {
     use super::*;
 
-    /// Makes a letter for entity `a`, of `bytes` bytes, whose body begins with the number.
+    /// Makes an envelope for entity `a`, of `bytes` bytes, whose body begins with the number.
     pub(in crate::sharding) fn envelope(number: u64, bytes: usize) -> Envelope {
         let mut text = vec![0, 1, 0, b'a'];
         text.extend_from_slice(&number.to_le_bytes());
         text.resize(bytes, b'x');
-        Envelope::read(text.into()).expect("a letter")
+        Envelope::read(text.into()).expect("an envelope")
     }
 }

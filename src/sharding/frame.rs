@@ -3,7 +3,7 @@
 //! type's name and the sender's incarnation.
 //!
 //! ```text
-//! 1 message  shard · stamp · letter          4 bounce   shard · stamp · newest · home · letter
+//! 1 message  shard · stamp · envelope        4 bounce   shard · stamp · newest · home · envelope
 //! 2 barrier  shard · stamp                   5 answer   correlation u64 · body
 //! 3 echo     shard · stamp                   6 refused  correlation u64 · reason u8
 //! 7 moved    as a message                    8 busy, 9 free, 10 still busy?  shard · id
@@ -460,17 +460,17 @@ mod tests {
     }
 
     #[test]
-    fn letter_decodes_to_the_encoded_fields() {
+    fn envelope_decodes_to_the_encoded_fields() {
         let asker = ReplyAddress { node: RegionId::new(7.into()), correlation: 5 };
         let asking = envelope("ab", b"xy", Some(asker));
         let read = EnvelopeRef::read(asking.bytes()).unwrap();
-        assert_eq!(read.to_letter(), asking);
+        assert_eq!(read.to_envelope(), asking);
         assert_eq!((read.id(), read.body(), read.asker()), ("ab", &b"xy"[..], Some(asker)));
         assert_eq!(envelope("ab", b"xy", None).asker(), None);
     }
 
     #[test]
-    fn a_letter_that_starts_its_entity_has_golden_bytes() {
+    fn envelope_that_starts_its_entity_has_golden_bytes() {
         let asker = ReplyAddress { node: RegionId::new(7.into()), correlation: 5 };
         let starts = Envelope::start(&EntityId::new("ab").unwrap(), asker);
         assert_eq!(hex(starts.bytes()), "030700000000000000050000000000000002006162");

@@ -153,7 +153,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Encodes a message as a letter.
+/// Encodes a message as an envelope.
 pub(super) fn encode<M: Serialize>(
     to: &EntityId,
     message: &M,
@@ -362,7 +362,7 @@ impl<E: Entity> Runtime<E> {
             }
             OutgoingMessage::Typed(message) => message,
             OutgoingMessage::Envelope(envelope) => {
-                return self.tell_letter(shard, hash, (envelope, place));
+                return self.tell_envelope(shard, hash, (envelope, place));
             }
         };
         let mut envelope_builder = match encode(to, &message, asker) {
@@ -376,7 +376,7 @@ impl<E: Entity> Runtime<E> {
         }
         let envelope = envelope_builder.envelope();
         drop(envelope_builder); // returns the thread's buffer
-        self.tell_letter(shard, hash, (envelope, place))
+        self.tell_envelope(shard, hash, (envelope, place))
     }
 
     /// Puts the message directly into the mailbox if the shard is hosted here, with the effect of
@@ -414,7 +414,7 @@ impl<E: Entity> Runtime<E> {
     /// [`Gate::tell`](gate::Gate::tell), if the shard is hosted elsewhere, the lane has room, and
     /// no entity there is known to be busy. Otherwise does nothing.
     fn tell_there(&self, shard: &Shard<E>, envelope_builder: &mut EnvelopeBuilder) -> bool {
-        if envelope_builder.bytes().len() > self.letter_bytes_max() {
+        if envelope_builder.bytes().len() > self.envelope_bytes_max() {
             return false;
         }
         let mut inside = shard.lock();
@@ -427,18 +427,18 @@ impl<E: Entity> Runtime<E> {
         self.world.send(home, envelope_builder.framed(&shard_entities.scratch)).is_ok()
     }
 
-    /// Maximum length of a letter that this node sends.
-    const fn letter_bytes_max(&self) -> usize {
+    /// Maximum length of an envelope that this node sends.
+    const fn envelope_bytes_max(&self) -> usize {
         self.message_bytes_max.saturating_sub(frame::HEAD_BYTES_MAX)
     }
 
-    fn tell_letter(
+    fn tell_envelope(
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
         hash: u64,
         (envelope, place): (Envelope, WaitingPlace),
     ) -> Result<(), RefusedMessage<E::Message>> {
-        let (bytes, limit) = (envelope.bytes().len(), self.letter_bytes_max());
+        let (bytes, limit) = (envelope.bytes().len(), self.envelope_bytes_max());
         if bytes > limit {
             return Err((TellError::TooLong { bytes, limit }, OutgoingMessage::Envelope(envelope)));
         }
@@ -477,17 +477,17 @@ impl<E: Entity> Runtime<E> {
         match ShardingFrame::read(bytes)? {
             ShardingFrame::Message { shard, stamp, fit, envelope } => {
                 let bytes = envelope.bytes().len();
-                let own = (bytes > LONG).then(|| envelope.to_letter()); // not under the lock
+                let own = (bytes > LONG).then(|| envelope.to_envelope()); // not under the lock
                 known(shard)?.pass(self, fit, |gate, gate_effects| {
                     if self.is_over() {
                         return gate_effects
-                            .lose(DeadLetterReason::NodeStopped, envelope.to_letter());
+                            .lose(DeadLetterReason::NodeStopped, envelope.to_envelope());
                     }
                     gate_effects.moved = fit == MailboxLimitCheck::Exempt;
                     if own.is_none() && gate.accepts(from, stamp) {
                         return gate_effects.deliver(from, MessageInTransit::Envelope(envelope));
                     }
-                    let message = own.unwrap_or_else(|| envelope.to_letter());
+                    let message = own.unwrap_or_else(|| envelope.to_envelope());
                     gate.arrived(from, stamp, SizedMessage { bytes, message }, gate_effects);
                 });
             }
@@ -503,7 +503,7 @@ impl<E: Entity> Runtime<E> {
             }
             ShardingFrame::Bounce { shard, stamp, newest, envelope } => {
                 let item =
-                    SizedMessage { bytes: envelope.bytes().len(), message: envelope.to_letter() };
+                    SizedMessage { bytes: envelope.bytes().len(), message: envelope.to_envelope() };
                 known(shard)?.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
                     if self.is_over() {
                         return gate_effects.lose(DeadLetterReason::NodeStopped, item.message);

@@ -672,7 +672,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         }
     }
 
-    /// Puts an accepted letter into the mailbox of its entity.
+    /// Puts an accepted envelope into the mailbox of its entity.
     pub(super) fn deliver(&mut self, from: RegionId, message: MessageInTransit<'_, E::Message>) {
         let envelope = message.envelope().expect("values are told here, and not delivered");
         let (hash, bytes) = (hash(envelope.id_bytes()), envelope.bytes().len());

@@ -103,7 +103,7 @@ impl Pinned {
     pub(super) fn noticed(&mut self, notice: &SubscriptionNotice) {
         match notice {
             SubscriptionNotice::Changed { value, .. } => {
-                self.replace(pins::told(value, self.shards))
+                self.replace(pins::told(value, self.shards));
             }
             SubscriptionNotice::Deleted { .. } => self.replace(Some(BTreeMap::new())),
         }
