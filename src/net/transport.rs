@@ -1,8 +1,9 @@
 //! Composition of the network stack, from the socket to the muxer: TCP, optionally the private
 //! network, Noise, yamux.
 //!
-//! Lanes see only `AsyncRead + AsyncWrite`, so another cipher or muxer is a change of this file. A
-//! piece of the muxer fits into one message of the cipher.
+//! Lanes see only `AsyncRead + AsyncWrite`, so another cipher or muxer is a change of this file. All
+//! bytes that a stream may queue in the muxer (`muxer::pipe::PIECE`) fit into one message of the
+//! cipher.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,6 +26,8 @@ use super::secrets::{Keyring, derived};
 use super::stock::Stock;
 use super::swarm::Observed;
 
+/// TCP_NOTSENT_LOWAT, in bytes. Further bytes wait in the muxer, where streams take turns, because in
+/// the kernel's queue a control message would wait behind all of them.
 #[cfg(target_os = "linux")]
 const NOT_SENT: u32 = 64 * 1024;
 
@@ -39,8 +42,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 /// it.
 ///
 /// # Panics
-/// If the settings have not passed [`check`](super::admission::check): a private network needs a
-/// secret.
+/// Not here, but at the first connection, if the settings have not passed
+/// [`check`](super::admission::check): a private network needs a secret.
 pub fn transport(
     config: &NetConfig,
     keyring: &Keyring,
@@ -51,7 +54,9 @@ pub fn transport(
     if config.transport == Stack::Stock {
         let stock = Stock::new(keypair, keyring)?;
         let mut yamux = libp2p::yamux::Config::default();
-        yamux.set_max_num_streams(2 * streams); // beyond it the crate ends the connection
+        // Beyond this number the crate ends the connection, and it counts closed streams until it
+        // has removed them. So the number is twice that of open ones.
+        yamux.set_max_num_streams(streams.saturating_mul(2).min(STOCK_STREAMS_MAX));
         return Ok(sockets.authenticate(stock).multiplex(yamux).boxed());
     }
     let mut noise = Noise::new(keypair)?.with_secrets(keyring.clone());
@@ -68,10 +73,11 @@ fn sockets(config: &NetConfig, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
     tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
         .and_then(move |socket: tcp::tokio::TcpStream, _| async move {
             set_options(&SockRef::from(&socket.0), &limits)?;
-            let socket = Observed::new(socket);
+            let socket = Observed::new(socket); // tells the acceptor how far the handshake is
             let wire: Box<dyn Wire> = match private {
                 None => Box::new(socket),
                 Some(keyring) => {
+                    // A private network has only one key: a file with more secrets is refused.
                     let secrets = keyring.secrets();
                     let secret = secrets.as_ref().and_then(|secrets| secrets.cluster().first());
                     let key =
@@ -85,11 +91,15 @@ fn sockets(config: &NetConfig, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
         .boxed()
 }
 
-/// Maximum number of streams on one connection: the lanes of both directions, each with those of
-/// the previous incarnation.
+/// Maximum number of streams on one connection: `lanes-per-peer` in each direction. That setting
+/// leaves room for substreams that were replaced and have not ended yet.
 const fn streams_max(limits: &NetLimits) -> usize {
     limits.lanes_per_peer.saturating_mul(2)
 }
+
+/// Most streams that the crate `yamux` can be set to, because each may receive 256 KiB and a
+/// connection 1 GiB. With more it panics.
+const STOCK_STREAMS_MAX: usize = 4_096;
 
 /// Longest TCP_KEEPIDLE and TCP_KEEPINTVL that Linux accepts.
 const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
@@ -100,6 +110,7 @@ const USER_TIMEOUT_MAX: Duration = Duration::from_millis((1 << 31) - 1);
 
 fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
     let span = |span: Duration| span.clamp(Duration::from_secs(1), KEEPALIVE_MAX);
+    // Five probes after half of the timeout: a silent peer is detected within it.
     let alive = TcpKeepalive::new()
         .with_time(span(limits.tcp_user_timeout / 2))
         .with_interval(span(limits.tcp_user_timeout / 10));
@@ -123,9 +134,9 @@ fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
 pub fn check_free(address: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?; // connections of an earlier process do not matter
+    socket.set_reuse_address(true)?; // closed connections in TIME_WAIT do not matter
     if address.is_ipv6() {
-        socket.set_only_v6(true)?;
+        socket.set_only_v6(true)?; // as libp2p does: IPv4 is another listener
     }
     socket.bind(&address.into())
 }
@@ -154,6 +165,19 @@ mod tests {
         set_options(&socket, &forever).expect("the longest times that the system accepts");
         assert_eq!(socket.tcp_user_timeout().expect("read"), Some(USER_TIMEOUT_MAX));
         assert_eq!(socket.tcp_keepalive_time().expect("read"), KEEPALIVE_MAX);
+    }
+
+    #[test]
+    fn each_stack_accepts_any_number_of_lanes() {
+        for stack in [Stack::Own, Stack::Mixed, Stack::Stock] {
+            for lanes_per_peer in [4, STOCK_STREAMS_MAX, usize::MAX] {
+                let limits = NetLimits { lanes_per_peer, ..NetLimits::default() };
+                let config = NetConfig { transport: stack, limits, ..NetConfig::default() };
+                let keypair = Keypair::generate_ed25519();
+                let built = transport(&config, &Keyring::default(), &keypair);
+                assert!(built.is_ok(), "{stack:?} with {lanes_per_peer}");
+            }
+        }
     }
 
     #[test]
