@@ -17,7 +17,7 @@ pub use self::secret_file::ReadableSecret;
 use super::TrafficClass;
 use super::secrets::{Files, Secrets};
 
-/// Settings of the transport. `Config::default()` listens on a free port of loopback, with an
+/// Settings of the transport. `NetConfig::default()` listens on a free port of loopback, with an
 /// ephemeral identity and without a secret.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -28,7 +28,8 @@ pub struct NetConfig {
     pub listen: Vec<Multiaddr>,
     /// Addresses that other nodes dial, such as `a.example:4100` or `/dns4/a.example/tcp/4100`.
     /// Empty: the listen addresses, with `0.0.0.0` and `::` replaced by the address of the default
-    /// route. Members dial only one of them: the one that is among the seeds, otherwise the first.
+    /// route. Members dial only one of them: the one that is among their own `cluster.seeds`,
+    /// otherwise the first.
     pub advertise: Vec<Multiaddr>,
     /// Directory of `identity.key` and its lock. Unset: a new identity at every start, and nothing
     /// is stored.
@@ -36,6 +37,7 @@ pub struct NetConfig {
     pub data_dir: Option<PathBuf>,
     /// Secret shared by all nodes of the cluster: at least 32 bytes of full entropy, such as
     /// `ostraca secret` makes. Prefer a file (`cluster-secret-file`).
+    // Also holds the clients' secrets once `read_secret` has read the files.
     #[serde(rename = "cluster-secret", skip_serializing, deserialize_with = "text::secret")]
     pub secret: Option<Secrets>,
     /// File with the cluster's secret, or up to four, one per line: this node dials with the first
@@ -54,8 +56,8 @@ pub struct NetConfig {
     /// Adds libp2p's private network below Noise, so that strangers do not even learn the protocol.
     /// Costs a third to two thirds of the throughput.
     pub private_network: bool,
-    /// Allow-list of peer ids. If it is not empty, only these peers are admitted, with or without a
-    /// secret.
+    /// Allow-list of peer ids. If it is not empty, only these peers are admitted, whether or not a
+    /// secret is set as well.
     #[serde(serialize_with = "text::write_peers", deserialize_with = "text::read_peers")]
     pub allowed_peers: Vec<PeerId>,
     /// Allows to listen beyond loopback with neither a secret nor an allow-list.
@@ -84,12 +86,12 @@ impl Default for NetConfig {
 }
 
 impl NetConfig {
-    /// Reads the files of secrets, if any are set: afterwards `secret` holds them and both file
-    /// settings are unset. Returns a warning for each file that every user may read.
+    /// Reads the files of secrets, if any are set: afterwards `secret` holds the secrets and the
+    /// paths, which a running node reads again, and both file settings are unset. Returns a warning
+    /// for each file that every user may read.
     ///
     /// # Errors
-    /// [`SecretError`] if a file cannot be read, other users may write it, a secret is too short,
-    /// or the secret is set twice.
+    /// A [`SecretError`] for each reason not to use the files; the settings are then unchanged.
     pub fn read_secret(&mut self) -> Result<Vec<ReadableSecret>, SecretError> {
         if let (Some(_), Some(path)) = (&self.secret, &self.secret_file) {
             return Err(SecretError::Twice { path: path.clone() });
@@ -100,13 +102,17 @@ impl NetConfig {
         let files = Files {
             cluster: self.secret_file.clone(),
             client: self.client_secret_file.clone(),
-            private: self.private_network,
+            private: self.private_network, // then only one secret is allowed
         };
         self.secret = Some(self.secret.clone().unwrap_or_default().read(files)?);
-        let files =
-            [("cluster", self.secret_file.take()), ("client", self.client_secret_file.take())];
-        let readable = |(holder, path): (_, Option<PathBuf>)| secret_file::readable(&path?, holder);
-        Ok(files.into_iter().filter_map(readable).collect())
+        let mut warnings = Vec::new();
+        if let Some(path) = self.secret_file.take() {
+            warnings.extend(secret_file::readable(&path, "cluster"));
+        }
+        if let Some(path) = self.client_secret_file.take() {
+            warnings.extend(secret_file::readable(&path, "client"));
+        }
+        Ok(warnings)
     }
 }
 
@@ -142,15 +148,17 @@ pub struct NetLimits {
     /// Maximum number of connections in total.
     pub connections: usize,
     /// Maximum number of inbound connections with an unfinished handshake. Beyond it, a new one
-    /// replaces the least advanced one of the address with the most (IPv6: the /64 network). A
-    /// quarter of the slots is reserved for addresses of members and seeds.
+    /// replaces another: of the address that has most of them (IPv6: the /64 network), the one whose
+    /// handshake has advanced least. A quarter of the slots is reserved for addresses of members and
+    /// seeds.
     pub handshakes: usize,
     /// Maximum number of inbound connections whose peer has opened neither a lane nor a client's
-    /// stream. Beyond it, the oldest one of the address with the most is closed.
+    /// stream. Beyond it, the oldest one of the address that has most of them is closed.
     pub unadmitted: usize,
     /// Maximum number of concurrent clients, such as command-line tools. 0: none.
     pub clients: usize,
-    /// Maximum number of inbound lanes of one peer, over all classes and generations.
+    /// Maximum number of inbound substreams of lanes of one peer: one for each of four classes, and
+    /// those that were replaced and have not ended yet.
     pub lanes_per_peer: usize,
     /// Maximum number of bytes that a lane buffers, unsent and unacknowledged, per class: control,
     /// data, user, bulk.
@@ -178,7 +186,8 @@ pub struct NetLimits {
     #[serde(with = "humantime_serde")]
     pub link_down_max: Duration,
     /// TCP_USER_TIMEOUT: the kernel closes a connection whose peer acknowledges nothing for this
-    /// long. At most 12 hours.
+    /// long. At most 12 hours, because keepalives begin after half of it, for which Linux accepts
+    /// at most 9 hours.
     #[serde(with = "humantime_serde")]
     pub tcp_user_timeout: Duration,
     /// First and longest pause between attempts to reconnect.
@@ -255,7 +264,7 @@ impl std::fmt::Debug for Secret {
 /// A secret that is too short, so that it could be guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the cluster secret has {len} bytes, at least {min} random ones are needed: make one with \
+    "the secret has {len} bytes, at least {min} random ones are needed: make one with \
      `ostraca secret`",
     min = Secret::BYTES_MIN
 )]
@@ -269,6 +278,7 @@ pub struct ShortSecret {
 #[non_exhaustive]
 pub enum SecretError {
     /// The secret is set both directly and by a file.
+    // The file was not opened, so `shown` hides a path that may be the secret itself.
     #[error(
         "both net.cluster-secret and net.cluster-secret-file ({path}) are set: drop one of them",
         path = secret_file::shown(path)
@@ -293,7 +303,7 @@ pub enum SecretError {
     },
     /// The setting names no file; it may be the secret itself, written in place of the file's name.
     #[error(
-        "net.{holder}-secret-file has {len} characters that name no file. They are not shown, \
+        "net.{holder}-secret-file has {len} bytes that name no file. They are not shown, \
          because they may be the secret itself: keep it in a file (`ostraca secret --out FILE`) and \
          write that file's name here"
     )]

@@ -375,6 +375,10 @@ mod tests {
             let cause = std::error::Error::source(&error).expect("a short secret").to_string();
             assert!(cause.contains(why), "{cause}");
         }
+        let error = with(&one, Some(&file("short"))).read_secret().expect_err("5 bytes");
+        assert!(matches!(error, SecretError::Short { holder: "client", .. }));
+        let cause = std::error::Error::source(&error).expect("a short secret").to_string();
+        assert!(!cause.contains("cluster"), "it is the clients' secret: {cause}");
         let error = with(&file(&five), None).read_secret().expect_err("five");
         assert!(matches!(error, SecretError::TooMany { holder: "cluster", .. }));
         let error = with(&one, Some(&file(&five))).read_secret().expect_err("five");

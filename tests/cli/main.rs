@@ -94,7 +94,7 @@ fn wrong_settings_error_names_file_and_setting() {
         ("[cluster.sharding]\nstate-store-mode = \"persistence\"", "needs a journal"),
         ("[net]\nlisten = [\"/ip4/0.0.0.0/tcp/1\"]", "ostraca secret --out cluster.secret"),
         ("[net]\ncluster-secret-file = \"/nowhere\"", "because: No such file"),
-        ("[net]\ncluster-secret-file = \"/dev/null\"", "because: the cluster secret has 0 bytes"),
+        ("[net]\ncluster-secret-file = \"/dev/null\"", "because: the secret has 0 bytes"),
         ("[net]\nlisten = []", "net.listen is empty: no other node could dial this one"),
     ];
     for (text, expected) in wrong {

@@ -56,7 +56,7 @@ pub(super) fn readable(path: &Path, holder: &'static str) -> Option<ReadableSecr
 /// Formats the path for an error. A text that may be a secret is not shown.
 pub(super) fn shown(path: &Path) -> String {
     match is_no_path(path) {
-        true => format!("{} characters that name no file", path.as_os_str().len()),
+        true => format!("{} bytes that name no file", path.as_os_str().len()),
         false => path.display().to_string(),
     }
 }
@@ -126,7 +126,7 @@ mod tests {
         for mut config in [in_place, both] {
             let error = config.read_secret().expect_err("it is no file").to_string();
             assert!(!error.contains(&misplaced[..8]), "{error}");
-            assert!(error.contains("64 characters"), "{error}");
+            assert!(error.contains("64 bytes"), "{error}");
         }
         let missing = "/nowhere/cluster.secret";
         let error = load(missing.into()).expect_err("it is no file").to_string();
