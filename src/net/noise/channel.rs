@@ -85,7 +85,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Channel<S> {
                 continue;
             }
             if ready!(this.poll_fill(cx))? == 0 {
-                let broken = this.incoming.is_amid();
+                let broken = this.incoming.has_unopened();
                 let end = if broken { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(0) };
                 return Poll::Ready(end);
             }
@@ -133,9 +133,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Channel<S> {
             ready!(this.poll_seal(cx))?;
             let _ = this.poll_send(cx)?;
         }
-        let len = this.outgoing.take(bytes);
+        let len = this.outgoing.append(bytes);
         if this.outgoing.is_full() {
-            // These bytes are already taken. If they cannot be sent now, the next call reports the
+            // These bytes are already buffered. If they cannot be sent now, the next call reports the
             // error.
             let _ = this.poll_send_all(cx);
         }

@@ -31,51 +31,52 @@ const ROOM_MAX: usize = 2 * MESSAGE_MAX;
 pub(super) struct SealedSendBuffer {
     sealed: Vec<u8>, // ≤ MESSAGE_MAX
     sent: usize,     // bytes of `sealed` that were sent
-    open: Vec<u8>,   // ≤ PLAIN_MAX
+    plain: Vec<u8>,  // ≤ PLAIN_MAX
 }
 
 impl SealedSendBuffer {
     /// Buffers as many bytes as fit into the next message. Returns their number.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> usize {
-        let len = bytes.len().min(PLAIN_MAX - self.open.len());
-        self.reserve(self.open.len() + len);
-        self.open.extend_from_slice(&bytes[..len]);
+    pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
+        let len = bytes.len().min(PLAIN_MAX - self.plain.len());
+        self.reserve(self.plain.len() + len);
+        self.plain.extend_from_slice(&bytes[..len]);
         len
     }
 
     /// Doubles the capacity, like a `Vec`, but never beyond one message.
     fn reserve(&mut self, len: usize) {
-        let has = self.open.capacity();
+        let has = self.plain.capacity();
         if has < len {
             let goal = (2 * has).clamp(len, PLAIN_MAX);
-            self.open.reserve_exact(goal - self.open.len());
+            self.plain.reserve_exact(goal - self.plain.len());
         }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.open.len() == PLAIN_MAX
+        self.plain.len() == PLAIN_MAX
     }
 
     /// Whether there is buffered data that is not yet sealed.
     pub(super) fn is_begun(&self) -> bool {
-        !self.open.is_empty()
+        !self.plain.is_empty()
     }
 
     /// Seals the buffered data. The previous message must have been sent.
     pub(super) fn seal(&mut self, session: &mut CipherSession) -> io::Result<()> {
         assert!(self.unsent().is_empty(), "one message travels at a time");
         self.sent = 0;
-        let len = PREFIX + self.open.len() + TAG_LEN;
+        let len = PREFIX + self.plain.len() + TAG_LEN;
         if self.sealed.capacity() < len {
-            let goal = PREFIX + self.open.capacity().min(PLAIN_MAX) + TAG_LEN;
+            // Grows in the same steps as `plain`, instead of with each longer message.
+            let goal = PREFIX + self.plain.capacity().min(PLAIN_MAX) + TAG_LEN;
             self.sealed.reserve_exact(goal - self.sealed.len());
         }
         self.sealed.resize(len, 0);
-        let sealed = session.seal(&self.open, &mut self.sealed[PREFIX..]);
+        let sealed = session.seal(&self.plain, &mut self.sealed[PREFIX..]);
         let len = sealed.inspect_err(|_| self.sealed.clear())?;
         let prefix = u16::try_from(len).expect("≤ CIPHER_MAX");
         self.sealed[..PREFIX].copy_from_slice(&prefix.to_be_bytes());
-        self.open.clear();
+        self.plain.clear();
         Ok(())
     }
 
@@ -94,7 +95,7 @@ impl SealedSendBuffer {
 pub(super) struct SealedReceiveBuffer {
     bytes: Vec<u8>,       // ≤ ROOM_MAX
     raw: Range<usize>,    // of `bytes`: not yet opened
-    content: Vec<u8>,     // ≤ CIPHER_MAX
+    content: Vec<u8>,     // ≤ CIPHER_MAX, because opening needs room for the tag as well
     unread: Range<usize>, // of `content`
     is_broken: bool,      // a message was modified in transit: no other is opened
 }
@@ -123,6 +124,8 @@ impl SealedReceiveBuffer {
             self.content.reserve_exact(goal - self.content.len());
             self.content.resize(goal, 0);
         }
+        // An error instead of `None` means that the nonces are used up. They stay so: it comes again
+        // without a flag.
         let opened = match self.is_broken {
             true => None,
             false => session.open(&self.bytes[message.clone()], &mut self.content)?,
@@ -144,7 +147,8 @@ impl SealedReceiveBuffer {
     }
 
     /// Free space for arriving bytes, at least for the rest of a message. Call it only after all
-    /// complete messages were opened.
+    /// complete messages were opened: otherwise it may be empty, and a read into it would return 0,
+    /// as at the end of the stream.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let needed = self.expected().unwrap_or(PREFIX).max(ROOM_MIN);
         if self.raw.is_empty() {
@@ -174,8 +178,9 @@ impl SealedReceiveBuffer {
         }
     }
 
-    /// Whether a part of a message has arrived.
-    pub(super) fn is_amid(&self) -> bool {
+    /// Whether bytes have arrived that were not opened. At the end of the stream they are a truncated
+    /// message.
+    pub(super) fn has_unopened(&self) -> bool {
         !self.raw.is_empty()
     }
 }
@@ -206,7 +211,7 @@ mod tests {
             (SealedSendBuffer::default(), SealedReceiveBuffer::default());
         let mut travels = Vec::new();
         for content in all.chunks(each) {
-            assert_eq!(outgoing.take(content), content.len());
+            assert_eq!(outgoing.append(content), content.len());
             outgoing.seal(&mut near).expect("nonces are left");
             travels.extend_from_slice(outgoing.unsent());
             outgoing.sent(outgoing.unsent().len());
@@ -224,7 +229,7 @@ mod tests {
                 }
             }
         }
-        assert!(received == all && !incoming.is_amid(), "{each}, {portion}");
+        assert!(received == all && !incoming.has_unopened(), "{each}, {portion}");
         incoming
     }
 
@@ -237,27 +242,31 @@ mod tests {
             }
         }
         pass(&all[..9_000], 100, 1);
+        // With a new key after each three messages.
         pass_with(sessions(Suite::AesGcm, Some(3)), &all[..9_000], 1_000, 1_234);
         pass_with(sessions(Suite::AesGcm, Some(3)), &all, PLAIN_MAX, usize::MAX);
     }
 
     #[test]
     fn quiet_channel_takes_little_memory_and_busy_one_five_messages() {
+        // The five of a busy one: two as they arrive and the content of one, and an outgoing one as
+        // content and sealed.
         let memory = |incoming: &SealedReceiveBuffer| {
             (incoming.bytes.capacity(), incoming.content.capacity())
         };
         assert_eq!(memory(&SealedReceiveBuffer::default()), (0, 0));
         let (raw, content) = memory(&pass(&[7; 100_000], 100, 1_000));
         assert!(raw == ROOM_MIN && content < 256, "{raw}, {content}");
+        // Full messages, some just below the maximum, and short ones.
         for each in [PLAIN_MAX, PLAIN_MAX - 12, 40_000, 5_000] {
             let (raw, content) = memory(&pass(&vec![7; 2_000_000], each, usize::MAX));
             assert!(raw == ROOM_MAX && content <= CIPHER_MAX, "{each}: {raw}, {content}");
         }
         let (mut outgoing, mut near) = (SealedSendBuffer::default(), near());
-        while outgoing.take(&[7; 100]) > 0 {}
+        while outgoing.append(&[7; 100]) > 0 {}
         outgoing.seal(&mut near).expect("nonces are left");
         assert_eq!(
-            (outgoing.open.capacity(), outgoing.sealed.capacity()),
+            (outgoing.plain.capacity(), outgoing.sealed.capacity()),
             (PLAIN_MAX, MESSAGE_MAX)
         );
     }
@@ -265,11 +274,11 @@ mod tests {
     #[test]
     fn message_never_exceeds_its_maximum() {
         let (mut outgoing, mut near) = (SealedSendBuffer::default(), near());
-        assert_eq!(outgoing.take(&[]), 0);
+        assert_eq!(outgoing.append(&[]), 0);
         assert!(!outgoing.is_begun(), "nothing was taken");
-        assert_eq!(outgoing.take(&vec![7; 2 * PLAIN_MAX]), PLAIN_MAX);
+        assert_eq!(outgoing.append(&vec![7; 2 * PLAIN_MAX]), PLAIN_MAX);
         assert!(outgoing.is_full());
-        assert_eq!(outgoing.take(&[7]), 0);
+        assert_eq!(outgoing.append(&[7]), 0);
         outgoing.seal(&mut near).expect("nonces are left");
         assert_eq!(outgoing.unsent().len(), MESSAGE_MAX);
     }
@@ -286,10 +295,10 @@ mod tests {
     #[test]
     fn message_that_cannot_be_sealed_stays() {
         let mut outgoing = SealedSendBuffer::default();
-        outgoing.take(b"sealed");
+        outgoing.append(b"sealed");
         outgoing.seal(&mut near()).expect("a nonce is left");
         outgoing.sent(outgoing.unsent().len());
-        outgoing.take(b"not sealed");
+        outgoing.append(b"not sealed");
         let mut near = unable_to_seal();
         for _ in 0..2 {
             outgoing.seal(&mut near).expect_err("it cannot");

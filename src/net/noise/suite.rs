@@ -5,7 +5,8 @@
 pub(super) enum Suite {
     /// ChaCha20-Poly1305, which every libp2p supports.
     ChaChaPoly,
-    /// AES-256-GCM: four times as fast if the processor supports it, and slower otherwise.
+    /// AES-256-GCM: four times as fast if the processor has instructions for it, and slower
+    /// otherwise.
     AesGcm,
 }
 
@@ -16,7 +17,8 @@ impl Suite {
         if has_aes() { &ALL } else { &ALL[1..] }
     }
 
-    /// Protocol name in the negotiation of libp2p, without or with a secret.
+    /// Protocol name in the negotiation of libp2p. With a secret of the cluster or of clients, the
+    /// handshake uses a preshared key that is derived from it, and has a name of its own.
     pub(super) const fn name(self, has_secret: bool) -> &'static str {
         match (self, has_secret) {
             (Self::ChaChaPoly, false) => "/noise",
@@ -26,12 +28,13 @@ impl Suite {
         }
     }
 
-    /// The suite with this protocol name.
+    /// The suite with this negotiated name, which is the name of one of those
+    /// [`offered`](Self::offered).
     pub(super) fn named(name: &str, has_secret: bool) -> Option<Self> {
         [Self::AesGcm, Self::ChaChaPoly].into_iter().find(|suite| suite.name(has_secret) == name)
     }
 
-    /// Name of the Noise pattern, without or with a preshared key.
+    /// Noise protocol name, whose pattern has a preshared key (psk0) if there is a secret.
     pub(super) const fn pattern(self, has_secret: bool) -> &'static str {
         match (self, has_secret) {
             (Self::ChaChaPoly, false) => "Noise_XX_25519_ChaChaPoly_SHA256",
@@ -42,7 +45,8 @@ impl Suite {
     }
 }
 
-/// Whether this processor has the instructions that ring requires for AES-GCM.
+/// Whether this processor has the instructions for ring's fast AES-GCM, without which ring uses a
+/// slow one.
 fn has_aes() -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     return std::is_x86_feature_detected!("aes")
@@ -69,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_each_handshake_leads_back_to_it_alone() {
+    fn name_identifies_suite_and_use_of_a_secret() {
         for has_secret in [false, true] {
             for suite in [Suite::ChaChaPoly, Suite::AesGcm] {
                 assert_eq!(Suite::named(suite.name(has_secret), has_secret), Some(suite));
