@@ -1,5 +1,5 @@
-//! Log throttle: at most one warning a minute per source and kind, or per dialled address at growing
-//! intervals.
+//! Log throttle. Warnings of one kind about one source are logged at most once a minute. Warnings
+//! about failed dials of one address are logged after pauses that grow from a minute to an hour.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,18 +7,21 @@ use std::time::{Duration, Instant};
 
 use libp2p::{Multiaddr, PeerId};
 
-const EVERY: Duration = Duration::from_secs(60);
+/// Pause between two warnings of one kind about one source, and first pause between two warnings
+/// about dials of one address.
+const PAUSE: Duration = Duration::from_secs(60);
 
-/// Maximum number of sources tracked by name within a minute, for each kind of warning and of source.
+/// Maximum number of sources tracked one by one within a minute, for each kind of warning and of
+/// source.
 /// A stranger can use as many peer ids as it likes: beyond this number all further ones share one
 /// warning a minute, so that strangers can neither fill the log nor silence it. Kinds of warnings
 /// are tracked separately, so that one never silences another. So are kinds of sources, so that
 /// strangers never silence a warning about a known peer.
-const NAMES_MAX: usize = 64;
+const TRACKED_MAX: usize = 64;
 
 /// Maximum pause between two warnings about dials of one address. A node dials its absent seeds for
 /// ever, so that a warning a minute about a seed that is gone would fill the log.
-const DIAL_EVERY_MAX: Duration = Duration::from_secs(3_600);
+const DIAL_PAUSE_MAX: Duration = Duration::from_secs(3_600);
 
 /// Maximum number of tracked addresses, each for one kind of warning. Further ones share one warning
 /// a minute for each kind.
@@ -40,6 +43,7 @@ pub enum WarningSource {
 impl WarningSource {
     const COUNT: usize = 4;
 
+    /// Index of this kind of source in [`KindTimes::further`].
     const fn group(self) -> usize {
         match self {
             Self::Unnamed => 0,
@@ -50,6 +54,7 @@ impl WarningSource {
     }
 }
 
+/// A peer of which only the id is known counts as a stranger.
 impl From<Option<PeerId>> for WarningSource {
     fn from(peer: Option<PeerId>) -> Self {
         peer.map_or(Self::Unnamed, Self::Stranger)
@@ -59,13 +64,14 @@ impl From<Option<PeerId>> for WarningSource {
 /// Times of the recent warnings. Metrics count every case; only the log is throttled.
 #[derive(Debug, Default)]
 pub struct WarningThrottle {
-    kinds: BTreeMap<&'static str, KindTimes>, // ≤ kinds in the source
+    kinds: BTreeMap<&'static str, KindTimes>, // ≤ kinds in this crate's code
     dials: BTreeMap<(Multiaddr, &'static str), DialTimes>, // ≤ ADDRESSES_MAX
 }
 
 #[derive(Debug, Default)]
 struct KindTimes {
-    named: BTreeMap<WarningSource, Instant>, // ≤ NAMES_MAX of each kind of source
+    tracked: BTreeMap<WarningSource, Instant>, // ≤ TRACKED_MAX of each kind of source
+    /// Last warning about all sources beyond them, for each kind of source.
     further: [Option<Instant>; WarningSource::COUNT],
 }
 
@@ -78,31 +84,30 @@ struct DialTimes {
 
 impl DialTimes {
     /// Whether the pause after the last warning continues. It doubles with each warning, from
-    /// [`EVERY`] to [`DIAL_EVERY_MAX`].
+    /// [`PAUSE`] to [`DIAL_PAUSE_MAX`].
     fn is_pausing(&self, now: Instant) -> bool {
-        let doublings = self.count.saturating_sub(1).min(16);
-        now.duration_since(self.last) < (EVERY * (1 << doublings)).min(DIAL_EVERY_MAX)
+        let doublings = self.count.saturating_sub(1).min(16); // the maximum is reached after 6
+        now.duration_since(self.last) < (PAUSE * (1 << doublings)).min(DIAL_PAUSE_MAX)
     }
 }
 
 impl WarningThrottle {
-    /// Whether to log this kind of warning about that source, and records it. A peer without further
-    /// knowledge is a stranger.
+    /// Whether to log this kind of warning about that source, and records it.
     pub fn due(
         &mut self,
         now: Instant,
         source: impl Into<WarningSource>,
         kind: &'static str,
     ) -> bool {
-        let is_recent = |last: &Instant| now.duration_since(*last) < EVERY;
+        let is_recent = |last: &Instant| now.duration_since(*last) < PAUSE;
         let source = source.into();
-        let KindTimes { named, further } = self.kinds.entry(kind).or_default();
-        if named.get(&source).is_some_and(is_recent) {
+        let KindTimes { tracked, further } = self.kinds.entry(kind).or_default();
+        if tracked.get(&source).is_some_and(is_recent) {
             return false;
         }
-        named.retain(|_, last| is_recent(last));
-        if named.keys().filter(|other| other.group() == source.group()).count() < NAMES_MAX {
-            named.insert(source, now);
+        tracked.retain(|_, last| is_recent(last));
+        if tracked.keys().filter(|other| other.group() == source.group()).count() < TRACKED_MAX {
+            tracked.insert(source, now);
             return true;
         }
         let shared = &mut further[source.group()];
@@ -128,7 +133,7 @@ impl WarningThrottle {
             self.dials.retain(|_, times| times.is_pausing(now));
         }
         if self.dials.len() >= ADDRESSES_MAX {
-            return self.due(now, None, kind);
+            return self.due(now, None, kind); // no other source without a name has this kind
         }
         self.dials.insert(key, DialTimes { last: now, count: 1 });
         true
@@ -149,10 +154,10 @@ mod tests {
         let mut warning_throttle = WarningThrottle::default();
         let (start, peer) = (Instant::now(), Some(PeerId::random()));
         assert!(warning_throttle.due(start, peer, "secret"));
-        assert!(!warning_throttle.due(start + EVERY / 2, peer, "secret"));
-        assert!(warning_throttle.due(start + EVERY / 2, peer, "cluster"));
-        assert!(warning_throttle.due(start + EVERY / 2, None, "secret"));
-        assert!(warning_throttle.due(start + EVERY, peer, "secret"));
+        assert!(!warning_throttle.due(start + PAUSE / 2, peer, "secret"));
+        assert!(warning_throttle.due(start + PAUSE / 2, peer, "cluster"));
+        assert!(warning_throttle.due(start + PAUSE / 2, None, "secret"));
+        assert!(warning_throttle.due(start + PAUSE, peer, "secret"));
     }
 
     #[test]
@@ -161,11 +166,11 @@ mod tests {
         let start = Instant::now();
         let stranger = || Some(PeerId::random());
         let logged = (0..10_000).filter(|_| warning_throttle.due(start, stranger(), "secret"));
-        assert_eq!(logged.count(), NAMES_MAX + 1);
+        assert_eq!(logged.count(), TRACKED_MAX + 1);
         assert!(warning_throttle.due(start, None, "secret"), "one without a name");
         assert!(warning_throttle.due(start, stranger(), "cluster"), "another kind");
-        assert!(warning_throttle.due(start + EVERY, stranger(), "secret"), "a minute later");
-        assert!(warning_throttle.kinds["secret"].named.len() <= NAMES_MAX);
+        assert!(warning_throttle.due(start + PAUSE, stranger(), "secret"), "a minute later");
+        assert!(warning_throttle.kinds["secret"].tracked.len() <= TRACKED_MAX);
     }
 
     fn address(port: u16) -> Multiaddr {
@@ -197,7 +202,7 @@ mod tests {
         assert_eq!(logged.count(), ADDRESSES_MAX + 1);
         assert!(warning_throttle.dials.len() <= ADDRESSES_MAX);
         assert!(
-            warning_throttle.dial_due(start + EVERY, &address(10_000), "closed"),
+            warning_throttle.dial_due(start + PAUSE, &address(10_000), "closed"),
             "a minute later"
         );
     }
