@@ -2,7 +2,7 @@
 //! may write inline.
 //!
 //! Only the synchronisation of the two is here. Tests compile this file a second time with loom's
-//! types, like [`handoff`](super::handoff).
+//! types, like [`shared_outbound`](super::shared_outbound).
 
 use std::sync::{Arc, PoisonError};
 

@@ -11,7 +11,12 @@
 //! order and replication rely on it.
 //!
 //! A lane that was abandoned is never continued. A new [`Lane`] to the same node has a higher
-//! [number](Lane::next_generation), at which the receiver starts to count anew.
+//! number, which is the upper half of its [generations](Lane::next_generation). When the receiver
+//! sees a higher number, it counts messages from 1 again.
+//!
+//! Only one writer and one reader of a lane are active at a time: it is their *turn*. The turn of a
+//! writer is a number, and ends when a later writer gets a higher one. The turn of a reader is a
+//! [`Turn`](inbound::Turn), which it drops when a later generation wants the lane.
 
 mod buffer;
 mod combiner;
@@ -38,13 +43,14 @@ use outbound::{OutboundQueue, WriterStep};
 use shared_outbound::SharedOutboundQueue;
 use writer::InlineWrite;
 
-/// Synchronisation primitives of [`desk`], [`handoff`] and [`inbound`]. Tests compile these modules
-/// against loom's types under the same names.
+/// Synchronisation primitives of [`combiner`], [`shared_outbound`] and [`inbound`]. Tests compile
+/// these modules against loom's types under the same names.
 mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard};
 
-    /// Mutex for critical sections shorter than the time to park a thread. If there are more
-    /// threads than cores, a waiting thread yields so that a preempted holder can run.
+    /// Mutex for critical sections shorter than the time to park a thread: before parking_lot parks,
+    /// it yields, so that a preempted holder can run if there are more threads than cores. The
+    /// standard `Mutex` is for longer ones, such as an inline write.
     pub(super) use parking_lot::{Mutex as ShortMutex, MutexGuard as ShortGuard};
 
     pub(super) use futures::task::AtomicWaker;
@@ -76,10 +82,11 @@ pub enum SendError {
         /// Maximum that both ends allow, in bytes.
         max: usize,
     },
-    /// The header has too many names, or one that is too long.
+    /// The header (`fields`) has too many names, or one that is too long.
     #[error("not sent: a header has at most {FIELDS_MAX} names of {NAME_BYTES_MAX} bytes")]
     Header,
-    /// The lane was finished or abandoned, and accepts no further messages.
+    /// The lane was finished or abandoned, and accepts no further messages. This is final, unlike
+    /// [`LaneEnd::Broken`].
     #[error("not sent: the lane was closed")]
     Broken,
 }
@@ -138,7 +145,7 @@ struct LaneShared {
     class: TrafficClass,
     number: u32,
     substreams: AtomicU32,
-    handoff: SharedOutboundQueue,
+    queue: SharedOutboundQueue,
     inline_writer: Mutex<InlineWriter>,
 }
 
@@ -146,7 +153,7 @@ struct LaneShared {
 #[derive(Default)]
 struct InlineWriter {
     turn: u64,
-    write: Option<Weak<InlineWrite>>,
+    write: Option<Weak<InlineWrite>>, // the writer owns it, and the writer holds the lane
 }
 
 impl std::fmt::Debug for InlineWriter {
@@ -164,7 +171,7 @@ impl Lane {
             class,
             number: LANES.fetch_add(1, Ordering::Relaxed),
             substreams: AtomicU32::new(0),
-            handoff: SharedOutboundQueue::new(OutboundQueue::new(class, limits)),
+            queue: SharedOutboundQueue::new(OutboundQueue::new(class, limits)),
             inline_writer: Mutex::default(),
         }))
     }
@@ -194,64 +201,66 @@ impl Lane {
     /// `Hello`.
     #[must_use]
     pub fn first_unacknowledged(&self) -> u64 {
-        self.0.handoff.lock().acknowledged() + 1
+        self.0.queue.lock().acknowledged() + 1
     }
 
     /// Lowers the maximum message length to what the other end accepts according to its `Welcome`,
-    /// in bytes.
+    /// in bytes. Applies to messages that are appended from now on.
     pub fn limit_messages(&self, bytes_max: usize) {
-        self.0.handoff.lock().limit_messages(bytes_max);
+        self.0.queue.lock().limit_messages(bytes_max);
     }
 
     /// Lowers the maximum frame length to what the other end accepts according to its `Welcome`, in
-    /// bytes. Applies to messages that are appended from now on.
+    /// bytes. Applies to messages that are appended from now on, so it must be called before the
+    /// first one.
     pub fn limit_frames(&self, bytes_max: usize) {
-        self.0.handoff.lock().limit_frames(bytes_max);
+        self.0.queue.lock().limit_frames(bytes_max);
     }
 
     /// Appends a message to the lane: a short critical section and a copy. If the lane's writer is
-    /// idle, the caller wakes it, or writes the message inline.
+    /// idle, the caller wakes it, or writes the message inline. `fields` are the names in the header
+    /// (docs/protocol/transport.md#frames-of-a-lane).
     ///
     /// # Errors
     /// [`SendError`]; the message was not sent then.
     #[inline]
     pub fn send(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
-        self.0.handoff.send(fields, body, || self.write_inline())
+        self.0.queue.send(fields, body, || self.write_inline())
     }
 
-    /// Appends a response to an accepted message (a reply, an acknowledgement, a bounce). It may
-    /// exceed the lane's limit up to four times, so that two nodes that answer each other do not
+    /// Appends a response to an accepted message (a reply, an acknowledgement, a bounce). Responses
+    /// may fill the lane to four times its limit, so that two nodes that answer each other do not
     /// block each other (docs/protocol/transport.md#answers-have-four-times-the-room). On `Full`
     /// the caller must drop the response and count it.
     ///
     /// # Errors
     /// [`SendError`]; the message was not sent then.
     pub fn answer(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
-        self.0.handoff.answer(fields, body, || self.write_inline())
+        self.0.queue.answer(fields, body, || self.write_inline())
     }
 
     /// Completes when a message that was rejected with [`SendError::Full`] probably fits, or the
-    /// lane has ended; at once if none was rejected since.
+    /// lane has ended; at once if no message was rejected since the last time that there was room.
     pub async fn room(&self) {
-        self.0.handoff.room().await;
+        self.0.queue.room().await;
     }
 
     /// Ends the lane: no message follows, and the writer closes it in order once all messages are
     /// acknowledged.
     pub fn finish(&self) {
-        self.0.handoff.finish();
+        self.0.queue.finish();
     }
 
     /// Abandons the lane and drops its messages. Returns the number of unacknowledged messages,
     /// each of which may have been accepted; 0 if the lane was abandoned before.
     pub fn break_off(&self) -> u64 {
-        self.0.handoff.break_off()
+        self.0.queue.break_off()
     }
 
     /// Returns the current statistics.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
-        self.0.handoff.stats()
+        self.0.queue.stats()
     }
 
     fn lock_inline_writer(&self) -> MutexGuard<'_, InlineWriter> {
@@ -275,24 +284,31 @@ impl Lane {
         }
     }
 
+    /// Begins the turn of a writer that continues after message `accepted`, and returns its number.
+    /// The turns of all earlier writers are over.
     fn resume(&self, accepted: u64) -> Result<u64, FrameViolation> {
-        self.0.handoff.resume(accepted)
+        self.0.queue.resume(accepted)
     }
 
+    /// Total number of messages appended.
     fn appended(&self) -> u64 {
-        self.0.handoff.appended()
+        self.0.queue.appended()
     }
 
+    /// Next step of the writer of this turn. For [`WriterStep::Copied`] the bytes are in `copy`.
     fn take(&self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
-        self.0.handoff.take(turn, copy)
+        self.0.queue.take(turn, copy)
     }
 
+    /// Drops the messages up to `accepted`, which the peer has acknowledged to the writer of this
+    /// turn.
     fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), FrameViolation> {
-        self.0.handoff.acknowledge(turn, accepted)
+        self.0.queue.acknowledge(turn, accepted)
     }
 
+    /// Registers the waker of this turn's writer. Returns `false` if its turn is over.
     fn register(&self, turn: u64, waker: &Waker) -> bool {
-        self.0.handoff.register(turn, waker)
+        self.0.queue.register(turn, waker)
     }
 }
 
@@ -311,7 +327,7 @@ mod tests {
         let lane = Lane::new(to, TrafficClass::User, &NetLimits::default());
         lane.send(&[], b"kept").expect("it has room");
         let panics = || {
-            let _held = lane.0.handoff.lock();
+            let _held = lane.0.queue.lock();
             panic!("on purpose");
         };
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());

@@ -317,7 +317,7 @@ impl OutboundQueue {
     /// Starts a new writer, which continues after message `accepted`; earlier writers end.
     ///
     /// # Errors
-    /// [`Violation`] if `accepted` is less than was acknowledged, or more than was sent.
+    /// [`FrameViolation`] if `accepted` is less than was acknowledged, or more than was sent.
     pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, FrameViolation> {
         self.turn += 1;
         if self.state == OutboundState::GivenUp {
@@ -424,7 +424,7 @@ impl OutboundQueue {
     /// Returns whether callers waiting for room may try again.
     ///
     /// # Errors
-    /// [`Violation`] if `accepted` is less than an earlier one, or more than was sent.
+    /// [`FrameViolation`] if `accepted` is less than an earlier one, or more than was sent.
     pub(super) fn acknowledge(&mut self, turn: u64, accepted: u64) -> Result<bool, FrameViolation> {
         if turn != self.turn || self.state == OutboundState::GivenUp {
             return Ok(false);

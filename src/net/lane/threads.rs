@@ -1,6 +1,9 @@
 //! Tests of the lanes' synchronisation with loom: the production files, compiled a second time
-//! against loom's types, are run in every interleaving of their locks and wake-ups. A lost wake-up
-//! shows as a deadlock, which loom reports.
+//! against loom's types, are run in every interleaving of their locks and wake-ups with at most two
+//! preemptions. A lost wake-up shows as a deadlock, which loom reports.
+//!
+//! `super` of those files is this module. So their `super::sync` is the [`sync`] below, and this
+//! module imports the other modules that they use.
 //!
 //! The replaced primitives can inject a fault; each fault must be detected.
 
@@ -46,13 +49,14 @@ enum LaneFault {
     None,
     /// Waking the writer's waker does nothing.
     WakeLost,
-    /// Tasks that wait for room or for a turn are not notified.
+    /// Tasks that wait for room, or for the turn to read, are not notified.
     NotifyLost,
-    /// A task that waits for room or for a turn registers only after its check.
+    /// A task that waits for room, or for the turn to read, registers only after its check.
     RegisteredLate,
     /// A reader is not told of its successor.
-    NewestLost,
-    /// A sender that finds the writer in use assumes that its message is written.
+    SuccessorLost,
+    /// A sender that could not write inline assumes nevertheless that its message is written, and
+    /// does not wake the writer.
     CombinerTrusted,
 }
 
@@ -135,6 +139,7 @@ mod sync {
             }
         }
 
+        /// Notifies, unaffected by [`LaneFault::NotifyLost`]: [`watch`] has a fault of its own.
         fn wake_all(&self) {
             let mut registered = self.0.lock().expect("no thread panicked");
             registered.times += 1;
@@ -190,7 +195,7 @@ mod sync {
             changed: Notify,
         }
 
-        pub(in super::super) struct ModelReceiver<T>(Arc<WatchShared<T>>);
+        pub(in super::super) struct WatchReceiver<T>(Arc<WatchShared<T>>);
 
         impl<T> Sender<T> {
             pub(in super::super) fn new(value: T) -> Self {
@@ -202,7 +207,7 @@ mod sync {
                 modify: impl FnOnce(&mut T) -> bool,
             ) -> bool {
                 let modified = modify(&mut self.borrow_mut());
-                if modified && !has(LaneFault::NewestLost) {
+                if modified && !has(LaneFault::SuccessorLost) {
                     self.0.changed.wake_all();
                 }
                 modified
@@ -216,20 +221,20 @@ mod sync {
                 self.borrow_mut()
             }
 
-            pub(in super::super) fn subscribe(&self) -> ModelReceiver<T> {
-                ModelReceiver(Arc::clone(&self.0))
+            pub(in super::super) fn subscribe(&self) -> WatchReceiver<T> {
+                WatchReceiver(Arc::clone(&self.0))
             }
         }
 
-        impl<T> ModelReceiver<T> {
+        impl<T> WatchReceiver<T> {
             pub(in super::super) async fn wait_for(
                 &mut self,
-                is: impl Fn(&T) -> bool,
+                condition: impl Fn(&T) -> bool,
             ) -> Result<(), ()> {
                 loop {
                     let mut changed = pin!(self.0.changed.notified());
                     changed.as_mut().enable();
-                    if is(&self.0.value.lock().expect("no thread panicked")) {
+                    if condition(&self.0.value.lock().expect("no thread panicked")) {
                         return Ok(());
                     }
                     changed.await;
@@ -267,9 +272,9 @@ fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
 }
 
 fn is_noticed(fault: LaneFault, check: fn()) -> bool {
-    FAULT.with(|is| is.set(fault));
+    FAULT.with(|injected| injected.set(fault));
     let explored = catch_unwind(AssertUnwindSafe(|| every_interleaving(check)));
-    FAULT.with(|is| is.set(LaneFault::None));
+    FAULT.with(|injected| injected.set(LaneFault::None));
     explored.is_err()
 }
 
@@ -284,7 +289,7 @@ enum WriterEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerMode {
     Acknowledges,
-    /// The connection is cut.
+    /// It acknowledges nothing, as after a cut of the connection.
     Silent,
 }
 
@@ -293,7 +298,7 @@ enum PeerMode {
 fn write(lane: &SharedOutboundQueue, peer: PeerMode) -> (WriterEnd, u64) {
     let wake_up = Arc::<ThreadWaker>::default();
     let (waker, mut copy) = (Waker::from(Arc::clone(&wake_up)), Vec::new());
-    let turn = lane.resume(0).expect("nothing was acknowledged");
+    let turn = lane.resume(0).expect("nothing was acknowledged"); // from the first message on
     let mut sent = 0;
     loop {
         if !lane.register(turn, &waker) {
@@ -323,7 +328,7 @@ struct ModelWriter {
     copy: Vec<u8>,
     sent: u64,
     idle: bool,
-    ended: bool, // during an inline write: the task must report it
+    ended: bool, // whether an inline write found the end, which the task reports
     waker: Waker,
 }
 
@@ -334,6 +339,8 @@ impl ModelWriter {
         self.ended || self.write()
     }
 
+    /// Returns `false` if the sender must wake the lane's latest writer, which in the lane's own
+    /// code may be another one.
     fn write_inline(&mut self) -> bool {
         if !self.idle {
             return false;
@@ -357,7 +364,8 @@ impl ModelWriter {
             }
             self.lane.acknowledge(self.turn, self.sent).expect("so many were sent");
         }
-        let _flushed = self.lane.appended(); // another thread may interleave here, as at a flush
+        // The writer flushes here. Taking the lock lets loom switch to another thread meanwhile.
+        let _appended = self.lane.appended();
         self.idle = true;
         false
     }
@@ -373,6 +381,7 @@ fn send(lane: &SharedOutboundQueue, handle: &CombinerHandle<ModelWriter>, body: 
     }
 }
 
+/// Number of messages in these bytes. A writer takes whole frames, each of which is a message here.
 fn messages(mut bytes: &[u8]) -> u64 {
     let mut found = 0;
     while let Ok(FrameParseResult::Frame(_, length)) = frame::cut(bytes, FRAME_BYTES) {
@@ -381,7 +390,8 @@ fn messages(mut bytes: &[u8]) -> u64 {
     found
 }
 
-/// Creates a lane that buffers this many bytes.
+/// Creates a lane that buffers this many bytes. With 1, that is one message at a time, because an
+/// empty lane accepts a message of any length.
 fn lane(bytes_max: usize) -> Arc<SharedOutboundQueue> {
     let limits = NetLimits { lane_bytes_max: [bytes_max; 4], ..NetLimits::default() };
     Arc::new(SharedOutboundQueue::new(OutboundQueue::new(TrafficClass::User, &limits)))
@@ -429,7 +439,7 @@ fn task_or_sender_writes() {
         waker: Waker::from(Arc::clone(&wake_up)),
     });
     let (handle, others) = (combiner.handle(), combiner.handle());
-    let combiner = ManuallyDrop::new(combiner); // its drop locks, forbidden in a deadlock
+    let combiner = ManuallyDrop::new(combiner); // its drop locks: a second panic in loom's unwinding
     let task = thread::spawn(move || {
         while !combiner.with(ModelWriter::poll) {
             wake_up.0.wait();
@@ -484,16 +494,18 @@ fn abandoned_lane_releases_waiters() {
 /// A reader, and two later connections.
 fn turns_are_passed_on() {
     let lane = InboundLane::new();
-    let turn = block_on(lane.take_over(1, 1)).expect("it is the first");
+    let first = 1; // first unacknowledged message
+    let turn = block_on(lane.take_over(1, first)).expect("it is the first");
     let reader = thread::spawn(move || {
         block_on(turn.superseded());
         drop(turn);
     });
     let next = [2, 3].map(|generation| {
         let lane = lane.clone();
-        thread::spawn(move || block_on(lane.take_over(generation, 1)).map(drop).is_ok())
+        thread::spawn(move || block_on(lane.take_over(generation, first)).map(drop).is_ok())
     });
     reader.join().expect("no thread panicked");
+    // The second generation has a turn only if it comes before the third one.
     let [_, last] = next.map(|next| next.join().expect("no thread panicked"));
     assert!(last, "it is the latest");
 }
@@ -535,7 +547,7 @@ fn abandoned_lane_releases_all_waiters() {
 #[test]
 fn reader_passes_its_turn_to_the_latest_generation() {
     every_interleaving(turns_are_passed_on);
-    for fault in [LaneFault::NotifyLost, LaneFault::RegisteredLate, LaneFault::NewestLost] {
+    for fault in [LaneFault::NotifyLost, LaneFault::RegisteredLate, LaneFault::SuccessorLost] {
         assert!(is_noticed(fault, turns_are_passed_on), "{fault:?}");
     }
 }

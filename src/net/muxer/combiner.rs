@@ -1,7 +1,7 @@
 //! Shared access to the session: the connection's task uses it, or a writer inline. Neither blocks.
 //!
 //! Only the synchronisation is here. Tests compile this file a second time with loom's types, like
-//! the lanes' [`desk`](crate::net::lane).
+//! the `combiner` of [`lane`](crate::net::lane).
 
 use std::sync::{PoisonError, TryLockError};
 
