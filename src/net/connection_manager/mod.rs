@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
 use self::clients::{Clients, KeyOwner};
-use self::peer::{Announcement, PeerState, RestartKind};
+use self::peer::{Announcement, IncarnationChange, PeerState};
 use self::tasks::{
     InboundError, InboundSubstream, OutboundEnd, OutboundOpening, Report, Tasks, WelcomedLane,
 };
@@ -269,7 +269,8 @@ impl ConnectionManager {
     fn is_dialling(&self, address: &Multiaddr) -> bool {
         let under_way =
             |dialled: &PendingDial| dialled.peer.is_none() && dialled.address == *address;
-        self.dials.values().any(under_way) || self.peers.values().any(|peer| peer.awaits(address))
+        self.dials.values().any(under_way)
+            || self.peers.values().any(|peer| peer.has_answered(address))
     }
 
     fn inspect(&self) -> NetStats {
@@ -486,7 +487,7 @@ impl ConnectionManager {
                 self.closed(peer_id, connection_id);
                 if num_established == 0
                     && let Some(incarnation) =
-                        self.peers.get_mut(&peer_id).and_then(PeerState::away)
+                        self.peers.get_mut(&peer_id).and_then(PeerState::mark_away)
                 {
                     self.emit(NetEvent::Closed { node: NodeId { peer: peer_id, incarnation } });
                 }
@@ -515,7 +516,7 @@ impl ConnectionManager {
         let dialler = dialled.as_ref().map_or(DialSide::Peer, |d| DialSide::Us(d.purpose));
         if let Some(PendingDial { peer: None, address, .. }) = dialled {
             self.warning_throttle.dial_answered(&address);
-            self.peer(id).answers(address.clone());
+            self.peer(id).add_answered(address.clone());
             self.feed_link(id, link::LinkInput::Found(address));
             self.feed_link(id, link::LinkInput::Want(TrafficClass::Control));
         }
@@ -636,7 +637,7 @@ impl ConnectionManager {
         reader: AbortHandle,
     ) {
         self.swarm.behaviour_mut().node_admitted(connection);
-        self.peer(id).connection_used(connection, reader);
+        self.peer(id).add_reader(connection, reader);
         if !self.peer(id).link.knows(connection) {
             let dialler = DialSide::Peer;
             self.feed_link(id, link::LinkInput::Established { connection, dialler });
@@ -664,22 +665,22 @@ impl ConnectionManager {
         self.check_claim(node)?;
         // A peer on a closed connection is treated as gone.
         let rank = self.swarm.behaviour().rank(connection).ok_or(LaneRefusal::Superseded)?;
-        let restart = self.peer(id).meet(Announcement { facts, rank });
-        match restart {
-            RestartKind::Unchanged => {
-                if self.peer(id).is_back() {
+        let change = self.peer(id).meet(Announcement { facts, rank });
+        match change {
+            IncarnationChange::Unchanged => {
+                if self.peer(id).mark_back() {
                     self.emit(NetEvent::Up { node, facts: facts.clone() });
                 }
                 self.answered(id);
                 return Ok(());
             }
-            RestartKind::Outdated => return Err(LaneRefusal::Superseded),
-            RestartKind::FirstContact | RestartKind::Restarted { .. } => {
-                _ = self.peer(id).is_back();
+            IncarnationChange::Outdated => return Err(LaneRefusal::Superseded),
+            IncarnationChange::FirstContact | IncarnationChange::Restarted { .. } => {
+                _ = self.peer(id).mark_back();
             }
         }
         self.directory.add(node, facts);
-        if let RestartKind::Restarted { old, is_proof } = restart {
+        if let IncarnationChange::Restarted { old, is_proof } = change {
             let old = NodeId { peer: id, incarnation: old };
             self.quarantine(old);
             self.drop_lanes(old);
@@ -743,7 +744,7 @@ impl ConnectionManager {
                 self.complain_of_refusal(id, &refusal);
                 let end = match refusal {
                     LaneRefusal::WrongIncarnation { .. } => {
-                        self.peer(id).contact_anew();
+                        self.peer(id).mark_stale();
                         End::Broken
                     }
                     // Another attempt would fail in the same way: the lane begins anew.

@@ -13,9 +13,9 @@ use crate::net::lane::inbound::InboundLane;
 use crate::net::link::PeerLink;
 use crate::net::wire::{ADDRESSES_MAX, NodeInfo};
 
-/// Result of comparing a peer's facts with those known before.
+/// Result of comparing the facts that a peer announced with those known before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RestartKind {
+pub(super) enum IncarnationChange {
     /// The peer was not known.
     FirstContact,
     /// The incarnation is the known one.
@@ -32,11 +32,12 @@ pub(super) enum RestartKind {
     Outdated,
 }
 
-/// Facts that a peer announced, and the connection on which it did.
+/// Facts that a peer announced in its `Hello` or `Welcome`, and the connection on which it did.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Announcement<'a> {
     pub(super) facts: &'a NodeInfo,
-    /// The [rank](crate::net::swarm::Lines::rank) of the connection.
+    /// The [rank](crate::net::swarm::LaneBehaviour::rank) of the connection: higher if it was
+    /// established later.
     pub(super) rank: u64,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct PeerState {
     /// Whether the peer has reported that the known incarnation is gone: the next lane is opened to
     /// any incarnation.
     is_stale: bool,
-    /// Whether the last connection has closed since the peer was admitted.
+    /// Whether the last remaining connection has closed, and the peer was not admitted since.
     is_away: bool,
     /// Addresses that were dialled without naming a peer, at which this peer answered.
     answered: Vec<Multiaddr>, // ≤ ADDRESSES_MAX, as in its facts
@@ -66,14 +67,14 @@ pub(super) struct PeerState {
     pub(super) outbound: [Option<JoinHandle<()>>; 4],
     inbound: [InboundLane; 4],
     /// Reader tasks of each connection.
-    readers: BTreeMap<ConnectionId, Vec<AbortHandle>>, // ≤ limits.lanes_per_peer, by the swarm
+    readers: BTreeMap<ConnectionId, Vec<AbortHandle>>, // ≤ limits.lanes_per_peer in all, by the swarm
     stalled: [StalledSubstreams; 4],
 }
 
 impl PeerState {
     pub(super) fn new(me: PeerId, peer: PeerId, limits: &NetLimits) -> Self {
         Self {
-            link: PeerLink::new(me, peer, limits, rand::random()),
+            link: PeerLink::new(me, peer, limits, rand::random()), // seed of its random pauses
             facts: None,
             met_on: 0,
             is_stale: false,
@@ -96,39 +97,41 @@ impl PeerState {
     }
 
     /// Notes that, according to the peer, the known incarnation is gone.
-    pub(super) const fn contact_anew(&mut self) {
+    pub(super) const fn mark_stale(&mut self) {
         self.is_stale = true;
     }
 
     /// Notes that the peer answered at this address.
-    pub(super) fn answers(&mut self, address: Multiaddr) {
+    pub(super) fn add_answered(&mut self, address: Multiaddr) {
         if self.answered.len() < ADDRESSES_MAX && !self.answered.contains(&address) {
             self.answered.push(address);
         }
     }
 
-    /// Whether the peer answered at this address and has not yet told its incarnation.
-    pub(super) fn awaits(&self, address: &Multiaddr) -> bool {
+    /// Whether the peer answered at this address, which [`take_answered`](Self::take_answered) has
+    /// not returned yet.
+    pub(super) fn has_answered(&self, address: &Multiaddr) -> bool {
         self.answered.contains(address)
     }
 
-    /// Takes the addresses at which the peer answered, with its incarnation, once that is known and
+    /// Takes the addresses at which the peer answered, with its incarnation, once that is certain and
     /// the list is not empty.
     pub(super) fn take_answered(&mut self) -> Option<(ReplicaId, Vec<Multiaddr>)> {
+        // A peer that was away may have answered as another incarnation, until it is admitted.
         let incarnation = self.meant().filter(|_| !self.is_away)?;
         (!self.answered.is_empty()).then(|| (incarnation, std::mem::take(&mut self.answered)))
     }
 
     /// Notes that the last connection has closed. Returns the known incarnation, if one was
     /// admitted.
-    pub(super) fn away(&mut self) -> Option<ReplicaId> {
+    pub(super) fn mark_away(&mut self) -> Option<ReplicaId> {
         self.answered.clear();
         self.is_away = true;
         self.incarnation()
     }
 
     /// Marks the peer as connected. Returns whether it was away until now.
-    pub(super) const fn is_back(&mut self) -> bool {
+    pub(super) const fn mark_back(&mut self) -> bool {
         std::mem::replace(&mut self.is_away, false)
     }
 
@@ -143,38 +146,48 @@ impl PeerState {
     /// have no order, but connections have.
     ///
     /// A held lock proves death (docs/protocol/transport.md#a-held-lock-proves-death): only one
-    /// process can hold the lock of one file on one boot of a host.
-    pub(super) fn meet(&mut self, Announcement { facts, rank }: Announcement<'_>) -> RestartKind {
+    /// process can hold the lock of one file on one boot of a host. `lock` is the device and inode of
+    /// that file, `boot` the id of that boot.
+    pub(super) fn meet(
+        &mut self,
+        Announcement { facts, rank }: Announcement<'_>,
+    ) -> IncarnationChange {
         let is_other = self.incarnation().is_some_and(|known| known != facts.incarnation);
         if is_other && rank <= self.met_on {
-            return RestartKind::Outdated;
+            // Also on the same connection, whose other end is one process.
+            return IncarnationChange::Outdated;
         }
+        // If the known incarnation was gone, and this announcement of it is late, then the next lane
+        // is refused, and it is stale again.
         self.is_stale = false;
         let old = self.facts.replace(facts.clone());
         if let Some(old) = &old
             && old.incarnation == facts.incarnation
         {
-            return RestartKind::Unchanged;
+            return IncarnationChange::Unchanged; // `met_on` stays the first connection
         }
         self.met_on = rank;
-        let Some(old) = old else { return RestartKind::FirstContact };
+        let Some(old) = old else { return IncarnationChange::FirstContact };
         self.stalled = [StalledSubstreams::default(); 4];
+        // A reader of the new incarnation is added only after this. If a lane to it is just being
+        // opened, the link opens that lane again.
         self.end();
         self.inbound = std::array::from_fn(|_| InboundLane::new());
         let locked = old.lock.is_some() && old.boot.is_some();
         let is_proof = locked && old.lock == facts.lock && old.boot == facts.boot;
-        RestartKind::Restarted { old: old.incarnation, is_proof }
+        IncarnationChange::Restarted { old: old.incarnation, is_proof }
     }
 
-    /// Registers a reader on a connection.
-    pub(super) fn connection_used(&mut self, connection: ConnectionId, reader: AbortHandle) {
+    /// Adds the task of a reader, which ends with the connection.
+    pub(super) fn add_reader(&mut self, connection: ConnectionId, reader: AbortHandle) {
         let readers = self.readers.entry(connection).or_default();
         readers.retain(|reader| !reader.is_finished());
         readers.push(reader);
     }
 
-    /// Notes that a lane was opened, and returns how many times in a row it was opened on this
-    /// connection without progress. `accepted` is the number of messages accepted so far.
+    /// Notes that a lane to the peer was opened. Returns how many times in a row it was reopened on
+    /// this connection without progress, 0 at first. `accepted` is the number of messages that the
+    /// peer has accepted so far.
     pub(super) fn note_opened(
         &mut self,
         class: TrafficClass,
@@ -187,7 +200,8 @@ impl PeerState {
         stalled.count
     }
 
-    /// Resets the count, because another lane follows.
+    /// Resets the count of [`note_opened`](Self::note_opened). Call it when a new lane replaces the
+    /// present one.
     pub(super) fn reset_stalled(&mut self, class: TrafficClass) {
         self.stalled[class as usize] = StalledSubstreams::default();
     }
