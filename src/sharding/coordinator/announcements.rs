@@ -54,7 +54,7 @@ impl Coordinator {
         }
     }
 
-    /// Handles `HostedType`: a region hosts a shard at `at`.
+    /// Handles `Hosted`: a region hosts a shard at `at`.
     pub(super) fn confirmed(&mut self, now: Now, shard: ShardId, from: RegionId, at: Generation) {
         let record = self.records.get_mut(&shard);
         if record.is_some_and(|record| record.confirmed(from, at)) {

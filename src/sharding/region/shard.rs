@@ -62,9 +62,9 @@ pub(super) enum ShardAction {
     Release { to: RegionId, word: Released },
     /// Send `Drained` to a coordinator, because the decision has no home.
     Drained { to: ReplicaId, reached: Generation },
-    /// Confirm `HostedType` at `max_gen` to the coordinator.
+    /// Confirm `Hosted` at `max_gen` to the coordinator.
     Confirm { to: ReplicaId },
-    /// Send `HostedType` at `at` to a region, so that it drops the payload which it keeps.
+    /// Send `Hosted` at `at` to a region, so that it drops the payload which it keeps.
     Confirmed { to: RegionId, at: Generation },
     /// Count the messages of this payload as lost: another region may have handled them.
     Discard { from: RegionId, payload: Bytes },
@@ -418,7 +418,7 @@ impl RegionShard {
         self.heard.get(&from).filter(|heard| heard.last == last)?.payload.as_ref()
     }
 
-    /// Handles `HostedType`: some region hosts at `at`. A payload of an earlier tenure was taken or is
+    /// Handles `Hosted`: some region hosts at `at`. A payload of an earlier tenure was taken or is
     /// useless, so it is dropped, and a decision below `at` that named this region needs no further
     /// answer.
     pub(super) fn confirmed(&mut self, at: Generation, fault_injection: ShardingFaultInjection) {
