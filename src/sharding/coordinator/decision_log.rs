@@ -17,16 +17,17 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::slow_decisions::DecisionKind;
 
 impl Coordinator {
-    /// Records a decision when its write begins.
+    /// Records a decision when its write begins. All durations of the entry count from `since` of
+    /// the plan, so they include the time in the queue.
     pub(super) fn remember(
         &mut self,
         now: Now,
         shard: ShardId,
         home: &ShardHome,
         from: Option<RegionId>,
-        wish: PlannedHome,
+        plan: PlannedHome,
     ) {
-        let PlannedHome { to, why, since } = wish;
+        let PlannedHome { to, why, since } = plan;
         let entry = Remembered {
             from,
             to,
@@ -38,6 +39,7 @@ impl Coordinator {
         self.steps.push(DecisionStep { what: DecisionStepKind::Decided, of: entry });
     }
 
+    /// Records that a quorum holds a decision.
     pub(super) fn note_written(&mut self, now: Now, shard: ShardId, generation: Generation) {
         let note = |entry: &mut Remembered| entry.written = Some(now.mono - entry.begun);
         if let Some(entry) = self.decision_history.note(shard, generation, note) {
@@ -45,6 +47,7 @@ impl Coordinator {
         }
     }
 
+    /// Records that a decision is carried out (see `ShardRecord::is_settled`).
     pub(super) fn note_settled(&mut self, now: Now, shard: ShardId, generation: Generation) {
         self.slow_decisions.end(now.mono, shard);
         let note = |entry: &mut Remembered| entry.settled = Some(now.mono - entry.begun);
@@ -53,11 +56,11 @@ impl Coordinator {
         }
     }
 
-    /// Starts to measure how long an acknowledged decision takes.
+    /// Starts to measure how long the regions take to carry out a decision that a quorum holds.
     pub(super) fn note_open(&mut self, now: Now, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
-        let kind =
-            if record.home().after.is_empty() { DecisionKind::Start } else { DecisionKind::Move };
+        let has_predecessors = !record.home().after.is_empty();
+        let kind = if has_predecessors { DecisionKind::Move } else { DecisionKind::Start };
         self.slow_decisions.begin(now.mono, shard, kind);
     }
 
@@ -79,8 +82,8 @@ impl Coordinator {
         }
     }
 
-    /// Reports decisions that take unusually long, with the homes that have not confirmed and the
-    /// predecessors that may still host.
+    /// Reports decisions that take unusually long, with the regions that they wait for: home and
+    /// predecessors, without those that are out of the configuration.
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let Some(slow) = self.slow_decisions.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();

@@ -73,7 +73,7 @@ impl Coordinator {
     }
 
     /// Marks a shard as needing a home, because a region asks for it or its home is lost or leaves.
-    pub(super) fn unplace(&mut self, shard: ShardId, asker: Option<RegionId>) {
+    pub(super) fn mark_unplaced(&mut self, shard: ShardId, asker: Option<RegionId>) {
         let first = self.pending_decisions.unplaced.entry(shard).or_default();
         *first = first.or(asker);
     }
@@ -90,7 +90,7 @@ impl Coordinator {
             return; // checked again after that write
         }
         if record.is_lost(&self.installed) || self.is_leaving(shard) && !self.preparing {
-            self.unplace(shard, None);
+            self.mark_unplaced(shard, None);
         }
     }
 
@@ -110,7 +110,7 @@ impl Coordinator {
             self.pending_decisions.preallocated = true; // a shard whose plan is taken back is unplaced again
             let all = (0..self.config.shards).map(ShardId::new);
             let new: Vec<_> = all.filter(|id| !self.is_known(*id)).collect();
-            new.into_iter().for_each(|shard| self.unplace(shard, None));
+            new.into_iter().for_each(|shard| self.mark_unplaced(shard, None));
         }
         if targets == 0 {
             return self.leave_nowhere(now);

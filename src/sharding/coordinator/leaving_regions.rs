@@ -31,7 +31,7 @@ impl Coordinator {
             return;
         };
         region.leaving = true;
-        self.pending_decisions.changed = None;
+        self.pending_decisions.touch_all();
         self.leavers.entry(from).or_default();
         self.take_back_wishes(|to| to == from);
         self.check_homes();
@@ -46,7 +46,7 @@ impl Coordinator {
             self.pending_decisions.touch(shard);
             match self.records.get(&shard).and_then(|record| record.home().region) {
                 Some(_) => self.check_home(shard), // it may stay at its present home
-                None => self.unplace(shard, None),
+                None => self.mark_unplaced(shard, None),
             }
         }
     }

@@ -34,9 +34,9 @@ pub(super) struct CoordinatorOutboundBatch {
 }
 
 impl CoordinatorOutboundBatch {
-    /// Whether this is the region's first registration of the batch. A registration of many shards
+    /// Whether this is the region's first registration in the batch. A registration of many shards
     /// comes in parts, and one answer suffices for all.
-    pub(super) fn is_first_registration(&mut self, from: RegionId) -> bool {
+    pub(super) fn is_first_part_of_registration(&mut self, from: RegionId) -> bool {
         self.registered.insert(from)
     }
 

@@ -9,7 +9,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// A decision that waits for its write.
+/// A decision that waits for its write: an entry of [`PendingDecisions::wishes`].
 #[derive(Clone, Debug)]
 pub(super) struct PlannedHome {
     pub(super) to: Option<RegionId>,
@@ -63,6 +63,11 @@ impl PendingDecisions {
         }
     }
 
+    /// Records that anything may have changed, for example the regions.
+    pub(super) fn touch_all(&mut self) {
+        self.changed = None;
+    }
+
     /// Adds a decision, which waits for the next write.
     pub(super) fn wish(
         &mut self,
@@ -76,8 +81,8 @@ impl PendingDecisions {
         self.wishes.insert(shard, PlannedHome { to, why: why.clone(), since });
     }
 
-    /// The home of a shard by a decision that is not written yet; `None`: there is no such
-    /// decision.
+    /// The home of a shard by a decision that is not written yet. Outer `None`: there is no such
+    /// decision; inner `None`: it names no home.
     pub(super) fn planned(&self, shard: ShardId) -> Option<Option<RegionId>> {
         let wish = self.wishes.get(&shard).map(|wish| wish.to);
         wish.or_else(|| {

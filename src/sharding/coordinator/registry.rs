@@ -3,7 +3,7 @@
 //!
 //! An audit compares the shards that a region hosts with the decisions and orders the release of
 //! those without authority (docs/protocol/sharding.md#audit-releases-unauthorized-hosts), so that a
-//! broken rule is detected and ended.
+//! second host of a shard is found and stops.
 
 use ostraca_ddata::clock::Now;
 
@@ -23,7 +23,8 @@ use crate::sharding::wire::{
 pub struct RegisteredRegion {
     /// Whether the region only routes messages and hosts no shard.
     pub proxy: bool,
-    /// Whether the region leaves and must get no further shards.
+    /// Whether the region leaves and must get no further shards. Until it may exit, it is also one
+    /// of [`Coordinator::leavers`].
     pub leaving: bool,
 }
 
@@ -40,7 +41,7 @@ impl Coordinator {
         self.regions.get(&region).is_some_and(|region| !region.proxy && !region.leaving)
     }
 
-    /// Whether the home of a shard leaves.
+    /// Whether the home of a shard is a region that [leaves](Self::leaves).
     #[must_use]
     pub fn is_leaving(&self, shard: ShardId) -> bool {
         let home = self.records.get(&shard).and_then(|record| record.home().region);
@@ -66,6 +67,8 @@ impl Coordinator {
         }
     }
 
+    /// Registers a region, acknowledges that, and audits what it hosts. `highest` is the highest
+    /// generation of any decision that the region has received.
     pub(super) fn register(
         &mut self,
         now: Now,
@@ -76,26 +79,30 @@ impl Coordinator {
         out: &mut CoordinatorOutbox,
     ) {
         let known = self.regions.get(&from).copied();
-        let leaver = known.filter(|known| known.leaving); // it registers as a proxy from then on
+        // A leaving region registers as a proxy. Its entry must remain that of a leaving region,
+        // because the shards of a proxy would not get other homes.
+        let leaver = known.filter(|known| known.leaving);
         let new = leaver.unwrap_or(RegisteredRegion { proxy, leaving: false });
         self.regions.insert(from, new);
         if known != Some(new) {
-            self.pending_decisions.changed = None;
+            self.pending_decisions.touch_all();
         }
         if known.is_none() {
-            self.pending_decisions.reconsider();
+            self.pending_decisions.reconsider(); // a known region becomes no better target later
         }
-        if self.outbound.is_first_registration(from) {
+        if self.outbound.is_first_part_of_registration(from) {
             // An audit of a region that knows the newest decision needs no table.
             let newest = self.records.values().map(|record| record.home().generation).max();
             let lacks = known.is_none() || newest > Some(highest);
-            let routes = self.records.keys().filter(|_| lacks);
-            let homes = routes.filter_map(|shard| self.route(*shard)).collect();
+            let recorded = self.records.keys().filter(|_| lacks);
+            let homes = recorded.filter_map(|shard| self.route(*shard)).collect(); // each has one
             self.acknowledge(from, homes, out);
         }
         self.audit(now, from, hosted, highest);
     }
 
+    /// Sends the table of homes, in parts. A region that misses a part asks for a home when it needs
+    /// one.
     fn acknowledge(&self, from: RegionId, homes: Vec<ShardRoute>, out: &mut CoordinatorOutbox) {
         let mut tables = in_messages(homes, self.config.word_bytes_max, |_| ROUTE_BYTES);
         let last = tables.pop().unwrap_or_default();
@@ -117,9 +124,9 @@ impl Coordinator {
     ) {
         for (shard, at) in hosted {
             let newest = self.records.get(shard).map(|record| record.home().generation);
-            let ignored = newest
+            let assumed = newest
                 .filter(|_| self.fault_injection.has(ShardingFault::RegistrationConfirmsNewest));
-            self.confirmed(now, *shard, from, ignored.unwrap_or(*at));
+            self.confirmed(now, *shard, from, assumed.unwrap_or(*at));
             self.audit_shard(now, (*shard, *at), from, highest);
         }
         let concerned = self.records.iter().filter(|(_, record)| {
@@ -127,7 +134,8 @@ impl Coordinator {
             let named = home.region == Some(from) || home.after.contains_key(&from);
             named && !record.is_settled()
         });
-        // At the end of this batch, because the registration may come in several messages.
+        // The repetition is due at once, but is sent at the end of the batch, because further parts
+        // of the registration may settle the shard before.
         for shard in concerned.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             self.repeats.begin_now(now.mono, shard, self.config.repeat);
         }
@@ -145,7 +153,7 @@ impl Coordinator {
             return;
         }
         let Some(record) = self.records.get(&shard) else {
-            // Possible only after a quorum has lost its data: the running shard is kept there.
+            // Possible only after a quorum has lost its data: the shard stays where it runs.
             if self.pending_decisions.planned(shard).is_none() {
                 let why = reason("it was found running");
                 self.pending_decisions.wish(now, shard, Some(from), &why);
@@ -153,24 +161,28 @@ impl Coordinator {
             return;
         };
         let home = record.home();
-        let listed = home.after.get(&from).is_some_and(|last| *last >= at);
-        if home.region == Some(from) || listed || at > home.generation {
-            return; // the home, a listed region that gets a `Release`, or one that knows more
+        let is_listed = home.after.get(&from).is_some_and(|last| *last >= at);
+        // A listed region gets a `Release` anyway. A region with a newer decision than the recorded
+        // one got it from another coordinator, whose audit it is subject to.
+        if home.region == Some(from) || is_listed || at > home.generation {
+            return;
         }
-        // It counts as a duplicate only if the region knew the decision when it registered.
-        // Otherwise the registration is merely late.
+        // It counts as a duplicate only if the region had received a decision as new as this one
+        // when it registered. Otherwise the registration is merely late.
         self.stats.duplicate_home_detected += u64::from(highest >= home.generation);
         let (generation, to, listed) = (home.generation, home.region, Generation::NEVER);
         self.outbound.release(from, ReleaseShard { shard, generation, to, listed });
     }
 
+    /// Answers a request for homes, or marks the shards as needing one.
     pub(super) fn get_homes(&mut self, from: RegionId, shards: Vec<ShardId>) {
         for shard in shards {
             if shard.get() >= self.config.shards {
                 self.stats.strange += 1;
                 continue;
             }
-            // A leaving region may ask because it keeps a payload, not only for waiting messages.
+            // A leaving region may ask because it keeps a payload, not only for waiting messages. It
+            // drops the payload once another region has hosted the shard.
             if let Some(hosted) = self.is_over_for(shard, from) {
                 self.outbound.hosted(from, shard, hosted);
             }
@@ -178,7 +190,7 @@ impl Coordinator {
             match self.route(shard).filter(|route| route.home.is_some() && !lost) {
                 Some(route) => self.outbound.announce(from, route),
                 None if self.pending_decisions.planned(shard).flatten().is_some() => {} // announced to all
-                None => self.unplace(shard, Some(from)),
+                None => self.mark_unplaced(shard, Some(from)),
             }
         }
     }
@@ -203,10 +215,10 @@ impl Coordinator {
         self.regions.retain(|id, _| self.installed.members.contains(id));
         self.slow.retain(|id, _| self.installed.members.contains(id));
         self.leavers.retain(|id, _| self.installed.members.contains(id));
-        for wanted in self.stops.values_mut() {
-            wanted.retain(|id, _| self.installed.members.contains(id));
+        for requests in self.stops.values_mut() {
+            requests.retain(|id, _| self.installed.members.contains(id));
         }
-        self.pending_decisions.changed = None;
+        self.pending_decisions.touch_all();
         self.pending_decisions.reconsider();
         for new in self.installed.members.difference(&before) {
             send(new.replica(), ToRegion::Here(self.term), out);
@@ -214,11 +226,12 @@ impl Coordinator {
         let members = self.installed.members.clone();
         let gone = |home: RegionId| !members.contains(&home);
         self.take_back_wishes(gone);
-        let settled = |(shard, record): (&ShardId, &mut super::ShardRecord)| {
+        // A removed predecessor may have been the last that a decision without a home waited for.
+        let settle = |(shard, record): (&ShardId, &mut super::ShardRecord)| {
             record.settle_empty(&self.installed).then_some(*shard)
         };
-        let empty: Vec<ShardId> = self.records.iter_mut().filter_map(settled).collect();
-        empty.into_iter().for_each(|shard| self.settled(now, shard));
+        let settled: Vec<ShardId> = self.records.iter_mut().filter_map(settle).collect();
+        settled.into_iter().for_each(|shard| self.settled(now, shard));
         self.check_homes();
     }
 }

@@ -35,7 +35,7 @@ impl Coordinator {
             false => self.slow.insert(from, shards),
         };
         if before.as_ref() != self.slow.get(&from) {
-            self.pending_decisions.changed = None;
+            self.pending_decisions.touch_all();
         }
     }
 }
