@@ -141,7 +141,7 @@ mod tests {
     impl CallRecorder {
         fn activation(self: &Arc<Self>, row: u32) -> Activation {
             let id = EntityId::new("a").expect("an id");
-            let start = Start { row, id, waker: None, lapses: 0 };
+            let start = Start { row, id, handling: None, lapses: 0 };
             Activation::unstarted(Arc::<Self>::clone(self), ShardId::new(0), start)
         }
 

@@ -112,12 +112,12 @@ impl WakerSlot {
     /// Registers the waker before the activation checks its condition again, so that no later wake
     /// is missed.
     fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
-        let waker = self.0.get_or_insert_with(|| {
+        let handling = self.0.get_or_insert_with(|| {
             let mut inside = shard.lock();
             let busy = inside.shard_entities.entity_table.busy(row);
-            Arc::clone(busy.waker.get_or_insert_default())
+            Arc::clone(busy.handling.get_or_insert_default())
         });
-        waker.waker.register(cx.waker());
+        handling.waker.register(cx.waker());
     }
 
     /// The handler awaits: records the time, to report slow handlers. Handlers that never await do
@@ -175,13 +175,13 @@ impl<E: Entity> ActivationStarter for Runtime<E> {
 impl<E: Entity> Runtime<E> {
     fn task(self: Arc<Self>, shard: ShardId, start: Start) -> ActivationTask<E> {
         let shard = Arc::clone(self.shard(shard).expect("it has given the start"));
-        let Start { row, id, waker, lapses } = start;
+        let Start { row, id, handling, lapses } = start;
         ActivationTask {
             runtime: self,
             shard,
             row,
             id,
-            waker_slot: WakerSlot(waker),
+            waker_slot: WakerSlot(handling),
             value: None,
             state: None,
             unfinished: UnfinishedTasks::default(),

@@ -58,7 +58,7 @@ pub(super) struct BusyEntity<M> {
     /// Waker of the entity's task, with the time since when its handler awaits. Created when a task
     /// first had to wait. A task that has ended no longer registers, so the next one may reuse it,
     /// also one of another entity that gets this mailbox.
-    pub(super) waker: Option<Arc<Handling>>,
+    pub(super) handling: Option<Arc<Handling>>,
     /// Whether passivation has chosen the entity: its instance stops unless a message comes before
     /// the task takes the next batch.
     pub(super) stops_if_idle: bool,
@@ -70,7 +70,7 @@ impl<M> Default for BusyEntity<M> {
             mailbox: Mailbox::default(),
             marked: 0,
             runs: false,
-            waker: None,
+            handling: None,
             stops_if_idle: false,
         }
     }

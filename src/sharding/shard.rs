@@ -99,7 +99,7 @@ pub(super) struct ShardEntities<E: Entity> {
 pub(super) struct Start {
     pub(super) row: u32,
     pub(super) id: EntityId,
-    pub(super) waker: Option<Arc<Handling>>,
+    pub(super) handling: Option<Arc<Handling>>,
     /// The lapses of the floor when the entity got the task.
     pub(super) lapses: u64,
 }
@@ -383,10 +383,10 @@ impl<E: Entity> ShardEntities<E> {
     pub(super) fn start(&mut self, row: u32, after: &mut ShardEffects<E>) {
         let busy = self.entity_table.busy(row);
         busy.runs = true;
-        let waker = busy.waker.clone();
+        let handling = busy.handling.clone();
         self.running += 1;
         let (id, lapses) = (self.entity_table.get(row).id.clone(), self.lapses);
-        after.starts.push(Start { row, id, waker, lapses });
+        after.starts.push(Start { row, id, handling, lapses });
     }
 
     /// Starts a task for messages that a draining handler waits for, unless one runs already.
@@ -400,7 +400,9 @@ impl<E: Entity> ShardEntities<E> {
     pub(super) fn wake(&mut self) {
         let busy = self.entity_table.all().filter_map(|entity_slot| entity_slot.busy.as_ref());
         let running = busy.filter(|busy| busy.runs);
-        running.filter_map(|busy| busy.waker.as_ref()).for_each(|handling| handling.waker.wake());
+        running
+            .filter_map(|busy| busy.handling.as_ref())
+            .for_each(|handling| handling.waker.wake());
     }
 }
 

@@ -39,8 +39,8 @@ const LEFT_OUT_PAUSE: Duration = Duration::from_secs(60);
 /// Duration of a poll from which it counts as blocking its thread.
 const BLOCKS_FROM: Duration = Duration::from_millis(500);
 
-/// An entity's activation, as its shard sees it: its waker, and the time of its handler's first
-/// await.
+/// What a shard keeps of an entity's activation that has waited: its waker, and the time of its
+/// handler's first await.
 #[derive(Default)]
 pub(super) struct Handling {
     pub(super) waker: AtomicWaker,
@@ -53,6 +53,7 @@ impl Handling {
     pub(super) fn begin(&self, now: impl FnOnce() -> Instant) {
         if self.since.load(Ordering::Relaxed) == 0 {
             self.log_at.store(0, Ordering::Relaxed);
+            // `watch_handlers` needs the order of this store and its own load of `watches`.
             self.since.store(now().as_nanos().max(1), Ordering::SeqCst);
         }
     }
@@ -107,7 +108,7 @@ impl SlowHandlers {
 /// A handler by the row of its entity, and since when it awaits or blocks its thread.
 pub(super) type RunningRow = (u32, Instant);
 
-/// A handler of the asking node that an unanswered message waited for.
+/// A handler, on the asking node, because of which a message was not handled in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunningHandler {
@@ -129,22 +130,23 @@ impl fmt::Display for RunningHandler {
 /// The awaiting handlers in a range of rows.
 struct AwaitingHandlers {
     awaiting: usize,
-    due: Vec<SlowHandler>,       // to be logged
-    oldest: Option<SlowHandler>, // of a shard that is not about to leave
+    due: Vec<SlowHandler>,            // to be logged
+    oldest_slow: Option<SlowHandler>, // `None` if the shard is not Open, and is to leave
 }
 
 impl<E: Entity> ShardEntities<E> {
     /// Returns the handler of the entity in this row, if it awaits or is among the `blocking` ones.
     pub(super) fn handler_of(&self, row: u32, blocking: &[RunningRow]) -> Option<RunningRow> {
         let busy = self.entity_table.try_get(row)?.busy.as_ref()?;
-        let awaits = busy.waker.as_ref().and_then(|handling| handling.since());
+        let awaits = busy.handling.as_ref().and_then(|handling| handling.since());
         let blocks = blocking.iter().filter(|(at, _)| *at == row).map(|(_, since)| *since);
         let since = awaits.into_iter().chain(blocks).min()?;
         Some((row, since))
     }
 
     /// Returns the handler that has run for the longest time: the oldest `blocking` one, or the
-    /// oldest one that awaited at the last check.
+    /// oldest one that awaited at the last check and still does. It only explains a timeout, so the
+    /// rows are not searched for another one that awaits.
     pub(super) fn oldest_handler(&self, blocking: &[RunningRow]) -> Option<RunningRow> {
         let still = |known: &RunningRow| self.handler_of(known.0, &[]) == Some(*known);
         let awaits = self.oldest.filter(still);
@@ -161,8 +163,8 @@ impl<E: Entity> ShardEntities<E> {
         Some(Box::new(RunningHandler { entity, message_type, running_for }))
     }
 
-    /// Aborts the handlers of a draining shard once all that still run are slow: its other entities
-    /// have stopped, and would wait at their next home for nothing else.
+    /// Aborts the handlers of a draining shard once all that still run are slow. The shard's other
+    /// entities have stopped, and only these handlers delay their start at the next home.
     ///
     /// Drain is bounded (docs/protocol/sharding.md#drain-is-bounded): the region still releases the
     /// shard only after its last handler has ended, because an abort drops the handler. The handler
@@ -178,7 +180,7 @@ impl<E: Entity> ShardEntities<E> {
         let entity_table = &self.entity_table;
         self.slow.retain(|row| {
             let busy = entity_table.try_get(*row).and_then(|entity_slot| entity_slot.busy.as_ref());
-            let handling = busy.filter(|busy| busy.runs).and_then(|busy| busy.waker.as_ref());
+            let handling = busy.filter(|busy| busy.runs).and_then(|busy| busy.handling.as_ref());
             let since = handling.and_then(|handling| handling.since());
             since.is_some_and(|since| now - since >= after)
         });
@@ -195,13 +197,13 @@ impl<E: Entity> ShardEntities<E> {
             );
         }
         shard.phase.set(ShardStage::Aborted);
-        self.wake();
+        self.wake(); // an activation that wakes in this stage drops its handler
     }
 }
 
 impl<E: Entity> Runtime<E> {
-    /// Starts the task that checks for slow handlers, unless one runs. Called when a handler awaits
-    /// or blocks its thread.
+    /// Starts the task that checks for slow handlers, unless one runs or `slow-handler-after` is 0.
+    /// Called when a handler awaits or blocks its thread.
     pub(super) fn watch_handlers(self: &Arc<Self>) {
         let (after, watches) = (self.settings.slow_handler_after, &self.slow_handlers.watches);
         if after.is_zero() || watches.load(Ordering::SeqCst) || watches.swap(true, Ordering::SeqCst)
@@ -233,23 +235,32 @@ impl<E: Entity> Runtime<E> {
     /// Logs and counts the slow handlers that are due, and reports their shards to the region.
     /// Returns the number of handlers that await or block their threads.
     async fn find_slow_handlers(self: &Arc<Self>) -> usize {
-        let (mut await_now, mut slow) = self.blocking_handlers();
+        let (mut running, mut slow) = self.blocking_handlers();
+        // The oldest slow handler of each shard that is Open replaces the blocking one.
         for shard in self.known() {
             let blocking = slow.remove(&shard.id);
             let mut oldest = blocking.filter(|_| shard.phase.get() == ShardStage::Open);
             for first in (0..).step_by(ROWS_AT_A_TIME) {
                 let Some(found) = self.slow_in(shard, first..first + ROWS_AT_A_TIME) else { break };
-                await_now += found.awaiting;
+                running += found.awaiting;
                 for (entity, age) in found.due {
                     self.name_slow(shard, &entity, age);
                 }
-                oldest = oldest.into_iter().chain(found.oldest).max_by_key(|(_, age)| *age);
+                oldest = oldest.into_iter().chain(found.oldest_slow).max_by_key(|(_, age)| *age);
                 yield_now().await;
             }
             slow.extend(oldest.map(|oldest| (shard.id, oldest)));
         }
         self.report_slow(&slow);
-        await_now
+        running
+    }
+
+    /// Returns the polls of this type that block their threads, as of the stall monitor's last check.
+    fn blocking_polls(&self) -> Vec<LongPoll> {
+        // A time of zero does not advance the clock of the monitor.
+        let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO);
+        all.retain(|poll| poll.entities == self.polls);
+        all
     }
 
     /// Returns the handlers of a shard that block their threads, as of the stall monitor's last
@@ -260,25 +271,23 @@ impl<E: Entity> Runtime<E> {
             let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
             Instant::from_nanos(now.saturating_sub(took))
         };
-        let all = polls::longer_than(BLOCKS_FROM, Duration::ZERO).into_iter();
-        let own = all.filter(|poll| poll.entities == self.polls && poll.shard == shard);
+        let own = self.blocking_polls().into_iter().filter(|poll| poll.shard == shard);
         own.map(|poll| (poll.row, since(poll.took))).collect()
     }
 
-    /// Returns the number of handlers that block their threads, and by shard the ones that have
-    /// blocked them for `slow-handler-after`.
+    /// Returns the number of handlers that block their threads, and by shard the one that has
+    /// blocked its thread for the longest time, from `slow-handler-after` on.
     fn blocking_handlers(&self) -> (usize, BTreeMap<ShardId, SlowHandler>) {
-        // As of the monitor's last check.
-        let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO);
-        all.retain(|poll| poll.entities == self.polls);
+        let all = self.blocking_polls();
         let slow = all.iter().filter(|poll| poll.took >= self.settings.slow_handler_after);
         let named = slow.filter_map(|LongPoll { shard, row, took, .. }| {
             Some((*shard, (self.entity_at(*shard, *row)?, *took)))
         });
-        (all.len(), named.collect())
+        (all.len(), oldest_by_shard(named))
     }
 
-    /// Reports the shards with slow handlers to the region if they differ from the last report.
+    /// Reports the shards with slow handlers to the region if they differ from the last report. New
+    /// ones are also logged, unless others were within `LEFT_OUT_PAUSE`.
     fn report_slow(&self, slow: &BTreeMap<ShardId, SlowHandler>) {
         let now = self.world.now();
         let reported = &self.slow_handlers.reported;
@@ -307,7 +316,7 @@ impl<E: Entity> Runtime<E> {
     /// has no row at or after the range.
     fn slow_in(&self, shard: &Shard<E>, rows: Range<usize>) -> Option<AwaitingHandlers> {
         let (now, after) = (self.world.now(), self.settings.slow_handler_after);
-        let (mut awaiting, mut due, mut oldest) = (0, Vec::new(), None::<SlowHandler>);
+        let (mut awaiting, mut due, mut oldest_slow) = (0, Vec::new(), None::<SlowHandler>);
         let mut inside = shard.lock();
         let shard_entities = &mut inside.shard_entities;
         if shard_entities.running == 0 {
@@ -321,13 +330,13 @@ impl<E: Entity> Runtime<E> {
         let entity_table = &shard_entities.entity_table;
         for row in entity_table.matching(rows, |entity_slot| entity_slot.busy.is_some())? {
             let entity_slot = entity_table.get(row);
-            let Some(handling) = entity_slot.busy.as_ref().and_then(|busy| busy.waker.as_ref())
+            let Some(handling) = entity_slot.busy.as_ref().and_then(|busy| busy.handling.as_ref())
             else {
                 continue;
             };
             let Some(since) = handling.since() else { continue };
             awaiting += 1;
-            if shard_entities.oldest.is_none_or(|(_, oldest)| since < oldest) {
+            if shard_entities.oldest.is_none_or(|(_, earliest)| since < earliest) {
                 shard_entities.oldest = Some((row, since));
             }
             let age = now - since;
@@ -338,24 +347,55 @@ impl<E: Entity> Runtime<E> {
             if age >= after {
                 shard_entities.slow.insert(row);
             }
-            let is_older = oldest.as_ref().is_none_or(|(_, oldest)| age > *oldest);
+            let is_older = oldest_slow.as_ref().is_none_or(|(_, known)| age > *known);
             if stays && age >= after && is_older {
-                oldest = Some((entity_slot.id.clone(), age));
+                oldest_slow = Some((entity_slot.id.clone(), age));
             }
         }
         shard_entities.abort_slow(&DeliveryContext { shard, runtime: self });
-        Some(AwaitingHandlers { awaiting, due, oldest })
+        Some(AwaitingHandlers { awaiting, due, oldest_slow })
     }
 
     fn name_slow(&self, shard: &Shard<E>, entity: &EntityId, age: Duration) {
         let (entity_type, shard_id) = (&self.entity_type, shard.id);
         let message_type = std::any::type_name::<E::Message>();
-        let awaits = shard.phase.asks().of(entity);
+        let awaits = shard.phase.asks().of(entity); // entities that the handler has asked
         tracing::warn!(
             %entity_type, %entity, shard = %shard_id, message_type, running_for = ?age, ?awaits,
             "sharding.slow_handler: a handler has not ended: its entity handles no other message, \
              and if its shard has to leave this node, it is dropped as soon as the shard's other \
              entities have stopped"
         );
+    }
+}
+
+/// Returns the handler of each shard that has run for the longest time.
+fn oldest_by_shard(
+    slow: impl IntoIterator<Item = (ShardId, SlowHandler)>,
+) -> BTreeMap<ShardId, SlowHandler> {
+    let mut oldest = BTreeMap::<ShardId, SlowHandler>::new();
+    for (shard, (entity, age)) in slow {
+        if oldest.get(&shard).is_none_or(|(_, known)| age > *known) {
+            oldest.insert(shard, (entity, age));
+        }
+    }
+    oldest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oldest_blocking_handler_of_each_shard_is_reported() {
+        let handler = |shard, entity: &str, seconds| {
+            let entity = EntityId::new(entity).expect("short");
+            (ShardId::new(shard), (entity, Duration::from_secs(seconds)))
+        };
+        let (older, newer, other) = (handler(1, "a", 60), handler(1, "b", 40), handler(2, "c", 50));
+        let expected = BTreeMap::from([older.clone(), other.clone()]);
+        for slow in [[&older, &newer, &other], [&newer, &other, &older]] {
+            assert_eq!(oldest_by_shard(slow.map(Clone::clone)), expected);
+        }
     }
 }
