@@ -275,8 +275,8 @@ impl PassivationPolicy {
     }
 }
 
-/// Returns `share` of `limit`, rounded down. A small amount is added first because 0.7 × 10 is less
-/// than 7 in binary floating point.
+/// Returns `share` × `limit`, rounded down; a multiplier is a `share` above 1. A small amount is
+/// added first because 0.7 × 10 is less than 7 in binary floating point.
 fn portion(share: f64, limit: usize) -> usize {
     (share * limit as f64 + 1e-9) as usize
 }

@@ -2,7 +2,8 @@
 //!
 //! A count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that are halved from time to
 //! time, as in TinyLFU (Einziger, Friedman, Manes, *TinyLFU: A Highly Efficient Cache Admission
-//! Policy*, 2017). Between halvings an estimate may be too high, but never too low.
+//! Policy*, 2017). An estimate counts uses up to 15, each halved as often as the sketch has been
+//! halved since. It may be too high, because entities share counters, but never too low.
 
 use super::settings;
 
@@ -16,8 +17,8 @@ pub(super) struct Sketch {
     width: usize,   // counters in a row, a power of two
     depth: usize,
     increments: usize,
-    halve_after: usize, // increments
-    reset_multiplier: f64,
+    halve_after: usize,    // increments
+    reset_multiplier: f64, // `halve_after` per entity of the limit
 }
 
 impl Sketch {
@@ -26,8 +27,8 @@ impl Sketch {
         let width = settings
             .width_multiplier
             .saturating_mul(limit.next_power_of_two())
-            .next_power_of_two()
-            .clamp(COUNTERS_PER_WORD, settings::SKETCH_WIDTH_MAX);
+            .clamp(COUNTERS_PER_WORD, settings::SKETCH_WIDTH_MAX)
+            .next_power_of_two(); // both bounds are powers of two
         let depth = settings.depth;
         let mut sketch = Self {
             rows: vec![0; width / COUNTERS_PER_WORD * depth],
@@ -41,7 +42,8 @@ impl Sketch {
         sketch
     }
 
-    /// Sets the limit; the counts and the width stay as they are.
+    /// Sets the limit, which changes only the time of the next halving. The width stays: entities
+    /// cannot be counted again, because the sketch does not know their hashes.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.halve_after = super::portion(self.reset_multiplier, limit).max(1);
     }
@@ -78,7 +80,9 @@ impl Sketch {
 
     fn place(&self, row: usize, hash: u64) -> (usize, u32) {
         // Kirsch, Mitzenmacher, *Less Hashing, Same Performance* (2006): all hashes derive from
-        // two.
+        // two. The second one, `step`, is made of the product's high bits, which are mixed best, and is
+        // odd: with a step of 0 all rows would use the same place. The mask below keeps low bits only,
+        // so the high bits are folded into them.
         let step = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) | 1;
         let mixed = hash.wrapping_add(step.wrapping_mul(row as u64));
         let counter = (mixed ^ mixed >> 32) as usize & (self.width - 1);
@@ -112,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_saturate_at_fifteen_and_are_halved_on_reset() {
+    fn counters_saturate_at_fifteen_and_are_halved() {
         let settings = settings::FrequencySketch { reset_multiplier: 10.0, ..Default::default() };
         let mut sketch = Sketch::new(&settings, 10);
         (0..99).for_each(|_| sketch.increment(hash(1)));
@@ -131,5 +135,6 @@ mod tests {
         assert_eq!(words(4, 4), 4 * 4 * 1_024 / COUNTERS_PER_WORD);
         assert_eq!(words(2, 4), words(4, 4) / 2);
         assert_eq!(words(4, 8), words(4, 4) * 2);
+        assert_eq!(words(1, usize::MAX), settings::SKETCH_WIDTH_MAX / COUNTERS_PER_WORD);
     }
 }
