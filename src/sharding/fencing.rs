@@ -13,21 +13,23 @@ use super::ids::Generation;
 /// Hexadecimal digits of one number in the text of a token.
 const DIGITS: usize = 16;
 
-/// Orders the tenures of an entity: an instance that lives by a newer decision has a higher token.
+/// Orders the tenures of an entity: an instance whose shard lives on its node by a newer decision has
+/// a higher token.
 ///
 /// Within the cluster it is not needed, because at most one instance lives. But an effect that an
 /// instance has sent to a database, a file or another service may arrive there after the entity
 /// lives elsewhere. That system must store the highest token that it has seen of the entity, in the
-/// same transaction as the effect, and refuse an effect with a lower one. An equal token is of the
+/// same transaction as the effect, and refuse an effect with a lower one. Equal tokens are of the
 /// same tenure.
 ///
-/// A token consists of the generation of the cluster, the term of the coordinator that decided, and
-/// the sequence number of the decision. For one id it never goes back: not by a move, a crash or a
-/// change of members, nor in a cluster that is founded anew, as long as the clocks of its founders
-/// are not behind those of the founders before them (the generation of the cluster is the founder's
-/// wall clock in milliseconds). It may rise while an instance lives, so read it for each effect.
-/// Instances of one tenure, as after passivation or a panic, share it: it orders tenures, not
-/// messages.
+/// A token consists of four numbers: the generation of the cluster, the term (number and owner) of
+/// the coordinator that decided the shard's home, and the sequence number of that decision. For one
+/// id it never goes back: not by a move, a crash or a change of members, nor in a cluster that is
+/// founded anew, as long as the founder's clock is not behind that of an earlier founder (the
+/// generation of the cluster is the founder's wall clock in milliseconds). It may rise while an
+/// instance lives, because a newer decision may leave the shard where it is, so read it for each
+/// effect. Instances of one tenure, as after passivation or a panic, share it: it orders tenures,
+/// not messages.
 ///
 /// [`to_bytes`](Self::to_bytes) and the text of [`Display`](fmt::Display), which is also its serde
 /// form, have a fixed length and compare as the tokens do, so a column of either is sufficient.
@@ -93,7 +95,8 @@ impl FencingToken {
         self.cluster
     }
 
-    /// Returns the generation of the decision. Generations of different clusters do not compare.
+    /// Returns the generation of the decision: term and sequence number. Generations of decisions in
+    /// different clusters do not compare.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation

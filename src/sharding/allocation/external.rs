@@ -1,5 +1,5 @@
-//! Strategy `external`: shards live where an API has pinned them to addresses. Shards that are not
-//! pinned live where they are asked for.
+//! Strategy `external`: shards live at the addresses that the program has pinned them to
+//! ([`pins`](super::pins)). Shards that are not pinned live where they are asked for.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use crate::sharding::ids::{RegionId, ShardId};
 /// The pins and the limit of moves. A pin may name an address where no node runs yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct External {
-    /// The address of each pinned shard; `None` if the pins could not be read.
+    /// The address of each pinned shard; `None` until the pins were read. A coordinator asks for no
+    /// homes before it has tried to, and then does without the pins that it could not read.
     pub pinned: Option<BTreeMap<ShardId, Address>>, // ≤ number-of-shards
     /// Maximum number of moves in flight, per source and per target; 0: no limit.
     pub max_moves_in_flight: usize,
@@ -80,11 +81,13 @@ impl External {
     }
 }
 
-/// The region at an address that may host; of several incarnations, the one with the highest id.
+/// The region at an address that may host. Of several incarnations it is always the same one, the
+/// highest id, so that no shard moves to and fro between them; ids are random, not ordered by time.
 fn at(address: &Address, seen: &Allocations) -> Option<RegionId> {
     by_address(seen).get(address).copied()
 }
 
+// `collect` keeps the last region of an address, and `seen.regions` is ordered by id.
 fn by_address(seen: &Allocations) -> BTreeMap<&Address, RegionId> {
     let able = seen.regions.iter().filter(|(_, candidate)| candidate.may_host());
     able.map(|(&region, candidate)| (&candidate.address, region)).collect()
