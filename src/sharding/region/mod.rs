@@ -464,7 +464,7 @@ impl Region {
         for from_here in (begin..end).step_by(part.max(1)) {
             let bytes = kept.slice(from_here..from_here.saturating_add(part.max(1)).min(end));
             let at = from_here as u64;
-            self.outbound.piece(RegionId::new(from), PayloadPart { shard, last, at, bytes });
+            self.outbound.part(RegionId::new(from), PayloadPart { shard, last, at, bytes });
         }
     }
 
@@ -543,8 +543,10 @@ impl Region {
                 self.say_released(to, word);
             }
             ShardAction::Drained { to, reached } => self.outbound.drained(to, shard, reached),
-            ShardAction::Confirm { to } => self.outbound.confirm(to, shard, generation),
-            ShardAction::Confirmed { to, at } => self.outbound.confirmed(to, shard, at),
+            ShardAction::Confirm { to } => {
+                self.outbound.hosted_to_coordinator(to, shard, generation);
+            }
+            ShardAction::Confirmed { to, at } => self.outbound.hosted_to_region(to, shard, at),
             ShardAction::Discard { from, payload } => {
                 self.stats.discarded += 1;
                 out.push(RegionOutput::Discard { reach: Reach::Sent, shard, from, payload });
@@ -561,8 +563,10 @@ impl Region {
         }
         let Released { shard, reached, last, sealed, cluster, .. } = word;
         let length = length as u64;
-        self.outbound
-            .carries(to, ReleasedWithLongPayload { shard, reached, last, length, sealed, cluster });
+        self.outbound.released_long(
+            to,
+            ReleasedWithLongPayload { shard, reached, last, length, sealed, cluster },
+        );
     }
 
     fn on_drained(

@@ -12,43 +12,44 @@ use crate::sharding::wire::{
     ToCoordinator, ToRegion, in_messages,
 };
 
-/// Bytes of a `Released` besides its payload. With the highest terms it takes slightly more, but a
-/// lane accepts twice the length that is joined here.
+/// Bytes of a `Released` besides its payload. Numbers have a variable length; with the highest terms
+/// it takes slightly more, but a lane accepts messages of twice the length that is joined here.
 const RELEASE_BYTES: usize = 128;
 
 /// Maximum bytes of one `ReleasedWithLongPayload` and of one `Fetch`.
-const CARRIES_BYTES: usize = 160;
+const LONG_RELEASE_BYTES: usize = 160;
 const FETCH_BYTES: usize = 64;
 
 type ShardGenerations = Vec<(ShardId, Generation)>;
-type Confirmed = BTreeMap<ReplicaId, ShardGenerations>;
+type ByReceiver = BTreeMap<ReplicaId, ShardGenerations>;
 
 /// Messages that the region sends at the end of the batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RegionOutboundBatch {
-    confirm: Confirmed,
-    confirmed: Confirmed,
-    drained: Confirmed,
+    hosted_to_coordinators: ByReceiver,
+    hosted_to_regions: ByReceiver,
+    drained: ByReceiver,
     released: BTreeMap<RegionId, Vec<Released>>,
-    carries: BTreeMap<RegionId, Vec<ReleasedWithLongPayload>>,
+    released_long: BTreeMap<RegionId, Vec<ReleasedWithLongPayload>>,
     fetches: BTreeMap<RegionId, Vec<Fetch>>,
-    pieces: Vec<(RegionId, PayloadPart)>, // ≤ one window per `Fetch`
-    // ≤ message kinds, each in its parts
+    parts: Vec<(RegionId, PayloadPart)>, // of one window of `PayloadPartSizes` per `Fetch`
+    // At most one message of each kind, split if it is long.
     said: Vec<(ReplicaId, ToCoordinator)>,
 }
 
 impl RegionOutboundBatch {
-    /// `HostedType` to a coordinator: the shard is hosted here at `at`.
-    pub(super) fn confirm(&mut self, to: ReplicaId, shard: ShardId, at: Generation) {
-        self.confirm.entry(to).or_default().push((shard, at));
+    /// `Hosted` to a coordinator: the shard is hosted here at `at`.
+    pub(super) fn hosted_to_coordinator(&mut self, to: ReplicaId, shard: ShardId, at: Generation) {
+        self.hosted_to_coordinators.entry(to).or_default().push((shard, at));
     }
 
-    /// `HostedType` to a region that released the shard: it is hosted here at `at`.
-    pub(super) fn confirmed(&mut self, to: RegionId, shard: ShardId, at: Generation) {
-        self.confirmed.entry(to.replica()).or_default().push((shard, at));
+    /// `Hosted` to a region that released the shard: it is hosted here at `at`.
+    pub(super) fn hosted_to_region(&mut self, to: RegionId, shard: ShardId, at: Generation) {
+        self.hosted_to_regions.entry(to.replica()).or_default().push((shard, at));
     }
 
     /// `Drained` to a coordinator: the shard has stopped here and its decision names no home.
+    /// `reached` is the highest generation that this region has received for the shard.
     pub(super) fn drained(&mut self, to: ReplicaId, shard: ShardId, reached: Generation) {
         self.drained.entry(to).or_default().push((shard, reached));
     }
@@ -58,9 +59,9 @@ impl RegionOutboundBatch {
         self.released.entry(to).or_default().push(word);
     }
 
-    /// `ReleasedWithLongPayload` to the next home: a release whose payload must be fetched.
-    pub(super) fn carries(&mut self, to: RegionId, word: ReleasedWithLongPayload) {
-        self.carries.entry(to).or_default().push(word);
+    /// `Carries` to the next home: a release without its payload, which is long and must be fetched.
+    pub(super) fn released_long(&mut self, to: RegionId, word: ReleasedWithLongPayload) {
+        self.released_long.entry(to).or_default().push(word);
     }
 
     /// `Fetch` to the region that keeps a long payload.
@@ -69,8 +70,8 @@ impl RegionOutboundBatch {
     }
 
     /// `Part` of a payload to the next home.
-    pub(super) fn piece(&mut self, to: RegionId, word: PayloadPart) {
-        self.pieces.push((to, word));
+    pub(super) fn part(&mut self, to: RegionId, word: PayloadPart) {
+        self.parts.push((to, word));
     }
 
     /// Any other message to a coordinator.
@@ -79,7 +80,7 @@ impl RegionOutboundBatch {
     }
 
     /// Answer to `Recount`. Because it is long, only the answer to the last request of a batch is
-    /// sent.
+    /// sent: a coordinator requests each part once it has the part before.
     pub(super) fn counted(&mut self, to: ReplicaId, word: ToCoordinator) {
         use ToCoordinator::{Counted, CountedPart};
         let counts = |said: &_| matches!(said, Counted { .. } | CountedPart { .. });
@@ -87,22 +88,30 @@ impl RegionOutboundBatch {
         self.said.push((to, word));
     }
 
-    /// Sends everything. Messages of one kind are joined up to the limits of [`PayloadPartSizes`]; a single
-    /// release may be longer.
+    /// Sends everything, releases first, because the next homes wait for them. Messages of one kind
+    /// are joined up to the limits of [`PayloadPartSizes`]; a single release may be longer.
     pub(super) fn flush(
         &mut self,
-        PayloadPartSizes { part, words: bytes_max, .. }: PayloadPartSizes,
+        PayloadPartSizes { part: payloads_max, words: bytes_max, .. }: PayloadPartSizes,
         out: &mut RegionOutbox,
     ) {
-        let Self { confirm, confirmed, drained, released, carries, fetches, pieces, said } =
-            std::mem::take(self);
+        let Self {
+            hosted_to_coordinators,
+            hosted_to_regions,
+            drained,
+            released,
+            released_long,
+            fetches,
+            parts,
+            said,
+        } = std::mem::take(self);
         for (to, words) in released {
-            for words in in_messages(words, part, length) {
+            for words in in_messages(words, payloads_max, length) {
                 send_region(to.replica(), ToRegion::Released(words), out);
             }
         }
-        for (to, words) in carries {
-            for words in in_messages(words, bytes_max, |_| CARRIES_BYTES) {
+        for (to, words) in released_long {
+            for words in in_messages(words, bytes_max, |_| LONG_RELEASE_BYTES) {
                 send_region(to.replica(), ToRegion::Carries(words), out);
             }
         }
@@ -111,31 +120,31 @@ impl RegionOutboundBatch {
                 send_region(to.replica(), ToRegion::Fetch(words), out);
             }
         }
-        for (to, piece) in pieces {
-            send_region(to.replica(), ToRegion::Part(piece), out);
+        for (to, part) in parts {
+            send_region(to.replica(), ToRegion::Part(part), out);
         }
-        for (to, shards) in in_words(confirmed, bytes_max) {
+        for (to, shards) in joined(hosted_to_regions, bytes_max) {
             send_region(to, ToRegion::Hosted(shards), out);
         }
         for (to, word) in said {
             send(to, word, out);
         }
-        for (to, shards) in in_words(confirm, bytes_max) {
+        for (to, shards) in joined(hosted_to_coordinators, bytes_max) {
             send(to, ToCoordinator::Hosted(shards), out);
         }
-        for (to, shards) in in_words(drained, bytes_max) {
+        for (to, shards) in joined(drained, bytes_max) {
             send(to, ToCoordinator::Drained(shards), out);
         }
     }
 }
 
-fn in_words(
-    all: Confirmed,
+fn joined(
+    all: ByReceiver,
     bytes_max: usize,
 ) -> impl Iterator<Item = (ReplicaId, ShardGenerations)> {
     all.into_iter().flat_map(move |(to, shards)| {
-        let words = in_messages(shards, bytes_max, |_| HOSTED_BYTES);
-        words.into_iter().map(move |shards| (to, shards))
+        let messages = in_messages(shards, bytes_max, |_| HOSTED_BYTES);
+        messages.into_iter().map(move |shards| (to, shards))
     })
 }
 
