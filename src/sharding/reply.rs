@@ -77,7 +77,7 @@ impl<T> Drop for Reply<T> {
         if *self.passed_on.get_mut() {
             return;
         }
-        let Some(why) = scope::dropped() else { return };
+        let Some(why) = scope::drop_reason() else { return };
         match &self.target {
             ReplyTarget::Here { slot, .. } => slot.refuse(why),
             ReplyTarget::There { to, way } => {
@@ -117,7 +117,7 @@ impl<T: DeserializeOwned + Send + 'static> Serialize for Reply<T> {
 impl<'de, T> Deserialize<'de> for Reply<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (node, correlation) = Deserialize::deserialize(from)?;
-        let way = scope::way().ok_or_else(|| {
+        let way = scope::reply_sink().ok_or_else(|| {
             D::Error::custom(
                 "a reply address can be deserialized only where an entity decodes its message",
             )

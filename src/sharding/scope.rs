@@ -1,4 +1,4 @@
-//! Thread-local context of user code: the entity that runs, the path for answers, the registry of
+//! Thread-local context of user code: the entity that runs, the sink of its replies, the registry of
 //! types, and the reason why a message is dropped. Set only around synchronous calls, never across
 //! an await.
 
@@ -15,18 +15,20 @@ use super::types::TypeRegistry;
 /// The entity whose code runs on this thread.
 #[derive(Clone, Debug)]
 pub(super) struct CurrentEntity {
-    /// Phase of its shard.
+    /// Stage of its shard, and the asks of the shard's handlers.
     pub(super) phase: Arc<SharedStage>,
-    /// Set while a handler is polled: the entity handles nothing else until it completes. Not set
-    /// in a task of the entity.
+    /// The entity, while its handler is polled: until the handler completes, the entity handles
+    /// nothing else. `None` in a task that the entity has spawned, beside which it handles messages.
     pub(super) handler: Option<EntityId>,
 }
 
 thread_local! {
     static AT_WORK: RefCell<Option<CurrentEntity>> = const { RefCell::new(None) };
-    static WAY: RefCell<Option<Arc<dyn ReplySink>>> = const { RefCell::new(None) };
-    static TYPES: RefCell<Option<Arc<AnswerTypes>>> = const { RefCell::new(None) };
-    static DROPPED: Cell<Option<DeadLetterReason>> = const { Cell::new(Some(DeadLetterReason::NoAnswer)) };
+    static REPLY_SINK: RefCell<Option<Arc<dyn ReplySink>>> = const { RefCell::new(None) };
+    static ANSWER_TYPES: RefCell<Option<Arc<AnswerTypes>>> = const { RefCell::new(None) };
+    // By default a handler drops its reply address unused.
+    static DROP_REASON: Cell<Option<DeadLetterReason>> =
+        const { Cell::new(Some(DeadLetterReason::NoAnswer)) };
 }
 
 /// Sets a thread-local for the duration of `run`. The value is moved in and out again, which avoids
@@ -55,7 +57,7 @@ pub(super) fn at_work<T>(at_work: &mut Option<CurrentEntity>, poll: impl FnOnce(
     lending(&AT_WORK, at_work, poll)
 }
 
-/// Returns the entity whose handler is polled on this thread, with its shard's phase.
+/// Returns the entity whose handler is polled on this thread, with its shard's stage and asks.
 pub(super) fn handler() -> Option<(Arc<SharedStage>, EntityId)> {
     AT_WORK.with(|at_work| {
         let at_work = at_work.borrow();
@@ -69,25 +71,28 @@ pub(super) fn is_draining() -> bool {
     AT_WORK.with(|at_work| at_work.borrow().as_ref().is_some_and(|at| at.phase.is_draining()))
 }
 
-/// Decodes a message; reply addresses in it use the path `way`.
-pub(super) fn decoding<T>(way: &mut Option<Arc<dyn ReplySink>>, decode: impl FnOnce() -> T) -> T {
-    lending(&WAY, way, decode)
+/// Decodes a message; replies to the addresses in it go to `sink`.
+pub(super) fn decoding<T>(sink: &mut Option<Arc<dyn ReplySink>>, decode: impl FnOnce() -> T) -> T {
+    lending(&REPLY_SINK, sink, decode)
 }
 
-/// Returns the path for a reply address that is being decoded.
-pub(super) fn way() -> Option<Arc<dyn ReplySink>> {
-    WAY.with(|way| way.borrow().clone())
+/// Returns the sink for a reply address that is being decoded.
+pub(super) fn reply_sink() -> Option<Arc<dyn ReplySink>> {
+    REPLY_SINK.with(|sink| sink.borrow().clone())
 }
 
-/// Decodes an answer, which may contain references to entities.
+/// Decodes an answer. It may contain references to entities, which need the registry of types, but
+/// no reply addresses, so no sink is set.
 pub(super) fn reading<T>(types: Arc<AnswerTypes>, read: impl FnOnce() -> T) -> T {
-    lending(&TYPES, &mut Some(types), read)
+    lending(&ANSWER_TYPES, &mut Some(types), read)
 }
 
-/// Returns the registry of types of the node that decodes a message or answer now.
+/// Returns the registry of types of the node that decodes a message or answer now. A message's sink
+/// brings the registry along; only for an answer it is set by itself.
 pub(super) fn types() -> Option<Arc<TypeRegistry>> {
-    let of_answer = || TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&of.0)));
-    way().map(|way| Arc::clone(way.types())).or_else(of_answer)
+    let of_answer =
+        || ANSWER_TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&of.0)));
+    reply_sink().map(|sink| Arc::clone(sink.types())).or_else(of_answer)
 }
 
 /// Drops a message; the askers in it learn the reason `why`.
@@ -105,16 +110,16 @@ fn dropping_for(why: Option<DeadLetterReason>, drop: impl FnOnce()) {
     struct DropReasonGuard(Option<DeadLetterReason>);
     impl Drop for DropReasonGuard {
         fn drop(&mut self) {
-            DROPPED.with(|dropped| dropped.set(self.0));
+            DROP_REASON.with(|reason| reason.set(self.0));
         }
     }
-    let _before = DropReasonGuard(DROPPED.with(|dropped| dropped.replace(why)));
+    let _before = DropReasonGuard(DROP_REASON.with(|reason| reason.replace(why)));
     drop();
 }
 
 /// Returns the reason with which an unused reply address is dropped now; `None`: the message
-/// continues elsewhere.
-pub(super) fn dropped() -> Option<DeadLetterReason> {
-    let why = DROPPED.with(Cell::get);
+/// continues elsewhere. A handler that panics drops its address while its stack unwinds.
+pub(super) fn drop_reason() -> Option<DeadLetterReason> {
+    let why = DROP_REASON.with(Cell::get);
     if std::thread::panicking() { why.and(Some(DeadLetterReason::EntityFailed)) } else { why }
 }
