@@ -13,8 +13,8 @@ use super::ids::Generation;
 /// Hexadecimal digits of one number in the text of a token.
 const DIGITS: usize = 16;
 
-/// Orders the tenures of an entity: an instance whose shard lives on its node by a newer decision has
-/// a higher token.
+/// Orders the tenures of an entity: an instance whose shard lives on its node by a newer decision
+/// has a higher token.
 ///
 /// Within the cluster it is not needed, because at most one instance lives. But an effect that an
 /// instance has sent to a database, a file or another service may arrive there after the entity
@@ -95,8 +95,8 @@ impl FencingToken {
         self.cluster
     }
 
-    /// Returns the generation of the decision: term and sequence number. Generations of decisions in
-    /// different clusters do not compare.
+    /// Returns the generation of the decision: term and sequence number. Generations of decisions
+    /// in different clusters do not compare.
     #[must_use]
     pub const fn generation(&self) -> Generation {
         self.generation

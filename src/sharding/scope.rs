@@ -1,6 +1,6 @@
-//! Thread-local context of user code: the entity that runs, the sink of its replies, the registry of
-//! types, and the reason why a message is dropped. Set only around synchronous calls, never across
-//! an await.
+//! Thread-local context of user code: the entity that runs, the sink of its replies, the registry
+//! of types, and the reason why a message is dropped. Set only around synchronous calls, never
+//! across an await.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ pub(super) struct CurrentEntity {
     /// Stage of its shard, and the asks of the shard's handlers.
     pub(super) phase: Arc<SharedStage>,
     /// The entity, while its handler is polled: until the handler completes, the entity handles
-    /// nothing else. `None` in a task that the entity has spawned, beside which it handles messages.
+    /// nothing else. `None` in a task that the entity has spawned, beside which it handles
+    /// messages.
     pub(super) handler: Option<EntityId>,
 }
 

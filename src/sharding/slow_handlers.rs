@@ -39,8 +39,8 @@ const LEFT_OUT_PAUSE: Duration = Duration::from_secs(60);
 /// Duration of a poll from which it counts as blocking its thread.
 const BLOCKS_FROM: Duration = Duration::from_millis(500);
 
-/// What a shard keeps of an entity's activation that has waited: its waker, and the time of its
-/// handler's first await.
+/// The waker of an entity's activation that has waited, and the time of its handler's first await.
+/// The entity's shard keeps both.
 #[derive(Default)]
 pub(super) struct Handling {
     pub(super) waker: AtomicWaker,
@@ -131,7 +131,7 @@ impl fmt::Display for RunningHandler {
 struct AwaitingHandlers {
     awaiting: usize,
     due: Vec<SlowHandler>,            // to be logged
-    oldest_slow: Option<SlowHandler>, // `None` if the shard is not Open, and is to leave
+    oldest_slow: Option<SlowHandler>, // `None` unless the shard is Open
 }
 
 impl<E: Entity> ShardEntities<E> {
@@ -255,7 +255,8 @@ impl<E: Entity> Runtime<E> {
         running
     }
 
-    /// Returns the polls of this type that block their threads, as of the stall monitor's last check.
+    /// Returns the polls of this type that block their threads, as of the stall monitor's last
+    /// check.
     fn blocking_polls(&self) -> Vec<LongPoll> {
         // A time of zero does not advance the clock of the monitor.
         let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO);

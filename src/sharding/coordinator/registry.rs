@@ -101,8 +101,8 @@ impl Coordinator {
         self.audit(now, from, hosted, highest);
     }
 
-    /// Sends the table of homes, in parts. A region that misses a part asks for a home when it needs
-    /// one.
+    /// Sends the table of homes, in parts. A region that misses a part asks for a home when it
+    /// needs one.
     fn acknowledge(&self, from: RegionId, homes: Vec<ShardRoute>, out: &mut CoordinatorOutbox) {
         let mut tables = in_messages(homes, self.config.word_bytes_max, |_| ROUTE_BYTES);
         let last = tables.pop().unwrap_or_default();
@@ -181,8 +181,8 @@ impl Coordinator {
                 self.stats.strange += 1;
                 continue;
             }
-            // A leaving region may ask because it keeps a payload, not only for waiting messages. It
-            // drops the payload once another region has hosted the shard.
+            // A leaving region may ask because it keeps a payload, not only for waiting messages.
+            // It drops the payload once another region has hosted the shard.
             if let Some(hosted) = self.is_over_for(shard, from) {
                 self.outbound.hosted(from, shard, hosted);
             }

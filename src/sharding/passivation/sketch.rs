@@ -80,9 +80,9 @@ impl Sketch {
 
     fn place(&self, row: usize, hash: u64) -> (usize, u32) {
         // Kirsch, Mitzenmacher, *Less Hashing, Same Performance* (2006): all hashes derive from
-        // two. The second one, `step`, is made of the product's high bits, which are mixed best, and is
-        // odd: with a step of 0 all rows would use the same place. The mask below keeps low bits only,
-        // so the high bits are folded into them.
+        // two. The second one, `step`, is made of the product's high bits, which are mixed best,
+        // and is odd: with a step of 0 all rows would use the same place. The mask below keeps low
+        // bits only, so the high bits are folded into them.
         let step = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) | 1;
         let mixed = hash.wrapping_add(step.wrapping_mul(row as u64));
         let counter = (mixed ^ mixed >> 32) as usize & (self.width - 1);

@@ -12,8 +12,9 @@ use crate::sharding::wire::{
     ToCoordinator, ToRegion, in_messages,
 };
 
-/// Bytes of a `Released` besides its payload. Numbers have a variable length; with the highest terms
-/// it takes slightly more, but a lane accepts messages of twice the length that is joined here.
+/// Bytes of a `Released` besides its payload. Numbers have a variable length; with the highest
+/// terms it takes slightly more, but a lane accepts messages of twice the length that is joined
+/// here.
 const RELEASE_BYTES: usize = 128;
 
 /// Maximum bytes of one `ReleasedWithLongPayload` and of one `Fetch`.
@@ -59,7 +60,8 @@ impl RegionOutboundBatch {
         self.released.entry(to).or_default().push(word);
     }
 
-    /// `Carries` to the next home: a release without its payload, which is long and must be fetched.
+    /// `Carries` to the next home: a release without its payload, which is long and must be
+    /// fetched.
     pub(super) fn released_long(&mut self, to: RegionId, word: ReleasedWithLongPayload) {
         self.released_long.entry(to).or_default().push(word);
     }
