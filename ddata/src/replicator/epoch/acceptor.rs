@@ -17,8 +17,9 @@ use crate::fault_injection::{FaultInjection, ReplicatorFault};
 /// (docs/protocol/configurations.md#durable-votes).
 ///
 /// Promise and proposal belong to the installed configuration and are empty in the next one.
-/// `synced` and `ready` hold only as long as the merged data does: a process that restarts without
-/// its data must clear them. It must clear its promise too, because it is a new incarnation.
+/// `synced` and `ready` hold only as long as the merged data does, so the parent must clear them
+/// when it restarts without its data. It must clear the promise, too. That breaks no promise: the
+/// restarted process is a new incarnation, which is no voter of this configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AcceptorState {
     /// The installed configuration; `None` before the first.
@@ -36,17 +37,19 @@ pub struct AcceptorState {
     /// The state here holds everything acknowledged before the installed configuration.
     #[serde(rename = "s")]
     pub synced: bool,
-    /// The same for the configuration after the installed one, whichever it will be.
+    /// The state here also holds everything acknowledged in the installed configuration, because
+    /// the snapshots of a sealed quorum of it were merged. Then the next configuration, whichever
+    /// it will be, is synced from its start.
     #[serde(rename = "r")]
     pub ready: bool,
 }
 
-/// How a ballot compares with the promise.
+/// How a ballot compares with the promise as it was before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Promised {
+pub(super) enum BallotOrder {
     /// No ballot was promised in this configuration: promising it seals the replica.
     First,
-    /// It is above the promise.
+    /// It is above the promise, which it may replace.
     Raised,
     /// It is the promised ballot.
     Again,
@@ -55,7 +58,7 @@ pub(super) enum Promised {
 }
 
 impl AcceptorState {
-    /// The installed epoch's id.
+    /// The id of the installed configuration.
     pub(super) fn id(&self) -> Option<EpochId> {
         self.installed.as_ref().map(|epoch| epoch.id())
     }
@@ -66,18 +69,18 @@ impl AcceptorState {
     }
 
     /// Compares `ballot` with the promise; changes nothing.
-    pub(super) fn weigh(&self, ballot: Ballot) -> Promised {
+    pub(super) fn weigh(&self, ballot: Ballot) -> BallotOrder {
         match self.promise {
-            None => Promised::First,
-            Some(promise) if promise < ballot => Promised::Raised,
-            Some(promise) if promise == ballot => Promised::Again,
-            Some(promise) => Promised::Not(promise),
+            None => BallotOrder::First,
+            Some(promise) if promise < ballot => BallotOrder::Raised,
+            Some(promise) if promise == ballot => BallotOrder::Again,
+            Some(promise) => BallotOrder::Not(promise),
         }
     }
 
-    /// Promises `ballot`. `weigh` must not have returned [`Promised::Not`].
+    /// Promises `ballot`. `weigh` must not have returned [`BallotOrder::Not`].
     pub(super) fn promise(&mut self, ballot: Ballot) {
-        assert!(!matches!(self.weigh(ballot), Promised::Not(_)), "a promise never falls");
+        assert!(!matches!(self.weigh(ballot), BallotOrder::Not(_)), "a promise never falls");
         self.promise = Some(ballot);
         self.hear(ballot);
     }
@@ -88,17 +91,18 @@ impl AcceptorState {
         ballot: Ballot,
         proposal: Arc<Epoch>,
         fault_injection: FaultInjection,
-    ) -> Promised {
+    ) -> BallotOrder {
         let promised = self.weigh(ballot);
         match promised {
-            Promised::Not(_) if !fault_injection.has(ReplicatorFault::AcceptBelowPromise) => {
+            BallotOrder::Not(_) if !fault_injection.has(ReplicatorFault::AcceptBelowPromise) => {
                 return promised;
             }
-            Promised::Not(_) => {}
-            Promised::First | Promised::Raised | Promised::Again => self.promise(ballot),
+            BallotOrder::Not(_) => {}
+            BallotOrder::First | BallotOrder::Raised | BallotOrder::Again => self.promise(ballot),
         }
         self.accepted = Some((ballot, proposal));
-        if matches!(promised, Promised::Not(_)) { Promised::Again } else { promised }
+        // With the fault, the caller must take an acceptance below the promise for an ordinary one.
+        if matches!(promised, BallotOrder::Not(_)) { BallotOrder::Again } else { promised }
     }
 
     /// Raises `number` to the number of a ballot of any node.
@@ -107,8 +111,8 @@ impl AcceptorState {
     }
 
     /// Installs a configuration with an empty voting state. It is synced only if this replica was
-    /// ready and the configuration directly follows: snapshots of one configuration cover nothing
-    /// later.
+    /// ready and the configuration directly follows: the merged snapshots contain nothing that was
+    /// acknowledged in a configuration between.
     pub(super) fn install(&mut self, epoch: Arc<Epoch>) {
         let follows = self.id().is_some_and(|id| id.next() == epoch.id());
         *self = Self {
@@ -140,11 +144,11 @@ mod tests {
     #[test]
     fn promise_only_rises() {
         let mut state = AcceptorState { installed: Some(epoch(1)), ..AcceptorState::default() };
-        assert_eq!(state.weigh(ballot(2, 1)), Promised::First);
+        assert_eq!(state.weigh(ballot(2, 1)), BallotOrder::First);
         state.promise(ballot(2, 1));
-        assert_eq!(state.weigh(ballot(2, 1)), Promised::Again);
-        assert_eq!(state.weigh(ballot(2, 2)), Promised::Raised);
-        assert_eq!(state.weigh(ballot(1, 9)), Promised::Not(ballot(2, 1)));
+        assert_eq!(state.weigh(ballot(2, 1)), BallotOrder::Again);
+        assert_eq!(state.weigh(ballot(2, 2)), BallotOrder::Raised);
+        assert_eq!(state.weigh(ballot(1, 9)), BallotOrder::Not(ballot(2, 1)));
         assert!(state.is_sealed());
     }
 
@@ -152,9 +156,9 @@ mod tests {
     fn accept_promises_and_seals() {
         let mut state = AcceptorState { installed: Some(epoch(1)), ..AcceptorState::default() };
         let first = state.accept(ballot(3, 1), epoch(2), FaultInjection::none());
-        assert_eq!((first, state.promise), (Promised::First, Some(ballot(3, 1))));
+        assert_eq!((first, state.promise), (BallotOrder::First, Some(ballot(3, 1))));
         let below = state.accept(ballot(2, 1), epoch(2), FaultInjection::none());
-        assert_eq!(below, Promised::Not(ballot(3, 1)));
+        assert_eq!(below, BallotOrder::Not(ballot(3, 1)));
         assert_eq!(state.accepted, Some((ballot(3, 1), epoch(2))));
     }
 

@@ -28,8 +28,8 @@ pub struct EpochConfig {
     #[serde(with = "humantime_serde")]
     pub resend_most: Duration,
     /// How long a member believed dead has to answer a probe before the first `Accept`. The seal
-    /// lasts at least as long. Also how long the voters have to answer a member that has heard of a
-    /// newer configuration from a node outside its own.
+    /// lasts at least as long. Also how long the voters have to answer the probe of a member that
+    /// was told of a newer configuration by a node outside its own configuration.
     #[serde(with = "humantime_serde")]
     pub probe_wait: Duration,
     /// How long one source of a state pull may take before another is tried.
@@ -58,7 +58,7 @@ impl Default for EpochConfig {
 pub enum EpochInput {
     /// A deadline may have passed.
     Tick,
-    /// The parent wants this change next. Answered by an [`ProposalOutcome`].
+    /// The parent wants this change next. Answered by [`EpochOutput::Outcome`].
     Propose(MembershipChange),
     /// A message of a peer's configuration machine.
     Message {
@@ -67,16 +67,16 @@ pub enum EpochInput {
         /// The message, decoded and well formed.
         message: EpochMessage,
     },
-    /// The lease machine's answer to [`EpochOutput::AskConsent`]. From now on it grants nothing to
-    /// the members that were named there.
+    /// The lease machine's answer to [`EpochOutput::AskConsent`]. Until the next
+    /// [`EpochOutput::Installed`] it grants nothing to the members that were named there.
     Consent {
         /// The id of the question.
         query: u64,
         /// Lease promises that still run. A member that is not listed has none.
         remaining: Vec<Remaining>,
     },
-    /// The lease machine's promise to this member ended early, so that its earlier answers are
-    /// stale.
+    /// The lease machine's promise to this member ended early, because the member released its
+    /// lease. [`EpochInput::Consent`] answers that listed the promise are stale.
     Released(ReplicaId),
     /// The parent has merged the whole snapshot (data, guarded values, promised terms) that `of`
     /// froze for `epoch`.
@@ -104,8 +104,8 @@ pub enum EpochInput {
     /// The first configuration of the cluster. Its members start empty and are therefore synced.
     Found(Arc<Epoch>),
     /// An operator's order to go on without a quorum: this node and the members in `kept` form the
-    /// next configuration. Answered by [`EpochOutput::Installed`]. Ignored if this node is no
-    /// member or no longer has `replaced` installed; the parent has checked both before.
+    /// next configuration. Answered by [`EpochOutput::Installed`]. Ignored, without an answer, if
+    /// this node is no member or no longer has `replaced` installed; the parent has checked both.
     Force {
         /// The id of the configuration to replace.
         replaced: EpochId,
@@ -126,12 +126,13 @@ pub enum EpochInput {
     Known(BTreeMap<ReplicaId, bool>),
 }
 
-/// Why the lease machine is asked.
+/// The message of a proposer because of which the lease machine is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Consenting {
-    /// For `Withhold`: stop granting, and report how long the lease promises run.
+    /// [`EpochMessage::Withhold`]: stop granting leases to the members to be removed, and report
+    /// how long the promises to them run.
     Withhold,
-    /// For `Seal`: if no promise runs, the voter seals in the same step as the answer.
+    /// [`EpochMessage::Seal`]: if no promise runs, the voter seals in the same step as the answer.
     Seal,
 }
 
@@ -148,9 +149,9 @@ pub enum EpochOutput {
     /// Make this state durable before anything that is ordered or acknowledged later leaves the
     /// node.
     Persist(AcceptorState),
-    /// Take the snapshot for this configuration in the same step: data, guarded values and promised
-    /// terms, including everything acknowledged so far. Keep it until a newer configuration is
-    /// installed.
+    /// Take the snapshot of this installed configuration, which is sealed now, in the same step:
+    /// data, guarded values and promised terms, including everything acknowledged so far. Keep it
+    /// until a newer configuration is installed.
     Freeze(EpochId),
     /// Pull and merge the snapshot that `of` froze for `epoch`. Repeat lost messages until
     /// `StopPulls`. The order itself may be repeated.
@@ -186,19 +187,20 @@ pub enum EpochOutput {
     },
     /// The result of a proposed change.
     Outcome(ProposalOutcome),
-    /// A configuration removed or barred this node. It must acknowledge nothing and begin nothing,
-    /// for ever.
+    /// A configuration removed this node, or barred it: named it for removal before it was a
+    /// member. It must acknowledge nothing and begin nothing, for ever.
     Excluded(EpochId),
-    /// This node has answered a proposal that removes it. It must begin no further message until a
-    /// configuration that lists it is installed.
+    /// This node has promised or accepted a ballot that removes it. It must begin to handle no
+    /// further message of the application until a configuration that lists it is installed.
     StopServing,
-    /// This configuration was accepted here, or this node syncs for it, so that it may be decided
-    /// whatever this node hears. Ends with the next `Installed`; may be repeated.
+    /// This configuration may be decided without further news to this node, which has accepted it
+    /// or syncs for it. Until the next `Installed` the parent must ask, in a split, whether this
+    /// node reaches a quorum of it as well. May be repeated.
     Pending(Arc<Epoch>),
     /// A newer configuration was refused by the sender rule
     /// (docs/protocol/configurations.md#sender-rule). May be repeated as often as a peer sends one.
-    /// If only the sender is the reason, it is reported once no member has confirmed the
-    /// configuration within 10 s.
+    /// If only the sender is the reason, a member has 10 s to confirm the configuration before the
+    /// refusal is reported.
     Declined {
         /// The incarnation that sent it.
         from: ReplicaId,
@@ -254,7 +256,8 @@ pub enum ProposalRefusal {
          removal of all members that are gone"
     )]
     TooFewAnswered,
-    /// No quorum of the proposed configuration synced: perhaps a joiner is dead.
+    /// No quorum of the proposed configuration synced: perhaps a joiner is dead. To end the seal,
+    /// this node now proposes the members of the installed configuration.
     #[error("no quorum of the proposed configuration synced; the same members are proposed again")]
     NotSynced,
 }
@@ -264,7 +267,7 @@ pub enum ProposalRefusal {
 pub struct EpochStats {
     /// Dropped messages that no correct peer sends here.
     pub nonsense: u64,
-    /// Dropped proposals of peers that cannot follow the installed configuration.
+    /// Dropped proposals of peers; they cannot follow the installed configuration.
     pub unfit: u64,
     /// Ballots that this node began.
     pub attempts: u64,

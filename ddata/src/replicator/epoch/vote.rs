@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::acceptor::Promised;
+use super::acceptor::BallotOrder;
 use super::configuration::{Ballot, EpochId, SharedEpoch};
 use super::message::{BallotRefusal, EpochMessage, Remaining};
 use super::{Consenting, EpochOutbox, EpochOutput, Epochs};
@@ -122,7 +122,7 @@ impl Epochs {
         self.proposed = Some(asked.proposal.clone());
         self.restart_patience(now);
         let removes_nobody = current.removed_by(&asked.proposal).is_empty();
-        if removes_nobody || self.state.weigh(asked.ballot) == Promised::Again {
+        if removes_nobody || self.state.weigh(asked.ballot) == BallotOrder::Again {
             self.seal(now, &asked, out);
         } else {
             self.ask_consent(ConsentQuery::Seal(asked), out);
@@ -137,7 +137,7 @@ impl Epochs {
 
     /// Whether a higher ballot is promised; if so, refuses the message.
     fn refuses(&mut self, asked: &VoteRequest, out: &mut EpochOutbox) -> bool {
-        let Promised::Not(promise) = self.state.weigh(asked.ballot) else { return false };
+        let BallotOrder::Not(promise) = self.state.weigh(asked.ballot) else { return false };
         self.refuse(asked, BallotRefusal::Promised(promise), out);
         true
     }
@@ -153,7 +153,7 @@ impl Epochs {
     fn seal(&mut self, now: Now, asked: &VoteRequest, out: &mut EpochOutbox) {
         let epoch = self.current().id();
         let promised = self.state.weigh(asked.ballot);
-        if promised != Promised::Again {
+        if promised != BallotOrder::Again {
             self.state.promise(asked.ballot);
             self.after_promise(now, promised, &asked.proposal, out);
         }
@@ -175,7 +175,7 @@ impl Epochs {
         let VoteRequest { from, ballot, proposal } = asked.clone();
         let again = self.state.accepted.as_ref().is_some_and(|(last, _)| *last == ballot);
         match self.state.accept(ballot, proposal.clone(), self.fault_injection) {
-            Promised::Not(promise) => self.refuse(asked, BallotRefusal::Promised(promise), out),
+            BallotOrder::Not(promise) => self.refuse(asked, BallotRefusal::Promised(promise), out),
             promised => {
                 self.proposed = Some(proposal.clone());
                 self.restart_patience(now);
@@ -194,11 +194,11 @@ impl Epochs {
     fn after_promise(
         &mut self,
         now: Now,
-        promised: Promised,
+        promised: BallotOrder,
         proposal: &SharedEpoch,
         out: &mut EpochOutbox,
     ) {
-        if promised == Promised::First {
+        if promised == BallotOrder::First {
             out.push(EpochOutput::Freeze(self.current().id()));
             self.restart_patience(now);
             self.own_snapshot_counts();
@@ -208,7 +208,7 @@ impl Epochs {
             out.push(EpochOutput::StopServing);
         }
         self.persist(out);
-        if promised == Promised::First {
+        if promised == BallotOrder::First {
             self.may_be_ready(out);
         }
     }
