@@ -1,9 +1,11 @@
-//! Round-trip times of peers and the *patience*: how long an answer is waited for before a resend.
+//! The pace of resends: round-trip times and the *patience*, how long an answer is waited for
+//! before a resend. Each peer has [`RoundTrips`] of its own for pushes; everything else uses one
+//! over all peers.
 //!
 //! The patience is twice the 95th percentile of the last 64 round trips, or twice the latest one if
 //! that was longer, so that it follows a slower peer at once. Some answers do not tell which
-//! sending they answer. Then only answers to first sendings are measured, and the doubled patience
-//! is kept until one of them arrives (Karn and Partridge, 1987; RFC 6298, 5.5).
+//! sending they answer. Then the caller notes only answers to first sendings, and the doubled
+//! patience is kept until one of them arrives (Karn and Partridge, 1987; RFC 6298, 5.5).
 
 use std::time::Duration;
 
@@ -18,7 +20,10 @@ const LEAST: Duration = Duration::from_millis(5);
 /// The upper bound of the patience.
 const MOST: Duration = Duration::from_secs(2);
 
-/// The round trips of the last 64 answers.
+/// After so many doublings even the lower bound is above the upper one.
+const DOUBLINGS_MAX: u32 = 10;
+
+/// The round trips of the last 64 answers, of one peer or of all.
 #[derive(Clone, Debug)]
 pub(super) struct RoundTrips {
     samples: Vec<u64>, // ns; ≤ SAMPLES
@@ -36,7 +41,8 @@ impl Default for RoundTrips {
 }
 
 impl RoundTrips {
-    /// Adds a round trip, which replaces the oldest of the last 64 and ends all doublings.
+    /// Adds a round trip of a sending that the answer identifies. It replaces the oldest of the
+    /// last 64 and ends all doublings.
     pub(super) fn note(&mut self, took: Duration) {
         self.backed_off = 0;
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -73,7 +79,7 @@ impl RoundTrips {
     /// How long to wait for an answer before the question is sent again: twice the p95 (or the
     /// latest round trip, if that was longer), doubled with every try, at most [`MOST`].
     pub(super) fn patience(&self, tries: u32) -> Duration {
-        match tries.max(self.backed_off).min(10) {
+        match tries.max(self.backed_off).min(DOUBLINGS_MAX) {
             0 => self.base,
             doublings => self.base.saturating_mul(1 << doublings).min(MOST),
         }

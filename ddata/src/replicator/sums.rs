@@ -3,8 +3,8 @@
 //! A key's item is a keyed hash of its name and of the digest of its causal context, never of its
 //! content. Items are summed in 65,536 buckets by the hash of the key, buckets in 256 tops, tops in
 //! one root. A change therefore costs three additions, and two equal replicas compare one number,
-//! whether they hold one key or a million. Leaves are shared: a copy costs 256 pointers, and a
-//! sealed snapshot keeps one. See
+//! whether they hold one key or a million. Leaves are shared: a copy of the tree, such as the one
+//! in a sealed snapshot, costs 256 pointers. See
 //! docs/protocol/replication.md#digests-hash-contexts-under-a-secret-seed.
 
 use std::sync::Arc;
@@ -43,7 +43,8 @@ pub(super) fn bucket_of(key: &KeyName) -> u16 {
     bucket(hash_of(key.as_str().as_bytes()))
 }
 
-/// The item of a key. `context` is the digest of its context under the same seed.
+/// The item of a key. `seed` is the secret one of the configuration, the same at all members; if it
+/// changes, all items are computed anew. `context` is the digest of the key's context under it.
 ///
 /// The name is hashed under the seed, too. Two names that collide in the unkeyed hash of the
 /// store's order can be found in seconds, and keys that were written equally often have equal

@@ -60,7 +60,7 @@ impl<K, V: DataType> ORMap<K, V> {
             AnyDotStore::Set(map) => map.len(),
             AnyDotStore::Registers(map) => map.len(),
             AnyDotStore::Map(map) => map.len(),
-            _ => 0,
+            _ => 0, // a leaf, which `open` never gets for the shape of a map
         }
     }
 
@@ -143,7 +143,8 @@ impl<K, V> Open for ORMap<K, V> {
 }
 
 impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V>> {
-    /// Changes the value of a key. A missing key is created with an empty value.
+    /// Changes the value of a key, at first an empty one. A new key exists only if `f` gives it
+    /// content.
     ///
     /// # Errors
     /// The error of `f`; [`EditError::Encode`] if the key does not encode.
@@ -162,7 +163,7 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
     /// Replaces the value of a key: removes the current one, then changes an empty one.
     ///
     /// # Errors
-    /// The same as [`update`](Self::update).
+    /// Those of [`update`](Self::update) and [`remove`](Self::remove).
     pub fn replace<Q, R>(
         &mut self,
         key: &Q,
@@ -176,7 +177,7 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
         let removed = self.remove_key(key.clone())?;
         let replaced = self.inner(key, f);
         if removed && replaced.is_err() {
-            self.tear();
+            self.tear(); // the removal must not be sent alone, even if the caller ignores the error
         }
         replaced
     }
@@ -184,7 +185,8 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
     /// Removes a key with all content that this replica has seen. Returns whether it was present.
     ///
     /// # Errors
-    /// [`EditError::GuardedRemove`] in a guarded change; [`EditError::Encode`].
+    /// [`EditError::GuardedRemove`] in a guarded change (one by the owner of a guarded group);
+    /// [`EditError::Encode`].
     pub fn remove<Q>(&mut self, key: &Q) -> Result<bool, EditError>
     where
         K: Borrow<Q>,
