@@ -14,7 +14,8 @@ use crate::cluster::gossip::{ClusterId, Gossip, JoinRefused, Joined};
 use crate::cluster::member::{Member, Status};
 use crate::cluster::wire::{ClusterMessage, ComparedSettings, InitAnswer};
 
-/// Tells a searching node whether it may ask this member to be let in.
+/// Tells a searching node whether it may ask this member to be let in. `remembered` is the cluster
+/// in the data directory of the searching node.
 pub(super) fn answer(
     core: &mut MembershipCore,
     now: Now,
@@ -28,20 +29,21 @@ pub(super) fn answer(
         Some(theirs) if theirs != gossip.cluster() => {
             let ours = gossip.cluster();
             core.say(now, OperatorNotice::ForeignCluster { node: from, ours, theirs }, out);
-            InitAnswer::Member(ours)
+            InitAnswer::Member(ours) // it does not join a cluster with another id
         }
         _ if differs(core, now, from, settings, out) => InitAnswer::Incompatible,
         _ if waits_itself(core, gossip) && core.directory.is_none() => {
             InitAnswer::Waits(gossip.cluster())
         }
+        // From its data directory this node may resume the cluster, so none may be founded instead.
         _ if waits_itself(core, gossip) => InitAnswer::Remembers(gossip.cluster()),
         _ => InitAnswer::Member(gossip.cluster()),
     };
     core.answer(from, what, out);
 }
 
-/// Whether this node is let in but in no configuration yet: its knowledge may be all that is left
-/// of its side (docs/protocol/membership.md#waiting-members-admit-nobody).
+/// Whether this node is let in but in no configuration yet. It may be all that is left of its side
+/// of a partition, so it lets nobody in (docs/protocol/membership.md#waiting-members-admit-nobody).
 fn waits_itself(core: &MembershipCore, gossip: &Gossip) -> bool {
     let own = gossip.member(core.me.incarnation);
     own.is_some_and(|own| matches!(own.status, Status::Joining | Status::WeaklyUp))
@@ -64,10 +66,10 @@ fn differs(
     is_refused
 }
 
-/// Whether a join has changed the gossip.
+/// Whether a join or an adoption has changed the gossip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Done {
-    Nothing,
+pub(super) enum GossipChange {
+    Unchanged,
     /// A node is new in it, or an earlier incarnation of the joining peer is now Down.
     Changed,
 }
@@ -79,12 +81,13 @@ pub(super) fn join(
     gossip: &mut Gossip,
     (from, member, settings): (NodeId, Member, &ComparedSettings),
     out: &mut MembershipOutbox,
-) -> Done {
+) -> GossipChange {
     let me = core.me.incarnation;
     if member.node != from {
         core.stats.nonsense += 1;
-        return Done::Nothing;
+        return GossipChange::Unchanged;
     }
+    // A node without an entry of its own was removed.
     if gossip.member(me).is_none_or(|own| own.status.is_going()) {
         let why = "the node that was asked is leaving; ask another one".to_owned();
         return refuse(core, from, why, true, out);
@@ -97,71 +100,74 @@ pub(super) fn join(
         let why = "settings that must agree differ; make them equal".to_owned();
         return refuse(core, from, why, false, out);
     }
+    // The stamp orders this join and the removals that are known here. `let_in` sets the status.
     let joiner = Member { since: gossip.next_stamp(), ..member };
     match gossip.let_in(me, joiner) {
         Ok(joined) => {
             let welcome = ClusterMessage::Welcome { gossip: Arc::new(gossip.clone()) };
             core.send(from, welcome, out);
             if joined == Joined::Known {
-                return Done::Nothing;
+                return GossipChange::Unchanged;
             }
             core.stats.let_in += 1;
-            Done::Changed
+            GossipChange::Changed
         }
         Err(why) => {
+            // These obstacles disappear by themselves.
             let retry =
                 matches!(why, JoinRefused::OtherIncarnation(_) | JoinRefused::PreparingForShutdown);
             refuse(core, from, why.to_string(), retry, out);
             let notice =
                 OperatorNotice::JoinRefused { node: from, why: why.to_string(), passes: retry };
             core.say(now, notice, out);
-            let JoinRefused::OtherIncarnation(old) = why else { return Done::Nothing };
-            // Another incarnation of that peer is a member, and unreachable from here.
+            let JoinRefused::OtherIncarnation(old) = why else { return GossipChange::Unchanged };
+            // An incarnation that answers is not displaced: perhaps two processes run with one key.
             let is_gone = gossip.unreachable_to(me).contains(&old);
             let is_downed = is_gone && gossip.move_to(me, old, Status::Down).unwrap_or(false);
-            if is_downed { Done::Changed } else { Done::Nothing }
+            if is_downed { GossipChange::Changed } else { GossipChange::Unchanged }
         }
     }
 }
 
 /// Lets in a node that another member has let in before
-/// (docs/protocol/membership.md#adoption-of-unknown-newcomers). The node asks no member, because it
-/// counts itself as let in, and that member may have been removed before this node heard of it. So
-/// the node must be waiting for a configuration, leaving, or listed in the installed configuration.
+/// (docs/protocol/membership.md#adoption-of-unknown-newcomers). The other member may have been
+/// removed before its news of the node arrived here, and the node does not ask to join again,
+/// because it was let in. The node must be waiting for a configuration, leaving, or listed in the
+/// installed configuration.
 ///
-/// While this node reaches no quorum of its configuration, it also lets in a node that is Up: that
-/// node may be in a newer configuration, which this node takes from let-in nodes only
-/// (docs/protocol/configurations.md#sender-rule), and may be the only one that can tell of it. A
-/// node that was removed here is never let in.
+/// While this member reaches no quorum of its configuration, it also lets in a node that is Up:
+/// that node may be in a newer configuration, which this member takes from let-in nodes only
+/// (docs/protocol/configurations.md#sender-rule), and may be the only one that can tell of it.
+/// `let_in` refuses a node that was removed here.
 pub(super) fn adopt(
     core: &mut MembershipCore,
     gossip: &mut Gossip,
     from: NodeId,
     theirs: &Gossip,
-) -> Done {
+) -> GossipChange {
     let me = core.me.incarnation;
-    let Some(member) = theirs.member(from.incarnation) else { return Done::Nothing };
+    let Some(member) = theirs.member(from.incarnation) else { return GossipChange::Unchanged };
     let is_over = matches!(member.status, Status::Down | Status::Removed);
     let is_leaving = gossip.member(me).is_none_or(|own| own.status.is_going());
     let waits = !is_over && member.status != Status::Up;
     // Two waiting nodes would take each other for a cluster.
     let lets_in = waits && !is_leaving && !waits_itself(core, gossip);
-    // A leaving member votes until it is removed, and needs the vote of the other.
     let installed = core.installed.as_ref();
+    // A node of the installed configuration votes whatever its status, also if this member leaves.
     let is_listed = installed.is_some_and(|epoch| epoch.is_member(from.incarnation));
     let is_cut_off = installed.is_some_and(|epoch| {
         epoch.is_member(me)
             && !epoch.is_quorum(&reached(core, epoch, gossip), FaultInjection::none())
     });
     if member.node != from || !(lets_in || is_listed || is_cut_off && !is_over) {
-        return Done::Nothing;
+        return GossipChange::Unchanged;
     }
     match gossip.let_in(me, Member::clone(member)) {
         Ok(Joined::Added) => {
             core.stats.let_in += 1;
-            Done::Changed
+            GossipChange::Changed
         }
-        Ok(Joined::Known) | Err(_) => Done::Nothing,
+        Ok(Joined::Known) | Err(_) => GossipChange::Unchanged,
     }
 }
 
@@ -171,8 +177,8 @@ fn refuse(
     why: String,
     retry: bool,
     out: &mut MembershipOutbox,
-) -> Done {
+) -> GossipChange {
     core.stats.join_refused += 1;
     core.send(to, ClusterMessage::JoinRefused { why, retry }, out);
-    Done::Nothing
+    GossipChange::Unchanged
 }

@@ -12,7 +12,7 @@ use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca_ddata::replicator::epoch::{Epoch, ProposalOutcome};
 
-use super::admission::{self, Done};
+use super::admission::{self, GossipChange};
 use super::cluster_search::SearchResult;
 use super::configuration_proposals::Proposer;
 use super::dissemination::Dissemination;
@@ -414,7 +414,8 @@ impl JoinedState {
             }
             M::Join { member, settings } => {
                 let asks = (from, *member, &settings);
-                if admission::join(core, now, &mut self.gossip, asks, out) == Done::Changed {
+                if admission::join(core, now, &mut self.gossip, asks, out) == GossipChange::Changed
+                {
                     self.changed_by_me();
                 }
             }
@@ -508,8 +509,8 @@ impl JoinedState {
         use ClusterMessage as M;
         match message {
             M::Gossip(theirs) => {
-                let done = admission::adopt(core, &mut self.gossip, from, theirs);
-                if done == Done::Changed {
+                let change = admission::adopt(core, &mut self.gossip, from, theirs);
+                if change == GossipChange::Changed {
                     self.changed_by_me();
                 }
             }

@@ -14,7 +14,8 @@ use super::Cluster;
 use super::watchers::{ClusterSnapshot, MembershipState};
 use crate::cluster::member::{Member, Status};
 
-/// Maximum wait, and the time for which a member counts as new after it became Up.
+/// Maximum wait, and the time for which a member counts as new after it became Up. It is short,
+/// because in a restart of several nodes each of them may wait for it.
 const WAIT_MAX: Duration = Duration::from_secs(3);
 
 impl Cluster {
@@ -60,6 +61,9 @@ impl Cluster {
         let own = seen.state.members.get(&me)?;
         let others = || seen.state.members.values().filter(|member| member.incarnation() != me);
         let may_host = |member: &Member| member.status == Status::Up && !member.hosting.draining;
+        // An unreachable host counts: while there is one, the regions of this node do not stop
+        // their entities at once, but ask the coordinator for other homes and wait for its
+        // permission.
         let hosted: BTreeSet<&String> = others()
             .filter(|member| may_host(member))
             .flat_map(|member| &member.hosting.entity_types)
@@ -72,6 +76,7 @@ impl Cluster {
                 !seen.state.unreachable.contains(&member.incarnation())
             }
             Status::Up => {
+                // Without an entry the member was Up before this node saw it.
                 let since = seen.up_since.get(&member.incarnation());
                 may_host(member) && since.is_some_and(|since| now < *since + WAIT_MAX)
             }
