@@ -57,7 +57,7 @@ impl<K, V: DataType> ORMap<K, V> {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.store {
-            AnyDotStore::Set(map) => map.len(),
+            AnyDotStore::Set(map) => map.len(), // each value is a flag, stored as a set's element
             AnyDotStore::Registers(map) => map.len(),
             AnyDotStore::Map(map) => map.len(),
             _ => 0, // a leaf, which `open` never gets for the shape of a map
