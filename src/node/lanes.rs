@@ -70,7 +70,7 @@ impl MessageSender for Lanes {
 
 const fn not_sent(error: SendError) -> NotSent {
     match error {
-        SendError::Full { .. } => NotSent::Full,
+        SendError::Full { .. } | SendError::Unconnected => NotSent::Full,
         SendError::TooLong { .. } | SendError::Header => NotSent::TooLong,
         SendError::Broken => NotSent::NoLink,
     }

@@ -73,6 +73,10 @@ pub enum SendError {
         /// Maximum number of bytes in the buffer.
         max: usize,
     },
+    /// No connection carries the lane now. Only [`Lane::send_connected`] returns it. Wait for
+    /// [`room`](Lane::room).
+    #[error("not sent: no connection carries the lane")]
+    Unconnected,
     /// The message is longer than both ends allow. Split it, or raise `message-bytes-max` on all
     /// nodes.
     #[error("not sent: the message has {len} bytes, at most {max} are allowed")]
@@ -133,6 +137,8 @@ pub struct LaneStats {
     pub batches: u64,
     /// Since when messages have been waiting without any acknowledgement; `None` if none wait.
     pub undrained_since: Option<Instant>,
+    /// Whether a connection carries the lane.
+    pub connected: bool,
 }
 
 /// Sending end of a lane. Clones share the lane.
@@ -228,6 +234,17 @@ impl Lane {
         self.0.queue.send(fields, body, || self.write_inline())
     }
 
+    /// Appends a message like [`send`](Self::send), but only while a connection carries the lane.
+    /// A message that this refuses was never in the lane, so it is not lost with the lane, and may
+    /// be sent elsewhere (docs/protocol/message-order.md#a-lane-without-a-connection-has-no-room).
+    ///
+    /// # Errors
+    /// [`SendError`]; the message was not sent then.
+    #[inline]
+    pub fn send_connected(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
+        self.0.queue.send_connected(fields, body, || self.write_inline())
+    }
+
     /// Appends a response to an accepted message (a reply, an acknowledgement, a bounce). Responses
     /// may fill the lane to four times its limit, so that two nodes that answer each other do not
     /// block each other (docs/protocol/transport.md#answers-have-four-times-the-room). On `Full`
@@ -239,8 +256,9 @@ impl Lane {
         self.0.queue.answer(fields, body, || self.write_inline())
     }
 
-    /// Completes when a message that was rejected with [`SendError::Full`] probably fits, or the
-    /// lane has ended; at once if no message was rejected since the last time that there was room.
+    /// Completes when a message that was rejected with [`SendError::Full`] probably fits, and a
+    /// connection carries the lane if one was rejected with [`SendError::Unconnected`], or when the
+    /// lane has ended; at once if none was rejected since.
     pub async fn room(&self) {
         self.0.queue.room().await;
     }
@@ -288,6 +306,11 @@ impl Lane {
     /// The turns of all earlier writers are over.
     fn resume(&self, accepted: u64) -> Result<u64, FrameViolation> {
         self.0.queue.resume(accepted)
+    }
+
+    /// The writer of this turn has ended, and its substream with it.
+    fn disconnect(&self, turn: u64) {
+        self.0.queue.disconnect(turn);
     }
 
     /// Total number of messages appended.

@@ -106,6 +106,7 @@ pub(super) struct OutboundQueue {
     gone_bytes: u64,  // up to the first kept chunk
     acknowledged_bytes: u64, // gone_bytes ≤ this ≤ taken_bytes; exact whenever all is acknowledged
     sleeps: bool,     // the next message must wake the writer
+    connection: LaneConnection,
 
     state: OutboundState,
     wanted: Option<usize>, // least bytes rejected as full; room() waits for them
@@ -115,6 +116,15 @@ pub(super) struct OutboundQueue {
     batches: u64,
     resent: u64,
     refused: u64, // rejected as full
+}
+
+/// Whether a writer has a substream for the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LaneConnection {
+    Absent,
+    /// Absent, and a message was rejected because of that: `room()` waits for a substream.
+    Awaited,
+    Present,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +158,7 @@ impl OutboundQueue {
             gone_bytes: 0,
             acknowledged_bytes: 0,
             sleeps: false,
+            connection: LaneConnection::Absent,
             state: OutboundState::Open,
             wanted: None,
             shares: class == TrafficClass::User,
@@ -175,6 +186,21 @@ impl OutboundQueue {
     #[inline]
     pub(super) fn append(&mut self, fields: &[&str], body: &[u8]) -> Result<bool, SendError> {
         self.append_within(self.bytes_max, fields, body)
+    }
+
+    /// Appends a message if the lane has a substream.
+    #[inline]
+    pub(super) fn append_connected(
+        &mut self,
+        fields: &[&str],
+        body: &[u8],
+    ) -> Result<bool, SendError> {
+        let fits = body.len() <= self.message_bytes_max; // otherwise it never will: `append` tells
+        if self.state == OutboundState::Open && self.connection != LaneConnection::Present && fits {
+            self.connection = LaneConnection::Awaited;
+            return Err(SendError::Unconnected);
+        }
+        self.append(fields, body)
     }
 
     /// Appends a response, beyond the limit of other messages.
@@ -319,11 +345,13 @@ impl OutboundQueue {
     /// # Errors
     /// [`FrameViolation`] if `accepted` is less than was acknowledged, or more than was sent.
     pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, FrameViolation> {
+        self.disconnect(self.turn); // its writer ends
         self.turn += 1;
         if self.state == OutboundState::GivenUp {
             return Ok(self.turn);
         }
         self.acknowledge(self.turn, accepted)?;
+        self.connection = LaneConnection::Present;
         if self.acknowledged < self.appended {
             self.undrained_since = Some(Instant::now()); // restart per connection
         }
@@ -418,6 +446,13 @@ impl OutboundQueue {
         turn == self.turn
     }
 
+    /// The writer of this turn has ended, and its substream with it.
+    pub(super) fn disconnect(&mut self, turn: u64) {
+        if turn == self.turn && self.connection == LaneConnection::Present {
+            self.connection = LaneConnection::Absent;
+        }
+    }
+
     // ── Acknowledging ──
 
     /// Drops the messages up to `accepted`, which the writer of this turn has seen acknowledged.
@@ -493,7 +528,10 @@ impl OutboundQueue {
 
     /// Whether no message was rejected since there was room, or the lane has ended.
     pub(super) fn has_room(&self) -> bool {
-        self.wanted.is_none() && self.passing.is_none() || self.state != OutboundState::Open
+        let waits = self.wanted.is_some()
+            || self.passing.is_some()
+            || self.connection == LaneConnection::Awaited;
+        !waits || self.state != OutboundState::Open
     }
 
     // ── The end ──
@@ -536,6 +574,7 @@ impl OutboundQueue {
             refused: self.refused,
             batches: self.batches,
             undrained_since: self.undrained_since,
+            connected: self.connection == LaneConnection::Present,
         }
     }
 }

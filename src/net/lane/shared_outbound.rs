@@ -88,6 +88,19 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
+    /// As [`send`](Self::send), if the lane has a substream.
+    #[inline]
+    pub(super) fn send_connected(
+        &self,
+        fields: &[&str],
+        body: &[u8],
+        write_inline: impl FnOnce() -> bool,
+    ) -> Result<(), SendError> {
+        let asleep = self.lock().append_connected(fields, body)?;
+        self.wake(asleep, write_inline);
+        Ok(())
+    }
+
     pub(super) fn answer(
         &self,
         fields: &[&str],
@@ -139,6 +152,11 @@ impl SharedOutboundQueue {
         let turn = self.lock().resume(accepted)?;
         self.wake_all(); // earlier writers end, and acknowledged bytes make room
         Ok(turn)
+    }
+
+    /// The writer of this turn has ended, and its substream with it.
+    pub(super) fn disconnect(&self, turn: u64) {
+        self.lock().disconnect(turn);
     }
 
     pub(super) fn appended(&self) -> u64 {

@@ -36,6 +36,7 @@ where
         Ok(turn) => turn,
         Err(violation) => return LaneEnd::Violation(violation),
     };
+    let _connected = Connected { lane: lane.clone(), turn };
     let combiner = WriterCombiner::new(LaneWriter {
         stream,
         lane: lane.clone(),
@@ -57,6 +58,18 @@ where
         Arc::new(move || handle.write_inline(LaneWriter::write_inline));
     lane.set_inline_writer(turn, &inline_write);
     poll_fn(|cx| combiner.with(|writer| writer.poll(cx))).await
+}
+
+/// Marks the lane as unconnected when the writer of this turn ends or is dropped.
+struct Connected {
+    lane: Lane,
+    turn: u64,
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.lane.disconnect(self.turn);
+    }
 }
 
 /// Writes inline if the lane's writer is idle. Returns `false` if the writer must be woken instead.

@@ -2,6 +2,7 @@
 
 use super::*;
 use futures::AsyncReadExt;
+use ostraca::net::lane::SendError;
 
 /// A writer without anything to write.
 async fn resting(lane: &Lane) -> (JoinHandle<LaneEnd>, PipeEnd) {
@@ -53,6 +54,7 @@ async fn no_inline_write_after_the_writer_ended() {
     assert!(writer.await.expect_err("aborted").is_cancelled());
     lane.send(&[], b"kept").expect("room");
     assert_eq!(lane.stats().unsent, 1);
+    assert_eq!(lane.send_connected(&[], b"refused"), Err(SendError::Unconnected));
     let mut rest = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(10), here.read_to_end(&mut rest)).await;
     assert!(read.is_ok(), "its substream has ended with it");

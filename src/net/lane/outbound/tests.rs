@@ -1,4 +1,5 @@
-//! Tests of a lane's outbound queue: the number of bytes ahead of a short message is bounded.
+//! Tests of a lane's outbound queue: the number of bytes ahead of a short message is bounded, and a
+//! lane without a connection can refuse messages.
 
 use super::*;
 
@@ -64,4 +65,31 @@ fn answers_and_other_lanes_take_long_messages_behind_many_bytes() {
     assert!(user.append_answer(&["type"], &vec![7; LONG_BODY]).is_ok());
     let (mut data, _turn) = lane(TrafficClass::Data);
     assert!(fill(&mut data, LONG_BODY) > 100);
+}
+
+#[test]
+fn lane_without_a_writer_refuses_only_connected_messages() {
+    let mut lane = OutboundQueue::new(TrafficClass::User, &NetLimits::default());
+    let send = |lane: &mut OutboundQueue| lane.append_connected(&["type"], b"body").map(drop);
+    assert!(lane.has_room());
+    assert_eq!(send(&mut lane), Err(SendError::Unconnected));
+    assert!(!lane.has_room(), "callers wait for a connection");
+    assert!(append(&mut lane, 10) && lane.append_answer(&["type"], b"answer").is_ok());
+    assert_eq!(lane.stats().unacknowledged, 2, "the refused one is in no queue");
+
+    let first = lane.resume(0).expect("nothing was accepted");
+    assert!(lane.has_room());
+    assert_eq!(send(&mut lane), Ok(()));
+    let second = lane.resume(0).expect("nothing was accepted");
+    lane.disconnect(first);
+    assert_eq!(send(&mut lane), Ok(()), "the second writer has a connection");
+    lane.disconnect(second);
+    assert_eq!(send(&mut lane), Err(SendError::Unconnected));
+    let too_long = vec![0; NetLimits::default().message_bytes_max + 1];
+    let refused = lane.append_connected(&["type"], &too_long);
+    assert!(matches!(refused, Err(SendError::TooLong { .. })), "no connection helps it");
+
+    assert_eq!(lane.give_up(), 4);
+    assert!(lane.has_room(), "nobody waits for a lane that has ended");
+    assert_eq!(send(&mut lane), Err(SendError::Broken));
 }
