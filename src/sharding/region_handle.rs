@@ -85,7 +85,8 @@ pub struct BadFrame(pub &'static str);
 
 /// Services of a node for each entity type on it.
 pub trait RegionEnvironment: Send + Sync + 'static {
-    /// Appends a frame to the user lane to a region, within the lane's limit.
+    /// Appends a frame to the user lane to a region, within the lane's limit and while a connection
+    /// carries the lane (docs/protocol/message-order.md#a-lane-without-a-connection-has-no-room).
     ///
     /// # Errors
     /// [`NoRoom`]; [`RegionHandle::room`] is called when there is room.
@@ -128,7 +129,7 @@ pub trait RegionEnvironment: Send + Sync + 'static {
 /// Reason why a frame was not put on its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoom {
-    /// The lane keeps as much as its limit allows.
+    /// The lane keeps as much as its limit allows, or no connection carries it.
     Full,
     /// The frame is longer than the lane allows.
     TooLong,

@@ -83,7 +83,9 @@ impl TypeEnvironment {
         // `None`: the lane is broken.
         let append = |lane: &Lane| match append(lane, &header) {
             Ok(()) => Some(AppendResult::Yes),
-            Err(SendError::Full { .. }) => Some(AppendResult::Full(lane.clone())),
+            Err(SendError::Full { .. } | SendError::Unconnected) => {
+                Some(AppendResult::Full(lane.clone()))
+            }
             Err(SendError::Broken) => None,
             Err(why) => {
                 // Earlier checks use this node's limit of the message size; the peer's may be
@@ -150,7 +152,7 @@ impl RegionEnvironment for TypeEnvironment {
     }
 
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
-        match self.append(to, |lane, header| lane.send(header, frame)) {
+        match self.append(to, |lane, header| lane.send_connected(header, frame)) {
             AppendResult::Yes => Ok(()),
             AppendResult::NoLane => Err(NoRoom::NoLane),
             AppendResult::TooLong => Err(NoRoom::TooLong),

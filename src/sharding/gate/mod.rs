@@ -34,9 +34,9 @@ pub trait GateEffects<M> {
     /// Appends a message to the lane to a region.
     ///
     /// # Errors
-    /// Returns the message if the lane is full or not connected yet ([`Gate::room`] is called when
-    /// there is room), or if there is no lane because the region left the installed configuration;
-    /// a newer decision will follow then.
+    /// Returns the message if the lane is full or has no connection ([`Gate::room`] is called when
+    /// it takes messages again), or if there is no lane because the region left the installed
+    /// configuration; a newer decision will follow then.
     fn send(
         &mut self,
         to: RegionId,
