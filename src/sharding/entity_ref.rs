@@ -27,7 +27,7 @@ use super::gate::Full;
 use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, InvalidName, RegionId, ShardId};
 use super::mailbox::{MailboxFull, Measure};
-use super::pending_asks::{AskFailure, AskSlot, ReplyAddress};
+use super::pending_asks::{AskFailure, AskSlot, AskedShard, CarriedAsk, ReplyAddress};
 use super::reply::Reply;
 use super::runtime::{OutgoingMessage, Runtime, WaitingPlace};
 use super::scope;
@@ -125,6 +125,9 @@ pub enum TimeoutReason {
     NoHome,
     /// The shard is moving to another node, or stops.
     Moving,
+    /// The lane to the shard's home has no connection, or no room, and the message waits on this
+    /// node. It is sent to another home if that node is removed.
+    BehindLane,
     /// The shard lives on this node, which has no lease now because no quorum answers it.
     NotLeased,
     /// The entity lives on this node and its current handler began before the ask, so the message
@@ -138,6 +141,10 @@ impl fmt::Display for TimeoutReason {
             Self::Unknown => "the entity may have handled the message, or may still",
             Self::NoHome => "its shard has no home yet; the message waits and may still be handled",
             Self::Moving => "its shard is moving or stops; the message may still be handled",
+            Self::BehindLane => {
+                "no connection to its node, or no room in it: the message waits here and may still \
+                 be handled"
+            }
             Self::NotBegun => {
                 "the entity still handles an earlier message, so this one has not begun; it may \
                  still be handled"
@@ -151,8 +158,12 @@ fn behind(handler: &Option<Box<RunningHandler>>) -> String {
     handler.as_ref().map_or_else(String::new, |handler| format!("; it waits for {handler}"))
 }
 
-/// Reason why an ask has no answer. Every variant states whether the message may have been
-/// handled.
+/// Reason why an ask has no answer. Every variant states whether the message may have been handled:
+///
+/// - not handled, and never will be: [`NotSent`](Self::NotSent), [`NoTime`](Self::NoTime), and
+///   [`Refused`](Self::Refused) where its [reason](DeadLetterReason) ends with "not handled";
+/// - handled: [`Decode`](Self::Decode), and `Refused` with a reason that states so;
+/// - perhaps handled, or handled later: all others. Repeat only idempotent messages.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
@@ -191,6 +202,25 @@ pub enum AskError {
         bytes: usize,
         /// Error of the decoder.
         source: rmp_serde::decode::Error,
+    },
+    /// The node to which the message was sent was removed from the cluster before it answered,
+    /// because it crashed or was cut off. The message may have been handled, so repeat only
+    /// idempotent messages; the entity starts on another node with the next message.
+    #[error(
+        "no answer from {entity_type}/{entity} to {question} after {waited:?}: its node {node} was \
+         removed from the cluster; the message may have been handled there"
+    )]
+    NodeLost {
+        /// Type of the entity that was asked.
+        entity_type: EntityType,
+        /// Id of the entity that was asked.
+        entity: EntityId,
+        /// The type of the message.
+        question: &'static str,
+        /// Time from the ask to this error.
+        waited: Duration,
+        /// The removed node that had the message.
+        node: RegionId,
     },
     /// No answer came in time. The message may have been handled, so repeat only idempotent
     /// messages.
@@ -305,21 +335,25 @@ impl<E: Entity> EntityTarget<E> {
     fn offer(
         &self,
         parcel: OutgoingMessage<E::Message>,
-        asker: Option<&dyn Fn() -> Option<ReplyAddress>>,
+        ask: Option<&dyn CarriedAsk>,
     ) -> Result<(), (TellError, OutgoingMessage<E::Message>)> {
-        self.offer_with(parcel, WaitingPlace::Buffer, asker)
+        self.offer_with(parcel, WaitingPlace::Buffer, ask)
     }
 
     fn offer_with(
         &self,
         parcel: OutgoingMessage<E::Message>,
         place: WaitingPlace,
-        asker: Option<&dyn Fn() -> Option<ReplyAddress>>,
+        ask: Option<&dyn CarriedAsk>,
     ) -> Result<(), (TellError, OutgoingMessage<E::Message>)> {
         match &self.id {
-            Ok(id) => self.runtime.offer((id, self.hash, self.shard), (parcel, place), asker),
+            Ok(id) => self.runtime.offer((id, self.hash, self.shard), (parcel, place), ask),
             Err(why) => Err((TellError::InvalidId(*why), parcel)),
         }
+    }
+
+    fn asked_shard(&self) -> AskedShard {
+        AskedShard { runtime: self.runtime.number, shard: self.shard }
     }
 
     fn as_asked(&self) -> Option<ask_cycles::AskedEntity> {
@@ -329,8 +363,12 @@ impl<E: Entity> EntityTarget<E> {
     }
 
     /// Returns why a message that was sent at `asked_at` has no answer, and the handler that it
-    /// waits for, as far as this node knows.
-    fn kept(&self, asked_at: Instant) -> (TimeoutReason, Option<Box<RunningHandler>>) {
+    /// waits for, as far as this node knows. `holder` is the node whose lane has it.
+    fn kept(
+        &self,
+        asked_at: Instant,
+        holder: Option<RegionId>,
+    ) -> (TimeoutReason, Option<Box<RunningHandler>>) {
         let runtime = &self.runtime;
         let Some(shard) = runtime.shard(self.shard) else { return (TimeoutReason::Unknown, None) };
         let (now, blocking) = (runtime.world.now(), runtime.blocking_in(self.shard));
@@ -341,6 +379,9 @@ impl<E: Entity> EntityTarget<E> {
         }
         if gate.is_moving() {
             return (TimeoutReason::Moving, None);
+        }
+        if holder.is_none() && gate.uses_lane() && gate.waiting() > 0 {
+            return (TimeoutReason::BehindLane, None);
         }
         if gate.leads_here() && !runtime.world.serves() {
             return (TimeoutReason::NotLeased, None);
@@ -376,6 +417,9 @@ impl<E: Entity> EntityTarget<E> {
             }
             AskFailure::Undecodable { bytes, source } => {
                 AskError::Decode { entity_type, entity, question, waited, bytes, source }
+            }
+            AskFailure::NodeLost(node) => {
+                AskError::NodeLost { entity_type, entity, question, waited, node }
             }
         }
     }
@@ -486,6 +530,11 @@ impl<E: Entity> EntityRef<E> {
     /// poll. A timeout of a second or more, or a first poll after the timeout, may be reported up
     /// to 50 ms late.
     ///
+    /// If the entity's node crashes, a message that is still on this node is sent to the entity's
+    /// next home, and the ask goes on; an ask whose message was sent to that node fails with
+    /// [`AskError::NodeLost`] as soon as this node learns of the removal. The error tells whether
+    /// the message may have been handled: see [`AskError`].
+    ///
     /// `question` makes the message from the answer's address: `ask(Command::Get)`.
     pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> AskFuture<E, T>
     where
@@ -525,14 +574,11 @@ impl<E: Entity> EntityRef<E> {
             Err(why) => return AskFuture::unsent(named, why.into(), None),
         };
         let Runtime { ask_handles, me: node, settings, .. } = &*target.runtime;
-        let (node, slot) = (*node, AskSlot::new());
+        let (node, slot) = (*node, AskSlot::new(target.asked_shard()));
         let message = question(Reply::here(Arc::clone(&slot), ask_handles.mine(), node));
         let asked = AskFuture::new(&target, &slot, named, timeout.unwrap_or(settings.ask_timeout));
-        let asker = || {
-            let correlation = slot.number();
-            (correlation > 0).then_some(ReplyAddress { node, correlation })
-        };
-        if let Err((why, parcel)) = target.offer(OutgoingMessage::Typed(message), Some(&asker)) {
+        let ask = slot.carried(node);
+        if let Err((why, parcel)) = target.offer(OutgoingMessage::Typed(message), Some(&ask)) {
             drop_unsent(parcel);
             return AskFuture::unsent(named, why.into(), Some(target.into_owned()));
         }
@@ -553,7 +599,7 @@ impl<E: Entity> EntityRef<E> {
             Err(why) => return AskFuture::unsent(START, TellError::InvalidId(*why).into(), None),
         };
         let Runtime { asks, me: node, settings, .. } = &*target.runtime;
-        let slot = AskSlot::new();
+        let slot = AskSlot::new(target.asked_shard());
         let asked = AskFuture::new(&target, &slot, START, settings.ask_timeout);
         let start =
             Envelope::start(id, ReplyAddress { node: *node, correlation: slot.enlist(asks) });
@@ -713,7 +759,8 @@ impl<E: Entity, T> PendingAnswer<E, T> {
             return Poll::Pending;
         }
         timer.end(timeouts);
-        let ((entity_type, entity), (kept, handler)) = (target.names(), target.kept(*asked_at));
+        let (kept, handler) = target.kept(*asked_at, slot.holder());
+        let (entity_type, entity) = target.names();
         let cycle = match (edge.take(), target.as_asked()) {
             (Some(edge), Some(asked)) => edge.cycle(&asked),
             _ => Vec::new(),

@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 
 use super::dead_letters::DeadLetterReason;
 use super::entity_table::PrehashedHasher;
-use super::envelope::decode;
-use super::ids::RegionId;
+use super::envelope::{Envelope, decode};
+use super::ids::{RegionId, ShardId};
 use super::scope;
 use super::types::TypeRegistry;
 use crate::threads::{self, PerThread};
@@ -34,6 +34,24 @@ pub(super) struct ReplyAddress {
     pub(super) correlation: u64,
 }
 
+/// The shard of the entity that an ask is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AskedShard {
+    /// Number of the entity type's runtime, unique in this process.
+    pub(super) runtime: u32,
+    pub(super) shard: ShardId,
+}
+
+/// An ask whose message is being sent.
+pub(super) trait CarriedAsk {
+    /// Returns the reply address; `None` if the message does not contain it. Called after the
+    /// message was serialized, which gives the ask its number.
+    fn asker(&self) -> Option<ReplyAddress>;
+
+    /// Records that the lane to this node has the message.
+    fn is_with(&self, home: RegionId);
+}
+
 /// Path of an answer to another node, or back to this one.
 pub(super) trait ReplySink: Send + Sync {
     /// Sends a frame that [`frame`](super::frame) wrote.
@@ -43,18 +61,31 @@ pub(super) trait ReplySink: Send + Sync {
     fn types(&self) -> &Arc<TypeRegistry>;
 }
 
-/// A pending ask, independent of the type of its answer. Both methods return whether it still
-/// waited.
+/// A pending ask, independent of the type of its answer. `answered` and `refused` return whether it
+/// still waited.
 pub(super) trait PendingAsk: Send + Sync {
     fn answered(&self, body: &[u8]) -> bool;
     fn refused(&self, why: DeadLetterReason) -> bool;
+
+    /// Records the node whose lane has the message; `None`: the message is on this node.
+    fn set_holder(&self, node: Option<RegionId>);
+    fn holder(&self) -> Option<RegionId>;
+    fn asked(&self) -> AskedShard;
+
+    /// Fails the ask because this node, whose lane had the message, was removed.
+    fn lost_with(&self, node: RegionId);
 }
 
 /// Reason why an ask gets no answer.
 #[derive(Debug)]
 pub(super) enum AskFailure {
     Refused(DeadLetterReason),
-    Undecodable { bytes: usize, source: rmp_serde::decode::Error },
+    Undecodable {
+        bytes: usize,
+        source: rmp_serde::decode::Error,
+    },
+    /// The node whose lane had the message was removed from the cluster.
+    NodeLost(RegionId),
 }
 
 /// The pending asks of one node, shared by all its entity types. Aligned so that the reference
@@ -165,6 +196,29 @@ impl PendingAsks {
         self.count(self.take(number).is_some_and(|question| question.refused(why)));
     }
 
+    /// Records where a message of this node is, see [`PendingAsk::set_holder`]. No effect if it is
+    /// no ask's.
+    pub(super) fn set_holder(&self, message: &Envelope, node: Option<RegionId>) {
+        let Some(ReplyAddress { correlation: number, .. }) = message.asker() else { return };
+        let place = (number % PLACES) as usize;
+        if let Some(question) = lock(self.rows.at(place)).waiting.get(&(number / PLACES)) {
+            question.set_holder(node);
+        }
+    }
+
+    /// Fails the asks whose message the lane to this node had, if they are for such a shard: the
+    /// node was removed
+    /// (docs/protocol/message-order.md#asks-end-with-the-node-that-has-their-message).
+    pub(super) fn lost_with(&self, node: RegionId, of: impl Fn(AskedShard) -> bool) {
+        for rows in self.rows.all() {
+            let is_lost = |_: &u64, question: &mut Arc<dyn PendingAsk>| {
+                question.holder() == Some(node) && of(question.asked())
+            };
+            let lost: Vec<_> = lock(rows).waiting.extract_if(is_lost).collect();
+            lost.into_iter().for_each(|(_, question)| question.lost_with(node));
+        }
+    }
+
     fn count(&self, somebody_waited: bool) {
         if !somebody_waited {
             self.late.fetch_add(1, Ordering::Relaxed);
@@ -208,13 +262,27 @@ enum AskState<T> {
 /// State shared by the future of an ask and its reply address.
 pub(super) struct AskSlot<T> {
     number: AtomicU64, // 0: not in the table
+    holder: AtomicU64, // incarnation of the node whose lane has the message; 0: none
+    asked: AskedShard,
     state: Mutex<AskState<T>>,
 }
 
 impl<T> AskSlot<T> {
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(asked: AskedShard) -> Arc<Self> {
         let state = Mutex::new(AskState::Waiting(None));
-        Arc::new(Self { number: AtomicU64::new(0), state })
+        Arc::new(Self { number: AtomicU64::new(0), holder: AtomicU64::new(0), asked, state })
+    }
+
+    /// Records the node whose lane has the message. Called under the lock of the message's shard,
+    /// which orders it with the removal of that node.
+    pub(super) fn set_holder(&self, node: Option<RegionId>) {
+        self.holder.store(node.map_or(0, |node| node.replica().get()), Ordering::Release);
+    }
+
+    /// Returns the node whose lane has, or had, the message; `None`: the message is on this node.
+    pub(super) fn holder(&self) -> Option<RegionId> {
+        let incarnation = self.holder.load(Ordering::Acquire);
+        (incarnation > 0).then(|| RegionId::new(incarnation.into()))
     }
 
     fn lock(&self) -> MutexGuard<'_, AskState<T>> {
@@ -270,8 +338,30 @@ impl<T> AskSlot<T> {
     }
 
     /// Returns its number in the table; 0 if its reply address was not serialized.
-    pub(super) fn number(&self) -> u64 {
+    fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
+    }
+
+    /// Returns the ask as its message carries it. `node` is this node.
+    pub(super) fn carried(&self, node: RegionId) -> impl CarriedAsk {
+        AskOfSlot { node, slot: self }
+    }
+}
+
+/// An ask of this node whose message is being sent.
+struct AskOfSlot<'a, T> {
+    node: RegionId,
+    slot: &'a AskSlot<T>,
+}
+
+impl<T> CarriedAsk for AskOfSlot<'_, T> {
+    fn asker(&self) -> Option<ReplyAddress> {
+        let correlation = self.slot.number();
+        (correlation > 0).then_some(ReplyAddress { node: self.node, correlation })
+    }
+
+    fn is_with(&self, home: RegionId) {
+        self.slot.set_holder(Some(home));
     }
 }
 
@@ -299,5 +389,21 @@ impl<T: DeserializeOwned + Send + 'static> PendingAsk for AskSlot<T> {
 
     fn refused(&self, why: DeadLetterReason) -> bool {
         self.end(Err(AskFailure::Refused(why)))
+    }
+
+    fn set_holder(&self, node: Option<RegionId>) {
+        Self::set_holder(self, node);
+    }
+
+    fn holder(&self) -> Option<RegionId> {
+        Self::holder(self)
+    }
+
+    fn asked(&self) -> AskedShard {
+        self.asked
+    }
+
+    fn lost_with(&self, node: RegionId) {
+        let _was_waiting = self.end(Err(AskFailure::NodeLost(node)));
     }
 }

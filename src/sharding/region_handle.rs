@@ -10,6 +10,7 @@ use super::activation::Activation;
 use super::ids::{EntityId, RegionId, ShardId};
 use super::polls::LongPoll;
 use super::region::{RegionInput, RegionOutput};
+use crate::cluster::lease::Departure;
 
 /// The runtime of one entity type on one node: its gates, shards and entities.
 ///
@@ -33,7 +34,8 @@ pub trait RegionHandle: Send + Sync + 'static {
     fn room(&self, to: RegionId);
 
     /// Called when a region left the installed configuration and its lane has ended.
-    fn removed(&self, region: RegionId);
+    /// [`Departure::Stopped`]: it had left in order, so its shards had been handed over.
+    fn removed(&self, region: RegionId, how: Departure);
 
     /// Called when the lane to a region has been cut for long while its node is still a member.
     fn cut(&self, region: RegionId);

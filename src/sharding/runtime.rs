@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ostraca_ddata::clock::Instant;
@@ -29,7 +29,7 @@ use super::ids::{EntityId, EntityType, RegionId, ShardId};
 use super::mailbox::MailboxLimits;
 use super::panics;
 use super::passivation_tracker::PassivationTracker;
-use super::pending_asks::{PendingAsks, PendingAsksHandles, ReplyAddress};
+use super::pending_asks::{AskedShard, CarriedAsk, PendingAsks, PendingAsksHandles, ReplyAddress};
 use super::polls::Entities;
 use super::region::{RegionInput, RegionOutput, ShardHostState};
 use super::region_handle::{BadFrame, NoRoom, RegionEnvironment, UndeliveredCounts};
@@ -41,10 +41,14 @@ use super::slow_handlers::SlowHandlers;
 use super::state_transfer::{DeferredDrop, LostStates};
 use super::timeouts::Timeouts;
 use super::timers::LostTimers;
+use crate::cluster::lease::Departure;
 
 /// Maximum number of remembered removed regions. A missing lane to any other region is taken for
 /// one that does not exist yet.
 const REMOVED_MAX: usize = 1_024;
+
+/// Numbers the runtimes of this process.
+static RUNTIMES: AtomicU32 = AtomicU32::new(0);
 
 /// Maximum bytes that a shard sends to a lane that has room again, before other shards have their
 /// turn. One message may be longer.
@@ -57,6 +61,7 @@ const TURN_BYTES: usize = 64 << 10;
 /// all threads change, lie in the line before.
 #[repr(align(128))]
 pub(super) struct Runtime<E: Entity> {
+    pub(super) number: u32,
     pub(super) me: RegionId,
     pub(super) entity_type: EntityType,
     pub(super) settings: ShardingConfig,
@@ -157,8 +162,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn encode<M: Serialize>(
     to: &EntityId,
     message: &M,
-    asker: Option<&dyn Fn() -> Option<ReplyAddress>>,
+    ask: Option<&dyn CarriedAsk>,
 ) -> Result<EnvelopeBuilder, rmp_serde::encode::Error> {
+    let asker = ask.map(|ask| move || ask.asker());
+    let asker = asker.as_ref().map(|asker| asker as &dyn Fn() -> Option<ReplyAddress>);
     EnvelopeBuilder::write(to, |bytes| rmp_serde::encode::write_named(bytes, message), asker)
 }
 
@@ -173,6 +180,7 @@ impl<E: Entity> Runtime<E> {
         let (passivation_tracker, limit) =
             (PassivationTracker::new(&settings), settings.passivation.active_entity_limit);
         Arc::new(Self {
+            number: RUNTIMES.fetch_add(1, Ordering::Relaxed),
             me,
             entity_type,
             settings,
@@ -349,7 +357,7 @@ impl<E: Entity> Runtime<E> {
         self: &Arc<Self>,
         (to, hash, shard): EntityAddress<'_>,
         (parcel, place): (OutgoingMessage<E::Message>, WaitingPlace),
-        asker: Option<&dyn Fn() -> Option<ReplyAddress>>,
+        ask: Option<&dyn CarriedAsk>,
     ) -> Result<(), RefusedMessage<E::Message>> {
         let shard = self.shard(shard).expect("an extractor gives shards below its number");
         let message = match parcel {
@@ -365,13 +373,13 @@ impl<E: Entity> Runtime<E> {
                 return self.tell_envelope(shard, hash, (envelope, place));
             }
         };
-        let mut envelope_builder = match encode(to, &message, asker) {
+        let mut envelope_builder = match encode(to, &message, ask) {
             Ok(envelope_builder) => envelope_builder,
             Err(why) => {
                 return Err((TellError::Encode(why.to_string()), OutgoingMessage::Typed(message)));
             }
         };
-        if self.tell_there(shard, &mut envelope_builder) {
+        if self.tell_there(shard, &mut envelope_builder, ask) {
             return Ok(());
         }
         let envelope = envelope_builder.envelope();
@@ -413,7 +421,12 @@ impl<E: Entity> Runtime<E> {
     /// Sends the message directly down the lane, with the effect of
     /// [`Gate::tell`](gate::Gate::tell), if the shard is hosted elsewhere, the lane has room, and
     /// no entity there is known to be busy. Otherwise does nothing.
-    fn tell_there(&self, shard: &Shard<E>, envelope_builder: &mut EnvelopeBuilder) -> bool {
+    fn tell_there(
+        &self,
+        shard: &Shard<E>,
+        envelope_builder: &mut EnvelopeBuilder,
+        ask: Option<&dyn CarriedAsk>,
+    ) -> bool {
         if envelope_builder.bytes().len() > self.envelope_bytes_max() {
             return false;
         }
@@ -424,7 +437,11 @@ impl<E: Entity> Runtime<E> {
             return false;
         }
         frame::message_head(&mut shard_entities.scratch, shard.id, stamp, MailboxLimitCheck::Must);
-        self.world.send(home, envelope_builder.framed(&shard_entities.scratch)).is_ok()
+        let sent = self.world.send(home, envelope_builder.framed(&shard_entities.scratch)).is_ok();
+        if let Some(ask) = ask.filter(|_| sent) {
+            ask.is_with(home);
+        }
+        sent
     }
 
     /// Maximum length of an envelope that this node sends.
@@ -508,6 +525,7 @@ impl<E: Entity> Runtime<E> {
                     if self.is_over() {
                         return gate_effects.lose(DeadLetterReason::NodeStopped, item.message);
                     }
+                    self.asks.set_holder(&item.message, None);
                     gate.bounced(from, Bounce { stamp, item, newest }, gate_effects);
                 });
             }
@@ -542,7 +560,10 @@ impl<E: Entity> Runtime<E> {
         self.room_here();
     }
 
-    pub(super) fn removed(self: &Arc<Self>, region: RegionId) {
+    /// The region left the configuration. Unless it left in order, asks whose message it has end:
+    /// those of shards for which its lane is in use. If this node has changed to another home, the
+    /// message may have moved there.
+    pub(super) fn removed(self: &Arc<Self>, region: RegionId, how: Departure) {
         {
             let mut removed = lock(&self.removed);
             if removed.len() == REMOVED_MAX {
@@ -552,10 +573,19 @@ impl<E: Entity> Runtime<E> {
         }
         lock(&self.turns).remove(&region);
         self.held().ended(region);
+        let mut lost = BTreeSet::new();
         for shard in self.known() {
-            shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+            let uses_lane = shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                let uses_lane = gate.uses_lane_to(region);
                 gate.removed(region, gate_effects);
+                uses_lane
             });
+            lost.extend(uses_lane.then_some(shard.id));
+        }
+        if how == Departure::Unheard && !lost.is_empty() {
+            let is_lost =
+                |asked: AskedShard| asked.runtime == self.number && lost.contains(&asked.shard);
+            self.asks.lost_with(region, is_lost);
         }
     }
 

@@ -737,7 +737,10 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         let frame = &mut self.shard_entities.scratch;
         frame::message(frame, self.shard.id, stamp, fit, &item.message);
         match self.runtime.world.send(to, frame) {
-            Ok(()) => return Ok(()),
+            Ok(()) => {
+                self.runtime.asks.set_holder(&item.message, Some(to));
+                return Ok(());
+            }
             Err(NoRoom::NoLane) if self.runtime.is_removed(to) => {
                 return Err(LaneSendError::Gone(item));
             }
@@ -750,7 +753,10 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         // Registered before the second try, so that room reported after it reaches this shard.
         self.runtime.wait_for_room(to, self.shard.id);
         match self.runtime.world.send(to, frame) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.runtime.asks.set_holder(&item.message, Some(to));
+                Ok(())
+            }
             Err(NoRoom::TooLong) => {
                 self.lose(DeadLetterReason::TooLong, item.message);
                 Ok(())

@@ -21,6 +21,7 @@ use super::polls::LongPoll;
 use super::region::RegionOutput;
 use super::region_handle::{BadFrame, RegionEnvironment, RegionHandle, UndeliveredCounts};
 use super::runtime::{OutgoingMessage, Runtime, WaitingPlace};
+use crate::cluster::lease::Departure;
 
 /// Parameters of an entity type on one node.
 pub struct RegionSetup<E: Entity> {
@@ -228,8 +229,8 @@ impl<E: Entity> RegionHandle for ShardRegion<E> {
         self.runtime.room(to);
     }
 
-    fn removed(&self, region: RegionId) {
-        self.runtime.removed(region);
+    fn removed(&self, region: RegionId, how: Departure) {
+        self.runtime.removed(region, how);
     }
 
     fn cut(&self, region: RegionId) {

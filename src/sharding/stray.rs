@@ -31,13 +31,13 @@ mod tests {
     use crate::sharding::dead_letters::DeadLetterReason;
     use crate::sharding::frame;
     use crate::sharding::ids::{Generation, ShardId};
-    use crate::sharding::pending_asks::{AskFailure, AskSlot};
+    use crate::sharding::pending_asks::{AskFailure, AskSlot, AskedShard};
 
     #[test]
     fn answer_under_an_unknown_type_reaches_its_asker() {
         let asks = PendingAsks::new();
         let polled = |write: &dyn Fn(&mut Vec<u8>, u64)| {
-            let slot = AskSlot::<u32>::new();
+            let slot = AskSlot::<u32>::new(AskedShard::default());
             let mut frame = Vec::new();
             write(&mut frame, slot.enlist(&asks));
             assert_eq!(take_answer(&asks, &frame), Ok(true));

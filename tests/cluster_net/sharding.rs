@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ostraca::net::TrafficClass;
 use ostraca::node::sharding::{
     DecisionSource, ExplanationSubject, NotStarted, ShardingQueryError, TypeView,
 };
@@ -93,8 +94,20 @@ struct Fixture {
 
 impl Fixture {
     async fn of_three() -> Self {
+        Self::with_link_down(None).await
+    }
+
+    /// With this `link-down-max` instead of the default.
+    async fn with_link_down(link_down_max: Option<Duration>) -> Self {
         let plan = Plan::with_seeds(3);
-        let nodes = plan.start().await;
+        let mut nodes = Vec::new();
+        for seed in &plan.seeds {
+            let mut config = plan.config(seed, None);
+            let limits = &mut config.net.limits;
+            limits.link_down_max = link_down_max.unwrap_or(limits.link_down_max);
+            nodes.push(Node::start(config).await.expect("it starts"));
+        }
+        all_up(&nodes).await;
         let mut regions = Vec::new();
         for node in &nodes {
             regions.push(started(node).await);
@@ -413,6 +426,42 @@ async fn entities_of_a_lost_node_restart_after_its_removal() {
     })
     .await;
     drop_all(it.nodes);
+}
+
+/// One ask reaches the lost node, the others are made when its connections have closed. With a
+/// short `link-down-max` the lane to it is given up several times before the removal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asks_made_after_a_crash_are_answered_by_the_next_home() {
+    for link_down_max in [None, Some(Duration::from_millis(200))] {
+        let mut it = Fixture::with_link_down(link_down_max).await;
+        let homes = it.homes().await;
+        let (lost, region) = (it.nodes.remove(2), it.regions.remove(2));
+        let me = lost.cluster().me().incarnation;
+        let mut there = (0..ENTITIES).filter(|number| homes[*number as usize] == me.get());
+        let stuck = it.regions[0].entity(&name(there.next().expect("it hosts some")));
+        stuck.tell(Command::Hold).expect("room"); // never ends
+        let behind = stuck.ask_within(SOON, Command::Where);
+        drop((lost, region));
+        eventually("the lane has no connection", async || {
+            let peers = it.nodes[0].stats().await.net.peers;
+            let peer = peers.iter().find(|peer| peer.incarnation == Some(me));
+            let lane = peer.and_then(|peer| peer.outbound[TrafficClass::User as usize]);
+            lane.is_none_or(|lane| !lane.connected)
+        })
+        .await;
+        let ask = |number| it.regions[0].entity(&name(number)).ask_within(SOON, Command::Where);
+        let asked: Vec<_> = there.map(ask).collect();
+        assert!(!asked.is_empty());
+        for ask in asked {
+            let home = ask.await.expect("the next home answers");
+            assert_ne!(home, me.get());
+        }
+        // The dropped node can still refuse it before its connections close; a killed one cannot.
+        let why = behind.await.expect_err("its message was sent to the lost node");
+        let lost = matches!(&why, AskError::NodeLost { node, .. } if node.replica() == me);
+        assert!(lost || matches!(why, AskError::Refused { .. }), "{why}");
+        drop_all(it.nodes);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

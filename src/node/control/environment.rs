@@ -375,7 +375,8 @@ impl ControlEnvironment {
                 self.region_registry.strategies().ask(&entity_type, number, asked);
             }
             ShardingDest::Removed(regions) => {
-                regions.into_iter().for_each(|region| self.region_registry.removed(region));
+                let all = regions.into_iter();
+                all.for_each(|(region, how)| self.region_registry.removed(region, how));
             }
             ShardingDest::Node(event) => self.region_registry.happened(event),
         }

@@ -13,6 +13,7 @@ use ostraca_ddata::replicator::port as data;
 use ostraca_ddata::replicator::request::{RequestId, SubscriptionId};
 use serde::de::DeserializeOwned;
 
+use crate::cluster::lease::Departure;
 use crate::cluster::lease::guard::{GuardInput, GuardOutput};
 use crate::cluster::member::Address;
 use crate::cluster::membership::Membership;
@@ -103,7 +104,7 @@ pub enum ShardingDestination {
         asked: StrategyRequest,
     },
     /// All hosted types: the nodes of these regions have been removed from the configuration.
-    Removed(Vec<RegionId>),
+    Removed(Vec<(RegionId, Departure)>),
     /// The node: callers that wait, and its log.
     Node(ShardingEvent),
 }

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::steps;
 use super::strategies::Strategies;
+use crate::cluster::lease::Departure;
 use crate::cluster::member::ENTITY_TYPES_MAX;
 use crate::net::Inbound;
 use crate::node::names::NodeNames;
@@ -180,8 +181,8 @@ impl RegionRegistry {
     }
 
     /// Called when a region's node is no longer in the installed configuration.
-    pub(crate) fn removed(&self, region: RegionId) {
-        self.all().iter().for_each(|hosting| hosting.removed(region));
+    pub(crate) fn removed(&self, region: RegionId, how: Departure) {
+        self.all().iter().for_each(|hosting| hosting.removed(region, how));
     }
 
     /// Called when the lane to a region has been broken for long, or its messages were given up.
@@ -403,7 +404,7 @@ mod tests {
             self.note(format!("room {to}"));
         }
 
-        fn removed(&self, region: RegionId) {
+        fn removed(&self, region: RegionId, _: Departure) {
             self.note(format!("removed {region}"));
         }
 
@@ -491,7 +492,7 @@ mod tests {
         region_registry.perform(&named("third"), order);
         let region = RegionId::new(ReplicaId::new(7));
         region_registry.room(region);
-        region_registry.removed(region);
+        region_registry.removed(region, Departure::Unheard);
         region_registry.cut(region);
         let news = ["room", "removed", "cut"].map(|what| format!("{what} {region}"));
         let heard = |recorder: &HostingRecorder| recorder.0.lock().expect("no panic").clone();

@@ -294,6 +294,13 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
+    /// Returns whether the lane to this region is in use: it has messages of this node, or takes
+    /// them.
+    #[must_use]
+    pub fn uses_lane_to(&self, region: RegionId) -> bool {
+        self.route.mode.current().is_some_and(|current| current.home == region)
+    }
+
     /// Ends the lane of a region that left the installed configuration; unacknowledged messages on
     /// it are lost. Acknowledged messages of it that are held here stay
     /// (docs/protocol/message-order.md#a-lane-ends-with-its-incarnation): its node may have left in

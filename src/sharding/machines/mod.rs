@@ -57,6 +57,8 @@ pub struct Machines {
     // one in effect.
     newest: Option<Arc<Epoch>>,
     departures: DepartedMembers,
+    /// Removed nodes that had announced that nothing runs on them any longer.
+    stopped: BTreeSet<ReplicaId>, // ≤ members removed since the configuration in effect
     // when the next departed node counts as over: it certainly runs no entity any longer
     over_at: Option<Instant>,
     cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ SURVEYS_MAX
@@ -88,6 +90,7 @@ impl Machines {
             with,
             newest: None,
             departures: DepartedMembers::new(removal_margin),
+            stopped: BTreeSet::new(),
             over_at: None,
             cluster_queries: BTreeMap::new(),
             draining: false,
@@ -427,6 +430,8 @@ impl Machines {
                 _ => Departure::Unheard,
             };
             self.departures.installed(now, &previous, epoch, how);
+            let removed = previous.removed_by(epoch).into_iter();
+            self.stopped.extend(removed.filter(|id| how(*id) == Departure::Stopped));
             if previous.is_member(me) && !epoch.is_member(me) {
                 self.end_for_good(now, out);
             }
@@ -445,8 +450,12 @@ impl Machines {
         self.with.forced = false;
         let before = self.with.epoch.replace(newest.clone());
         let before = before.iter().flat_map(|before| before.members());
-        let gone = before.copied().filter(|id| !newest.is_member(*id)).map(RegionId::new);
-        let gone: Vec<RegionId> = gone.collect();
+        let stopped = std::mem::take(&mut self.stopped);
+        let how = |id| {
+            if stopped.contains(&id) { Departure::Stopped } else { Departure::Unheard }
+        };
+        let gone = before.copied().filter(|id| !newest.is_member(*id));
+        let gone: Vec<_> = gone.map(|id| (RegionId::new(id), how(id))).collect();
         self.each(out, |of_type, with, out| {
             of_type.installed(now, with, out);
             of_type.members(now, with, out);

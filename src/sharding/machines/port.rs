@@ -11,6 +11,7 @@ use ostraca_ddata::types::Term;
 
 use super::cluster_query::{ClusterQuery, ClusterQueryMessage, ClusterQueryResult, Counting};
 use crate::cluster::events::ClusterState;
+use crate::cluster::lease::Departure;
 use crate::cluster::member::Address;
 use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed_settings::AgreedSettings;
@@ -260,7 +261,7 @@ pub enum ShardingOutput {
     Registered(EntityType),
     /// These regions are out of the configuration in effect; the executor of entities must know,
     /// for all types.
-    Removed(Vec<RegionId>),
+    Removed(Vec<(RegionId, Departure)>),
     /// For membership: the types that this node hosts, and whether it drains.
     Host {
         /// Names of the hosted entity types.

@@ -248,7 +248,7 @@ fn without_leases_removed_node_counts_for_the_margin() {
     bench.tell(ShardingInput::Installed(Arc::new(first)));
     assert_eq!(bench.tell(ShardingInput::Installed(Arc::new(next))), []);
     assert_eq!(bench.pass(Duration::from_secs(19)), []);
-    let removed = ShardingOutput::Removed(vec![RegionId::new(OTHER)]);
+    let removed = ShardingOutput::Removed(vec![(RegionId::new(OTHER), Departure::Unheard)]);
     assert_eq!(bench.pass(Duration::from_secs(1)), [removed]);
 }
 
@@ -260,8 +260,26 @@ fn with_leases_removed_node_is_over_at_once() {
         .next(&MembershipChange { lost: vec![OTHER], ..MembershipChange::default() })
         .expect("one is left");
     bench.tell(ShardingInput::Installed(first));
-    let removed = ShardingOutput::Removed(vec![RegionId::new(OTHER)]);
+    let removed = ShardingOutput::Removed(vec![(RegionId::new(OTHER), Departure::Unheard)]);
     assert_eq!(bench.tell(ShardingInput::Installed(Arc::new(next))), [removed]);
+}
+
+#[test]
+fn removed_node_is_reported_as_stopped_if_it_left_in_order() {
+    for (status, how) in
+        [(Status::Exiting, Departure::Stopped), (Status::Leaving, Departure::Unheard)]
+    {
+        let mut bench = Bench::new();
+        bench.up(&[1, 2], |state| {
+            let member = state.members.get_mut(&OTHER).expect("a member");
+            *member = Arc::new(Member { status, ..Member::clone(member) });
+        });
+        let change = MembershipChange { lost: vec![OTHER], ..MembershipChange::default() };
+        let next = epoch([1, 2]).next(&change).expect("one is left");
+        let removed = ShardingOutput::Removed(vec![(RegionId::new(OTHER), how)]);
+        let told = bench.tell(ShardingInput::Installed(Arc::new(next)));
+        assert!(told.contains(&removed), "{told:?}");
+    }
 }
 
 #[test]

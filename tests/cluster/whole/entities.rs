@@ -211,7 +211,7 @@ impl WholeNode {
                 }
                 ShardingDestination::Removed(regions) => {
                     if let Some(house) = &mut self.house {
-                        regions.iter().for_each(|region| house.removed(*region));
+                        regions.iter().for_each(|(region, how)| house.removed(*region, *how));
                     }
                 }
                 ShardingDestination::Node(told) => self.shown(now, told, fx),

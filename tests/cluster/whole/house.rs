@@ -4,6 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ostraca::cluster::lease::Departure;
 use ostraca::sharding::ids::RegionId;
 use ostraca::sharding::region::{RegionInput, RegionOutput};
 use ostraca_ddata::clock::Instant;
@@ -34,7 +35,7 @@ pub(crate) trait House {
     fn perform(&mut self, order: RegionOutput);
 
     /// The region is not in the installed configuration.
-    fn removed(&mut self, region: RegionId);
+    fn removed(&mut self, region: RegionId, how: Departure);
 
     /// The lease is lost, not only paused by a lapse.
     fn lapsed(&mut self);

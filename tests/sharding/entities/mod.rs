@@ -16,6 +16,7 @@ mod journal;
 mod lapsing;
 mod lengths;
 mod limits;
+mod lost_nodes;
 mod moving;
 mod nodes;
 mod passivating;

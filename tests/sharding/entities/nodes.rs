@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use ostraca::cluster::lease::Departure;
 use ostraca::sharding::activation::Activation;
 use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::dead_letters::DeadLetterReason;
@@ -369,6 +370,11 @@ impl<E: Entity> Nodes<E> {
 
     /// Crashes a node: its region stops, its lanes end, a configuration without it is installed.
     pub(crate) fn crash(&mut self, index: usize) {
+        self.remove(index, Departure::Unheard);
+    }
+
+    /// As [`crash`](Self::crash), of a node about which this is known.
+    pub(crate) fn remove(&mut self, index: usize, how: Departure) {
         let gone = node(index);
         self.nodes[index].up = false;
         self.nodes[index].world.leased.store(false, Ordering::SeqCst);
@@ -382,7 +388,7 @@ impl<E: Entity> Nodes<E> {
         self.feed(index, RegionInput::Over);
         self.install();
         for node in self.nodes.iter().filter(|node| node.up) {
-            node.hosting.removed(gone);
+            node.hosting.removed(gone, how);
         }
     }
 

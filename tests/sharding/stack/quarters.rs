@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use ostraca::cluster::lease::Departure;
 use ostraca::sharding::activation::Activation;
 use ostraca::sharding::config::ShardingConfig as Settings;
 use ostraca::sharding::entity::Supervision;
@@ -274,9 +275,9 @@ impl House for Quarters {
         self.hosting.perform(order);
     }
 
-    fn removed(&mut self, region: RegionId) {
+    fn removed(&mut self, region: RegionId, how: Departure) {
         self.end_lane(region.replica());
-        self.hosting.removed(region);
+        self.hosting.removed(region, how);
     }
 
     fn lapsed(&mut self) {

@@ -1,0 +1,201 @@
+//! Asks of entities on a node that is removed: an ask whose message that node has fails at once, an
+//! ask whose message is elsewhere goes on
+//! (docs/protocol/message-order.md#asks-end-with-the-node-that-has-their-message).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ostraca::cluster::lease::Departure;
+use ostraca::sharding::context::Context;
+use ostraca::sharding::entity::Entity;
+use ostraca::sharding::entity_ref::{AskError, AskFuture, TimeoutReason};
+use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::reply::Reply;
+use serde::{Deserialize, Serialize};
+
+use super::door::Door;
+use super::nodes::{Nodes, Plan, Step, node};
+
+const SHARD: ShardId = ShardId::new(0);
+
+/// Answers with the number of its node.
+struct Clerk {
+    node: u64,
+    door: Arc<Door>,
+    handled: Arc<AtomicUsize>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Query {
+    Now(Reply<u64>),
+    /// Answered once the door of the node is open.
+    Later(Reply<u64>),
+}
+
+impl Entity for Clerk {
+    type Message = Query;
+
+    async fn handle(&mut self, query: Query, _: &mut Context<'_, Self>) {
+        self.handled.fetch_add(1, Ordering::SeqCst);
+        match query {
+            Query::Now(reply) => reply.send(self.node),
+            Query::Later(reply) => {
+                self.door.pass().await;
+                reply.send(self.node);
+            }
+        }
+    }
+}
+
+/// Three nodes; node 0 hosts the shard, and node 1 asks.
+struct Office {
+    nodes: Nodes<Clerk>,
+    doors: [Arc<Door>; 3],
+    handled: Arc<AtomicUsize>,
+}
+
+impl Office {
+    fn new() -> Self {
+        let (doors, handled) = ([(); 3].map(|()| Arc::default()), Arc::<AtomicUsize>::default());
+        let plan = Plan { nodes: 3, ..Plan::default() };
+        let mut nodes = Nodes::new(&plan, |me, _| {
+            let place = usize::try_from(me.replica().get()).expect("small") - 1;
+            let (door, handled) = (Arc::clone(&doors[place]), Arc::clone(&handled));
+            move |_: &EntityId| {
+                let (door, handled) = (Arc::clone(&door), Arc::clone(&handled));
+                Clerk { node: me.replica().get(), door, handled }
+            }
+        });
+        nodes.host(0, 0);
+        let mut office = Self { nodes, doors, handled };
+        assert_eq!(office.answer_to(Query::Now), 1, "and node 1 knows the home");
+        office
+    }
+
+    fn ask(&self, query: impl FnOnce(Reply<u64>) -> Query) -> AskFuture<Clerk, u64> {
+        self.nodes.nodes[1].region.entity("clerk").ask(query)
+    }
+
+    fn answer_to(&mut self, query: impl FnOnce(Reply<u64>) -> Query) -> u64 {
+        let asked = self.ask(query);
+        self.nodes.wait_for(asked).expect("it is answered")
+    }
+
+    fn handled(&self) -> usize {
+        self.handled.load(Ordering::SeqCst)
+    }
+
+    /// Moves the shard to node 2 without telling node 1.
+    fn move_silently(&mut self) {
+        self.nodes.decide(SHARD, Some(2));
+        for _ in 0..3 {
+            for told in [0, 2] {
+                self.nodes.deliver_control(told, |_| true);
+                self.nodes.settle_without_control();
+            }
+        }
+    }
+
+    /// Asserts that the ask fails without waiting, because node 0 was removed.
+    fn is_lost(&mut self, asked: AskFuture<Clerk, u64>) {
+        let before = self.nodes.executor.now();
+        let why = self.nodes.wait_for(asked).expect_err("its node is gone");
+        assert!(matches!(&why, AskError::NodeLost { node: at, .. } if *at == node(0)), "{why}");
+        assert!(why.to_string().contains("may have been handled"), "{why}");
+        assert_eq!(self.nodes.executor.now(), before, "it waits for no timeout");
+        assert_eq!(self.nodes.nodes[1].asks.waiting(), 0);
+    }
+}
+
+#[test]
+fn ask_fails_when_the_node_that_handles_it_is_removed() {
+    let mut office = Office::new();
+    let asked = office.ask(Query::Later);
+    office.nodes.settle();
+    assert_eq!(office.handled(), 2, "its handler runs");
+    office.nodes.crash(0);
+    office.is_lost(asked);
+    assert_ne!(office.answer_to(Query::Now), 1, "the next ask reaches the next home");
+}
+
+#[test]
+fn ask_on_the_lane_of_a_removed_node_fails_and_is_not_resent() {
+    let mut office = Office::new();
+    let asked = office.ask(Query::Now);
+    office.nodes.crash(0);
+    office.is_lost(asked);
+    office.nodes.settle();
+    assert_eq!(office.handled(), 1, "only the first ask");
+}
+
+#[test]
+fn ask_that_waits_for_a_lane_is_answered_by_the_next_home() {
+    let mut office = Office::new();
+    let limit = |office: &Office, limit| {
+        office.nodes.lanes.lock().expect("nobody panicked").limit = limit;
+    };
+    limit(&office, 0); // as a lane without a connection
+    let asked = office.ask(Query::Now);
+    limit(&office, usize::MAX);
+    office.nodes.crash(0);
+    let home = office.nodes.wait_for(asked).expect("it was on no lane");
+    assert_ne!(home, 1);
+    assert_eq!(office.handled(), 2, "once each");
+}
+
+#[test]
+fn timeout_of_an_ask_behind_a_lane_says_that_it_waits() {
+    let mut office = Office::new();
+    office.nodes.lanes.lock().expect("nobody panicked").limit = 0;
+    let asked = office.ask(Query::Now);
+    let why = office.nodes.wait_for(asked).expect_err("the lane takes nothing");
+    assert!(matches!(why, AskError::Timeout { kept: TimeoutReason::BehindLane, .. }), "{why}");
+}
+
+#[test]
+fn ask_whose_message_moved_on_outlives_its_former_node() {
+    let mut office = Office::new();
+    let [first, second] = [(); 2].map(|()| office.ask(Query::Later));
+    office.nodes.settle();
+    office.nodes.decide(SHARD, Some(2));
+    office.nodes.settle();
+    office.doors[0].open();
+    assert_eq!(office.nodes.wait_for(first).expect("its handler ended"), 1);
+    office.nodes.crash(0); // the second one moved to node 2
+    office.nodes.settle();
+    office.doors[2].open();
+    assert_eq!(office.nodes.wait_for(second).expect("its node lives"), 3);
+}
+
+#[test]
+fn orderly_leave_fails_no_ask_even_of_an_uninformed_node() {
+    for how in [Departure::Stopped, Departure::Unheard] {
+        let mut office = Office::new();
+        let [first, second] = [(); 2].map(|()| office.ask(Query::Later));
+        office.nodes.settle();
+        office.doors[0].open();
+        office.move_silently();
+        assert_eq!(office.nodes.home(SHARD), Some(node(2)));
+        drop(first);
+        office.nodes.remove(0, how);
+        match how {
+            Departure::Stopped => {
+                office.doors[2].open();
+                assert_eq!(office.nodes.wait_for(second).expect("its message moved"), 3);
+            }
+            Departure::Unheard => office.is_lost(second), // node 1 knows of no move
+        }
+    }
+}
+
+#[test]
+fn ask_whose_message_came_back_is_sent_to_the_next_home() {
+    let mut office = Office::new();
+    office.move_silently();
+    let asked = office.ask(Query::Now);
+    office.nodes.step(Step::Lane, 0); // node 0 returns it
+    office.nodes.step(Step::Lane, 0);
+    office.nodes.crash(0); // before it acknowledges the barrier
+    assert_eq!(office.nodes.wait_for(asked).expect("it was not there"), 3);
+    assert_eq!(office.handled(), 2);
+}
