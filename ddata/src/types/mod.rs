@@ -62,8 +62,8 @@ pub trait DataType: Open + Clone + Send + Sync + std::fmt::Debug + 'static {
     fn shape() -> shape::Shape;
 }
 
-/// Creates a snapshot from a type-erased store. Sealed: the argument's type is private to this
-/// crate.
+/// Opens a type-erased store as the data type that its shape names. Sealed: the argument's type is
+/// private to this crate.
 pub trait Open: Sized {
     /// Returns a snapshot of `store`.
     #[doc(hidden)]

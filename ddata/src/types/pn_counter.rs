@@ -1,5 +1,6 @@
 //! [`PNCounter`]: a counter that can be increased and decreased.
 
+use crate::causal::Dot;
 use crate::types::dot_store::{DotFun, DotStore};
 use crate::types::edit::{Edit, EditError};
 use crate::types::shape::Shape;
@@ -9,33 +10,33 @@ use crate::types::{DataType, Open};
 /// A counter that can be increased and decreased: the sum of the totals of all replicas, as an
 /// `i128`.
 ///
-/// Costs: a change O(replicas that have counted); 11–30 B on the wire; the state as much per
-/// replica. Each replica has one dot with its running total. So a removal (of the key or of a map's
-/// key) that is concurrent with a change keeps that replica's *whole* total, not only the change
-/// (as in Riak's counters in maps). `==` compares the totals of each replica, not the sums.
+/// Costs: a change takes O(replicas that have counted) time and 11–30 B on the wire; the state is
+/// 11–30 B per replica that has counted. Each replica has one dot with its running total, which may
+/// be negative. So a removal (of the key or of a map's key) that is concurrent with a change keeps
+/// that replica's *whole* total, not only the change (as in Riak's counters in maps). `==` compares
+/// each replica's total and its dot, not the sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PNCounter {
     totals: DotFun<i128>,
 }
 
+/// The lower 64 bits of an `i128`.
+const LOW_HALF: i128 = (1 << 64) - 1;
+
 impl PNCounter {
     /// Returns the sum, saturating at both ends of `i128`.
     #[must_use]
     pub fn value(&self) -> i128 {
-        // Sums increments and decrements apart, so that saturation does not depend on the order.
-        let parts = self.totals.iter().map(|(_, total)| *total);
-        let (ups, downs) = parts.fold((0_u128, 0_u128), |(ups, downs), total| {
-            let size = total.unsigned_abs();
-            if total >= 0 {
-                (ups.saturating_add(size), downs)
-            } else {
-                (ups, downs.saturating_add(size))
-            }
-        });
-        if ups >= downs {
-            i128::try_from(ups - downs).unwrap_or(i128::MAX)
-        } else {
-            i128::try_from(downs - ups).map_or(i128::MIN, |size| -size)
+        // Sums the upper and lower halves of the replicas' totals apart. Neither sum can overflow, so
+        // only the result saturates, whatever the order of the replicas.
+        let halves = self.totals.iter().map(|(_, total)| (*total >> 64, *total & LOW_HALF));
+        let (high, low) =
+            halves.fold((0_i128, 0_i128), |sums, half| (sums.0 + half.0, sums.1 + half.1));
+        let high = high + (low >> 64);
+        match i64::try_from(high) {
+            Ok(high) => (i128::from(high) << 64) | (low & LOW_HALF),
+            Err(_) if high < 0 => i128::MIN,
+            Err(_) => i128::MAX,
         }
     }
 
@@ -71,7 +72,8 @@ impl Edit<'_, PNCounter> {
         self.view().value().checked_add(n).ok_or(EditError::Overflow)?;
         let me = self.replica();
         let own = self.leaf::<i128>().of(me).map_or(0, |(_, total)| *total);
-        self.write(own.checked_add(n).ok_or(EditError::Overflow)?, |dot| dot.actor == me);
+        let is_own = |dot: Dot| dot.actor == me; // the new total replaces this replica's old one
+        self.write(own.checked_add(n).ok_or(EditError::Overflow)?, is_own);
         Ok(())
     }
 

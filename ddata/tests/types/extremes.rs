@@ -110,6 +110,28 @@ fn change_beyond_the_last_dot_is_refused() {
     assert_eq!(Causal::decode(&counter.encode()), Ok(counter));
 }
 
+/// Regression: the positive and the negative totals saturated before they were subtracted.
+#[test]
+fn counter_saturates_only_in_the_result() {
+    const MAX: i128 = i128::MAX;
+    const MIN: i128 = i128::MIN;
+    let value_of = |adds: &[i128]| {
+        let mut all = Causal::<PNCounter>::new();
+        for (who, n) in adds.iter().enumerate() {
+            let mut one = Causal::<PNCounter>::new();
+            one.edit(author(who, 0), |counter| counter.add(*n)).expect("a total of one replica");
+            all.merge(&one);
+        }
+        all.value().value()
+    };
+    assert_eq!(value_of(&[MAX, MAX, MAX, MIN, MIN]), MAX - 2);
+    assert_eq!(value_of(&[MAX, 1]), MAX);
+    assert_eq!(value_of(&[MAX, 1, -2]), MAX - 1);
+    assert_eq!(value_of(&[MIN, -1]), MIN);
+    assert_eq!(value_of(&[MIN, 1]), MIN + 1);
+    assert_eq!(value_of(&[-5, 3]), -2);
+}
+
 fn extreme() -> impl Strategy<Value = i128> {
     prop_oneof![
         Just(i128::MAX),
