@@ -1,6 +1,9 @@
 //! Terms of guarded groups: the promises that this replica has given, and its fencing reads under
 //! way (docs/protocol/leases.md#fencing-read).
 //!
+//! A guarded group is all keys with a common prefix. One replica at a time, the owner of the highest
+//! term (a number and the owner's id), writes them.
+//!
 //! A fencing read asks the voters to promise a term; each answers with the data that it holds of
 //! the group. Data in which the answers differ is written back under the term before the owner gets
 //! its reply.
@@ -8,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::epoch::EpochId;
-use super::request::RequestId;
+use super::request::{RequestError, RequestId};
 use crate::causal::CausalContext;
 use crate::clock::Instant;
 use crate::fault_injection::{FaultInjection, ReplicatorFault};
@@ -20,24 +23,43 @@ use crate::types::delta::KeyState;
 /// Most groups that this replica accepts fencing reads for.
 pub(super) const GROUPS_MAX: usize = 10_000;
 
-/// How far a peer's term may lie above the highest one that an owner can have reached: 2^48, more
-/// than a clock in milliseconds shows, since an owner may take its terms from one.
+/// How far a peer's term may lie above the base that [`Promises::is_near`] computes: 2^48, more
+/// than a clock in milliseconds shows, since an owner may use such a clock for its terms.
 ///
 /// Without this bound one corrupt or hostile term near the highest could be promised by all voters,
 /// and no later owner could ever take a higher one.
 pub(super) const TERM_JUMP_MAX: u64 = 1 << 48;
 
-/// Terms for each millisecond of the configuration's generation. After a forced recovery owners
-/// begin above all terms of the generation before, with this many times its value.
+/// Terms for each millisecond of the cluster generation, which is a wall clock in milliseconds. After
+/// a forced recovery to generation g an owner begins at about g times this number, above all terms
+/// of earlier generations.
 const TERMS_PER_GENERATION: u64 = 1 << 20;
 
 /// Promised terms: the lowest term that may still write, per group. They only rise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
-    terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX fenced here, + what a sync brings
+    terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX fenced here, + those merged from other voters
 }
 
-/// Whether a name can name a group. An empty one would guard every key.
+/// Why a replica does not promise a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PromiseRefusal {
+    /// This higher term is promised.
+    Higher(Term),
+    /// The replica holds promises for [`GROUPS_MAX`] other groups.
+    NoRoom,
+}
+
+impl From<PromiseRefusal> for RequestError {
+    fn from(refusal: PromiseRefusal) -> Self {
+        match refusal {
+            PromiseRefusal::Higher(current) => Self::Fenced { current, nowhere: false },
+            PromiseRefusal::NoRoom => Self::Overloaded { limit: GROUPS_MAX },
+        }
+    }
+}
+
+/// Whether a name can name a group. The empty prefix would guard every key.
 pub(super) fn is_group(group: &Group) -> bool {
     (1..=KEY_BYTES_MAX).contains(&group.as_str().len())
 }
@@ -47,7 +69,8 @@ pub(super) fn is_promise(group: &Group, term: Term) -> bool {
     is_group(group) && term.is_valid()
 }
 
-/// Whether a term is below a promise.
+/// Whether a term is below a promise. Under `TermWithoutCoordinator` the owner's id, here called the
+/// coordinator, is not compared.
 fn below(term: Term, promised: Term, fault_injection: FaultInjection) -> bool {
     if fault_injection.has(ReplicatorFault::TermWithoutCoordinator) {
         return term.number < promised.number;
@@ -78,12 +101,12 @@ impl Promises {
         self.terms.keys().any(|group| group.contains(key))
     }
 
-    /// Whether a peer's term is at most [`TERM_JUMP_MAX`] above the promise here, or above the
-    /// terms that an owner begins with in a configuration of this generation.
+    /// Whether a peer's term is at most [`TERM_JUMP_MAX`] above a base that honest owners can have
+    /// reached: the promise held here or, if higher, the end of the terms of this cluster generation.
     pub(super) fn is_near(&self, group: &Group, term: Term, generation: u64) -> bool {
-        let begins = generation.saturating_add(1).saturating_mul(TERMS_PER_GENERATION);
-        let held = self.get(group).number.max(begins);
-        term.number <= held.saturating_add(TERM_JUMP_MAX)
+        let generation_end = generation.saturating_add(1).saturating_mul(TERMS_PER_GENERATION);
+        let base = self.get(group).number.max(generation_end);
+        term.number <= base.saturating_add(TERM_JUMP_MAX)
     }
 
     /// Whether there is room for a promise for this group.
@@ -94,26 +117,30 @@ impl Promises {
     /// Promises a term. Returns whether it is higher than the promise before.
     ///
     /// # Errors
-    /// The promise, if it is higher, or if there is no room for another group.
+    /// [`PromiseRefusal`]: a higher term is promised, or there is no room for another group.
     pub(super) fn promise(
         &mut self,
         group: &Group,
         term: Term,
         fault_injection: FaultInjection,
-    ) -> Result<bool, Term> {
+    ) -> Result<bool, PromiseRefusal> {
         let promised = self.get(group);
         if below(term, promised, fault_injection) {
-            return Err(promised);
+            return Err(PromiseRefusal::Higher(promised));
         }
         if !self.has_room(group) {
-            return Err(promised);
+            return Err(PromiseRefusal::NoRoom);
         }
         let new = term > promised;
+        // `max` only matters under `TermWithoutCoordinator`: not even then may a promise fall.
         self.terms.insert(group.clone(), term.max(promised));
         Ok(new)
     }
 
-    /// Merges the promises of another replica by maximum, and returns those that rose.
+    /// Merges the promises of another replica, which came with a sealed or synced state, by maximum,
+    /// and returns those that rose. The caller has checked them with [`is_promise`]. Neither the
+    /// distance nor the number of groups is limited, because to leave one out would let a promise
+    /// fall (docs/protocol/leases.md#promised-terms-never-fall).
     pub(super) fn merge(&mut self, others: &[(Group, Term)]) -> Vec<(Group, Term)> {
         let mut raised = Vec::new();
         for (group, term) in others {
@@ -138,10 +165,12 @@ pub(super) struct Fencing {
     pub(super) epoch: EpochId,
     pub(super) deadline: Instant,
     pub(super) resend: Instant,
-    pub(super) tries: u32,
+    pub(super) resends: u32,
     /// All answers so far, merged.
     pub(super) merged: BTreeMap<KeyName, KeyState>, // ≤ keys of the group
-    /// Contexts of the group's keys at each replica that promised.
+    /// Contexts of the group's keys at each replica that promised. A peer answers only with the
+    /// contexts that differ from `asked`, an empty one for a key that it lacks; those of `asked` are
+    /// inserted for its other keys.
     pub(super) answers: BTreeMap<ReplicaId, BTreeMap<KeyName, CausalContext>>, // ≤ voters
     /// Contexts of the group's keys at this replica, as the question stated them.
     pub(super) asked: BTreeMap<KeyName, CausalContext>,
@@ -152,7 +181,8 @@ impl Fencing {
         self.answers.keys().copied().collect()
     }
 
-    /// Keys of which some replica that answered holds less than all answers together.
+    /// Keys of which some replica that answered holds less than all answers together, to be written
+    /// back.
     pub(super) fn differing(&self) -> Vec<KeyName> {
         let nothing = CausalContext::new();
         let lacks = |key: &KeyName, state: &KeyState| {
@@ -193,11 +223,14 @@ impl Fencings {
         self.open.remove(&id)
     }
 
-    /// A scan is cheap: there is at most one per group and node.
+    /// The next resend or deadline. This scans all open reads: a node opens one for each group that
+    /// it takes over, so there are few.
     pub(super) fn due(&self) -> Option<Instant> {
         self.open.values().map(|fencing| fencing.deadline.min(fencing.resend)).min()
     }
 
+    /// Removes the reads whose deadline or resend time has passed. The caller inserts those again
+    /// that it only asks again.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Fencing)> {
         let due = |fencing: &Fencing| fencing.deadline.min(fencing.resend) <= now;
         let ids: Vec<_> = self.open.iter().filter(|(_, f)| due(f)).map(|(id, _)| *id).collect();
@@ -225,7 +258,8 @@ mod tests {
         let group = Group::new("shard-");
         assert_eq!(promises.promise(&group, term(2, 1), NONE), Ok(true));
         assert_eq!(promises.promise(&group, term(2, 1), NONE), Ok(false));
-        assert_eq!(promises.promise(&group, term(1, 9), NONE), Err(term(2, 1)));
+        let refused = promises.promise(&group, term(1, 9), NONE);
+        assert_eq!(refused, Err(PromiseRefusal::Higher(term(2, 1))));
         assert_eq!(promises.refuses(&group, term(2, 0), NONE), Some(term(2, 1)));
         assert_eq!(promises.refuses(&group, term(2, 1), NONE), None);
         assert_eq!(promises.merge(&[(group.clone(), term(1, 1))]), vec![]);
@@ -240,5 +274,18 @@ mod tests {
             let _ = promises.promise(&Group::new(&n.to_string()), term(1, 1), NONE);
         }
         assert_eq!(promises.all().len(), GROUPS_MAX);
+    }
+
+    #[test]
+    fn full_table_of_promises_is_no_higher_term() {
+        let mut promises = Promises::default();
+        let groups: Vec<_> =
+            (0..GROUPS_MAX).map(|n| (Group::new(&n.to_string()), term(1, 1))).collect();
+        assert_eq!(promises.merge(&groups).len(), GROUPS_MAX);
+        let refused = promises.promise(&Group::new("shard-"), term(1, 1), NONE);
+        assert_eq!(refused, Err(PromiseRefusal::NoRoom));
+        let error = refused.map_err(RequestError::from);
+        assert_eq!(error, Err(RequestError::Overloaded { limit: GROUPS_MAX }));
+        assert_eq!(promises.promise(&groups[0].0, term(2, 1), NONE), Ok(true));
     }
 }

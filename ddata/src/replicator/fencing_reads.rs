@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::durability::WriteCompletion;
 use super::epoch::EpochId;
-use super::fence::{Fencing, GROUPS_MAX, is_promise};
+use super::fence::{Fencing, GROUPS_MAX, PromiseRefusal, is_promise};
 use super::port::{LaneClass, ReplicatorOutput};
 use super::quorum::Level;
 use super::read_protocol::merge_into;
@@ -62,7 +62,7 @@ impl Replicator {
             epoch,
             deadline: now.mono + within,
             resend: now.mono,
-            tries: 0,
+            resends: 0,
             merged: BTreeMap::new(),
             answers: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -79,10 +79,10 @@ impl Replicator {
         out: &mut ReplicatorOutbox,
     ) {
         fencing.answers.clear();
-        fencing.tries = 0;
+        fencing.resends = 0;
         fencing.asked = self.include_group(&mut fencing);
-        if let Err(current) = self.promise_own(id, &mut fencing, out) {
-            let error = RequestError::Fenced { current, nowhere: false };
+        if let Err(refusal) = self.promise_own(id, &mut fencing, out) {
+            let error = RequestError::from(refusal);
             return Self::reply(id, Err(error), out);
         }
         fencing.resend = now.mono + self.trips.patience(0);
@@ -98,7 +98,7 @@ impl Replicator {
         id: RequestId,
         fencing: &mut Fencing,
         out: &mut ReplicatorOutbox,
-    ) -> Result<(), Term> {
+    ) -> Result<(), PromiseRefusal> {
         if !(self.eligible() && self.epochs.is_voter()) {
             return Ok(());
         }
@@ -163,8 +163,8 @@ impl Replicator {
             let Some(mut fencing) = self.fencings.remove(id) else { continue };
             if !fencing.answers.contains_key(&self.me) {
                 self.include_group(&mut fencing);
-                if let Err(current) = self.promise_own(id, &mut fencing, out) {
-                    let error = RequestError::Fenced { current, nowhere: false };
+                if let Err(refusal) = self.promise_own(id, &mut fencing, out) {
+                    let error = RequestError::from(refusal);
                     Self::reply(id, Err(error), out);
                     continue;
                 }
@@ -239,10 +239,10 @@ impl Replicator {
                     self.send(from, body, out);
                 }
             }
-            Err(current) if current > term => {
+            Err(PromiseRefusal::Higher(current)) => {
                 self.send(from, Body::NotPromised { request, current }, out);
             }
-            Err(_) => {} // no room for another group
+            Err(PromiseRefusal::NoRoom) => {} // docs/protocol/leases.md#promised-terms-never-fall
         }
     }
 
@@ -411,9 +411,9 @@ impl Replicator {
                 self.timed_out(id, &fencing.answered(), needed, out);
                 continue;
             }
-            fencing.tries += 1;
-            self.trips.asked_again(fencing.tries);
-            fencing.resend = now.mono + self.trips.patience(fencing.tries);
+            fencing.resends += 1;
+            self.trips.asked_again(fencing.resends);
+            fencing.resend = now.mono + self.trips.patience(fencing.resends);
             self.ask_promises(id, &fencing, out);
             self.fencings.insert(id, fencing);
         }
