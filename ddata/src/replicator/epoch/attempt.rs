@@ -13,7 +13,7 @@ use crate::clock::Instant;
 use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 
-/// Phase of a ballot.
+/// Phase of a ballot. The order is that in which the phases follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum BallotPhase {
     /// Asks voters how long their lease promises to the removed members run.
@@ -76,7 +76,7 @@ pub(super) struct BallotAttempt {
     pub(super) progressed: bool,
     /// Members removed as lost that have not answered the probe; ≤ members.
     pub(super) probing: BTreeSet<ReplicaId>,
-    pub(super) probe_over: bool,
+    pub(super) probe_ended: bool,
     pub(super) resend: Duration,
     /// When the withholding phase began.
     pub(super) withholding_since: Option<Instant>,
@@ -112,7 +112,7 @@ impl BallotAttempt {
             overtaken: false,
             progressed: false,
             probing: BTreeSet::new(),
-            probe_over: true,
+            probe_ended: true,
             resend,
             withholding_since: None,
             withheld: BTreeMap::new(),
@@ -130,8 +130,9 @@ impl BallotAttempt {
         Goal { origin, change, deferred, confirmed }
     }
 
-    /// Whether the chosen proposal is this node's own, which no voter can have accepted yet.
-    pub(super) fn chose_own(&self) -> bool {
+    /// Whether this ballot syncs this node's own proposal. It has sent no `Accept`, so no voter can
+    /// have accepted the proposal.
+    pub(super) fn is_syncing_own(&self) -> bool {
         self.phase == BallotPhase::Syncing && !self.adopted
     }
 
@@ -172,24 +173,28 @@ impl BallotAttempt {
         if self.base.is_quorum(&others.collect(), self.fault_injection) {
             return AttemptStep::Wait;
         }
-        self.still_leased()
+        self.leases_in_refusals()
             .map_or(AttemptStep::Wait, |(members, longest)| AttemptStep::Leased(members, longest))
     }
 
     /// The removals to defer while the leases of `leased` run: these, or all removals if the
     /// remaining batch would have too few voters known to live.
     ///
-    /// Such a batch never syncs. Its abandoned seal would end with the same members, all lease
+    /// A batch with too few never syncs. Its abandoned seal would end with the same members, all lease
     /// waits would start anew, the next batch would be the same, and so on for ever
     /// (docs/protocol/configurations.md#removals-that-wait).
-    pub(super) fn to_keep(&self, leased: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
+    pub(super) fn removals_to_defer(&self, leased: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
         let rest = self.base.next(&self.change.clone().keeping(leased));
-        if rest.is_ok_and(|rest| self.would_go_on(&rest)) { leased.clone() } else { self.going() }
+        if rest.is_ok_and(|rest| self.would_go_on(&rest)) {
+            leased.clone()
+        } else {
+            self.wanted_removals()
+        }
     }
 
     /// The fewest removals to defer so that the rest of the batch can be synced: of members that
     /// have answered, the youngest first. `None` if that does not help.
-    pub(super) fn fewest_to_keep(&self) -> Option<BTreeSet<ReplicaId>> {
+    pub(super) fn fewest_to_defer(&self) -> Option<BTreeSet<ReplicaId>> {
         let removed: BTreeSet<ReplicaId> = self.change.removed().collect();
         let mut kept = BTreeSet::new();
         for id in self.base.members().iter().rev().filter(|id| removed.contains(id)) {
@@ -215,13 +220,13 @@ impl BallotAttempt {
         !self.base.voters().iter().all(|id| self.has_answered(*id))
     }
 
-    /// The removed members whose leases ran when the voters were asked, and the longest time.
-    pub(super) fn still_held(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
+    /// The removed members whose leases ran according to `Withheld` answers, and the longest time.
+    pub(super) fn leases_in_withheld(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         Self::running_leases(&self.withheld)
     }
 
     /// Members whose removal is wanted, in this batch or later.
-    pub(super) fn going(&self) -> BTreeSet<ReplicaId> {
+    pub(super) fn wanted_removals(&self) -> BTreeSet<ReplicaId> {
         let going = self.change.removed().chain(self.deferred.iter().copied());
         going.filter(|id| self.base.is_member(*id)).collect()
     }
@@ -231,7 +236,7 @@ impl BallotAttempt {
     /// unless its removal is wanted. The failure detector is not asked: its view may be older than
     /// the silence of the voters.
     fn would_go_on(&self, next: &Epoch) -> bool {
-        let going = self.going();
+        let going = self.wanted_removals();
         let lives = |id: &ReplicaId| {
             self.has_answered(*id) || !self.base.is_voter(*id) && !going.contains(id)
         };
@@ -244,8 +249,8 @@ impl BallotAttempt {
         refused || self.sealed.contains_key(&id)
     }
 
-    /// The removed members whose leases made a voter refuse `Seal`, and the longest time.
-    pub(super) fn still_leased(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
+    /// The removed members whose leases made voters refuse `Seal`, and the longest time.
+    pub(super) fn leases_in_refusals(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         Self::running_leases(&self.leased)
     }
 
@@ -307,7 +312,7 @@ impl BallotAttempt {
         };
         let synced = chosen.is_quorum(&self.confirmed, self.fault_injection)
             || self.fault_injection.has(ReplicatorFault::AcceptBeforeSync);
-        if !synced || !self.probe_over {
+        if !synced || !self.probe_ended {
             return AttemptStep::Wait;
         }
         self.phase = BallotPhase::Accepting;
@@ -427,7 +432,7 @@ impl Goal {
     }
 
     /// Adds removals that an earlier ballot deferred, except those that are proposed again.
-    pub(super) fn leaving_out(self, mut deferred: BTreeSet<ReplicaId>) -> Self {
+    pub(super) fn with_deferred(self, mut deferred: BTreeSet<ReplicaId>) -> Self {
         deferred.retain(|id| !self.change.removed().any(|removed| removed == *id));
         Self { deferred, ..self }
     }
@@ -438,7 +443,7 @@ impl Goal {
     }
 
     /// Defers the removal of `kept`.
-    pub(super) fn keeping(self, kept: &BTreeSet<ReplicaId>) -> Self {
+    pub(super) fn deferring(self, kept: &BTreeSet<ReplicaId>) -> Self {
         let mut deferred = self.deferred;
         deferred.extend(self.change.removed().filter(|id| kept.contains(id)));
         Self { change: self.change.keeping(kept), deferred, ..self }

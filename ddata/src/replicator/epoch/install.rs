@@ -180,7 +180,7 @@ impl Epochs {
         let was = self.role;
         self.role = self.role_in(&epoch);
         self.stopped = false;
-        (self.attempts, self.given_back) = (0, 0);
+        (self.sealing_ballots, self.changes_given_back) = (0, 0);
         self.consents = Consents::default();
         self.installs.reset();
         self.asks.reset();

@@ -115,9 +115,9 @@ pub struct Epochs {
     stopped: bool,
     attempt: Option<BallotAttempt>,
     /// Ballots of this node in the installed configuration that reached the sealing phase.
-    attempts: u32,
+    sealing_ballots: u32,
     /// Changes refused with `TooFewAnswered` in the installed configuration.
-    given_back: u32,
+    changes_given_back: u32,
     consents: Consents,
     /// The id of the last question to the lease machine.
     queries: u64,
@@ -159,8 +159,8 @@ impl Epochs {
             hint_probe: None,
             stopped: false,
             attempt: None,
-            attempts: 0,
-            given_back: 0,
+            sealing_ballots: 0,
+            changes_given_back: 0,
             consents: Consents::default(),
             queries: 0,
             syncing: None,
@@ -267,7 +267,7 @@ impl Epochs {
     #[cfg(feature = "canaries")]
     #[must_use]
     pub fn essence(&self) -> String {
-        let own = (self.role, self.stopped, self.attempts, self.source);
+        let own = (self.role, self.stopped, self.sealing_ballots, self.source);
         let senders = (&self.former, &self.unforced, &self.proposed, &self.known, &self.hint_probe);
         format!("{:?}", (&self.state, own, &self.attempt, &self.consents, &self.syncing, senders))
     }
@@ -402,12 +402,13 @@ impl Epochs {
     /// Restarts the patience timer, if this node is sealed or has an attempt.
     fn restart_patience(&mut self, now: Now) {
         if self.state.is_sealed() || self.attempt.is_some() {
-            let asks = |attempt: &BallotAttempt| attempt.phase < BallotPhase::Sealing;
-            let asks = !self.state.is_sealed() && self.attempt.as_ref().is_some_and(asks);
-            let doublings = if asks {
-                self.given_back.min(PATIENCE_DOUBLINGS_UNSEALED)
+            let before_seal = |attempt: &BallotAttempt| attempt.phase < BallotPhase::Sealing;
+            let asks_unsealed =
+                !self.state.is_sealed() && self.attempt.as_ref().is_some_and(before_seal);
+            let doublings = if asks_unsealed {
+                self.changes_given_back.min(PATIENCE_DOUBLINGS_UNSEALED)
             } else {
-                self.attempts.min(PATIENCE_DOUBLINGS)
+                self.sealing_ballots.min(PATIENCE_DOUBLINGS)
             };
             let span = self.config.abandoned_after.saturating_mul(1 << doublings);
             let random = self.up_to(span);

@@ -1,9 +1,14 @@
 //! The proposer: one attempt at a time, from the proposed change to the decision
-//! (docs/protocol/configurations.md#the-proposer).
+//! (docs/protocol/configurations.md#the-proposer). In the code a configuration is an `Epoch`; the
+//! *base* is the installed one, which the proposal follows.
 //!
-//! [`BallotAttempt`] counts the answers of one ballot and returns the next step. This file carries the
-//! step out: it sends the question of each phase, repeats it to silent voters, and begins a new
-//! ballot when leases run, a probe is answered or patience ends.
+//! [`BallotAttempt`] sets the phase of one ballot, counts its answers and returns the next step. This
+//! file carries the step out: it sends the question of each phase, repeats it to silent voters, and
+//! begins a new ballot when unexpired leases prevent removals, a probe is answered or patience ends.
+//!
+//! A voter that answers `Withhold` grants no lease to the members that the batch removes from then
+//! on, and tells how long its promises to them still run. A removal whose lease runs too long is
+//! *deferred*: left out of this batch, for the parent to propose again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,7 +23,8 @@ use crate::id::ReplicaId;
 
 impl Epochs {
     /// Proposes a change of the parent. Before this node's own `Seal` a second change joins the
-    /// batch (docs/protocol/configurations.md#one-batch); after it the change is refused.
+    /// batch (docs/protocol/configurations.md#one-batch). After it, and while this node only ends an
+    /// abandoned seal, the change is refused.
     pub(super) fn propose(&mut self, now: Now, change: MembershipChange, out: &mut EpochOutbox) {
         if !self.is_member() {
             return refuse(ProposalRefusal::NotAMember, out);
@@ -32,7 +38,7 @@ impl Epochs {
                 match self.current().next(&both) {
                     Ok(_) => {
                         let deferred = attempt.deferred.clone();
-                        self.begin(now, Goal::asked(both).leaving_out(deferred), out);
+                        self.begin(now, Goal::asked(both).with_deferred(deferred), out);
                     }
                     Err(why) => refuse(ProposalRefusal::Change(why), out),
                 }
@@ -48,7 +54,9 @@ impl Epochs {
         let own_proposal = match base.next(&goal.change) {
             Ok(own_proposal) => SharedEpoch::new(own_proposal),
             Err(why) => {
-                self.restart_patience(now); // this node may be sealed
+                // Only a change of the parent can be impossible; unchanged members are always valid.
+                // No attempt is left, but if this node is sealed, a timer must end the seal.
+                self.restart_patience(now);
                 return refuse(ProposalRefusal::Change(why), out);
             }
         };
@@ -56,7 +64,9 @@ impl Epochs {
         let node = if anonymous { ReplicaId::default() } else { self.me };
         let ballot = Ballot { number: self.state.number + 1, node };
         self.state.hear(ballot);
-        self.persist(out); // a number reused after a restart would give one ballot two proposals
+        // A number reused after a restart would give one ballot two proposals. The parent sends
+        // nothing that follows in `out` before this state is durable.
+        self.persist(out);
         self.stats.attempts += 1;
         self.stats.abandoned += u64::from(goal.origin == AttemptReason::Abandoned);
         let first = self.config.resend_first;
@@ -71,10 +81,10 @@ impl Epochs {
     /// Asks the question of the phase that was just entered, and starts its resend timer.
     fn enter(&mut self, now: Now, out: &mut EpochOutbox) {
         if let Some(attempt) = &mut self.attempt {
-            let asks = attempt.phase == BallotPhase::Withholding;
-            attempt.withholding_since = asks.then_some(now.mono);
-            self.attempts =
-                self.attempts.saturating_add(u32::from(attempt.phase == BallotPhase::Sealing));
+            let is_withholding = attempt.phase == BallotPhase::Withholding;
+            attempt.withholding_since = is_withholding.then_some(now.mono);
+            let is_sealing = attempt.phase == BallotPhase::Sealing;
+            self.sealing_ballots = self.sealing_ballots.saturating_add(u32::from(is_sealing));
             attempt.resend = self.config.resend_first;
             self.deadlines.set(Deadline::Resend, now.mono + attempt.resend);
             self.ask_the_silent(out);
@@ -90,6 +100,8 @@ impl Epochs {
         self.send_all(probing, &EpochMessage::Ping { epoch, ballot }, out);
     }
 
+    /// Repeats the question of the phase. While syncing, `Seal` goes on as well: to voters that may
+    /// not have got it, and after progress to all, so that none takes the seal for abandoned.
     pub(super) fn resend(&mut self, now: Now, out: &mut EpochOutbox) {
         let most = self.config.resend_most;
         let Some(attempt) = &mut self.attempt else { return };
@@ -101,6 +113,10 @@ impl Epochs {
         }
         self.ask_the_silent(out);
     }
+
+    // The caller passes answers to the present ballot only, and `Synced` of any ballot of the base.
+    // The attempt ignores those that are not from its voters; `on_refused`, which also learns a
+    // number, checks that itself.
 
     pub(super) fn on_withheld(
         &mut self,
@@ -123,7 +139,7 @@ impl Epochs {
         let admits = |(_, proposal): &AcceptedProposal| self.current().admits(proposal).is_ok();
         let absurd = accepted.as_ref().is_some_and(|(ballot, _)| !self.is_near(*ballot));
         if absurd || !accepted.as_ref().is_none_or(admits) {
-            self.stats.unfit += 1;
+            self.stats.unfit += 1; // as every proposal that cannot follow the base
             return;
         }
         let step = self.attempt.as_mut().map(|attempt| attempt.sealed(from, accepted));
@@ -132,7 +148,7 @@ impl Epochs {
 
     pub(super) fn on_synced(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
         if let Some(step) = self.attempt.as_mut().and_then(|attempt| attempt.confirmed(from)) {
-            self.restart_patience(now);
+            self.restart_patience(now); // a sync may take longer than patience; it has progressed
             self.follow(now, Some(step), out);
         }
     }
@@ -158,6 +174,8 @@ impl Epochs {
         }
         match why {
             BallotRefusal::Promised(promise) => {
+                // A new ballot waits for the end of patience: two proposers that each answered at
+                // once with a higher number would never let each other finish.
                 attempt.overtaken |= promise > attempt.ballot;
                 self.state.hear(promise);
             }
@@ -169,10 +187,11 @@ impl Epochs {
     }
 
     /// A member removed as lost has answered its probe: a new ballot keeps it
-    /// (docs/protocol/configurations.md#probe-before-accept).
+    /// (docs/protocol/configurations.md#probe-before-accept). After the first `Accept` an answer
+    /// comes too late.
     pub(super) fn on_pong(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
-        if self.attempt.as_ref().is_some_and(|a| a.chose_own() && a.probing.contains(&from)) {
-            self.again_keeping(now, &BTreeSet::from([from]), out);
+        if self.attempt.as_ref().is_some_and(|a| a.is_syncing_own() && a.probing.contains(&from)) {
+            self.begin_deferring(now, &BTreeSet::from([from]), out);
         }
     }
 
@@ -181,8 +200,9 @@ impl Epochs {
             None | Some(AttemptStep::Wait) => {}
             Some(AttemptStep::Seal) => self.go_on_to(now, BallotPhase::Sealing, out),
             Some(AttemptStep::Leased(members, longest)) => {
-                self.leases_run(now, &members, longest, VoterDeadline::Left, out);
+                self.leases_run(now, &members, longest, VoterPatience::Running, out);
             }
+            // The attempt has set the phase of this step and of `Accept` itself.
             Some(AttemptStep::Sync) => {
                 self.probe_lost_members(now);
                 self.enter(now, out);
@@ -201,38 +221,45 @@ impl Epochs {
         }
     }
 
-    /// Handles removals whose leases still run
+    /// Handles removals (`members`) whose leases still run
     /// (docs/protocol/configurations.md#removals-that-wait). The batch goes on without them if it
-    /// still changes the members. Otherwise it waits until they have expired, because every install
-    /// starts all lease waits anew. It waits even if this node is sealed by another attempt, which
-    /// may be about to remove the same members: that one is taken for abandoned only after the
-    /// usual patience.
+    /// still changes the members.
+    ///
+    /// Otherwise, if it has sent no `Seal`, it waits until the leases have expired: a batch without
+    /// effect must not be installed, because every install starts all lease waits anew. It waits
+    /// even if this node is sealed by another node's attempt, which may be about to remove the same
+    /// members; only when patience ends is the other attempt taken for abandoned. After the own
+    /// `Seal`, voters may be sealed, and only a new ballot ends that, even one without effect.
     fn leases_run(
         &mut self,
         now: Now,
         members: &BTreeSet<ReplicaId>,
         longest: Duration,
-        patience: VoterDeadline,
+        patience: VoterPatience,
         out: &mut EpochOutbox,
     ) {
         let Some(attempt) = &mut self.attempt else { return };
-        let kept = attempt.to_keep(members);
-        let is_needed = kept != *members && attempt.lacks_answers();
-        if attempt.phase == BallotPhase::Withholding && is_needed && patience == VoterDeadline::Left
+        let deferred = attempt.removals_to_defer(members);
+        // More than `members` are deferred only if the rest would have too few living voters. The
+        // answer of another voter shows that it lives.
+        let answer_may_help = deferred != *members && attempt.lacks_answers();
+        if attempt.phase == BallotPhase::Withholding
+            && answer_may_help
+            && patience == VoterPatience::Running
         {
-            return; // a voter that is asked again may allow a smaller batch
+            return;
         }
-        let changes_nobody = !attempt.would_change(&kept);
+        let changes_nobody = !attempt.would_change(&deferred);
         match attempt.phase {
             BallotPhase::Withholding if changes_nobody => {
                 attempt.phase = BallotPhase::Waiting;
-                if !is_needed {
+                if !answer_may_help {
                     self.deadlines.clear(Deadline::Resend);
                 }
                 self.deadlines.set(Deadline::Leases, now.mono + longest);
             }
             BallotPhase::Waiting if changes_nobody => {} // a late answer: all are asked again later
-            _ => self.again_keeping(now, &kept, out),
+            _ => self.begin_deferring(now, &deferred, out),
         }
     }
 
@@ -247,18 +274,18 @@ impl Epochs {
     /// Probes the members removed as lost, before the first `Accept` makes their removal final. An
     /// adopted proposal may be decided already, so its removals are not probed.
     fn probe_lost_members(&mut self, now: Now) {
-        let Some(attempt) = self.attempt.as_mut().filter(|a| a.chose_own()) else { return };
+        let Some(attempt) = self.attempt.as_mut().filter(|a| a.is_syncing_own()) else { return };
         let lost = attempt.change.lost.iter().copied();
         attempt.probing = lost.filter(|id| attempt.base.is_member(*id)).collect();
         if !attempt.probing.is_empty() {
-            attempt.probe_over = false;
+            attempt.probe_ended = false;
             self.deadlines.set(Deadline::RemovalProbe, now.mono + self.config.probe_wait);
         }
     }
 
     pub(super) fn removal_probe_ended(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(attempt) = &mut self.attempt else { return };
-        attempt.probe_over = true;
+        attempt.probe_ended = true;
         let step = attempt.may_accept();
         self.follow(now, Some(step), out);
     }
@@ -267,16 +294,16 @@ impl Epochs {
         self.stats.decided += 1;
         let base = self.current();
         let members: BTreeSet<_> = base.members().iter().chain(chosen.members()).collect();
-        self.learn(now, None, chosen.clone(), out);
+        self.learn(now, None, chosen.clone(), out); // ends the attempt and tells the parent
         let install = EpochMessage::Install { epoch: chosen.clone() };
         let others = members.into_iter().copied().filter(|id| *id != self.me);
         self.send_all(others.collect::<Vec<_>>(), &install, out);
     }
 
-    /// Begins a new ballot for the same change, with the removal of `kept` deferred.
-    fn again_keeping(&mut self, now: Now, kept: &BTreeSet<ReplicaId>, out: &mut EpochOutbox) {
+    /// Begins a new ballot for the same change, with the removal of `members` deferred.
+    fn begin_deferring(&mut self, now: Now, members: &BTreeSet<ReplicaId>, out: &mut EpochOutbox) {
         if let Some(attempt) = self.attempt.take() {
-            self.begin(now, attempt.into_goal().keeping(kept), out);
+            self.begin(now, attempt.into_goal().deferring(members), out);
         }
     }
 
@@ -288,19 +315,21 @@ impl Epochs {
         let Some(attempt) = self.attempt.take() else {
             return self.begin(now, Goal::abandoned(), out);
         };
-        let unsynced = attempt.chose_own() && self.attempts >= self.config.sync_attempts;
-        match (attempt.phase, attempt.still_leased()) {
-            // Sealed by another node's attempt: joins must not wait for leases.
+        let is_given_up =
+            attempt.is_syncing_own() && self.sealing_ballots >= self.config.sync_attempts;
+        match (attempt.phase, attempt.leases_in_refusals()) {
+            // Sealed by another node's attempt, which patience now takes for abandoned: this ballot
+            // ends the seal, and must not wait for leases.
             (BallotPhase::Withholding | BallotPhase::Waiting, _) if self.state.is_sealed() => {
-                let kept = attempt.change.removed().collect();
-                self.begin(now, attempt.into_goal().keeping(&kept), out);
+                let removals = attempt.change.removed().collect();
+                self.begin(now, attempt.into_goal().deferring(&removals), out);
             }
             (BallotPhase::Withholding, _) => self.lose_patience_unsealed(now, attempt, out),
             (BallotPhase::Sealing, Some((leased, _))) => {
-                let kept = attempt.to_keep(&leased);
-                self.begin(now, attempt.into_goal().keeping(&kept), out);
+                let deferred = attempt.removals_to_defer(&leased);
+                self.begin(now, attempt.into_goal().deferring(&deferred), out);
             }
-            (BallotPhase::Syncing, _) if unsynced => {
+            (BallotPhase::Syncing, _) if is_given_up => {
                 if attempt.origin == AttemptReason::Asked {
                     refuse(ProposalRefusal::NotSynced, out);
                 }
@@ -321,16 +350,16 @@ impl Epochs {
         if !attempt.has_withheld() {
             return self.give_back(out);
         }
-        if let Some((members, longest)) = attempt.still_held() {
+        if let Some((members, longest)) = attempt.leases_in_withheld() {
             let since = attempt.withholding_since.unwrap_or(now.mono);
             self.attempt = Some(attempt);
             self.restart_patience(now);
             let left = longest.saturating_sub(now.mono - since); // then all are asked again
-            return self.leases_run(now, &members, left, VoterDeadline::Lost, out);
+            return self.leases_run(now, &members, left, VoterPatience::Ended, out);
         }
-        let kept = attempt.fewest_to_keep().unwrap_or_else(|| attempt.going());
-        if attempt.would_change(&kept) {
-            return self.begin(now, attempt.into_goal().keeping(&kept), out);
+        let deferred = attempt.fewest_to_defer().unwrap_or_else(|| attempt.wanted_removals());
+        if attempt.would_change(&deferred) {
+            return self.begin(now, attempt.into_goal().deferring(&deferred), out);
         }
         self.give_back(out);
     }
@@ -339,19 +368,21 @@ impl Epochs {
     /// are gone, and proposes again. Members that the next proposal no longer removes are granted
     /// leases again.
     fn give_back(&mut self, out: &mut EpochOutbox) {
-        self.given_back = self.given_back.saturating_add(1);
+        self.changes_given_back = self.changes_given_back.saturating_add(1);
         self.deadlines.clear(Deadline::Resend);
         refuse(ProposalRefusal::TooFewAnswered, out);
     }
 }
 
-/// Whether voters that have not answered still have time.
+/// Whether the attempt still waits for voters that have not answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum VoterDeadline {
-    Left,
-    Lost,
+enum VoterPatience {
+    Running,
+    Ended,
 }
 
+/// Tells the parent that a change is not, or no longer, proposed. `NotAMember` and `Busy` answer the
+/// change that was proposed last; `TooFewAnswered` and `NotSynced` answer all changes of the batch.
 fn refuse(why: ProposalRefusal, out: &mut EpochOutbox) {
     out.push(EpochOutput::Outcome(ProposalOutcome::Refused { why }));
 }
