@@ -1,12 +1,12 @@
 //! The controls of a harness: commands, faults, rules that inject faults at chosen steps, healing.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::clock::SimTime;
 use super::fault::{DiskFate, Fault, LinkSet};
 use super::network::SimLink;
 use super::queue::{Owner, QueueEvent};
-use super::schedule::Trigger;
 use super::simulation::{Action, FaultSource, Rule, Simulation};
 use super::stream::RandomStream;
 use super::trace::EventKind;
@@ -31,12 +31,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Injects a fault now.
     pub fn fault(&mut self, fault: &Fault) {
-        self.strike(fault, FaultSource::Hand);
+        self.strike(fault, FaultSource::Harness);
     }
 
     /// Injects a fault after this time.
     pub fn schedule_fault(&mut self, after: Duration, fault: Fault) {
-        let action = Action::Strike { fault, source: FaultSource::Hand };
+        let action = Action::Strike { fault, source: FaultSource::Harness };
         self.schedule_action(self.now + after, Owner::Run, action);
     }
 
@@ -52,9 +52,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         probability: f64,
     ) {
         let (matches, fault) = (Box::new(matches), Box::new(fault));
-        let none = Trigger { rule: self.rules.len(), node: NodeIndex::new(0), nth: 0 };
-        let last = (SimTime::default(), none);
-        self.rules.push(Rule { matches, fault, probability, last });
+        let (matched_at, matches_by_node) = (SimTime::default(), BTreeMap::new());
+        self.rules.push(Rule { matches, fault, probability, matched_at, matches_by_node });
     }
 
     /// Crashes a node. Its disk keeps the synced records.
@@ -112,7 +111,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Whether a fault is no crash, or a further node may be down.
-    pub(super) fn has_room(&self, fault: &Fault) -> bool {
+    pub(super) fn leaves_enough_up(&self, fault: &Fault) -> bool {
         let down = self.nodes.iter().filter(|node| node.has_crashed()).count();
         let minority = (self.nodes.len() - 1) / 2;
         !matches!(fault, Fault::Crash { .. }) || down < self.faults.down_at_once.unwrap_or(minority)

@@ -1,7 +1,7 @@
 //! One step of a run: takes the next queue entry, gives a node its batch of inputs, and carries out
-//! the orders of the node.
+//! the effects that the node has asked for.
 //!
-//! The order is that of the real driver: inputs, outputs, deadline
+//! The order is that of the real driver: inputs, effects (there: outputs), ticks at a passed deadline
 //! (ARCHITECTURE.md, "Bird's eye view").
 
 use std::time::Duration;
@@ -31,12 +31,16 @@ const RECODE_EVERY: u64 = 10;
 /// Maximum time until an end learns of a link that broke because a message was lost.
 const TOLD_MAX: Duration = Duration::from_secs(15);
 
+/// Probability that a crash was one of the machine, whose monotonic clock then starts anew. In the
+/// other crashes only the process has stopped.
+const MACHINE_CRASH: f64 = 0.5;
+
 /// The meaning of a queue entry for its node at the time it is due.
-enum OpenedEntry<P: Process> {
+enum ResolvedEntry<P: Process> {
     /// The entry is out of date.
     Nothing,
     /// The node may run: its deadline has passed, or its pause has ended.
-    Due,
+    MayRun,
     /// The node gets an input.
     Input(SimInput<P>),
 }
@@ -50,10 +54,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.now = at;
         match owner {
             Owner::Run => self.run_action(what),
-            Owner::Node(node) => match self.open(node, what) {
-                OpenedEntry::Nothing => {}
-                OpenedEntry::Due => self.turn(node, None),
-                OpenedEntry::Input(input) => self.arrived(node, input),
+            Owner::Node(node) => match self.resolve(node, what) {
+                ResolvedEntry::Nothing => {}
+                ResolvedEntry::MayRun => self.turn(node, None),
+                ResolvedEntry::Input(input) => self.arrived(node, input),
             },
         }
         true
@@ -66,13 +70,16 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             QueueEvent::Action(slot) => match self.actions.take(slot) {
                 Action::Strike { fault, source } => self.strike(&fault, source),
                 Action::End { heals, fault } if heals == self.heals => self.end(&fault),
+                Action::End { .. } => {} // the run was healed since
                 Action::LinkUp { link, breaks } => self.link_up(link, breaks),
                 Action::Restart { node, incarnation } => {
                     if self.nodes[node.get()].incarnation == incarnation {
                         self.start(node);
                     }
                 }
-                Action::End { .. } | Action::Tell { .. } | Action::Synced { .. } => {}
+                Action::Tell { .. } | Action::Synced { .. } => {
+                    unreachable!("these belong to nodes")
+                }
             },
             QueueEvent::Deliver(_) | QueueEvent::Tick | QueueEvent::Wake => {
                 unreachable!("these belong to nodes")
@@ -95,24 +102,32 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.queue.push(self.now + wait, Owner::Run, QueueEvent::DrawFault);
     }
 
-    /// Decides the meaning of an entry for its node now.
-    fn open(&mut self, index: NodeIndex, what: QueueEvent) -> OpenedEntry<P> {
+    /// Decides the meaning of an entry for its node now. A node that is busy or paused ignores its
+    /// ticks, because `rest` or the pause has scheduled a `Wake`, after which it arms a new tick.
+    fn resolve(&mut self, index: NodeIndex, what: QueueEvent) -> ResolvedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match what {
-            QueueEvent::Deliver(slot) => self.open_message(slot),
-            QueueEvent::Action(slot) => self.open_action(index, slot),
+            QueueEvent::Deliver(slot) => self.resolve_message(slot),
+            QueueEvent::Action(slot) => self.resolve_action(index, slot),
             QueueEvent::Tick if node.armed == self.now => {
                 node.armed = SimTime::NEVER;
-                if node.ready_at <= self.now { OpenedEntry::Due } else { OpenedEntry::Nothing }
+                if node.ready_at <= self.now {
+                    ResolvedEntry::MayRun
+                } else {
+                    ResolvedEntry::Nothing
+                }
             }
-            QueueEvent::Wake if node.ready_at <= self.now => OpenedEntry::Due,
-            QueueEvent::Tick | QueueEvent::Wake | QueueEvent::DrawFault => OpenedEntry::Nothing,
+            QueueEvent::Wake if node.ready_at <= self.now => ResolvedEntry::MayRun,
+            QueueEvent::Tick | QueueEvent::Wake | QueueEvent::DrawFault => ResolvedEntry::Nothing,
         }
     }
 
-    /// Delivers a message, or counts it as lost if its link is cut or has broken since, or if its
-    /// receiver is down or another incarnation and the lane does not cross restarts.
-    fn open_message(&mut self, slot: u32) -> OpenedEntry<P> {
+    /// Delivers a message, or counts it as lost.
+    ///
+    /// It is lost if its link is cut or its receiver is down. On a lane that does not
+    /// [cross restarts](super::LaneRule::crosses_restart) it is also lost if its link has broken since
+    /// it was sent (even if the link is up again), or if the receiver is another incarnation.
+    fn resolve_message(&mut self, slot: u32) -> ResolvedEntry<P> {
         let in_flight = self.messages.take(slot);
         self.in_flight[usize::from(in_flight.lane)] -= 1;
         let InFlight { from, to, lane, breaks, incarnation, message } = in_flight;
@@ -121,30 +136,31 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let rule = self.network.lane(usize::from(lane));
         let same = node.incarnation == incarnation;
         let there = node.process.is_some() && (same || rule.crosses_restart);
+        // With the present number of breaks, a break is never a reason for loss.
         let breaks = if rule.crosses_restart { self.network.breaks(link) } else { breaks };
         let passes = if from == to { Ok(()) } else { self.network.passes(link, breaks) };
         match passes {
-            Ok(()) if there => OpenedEntry::Input(SimInput::Message { from, lane, message }),
-            Ok(()) => self.lost(link, usize::from(lane), LossReason::Cut),
+            Ok(()) if there => ResolvedEntry::Input(SimInput::Message { from, lane, message }),
+            Ok(()) => self.lost(link, usize::from(lane), LossReason::ReceiverGone),
             Err(why) => self.lost(link, usize::from(lane), why),
         }
     }
 
     /// Carries out an action that belongs to a node. It has no effect on another incarnation.
-    fn open_action(&mut self, index: NodeIndex, slot: u32) -> OpenedEntry<P> {
+    fn resolve_action(&mut self, index: NodeIndex, slot: u32) -> ResolvedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match self.actions.take(slot) {
             Action::Tell { incarnation, input } => {
                 let meant = incarnation.is_none_or(|meant| meant == node.incarnation);
                 if meant && node.process.is_some() {
-                    OpenedEntry::Input(input)
+                    ResolvedEntry::Input(input)
                 } else {
-                    OpenedEntry::Nothing
+                    ResolvedEntry::Nothing
                 }
             }
             Action::Synced { incarnation, token, end, fails } => {
                 if node.incarnation != incarnation || node.process.is_none() {
-                    return OpenedEntry::Nothing;
+                    return ResolvedEntry::Nothing;
                 }
                 let outcome = if fails {
                     node.disk.fail(end, &mut node.chance);
@@ -153,36 +169,46 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                     node.disk.sync(end);
                     Ok(())
                 };
-                OpenedEntry::Input(SimInput::Synced { token, outcome })
+                ResolvedEntry::Input(SimInput::Synced { token, outcome })
             }
             _ => unreachable!("the other actions belong to the run"),
         }
     }
 
-    /// Counts a lost message. If a cut lost it on a reliable lane, the link breaks, because such a
-    /// lane must not lose messages silently.
-    fn lost(&mut self, link: SimLink, lane: usize, why: LossReason) -> OpenedEntry<P> {
+    /// Counts a lost message. On a reliable lane the link breaks, unless it has broken already,
+    /// because such a lane must not lose messages silently.
+    fn lost(&mut self, link: SimLink, lane: usize, why: LossReason) -> ResolvedEntry<P> {
         self.totals.lost += 1;
-        let gap = why == LossReason::Cut && self.network.lane(lane).loss == LaneLoss::Reliable;
+        let is_silent = match why {
+            LossReason::Cut | LossReason::ReceiverGone | LossReason::InboxFull => true,
+            LossReason::ByChance | LossReason::Broken => false,
+        };
+        let gap = is_silent && self.network.lane(lane).loss == LaneLoss::Reliable;
         if gap && link.from != link.to {
             self.break_link(link, TOLD_MAX);
         }
-        OpenedEntry::Nothing
+        ResolvedEntry::Nothing
     }
 
-    /// Handles an input of a node that is up, or queues it while the node is not ready.
+    /// Handles an input of a node that is up, or queues it while the node is not ready. A message of
+    /// another node is lost if the inbox is full.
     fn arrived(&mut self, index: NodeIndex, input: SimInput<P>) {
         let node = &mut self.nodes[index.get()];
         if node.ready_at <= self.now && node.inbox.is_empty() {
             self.turn(index, Some(input));
-        } else if node.inbox.len() < INBOX_MAX || !input.is_message() {
-            node.inbox.push_back(input);
-        } else {
-            self.totals.lost += 1;
+            return;
+        }
+        let is_full = node.inbox.len() >= INBOX_MAX;
+        match input {
+            SimInput::Message { from, lane, .. } if is_full && from != index => {
+                let link = SimLink { from, to: index };
+                let _ = self.lost(link, usize::from(lane), LossReason::InboxFull);
+            }
+            input => node.inbox.push_back(input),
         }
     }
 
-    /// Runs one batch of a node: its inputs, then its orders, then its ticks.
+    /// Runs one batch of a node: its inputs, then their effects, then its ticks.
     fn turn(&mut self, index: NodeIndex, first: Option<SimInput<P>>) {
         if self.nodes[index.get()].process.is_none() {
             return;
@@ -196,8 +222,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Feeds a node at most [`BATCH_MAX`] inputs: the first one, its inbox, then everything due at
-    /// the same instant. Returns their number.
+    /// Feeds a node at most [`BATCH_MAX`] inputs: the first one, its inbox, then everything of this
+    /// node that is due at the same instant (its entries follow each other in the queue). Ticks and
+    /// wakes among these are dropped, because the node runs now. Returns the number of inputs.
     fn batch(&mut self, index: NodeIndex, first: Option<SimInput<P>>) -> usize {
         let mut inputs = 0;
         if let Some(first) = first {
@@ -211,7 +238,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                 continue;
             }
             let Some(what) = self.queue.pop_same(self.now, index) else { break };
-            if let OpenedEntry::Input(input) = self.open(index, what) {
+            if let ResolvedEntry::Input(input) = self.resolve(index, what) {
                 self.feed(index, input);
                 inputs += 1;
             }
@@ -269,12 +296,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Carries out the orders of a node. Orders after a crash of the node are lost.
+    /// Carries out the effects that a node has asked for. Those after a crash of the node are lost.
     fn perform(&mut self, index: NodeIndex) {
         let incarnation = self.nodes[index.get()].incarnation;
-        let mut orders = std::mem::take(&mut self.effects.orders);
-        for order in orders.drain(..) {
-            match order {
+        let mut pending = std::mem::take(&mut self.effects.pending);
+        for effect in pending.drain(..) {
+            match effect {
                 Effect::Send { to, lane, message } => self.send(index, to, lane, message),
                 Effect::Emit(event) => self.emitted(index, &event),
                 Effect::Write(record) => self.nodes[index.get()].disk.write(record),
@@ -285,7 +312,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
                 break;
             }
         }
-        self.effects.orders = orders;
+        self.effects.pending = pending;
     }
 
     /// Sends a message: schedules the arrival of each copy, holds it on a clogged link, or loses
@@ -338,7 +365,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Schedules the arrival of a message that a clogged link held.
     pub(super) fn release(&mut self, slot: u32) {
-        let Some(in_flight) = self.messages.get(slot) else { return };
+        let Some(in_flight) = self.messages.get(slot) else {
+            unreachable!("a held message keeps its slot until it arrives")
+        };
         let link = SimLink { from: in_flight.from, to: in_flight.to };
         let (to, lane) = (in_flight.to, usize::from(in_flight.lane));
         let at = self.network.released(self.now, link, lane);
@@ -350,7 +379,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let node = &mut self.nodes[index.get()];
         let what = ((index.get() as u64) << 48) ^ token;
         let mut chance = RandomStream::decision(self.family, self.now.as_nanos(), what);
-        let delay = chance.exponential(nanos(self.faults.sync)).max(1);
+        let delay = chance.exponential(nanos(self.faults.sync)).max(1); // not at the same instant
         let at = self.now + Duration::from_nanos(delay) + node.sync_slower;
         node.synced_at = node.synced_at.max(at);
         let fails = std::mem::take(&mut node.sync_fails);
@@ -379,7 +408,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             self.schedule_command(after, node, command);
         }
         for fault in orders.faults {
-            self.strike(&fault, FaultSource::Hand);
+            self.strike(&fault, FaultSource::Harness);
         }
         if !self.rules.is_empty() && !self.healed {
             self.apply_rules(index, event);
@@ -394,15 +423,20 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             if !(rule.matches)(event) {
                 continue;
             }
-            let same = rule.last.0 == self.now && rule.last.1.node == index;
-            let nth = if same { rule.last.1.nth + 1 } else { 1 };
-            let trigger = Trigger { rule: number, node: index, nth };
-            rule.last = (self.now, trigger);
+            if rule.matched_at != self.now {
+                rule.matched_at = self.now;
+                rule.matches_by_node.clear();
+            }
+            let nth = rule.matches_by_node.entry(index).or_default();
+            *nth += 1;
+            let trigger = Trigger { rule: number, node: index, nth: *nth };
             let fault = match &mut self.planned {
                 Some(lines) => planned_fault(lines, self.now, trigger),
                 None => {
                     let strikes = self.rules_chance.chance(rule.probability);
-                    strikes.then(|| (rule.fault)(index)).filter(|fault| self.has_room(fault))
+                    strikes
+                        .then(|| (rule.fault)(index))
+                        .filter(|fault| self.leaves_enough_up(fault))
                 }
             };
             if let Some(fault) = fault {
@@ -481,7 +515,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         // If no peer noticed the crash, the start of the new incarnation ends old connections.
         self.break_links_of(index);
         let node = &mut self.nodes[index.get()];
-        if node.has_crashed() && node.chance.chance(0.5) {
+        if node.has_crashed() && node.chance.chance(MACHINE_CRASH) {
             node.clock.reboot(self.now, mono_start(&mut node.chance));
         }
         node.incarnation += 1;
@@ -513,6 +547,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.reconnect(link);
     }
 
+    /// The random stream for decisions about a link now. It depends on the link and the time only, so
+    /// that a schedule with fewer faults leaves the others unchanged. All decisions of one instant
+    /// draw the same numbers: the times until both ends are told and the wait of `reconnect` are
+    /// correlated.
     fn decision_about(&self, link: SimLink) -> RandomStream {
         let what = ((link.from.get() as u64) << 16) ^ link.to.get() as u64;
         RandomStream::decision(self.family, self.now.as_nanos(), what)
@@ -548,7 +586,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let up = |node: NodeIndex| self.nodes[node.get()].process.is_some();
         let possible = up(link.from) && up(link.to) && !self.network.is_cut(link);
         if !possible || self.network.breaks(link) != breaks || !self.network.mend(link) {
-            return; // the recovery of the node or link schedules another attempt
+            // If a node is down or the link is cut, the recovery schedules another attempt; if the link
+            // broke again, that break has done so. Otherwise the link is up already.
+            return;
         }
         let input = |peer, direction| SimInput::LinkUp { peer, direction };
         self.tell(self.now, link.from, input(link.to, Direction::Outgoing));
@@ -556,7 +596,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 }
 
-/// Removes and returns the targeted fault that this match of a rule triggers, if any.
+/// Removes and returns the targeted fault that this match of a rule triggers, if any. A fault whose
+/// time has passed without its match, because the run has changed, is triggered by the next match
+/// of its rule and node.
 fn planned_fault(lines: &mut Vec<ScheduledFault>, now: SimTime, trigger: Trigger) -> Option<Fault> {
     let meant = |line: &ScheduledFault| {
         let Some(Trigger { rule, node, nth }) = line.trigger else { return false };

@@ -224,7 +224,7 @@ pub trait Process: Sized {
 #[derive(Debug)]
 pub struct Effects<P: Process> {
     node: NodeIndex,
-    orders: Vec<Effect<P>>, // carried out after every batch
+    pending: Vec<Effect<P>>, // carried out after every batch
     marks: Marks,
 }
 
@@ -257,22 +257,22 @@ impl<P: Process> Effects<P> {
     /// Sends a message on a lane, an index into [`SimulationSetup::lanes`]. A message to the node itself
     /// arrives after a short delay and is never lost.
     pub fn send(&mut self, to: NodeIndex, lane: usize, message: P::Message) {
-        self.orders.push(Effect::Send { to, lane, message });
+        self.pending.push(Effect::Send { to, lane, message });
     }
 
     /// Shows an event to the harness. It has no other effect, but rules may inject faults here.
     pub fn emit(&mut self, event: P::Event) {
-        self.orders.push(Effect::Emit(event));
+        self.pending.push(Effect::Emit(event));
     }
 
     /// Writes a record. A crash before the next sync has ended may lose it.
     pub fn write(&mut self, record: <P::Disk as Image>::Record) {
-        self.orders.push(Effect::Write(record));
+        self.pending.push(Effect::Write(record));
     }
 
     /// Syncs all records written so far. [`Process::synced`] is called with the token.
     pub fn sync(&mut self, token: u64) {
-        self.orders.push(Effect::Sync(token));
+        self.pending.push(Effect::Sync(token));
     }
 
     /// Counts that a rare branch was reached.

@@ -18,7 +18,7 @@ pub struct LaneRule {
     /// Whether messages arrive in the order of sending.
     pub fifo: bool,
     /// Whether messages may be lost silently. A `Reliable` lane loses none on a working link; if a
-    /// cut loses one, the link breaks, as a TCP connection does.
+    /// cut, a crash or a full inbox loses one, the link breaks, as a TCP connection does.
     pub loss: LaneLoss,
     /// Whether a message may arrive twice.
     pub duplicates: bool,
@@ -96,6 +96,9 @@ pub(super) enum LossReason {
     ByChance,
     Cut,
     Broken,
+    /// The receiver is down, or another incarnation than the message was sent to.
+    ReceiverGone,
+    InboxFull,
 }
 
 /// The fate of a message, decided when it is sent: the arrival times of its copies, if any.

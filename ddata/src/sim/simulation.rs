@@ -1,6 +1,7 @@
 //! The simulation of a run: its setup, its state, the functions that run it, and the report of a
 //! failure.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -125,9 +126,9 @@ pub(super) enum Action<P: Process> {
 /// The origin of a fault: drawn from the seed, caused by a rule, or ordered by the harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultSource {
-    Drawn { heals: u32 },
+    Drawn { heals: u32 }, // heals of the run at the draw: a later heal drops the fault
     Rule(Trigger),
-    Hand,
+    Harness,
 }
 
 /// A rule of the harness that injects a fault at a chosen step of the protocol.
@@ -135,7 +136,8 @@ pub(super) struct Rule<P: Process> {
     pub(super) matches: Matches<P>,
     pub(super) fault: Box<dyn FnMut(NodeIndex) -> Fault>,
     pub(super) probability: f64,
-    pub(super) last: (SimTime, Trigger), // the last match
+    pub(super) matched_at: SimTime, // of the last match
+    pub(super) matches_by_node: BTreeMap<NodeIndex, u64>, // at that instant; ≤ nodes
 }
 
 type Matches<P> = Box<dyn FnMut(&<P as Process>::Event) -> bool>;
@@ -160,7 +162,7 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) draw: Draw,
     pub(super) family: u64, // of random decisions about breaking links and about disks
     pub(super) rules_chance: RandomStream,
-    pub(super) heals: u32,
+    pub(super) heals: u32, // number of heals so far
     pub(super) healed: bool,
     pub(super) recorded: Schedule, // ≤ LINES_MAX
     pub(super) by_hand: Schedule,  // ≤ LINES_MAX
@@ -196,7 +198,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             in_flight: vec![0; lane_count],
             effects: Effects {
                 node: NodeIndex::new(0),
-                orders: Vec::new(),
+                pending: Vec::new(),
                 marks: Marks::default(),
             },
             factory: Box::new(factory),
@@ -439,7 +441,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let (list, trigger) = match source {
             FaultSource::Drawn { .. } => (&mut self.recorded, None),
             FaultSource::Rule(trigger) => (&mut self.recorded, Some(trigger)),
-            FaultSource::Hand => (&mut self.by_hand, None),
+            FaultSource::Harness => (&mut self.by_hand, None),
         };
         if list.lines.len() < LINES_MAX {
             list.lines.push(ScheduledFault { at: self.now, trigger, fault: fault.clone() });

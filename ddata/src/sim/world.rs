@@ -167,8 +167,8 @@ pub(super) enum SimInput<P: Process> {
     LinkUp { peer: NodeIndex, direction: Direction },
 }
 
-/// Maximum number of inputs that wait for a paused or slow node. Further messages are lost, as from
-/// a full socket buffer.
+/// Maximum number of inputs that wait for a paused or slow node. Further messages of other nodes are
+/// lost, which breaks the link of a reliable lane.
 pub(super) const INBOX_MAX: usize = 100_000;
 
 /// A node, which runs one incarnation of its process after the other.
@@ -179,7 +179,7 @@ pub(super) struct SimNode<P: Process> {
     pub(super) armed: SimTime,
     pub(super) ready_at: SimTime,
     pub(super) per_input: Duration,
-    pub(super) inbox: VecDeque<SimInput<P>>, // ≤ INBOX_MAX messages, plus other inputs
+    pub(super) inbox: VecDeque<SimInput<P>>, // ≤ INBOX_MAX messages of other nodes, plus other inputs
     pub(super) disk: SimDisk<P::Disk>,
     pub(super) synced_at: SimTime,
     pub(super) sync_slower: Duration,
@@ -207,11 +207,5 @@ impl<P: Process> SimNode<P> {
 
     pub(super) fn has_crashed(&self) -> bool {
         self.process.is_none() && self.incarnation > 0
-    }
-}
-
-impl<P: Process> SimInput<P> {
-    pub(super) fn is_message(&self) -> bool {
-        matches!(self, Self::Message { .. })
     }
 }

@@ -138,3 +138,21 @@ fn only_lanes_that_cross_restarts_deliver_old_messages() {
     sim.run_for(millis(20));
     assert_eq!(sim.process(node(1)).expect("up").numbers(), [2]);
 }
+
+/// Regression: a message that found the inbox full was lost silently, even on a reliable lane.
+#[test]
+fn full_inbox_breaks_the_link_of_a_reliable_lane() {
+    const INBOX_MAX: u64 = 100_000; // as in sim/world.rs
+    for (lane, breaks) in [(STREAM, 1), (WILD, 0)] {
+        let mut sim = probes(1, 2, Faults::none());
+        sim.pause(node(1), Duration::from_secs(60));
+        for number in 0..=INBOX_MAX {
+            sim.command(node(0), Order::Send { to: 1, lane, number });
+        }
+        sim.run_for(Duration::from_secs(30));
+        let sender = sim.process(node(0)).expect("up").saw();
+        let broken = Seen::Broken(1, Direction::Outgoing);
+        assert_eq!(sender.iter().filter(|seen| **seen == broken).count(), breaks);
+        assert_eq!(sim.totals().lost, 1);
+    }
+}

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ostraca_ddata::sim::{
-    Failure, Fault, Faults, InvariantViolation, Observer, Schedule, Seed, Simulation,
-    SimulationSetup, SimulationView, Totals, TraceLevel, on_all_cores, shrink,
+    Failure, Fault, Faults, InvariantViolation, NodeIndex, Observer, Orders, Schedule, Seed,
+    Simulation, SimulationSetup, SimulationView, Totals, TraceLevel, on_all_cores, shrink,
 };
 
 use crate::probe::{Order, Probe, Seen, WILD, millis, node, probes};
@@ -217,4 +217,35 @@ fn schedule_for_a_larger_run_is_refused() {
     let schedule = Some(Schedule::parse("t=1s restart 2").expect("it parses"));
     let setup = SimulationSetup { schedule, ..SimulationSetup::new(1, 2) };
     let _: Simulation<Probe> = Simulation::new(setup, (), |boot| Probe::new(&boot, false));
+}
+
+/// Lets node 0 emit whenever node 1 has emitted, at the same instant.
+struct Echo;
+
+impl Observer<Probe> for Echo {
+    fn event(
+        &mut self,
+        _: &SimulationView<'_, Probe>,
+        from: NodeIndex,
+        _: &u64,
+        orders: &mut Orders<Probe>,
+    ) -> Result<(), InvariantViolation> {
+        if from == node(1) {
+            orders.command(Duration::ZERO, node(0), Order::Emit(3));
+        }
+        Ok(())
+    }
+}
+
+/// Regression: a match of another node in between reset the count, so that two matches had one name.
+#[test]
+fn matches_of_one_instant_are_counted_by_node() {
+    let setup = SimulationSetup { faults: Faults::none(), ..SimulationSetup::new(1, 2) };
+    let mut sim = Simulation::new(setup, Echo, |boot| Probe::new(&boot, false));
+    sim.after(|_| true, |node| Fault::Jump { node, millis: 1 }, 1.0);
+    sim.command(node(0), Order::Emit(1));
+    sim.command(node(1), Order::Emit(2));
+    sim.run_for(millis(1));
+    let expected = "t=0s on 0@0#1 jump 0 1ms\nt=0s on 0@1#1 jump 1 1ms\nt=0s on 0@0#2 jump 0 1ms\n";
+    assert_eq!(sim.schedule().to_string(), expected);
 }
