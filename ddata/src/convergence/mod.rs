@@ -25,7 +25,7 @@ use crate::key::{Key, KeyName};
 use crate::replicator::config::ReplicatorConfig;
 use crate::replicator::epoch::{Epoch, EpochId, EpochSettings, MEMBERS_MAX};
 use crate::replicator::port::Peer;
-use crate::replicator::request::{ReplicatorRequest, Update, WriteConsistency};
+use crate::replicator::request::{Update, WriteConsistency};
 use crate::sim::{
     Fault, Faults, LaneLoss, LaneRule, LinkQuality, NodeIndex, RandomStream, SimTime, Simulation,
     SimulationSetup,
@@ -286,7 +286,7 @@ impl<'a> Measurement<'a> {
         let peer = |id| Peer { id, stopping: false, reachable: true };
         let peers: Vec<Peer> = members.into_iter().map(peer).collect();
         for node in (0..plan.nodes).map(NodeIndex::new) {
-            sim.command(node, ReplicaCommand::Found(epoch.clone()));
+            sim.command(node, ReplicaCommand::FoundCluster(epoch.clone()));
             sim.command(node, ReplicaCommand::Members(peers.clone()));
         }
         let (chance, outcome) =
@@ -298,8 +298,8 @@ impl<'a> Measurement<'a> {
     fn fill(&mut self) -> Result<(), RunFailure> {
         self.settle();
         self.sim.observer_mut().expect(1);
-        let request = self.update(self.plan.entries.max(1));
-        self.sim.command(NodeIndex::new(0), ReplicaCommand::Request(request));
+        let update = self.update(self.plan.entries.max(1));
+        self.sim.command(NodeIndex::new(0), ReplicaCommand::Update(update));
         self.wait(0)?;
         self.settle();
         Ok(())
@@ -318,8 +318,8 @@ impl<'a> Measurement<'a> {
         self.sim.observer_mut().expect(authors.len());
         let before = self.sent();
         for author in authors {
-            let request = self.update(1);
-            self.sim.command(author, ReplicaCommand::Request(request));
+            let update = self.update(1);
+            self.sim.command(author, ReplicaCommand::Update(update));
         }
         let begun = heals.max(self.sim.now());
         self.wait(number)?;
@@ -379,7 +379,7 @@ impl<'a> Measurement<'a> {
     }
 
     /// Returns an update of `entries` entries: new elements, or the next registers with new values.
-    fn update(&mut self, entries: u64) -> ReplicatorRequest {
+    fn update(&mut self, entries: u64) -> Update {
         let first = self.value;
         self.value += entries;
         let within = CHANGE_TIMEOUT;
@@ -390,7 +390,7 @@ impl<'a> Measurement<'a> {
         let name = self.key.as_str();
         let range = first..self.value;
         let size = self.plan.entries.max(1);
-        ReplicatorRequest::Update(match self.plan.kind {
+        match self.plan.kind {
             DataKind::LwwRegister => {
                 let key = Key::<LWWRegister<u64>>::new(name);
                 Update::new(&key, level, move |edit| edit.set(&range.end))
@@ -408,11 +408,11 @@ impl<'a> Measurement<'a> {
                     range.into_iter().try_for_each(&mut set)
                 })
             }
-        })
+        }
     }
 
     fn outcome(self) -> RunOutcome {
-        let shortest = self.sim.processes().filter_map(|(_, replica)| replica.shortest_push).min();
+        let shortest = self.sim.processes().filter_map(|(_, replica)| replica.shortest_write).min();
         let simulated = Duration::from_nanos(self.sim.now().as_nanos());
         RunOutcome { push_bytes: shortest.unwrap_or(0), simulated, ..self.outcome }
     }

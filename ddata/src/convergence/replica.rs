@@ -16,7 +16,7 @@ use crate::machine::{Machine, Outbox};
 use crate::replicator::config::ReplicatorConfig;
 use crate::replicator::epoch::Epoch;
 use crate::replicator::port::{LaneClass, Peer, ReplicatorInput, ReplicatorOutput};
-use crate::replicator::request::{ReplicatorRequest, RequestId};
+use crate::replicator::request::{ReplicatorRequest, RequestId, Update};
 use crate::replicator::wire::{Body, ReplicatorMessage};
 use crate::replicator::{Replicator, ReplicatorParameters};
 use crate::sim::{
@@ -24,7 +24,8 @@ use crate::sim::{
     SimulationView,
 };
 
-/// Returns the replica id of a node. Nodes never restart in these simulations.
+/// Returns the replica id of a node; 0 is no replica. No node restarts in these simulations, so one
+/// id per node is enough.
 pub(super) fn id_of(node: NodeIndex) -> ReplicaId {
     ReplicaId::new(node.get() as u64 + 1)
 }
@@ -37,9 +38,11 @@ fn node_of(id: ReplicaId) -> NodeIndex {
 /// An input of a run to a replica.
 #[derive(Debug)]
 pub(super) enum ReplicaCommand {
-    Found(Arc<Epoch>),
+    /// Installs the configuration that founds the cluster.
+    FoundCluster(Arc<Epoch>),
     Members(Vec<Peer>),
-    Request(ReplicatorRequest),
+    /// Makes a change, which must not be refused.
+    Update(Update),
 }
 
 /// An event that a replica reports to the run.
@@ -56,9 +59,9 @@ pub(super) enum ReplicaEvent {
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) replicator: Replicator,
-    pub(super) pushed: MessageTotals,
-    pub(super) compared: MessageTotals,
-    pub(super) shortest_push: Option<u64>,
+    pub(super) pushed: MessageTotals, // all messages except comparisons
+    pub(super) compared: MessageTotals, // `Compare` and `Compared`
+    pub(super) shortest_write: Option<u64>, // in bytes
     out: Outbox<ReplicatorOutput>,
     requests: u64,
 }
@@ -72,7 +75,7 @@ impl Replica {
             replicator: Replicator::new(setup),
             pushed: MessageTotals::default(),
             compared: MessageTotals::default(),
-            shortest_push: None,
+            shortest_write: None,
             out: Outbox::new(),
             requests: 0,
         }
@@ -80,6 +83,7 @@ impl Replica {
 
     fn feed(&mut self, now: Now, input: ReplicatorInput, fx: &mut Effects<Self>) {
         self.replicator.handle(now, input, &mut self.out);
+        // `perform` may add outputs.
         while !self.out.is_empty() {
             for output in std::mem::take(&mut self.out).drain() {
                 self.perform(now, output, fx);
@@ -104,7 +108,7 @@ impl Replica {
                 let written = ReplicatorInput::Persisted { id, result: Ok(()) };
                 self.replicator.handle(now, written, &mut self.out);
             }
-            _ => {}
+            _ => {} // reports, and orders of configuration changes, which do not occur here
         }
     }
 
@@ -113,7 +117,7 @@ impl Replica {
         let sent = match &message.body {
             Body::Compare { .. } | Body::Compared { .. } => &mut self.compared,
             Body::Write { .. } => {
-                self.shortest_push = Some(self.shortest_push.map_or(bytes, |b| b.min(bytes)));
+                self.shortest_write = Some(self.shortest_write.map_or(bytes, |b| b.min(bytes)));
                 &mut self.pushed
             }
             _ => &mut self.pushed,
@@ -142,15 +146,19 @@ impl Process for Replica {
 
     fn command(&mut self, now: Now, command: ReplicaCommand, fx: &mut Effects<Self>) {
         match command {
-            ReplicaCommand::Found(epoch) => self.feed(now, ReplicatorInput::Found(epoch), fx),
+            ReplicaCommand::FoundCluster(epoch) => {
+                self.feed(now, ReplicatorInput::Found(epoch), fx)
+            }
             ReplicaCommand::Members(peers) => self.feed(now, ReplicatorInput::Members(peers), fx),
-            ReplicaCommand::Request(request) => {
-                let ReplicatorRequest::Update(update) = &request else { return };
+            ReplicaCommand::Update(update) => {
                 let (key, me) = (update.key().clone(), self.replicator.id());
                 self.requests += 1;
                 let id = RequestId(self.requests);
+                let request = ReplicatorRequest::Update(update);
                 self.feed(now, ReplicatorInput::Request { id, request }, fx);
                 let value = self.replicator.peek(&key);
+                // The dot of the update, or the last of several, precedes the next dot. A replica merges
+                // all dots of an update together.
                 let next = value.map(|value| value.state().context().next_dot(me));
                 if let Some(Dot { actor, counter }) = next {
                     fx.emit(ReplicaEvent::Made(Dot { actor, counter: counter - 1 }));
@@ -167,6 +175,8 @@ impl Process for Replica {
         self.replicator.next_deadline()
     }
 
+    // A Replicator needs no news of a break: when the link is up, it sends again what may be lost. Both
+    // directions are reported; the second report only repeats that.
     fn link_up(&mut self, now: Now, peer: NodeIndex, _: Direction, fx: &mut Effects<Self>) {
         self.feed(now, ReplicatorInput::LinkUp(id_of(peer)), fx);
     }
@@ -180,39 +190,39 @@ impl Process for Replica {
 pub(super) struct ConvergenceObserver {
     key: KeyName,
     wanted: CausalContext,
-    missing: usize, // expected changes that were not made yet
-    unanswered: usize,
-    seen: Vec<Option<SimTime>>, // by node
-    unseen: usize,
-    answered: SimTime,
+    missing: usize,                // expected changes that were not made yet
+    unanswered: usize,             // expected changes whose authors were not answered yet
+    seen_at: Vec<Option<SimTime>>, // by node
+    unseen: usize,                 // nodes without a time in `seen_at`
+    answered_at: SimTime,          // of the last answer
 }
 
 impl ConvergenceObserver {
     pub(super) fn new(key: KeyName, nodes: usize) -> Self {
         let wanted = CausalContext::new();
-        let (seen, answered) = (vec![None; nodes], SimTime::default());
-        Self { key, wanted, missing: 0, unanswered: 0, seen, unseen: 0, answered }
+        let (seen_at, answered_at) = (vec![None; nodes], SimTime::default());
+        Self { key, wanted, missing: 0, unanswered: 0, seen_at, unseen: 0, answered_at }
     }
 
-    /// Starts to wait for this number of changes.
+    /// Starts to wait for this number of changes, each with an author to answer.
     pub(super) fn expect(&mut self, changes: usize) {
         self.wanted = CausalContext::new();
         (self.missing, self.unanswered) = (changes, changes);
-        self.seen.fill(None);
-        self.unseen = self.seen.len();
+        self.seen_at.fill(None);
+        self.unseen = self.seen_at.len();
     }
 
-    /// Whether all replicas have the changes and all authors were answered.
+    /// Whether all replicas have the expected changes and all authors were answered.
     pub(super) fn is_done(&self) -> bool {
         self.unseen == 0 && self.unanswered == 0
     }
 
     pub(super) fn seen(&self) -> impl Iterator<Item = SimTime> {
-        self.seen.iter().flatten().copied()
+        self.seen_at.iter().flatten().copied()
     }
 
     pub(super) const fn answered_at(&self) -> SimTime {
-        self.answered
+        self.answered_at
     }
 }
 
@@ -231,14 +241,14 @@ impl Observer<Replica> for ConvergenceObserver {
             }
             ReplicaEvent::Answered => {
                 self.unanswered = self.unanswered.saturating_sub(1);
-                self.answered = view.now();
+                self.answered_at = view.now();
             }
             ReplicaEvent::Heard => {}
         }
-        let open = self.missing == 0 && self.seen[node.get()].is_none();
+        let is_awaited = self.missing == 0 && self.seen_at[node.get()].is_none();
         let has = |replica| holds(replica, &self.key, &self.wanted);
-        if open && view.process(node).is_some_and(has) {
-            self.seen[node.get()] = Some(view.now());
+        if is_awaited && view.process(node).is_some_and(has) {
+            self.seen_at[node.get()] = Some(view.now());
             self.unseen -= 1;
         }
         Ok(())
