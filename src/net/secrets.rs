@@ -33,9 +33,9 @@ pub(super) const READ_EVERY: Duration = Duration::from_secs(2);
 /// Holder of a secret, which decides what the secret admits to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretHolder {
-    /// A node: may open lanes and join.
+    /// A node: may join and open lanes, the streams of messages between nodes.
     Node,
-    /// A client: may call nodes, but neither open lanes nor join.
+    /// A client, which is a tool: may call nodes, but neither open lanes nor join.
     Client,
 }
 
@@ -69,13 +69,15 @@ impl Secrets {
         Self { cluster, client, files: Files::default() }
     }
 
-    /// Secrets that a client uses: the clients' secrets if there are any, otherwise the cluster's.
+    /// Secrets that a client uses: the clients' secrets if there are any, otherwise the cluster's. A
+    /// client calls once and does not [`follow`] its files.
     #[must_use]
     pub(super) fn of_client(self) -> Self {
         if self.client.is_empty() { self } else { Self { cluster: Vec::new(), ..self } }
     }
 
-    /// Adds the secrets in `files`. Secrets without a file stay as they are.
+    /// Replaces the secrets of each holder that has a file by those in the file. Secrets of a holder
+    /// without a file stay as they are.
     pub(super) fn read(self, files: Files) -> Result<Self, SecretError> {
         let Files { cluster, client, .. } = &files;
         let cluster = cluster.as_deref().map_or(Ok(self.cluster), |path| read(path, "cluster"))?;
@@ -141,8 +143,9 @@ impl Files {
 
 fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
     let unreadable = |source| SecretError::Unreadable { holder, path: path.to_owned(), source };
-    let short = |source| SecretError::Short { holder, path: path.to_owned(), source };
-    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1)); // never grows
+    let too_short = |source| SecretError::Short { holder, path: path.to_owned(), source };
+    // `take` below keeps the buffer from growing: a reallocation would leave a copy that is not wiped.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
     let file = secret_file::open(path, holder)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
@@ -151,7 +154,7 @@ fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
     let lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let mut secrets = Vec::new();
     for line in lines.filter(|line| !line.is_empty()) {
-        let secret = Secret::new(line).map_err(short)?;
+        let secret = Secret::new(line).map_err(too_short)?; // its only error
         if secrets.contains(&secret) {
             continue;
         }
@@ -161,7 +164,7 @@ fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
         secrets.push(secret);
     }
     if secrets.is_empty() {
-        return Err(short(Secret::new([]).expect_err("too short")));
+        return Err(too_short(Secret::new([]).expect_err("a secret of 0 bytes is refused")));
     }
     Ok(secrets)
 }
@@ -176,7 +179,8 @@ pub(super) fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(hash.finalize().into())
 }
 
-/// Preshared key for Noise.
+/// Preshared key of Ostraca's own Noise handshake. A listener tries the keys of all accepted secrets,
+/// so the dialler names none (docs/protocol/transport.md#the-secret-comes-before-diffie-hellman).
 pub(super) fn preshared(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
         SecretHolder::Node => "noise-psk",
@@ -185,7 +189,8 @@ pub(super) fn preshared(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8;
     derived(secret, purpose)
 }
 
-/// Prologue for handshakes with libp2p's own Noise.
+/// Prologue of handshakes with libp2p's own Noise, which knows no preshared key. They occur with
+/// `net.transport` `mixed` and `stock`.
 pub(super) fn prologue(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
         SecretHolder::Node => "noise-prologue",
@@ -194,7 +199,9 @@ pub(super) fn prologue(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 
     derived(secret, purpose)
 }
 
-/// Public id of a secret: eight hexadecimal digits of a hash.
+/// Public id of a secret: eight hexadecimal digits of a hash. A secret is random and has at least 32
+/// bytes, so the id discloses nothing of use. If the ids of two accepted secrets are equal, handshakes
+/// by prologue work with the first one only.
 fn id(holder: SecretHolder, secret: &Secret) -> String {
     let purpose = match holder {
         SecretHolder::Node => "secret-id",
@@ -219,7 +226,8 @@ pub(super) fn prologue_protocols(secrets: &Secrets) -> Vec<Cow<'static, str>> {
 pub struct Keyring(Arc<RwLock<Option<Arc<Secrets>>>>);
 
 impl Keyring {
-    /// Creates a keyring with these secrets. `None` admits strangers.
+    /// Creates a keyring with these secrets. `None` admits strangers; secrets without any secret in
+    /// them admit nobody.
     #[must_use]
     pub fn new(secrets: Option<Secrets>) -> Self {
         Self(Arc::new(RwLock::new(secrets.map(Arc::new))))
@@ -243,36 +251,36 @@ impl Keyring {
     }
 }
 
-/// Reads the files repeatedly at this interval, and sends changed secrets, until the receiver is
-/// gone.
+/// Reads the files repeatedly at this interval, and sends changed secrets as a command, until the last
+/// sender of commands is dropped.
 pub(super) async fn follow<T>(
     secrets: Secrets,
     every: Duration,
-    orders: WeakUnboundedSender<T>,
-    order: impl Fn(Secrets) -> T,
+    commands: WeakUnboundedSender<T>,
+    command: impl Fn(Secrets) -> T,
 ) {
     let files = secrets.files.clone().regular();
     if files.cluster.is_none() && files.client.is_none() {
         return;
     }
-    let mut change = FileFollower { current: secrets, files, seen: None, complaint: None };
+    let mut follower = FileFollower { current: secrets, files, seen: None, complaint: None };
     loop {
         tokio::time::sleep(every).await;
-        let Ok(returned) = tokio::task::spawn_blocking(move || change.check()).await else {
-            return;
+        let Ok(returned) = tokio::task::spawn_blocking(move || follower.check()).await else {
+            return; // the runtime shuts down
         };
         let (next, adopted) = returned;
-        change = next;
-        let Some(orders) = orders.upgrade() else { return };
+        follower = next;
+        let Some(commands) = commands.upgrade() else { return };
         if adopted {
-            let _ = orders.send(order(change.current.clone())); // an error: the next iteration ends
+            let _ = commands.send(command(follower.current.clone())); // an error: the node stops
         }
     }
 }
 
 struct FileFollower {
     current: Secrets,
-    files: Files,
+    files: Files,              // those of `current` that can be read again
     seen: Option<Secrets>,     // read once, different from `current`
     complaint: Option<String>, // last logged error
 }
@@ -281,6 +289,7 @@ impl FileFollower {
     /// Reads the files once. Returns whether new secrets were adopted.
     fn check(mut self) -> (Self, bool) {
         let read = self.current.clone().read(self.files.clone());
+        // `==` below also compares `files`, and must find changed secrets only.
         let read = read.map(|read| Secrets { files: self.current.files.clone(), ..read });
         let read = match read {
             Ok(read) => read,
@@ -412,15 +421,15 @@ mod tests {
     }
 
     /// Number of reads of the file until one is adopted; `None` if none of five is.
-    fn adopted(mut change: FileFollower) -> (FileFollower, Option<usize>) {
+    fn adopted(mut follower: FileFollower) -> (FileFollower, Option<usize>) {
         for nth in 1..=5 {
-            let (next, adopted) = change.check();
-            change = next;
+            let (next, adopted) = follower.check();
+            follower = next;
             if adopted {
-                return (change, Some(nth));
+                return (follower, Some(nth));
             }
         }
-        (change, None)
+        (follower, None)
     }
 
     #[test]
@@ -430,21 +439,21 @@ mod tests {
         config.read_secret().expect("one secret");
         let current = config.secret.expect("it was read");
         let files = current.files.clone();
-        let change = FileFollower { current, files, seen: None, complaint: None };
-        let (change, nth) = adopted(change);
+        let follower = FileFollower { current, files, seen: None, complaint: None };
+        let (follower, nth) = adopted(follower);
         assert_eq!(nth, None, "nothing has changed");
         let write = |text: &str| fs::write(cluster.path(), text).expect("room");
         write("half");
-        let (change, nth) = adopted(change);
+        let (follower, nth) = adopted(follower);
         assert_eq!(nth, None);
-        assert_eq!(change.current.cluster(), [secret(1)], "the secrets in use stay");
+        assert_eq!(follower.current.cluster(), [secret(1)], "the secrets in use stay");
         write(&line(2));
-        let (change, is_adopted) = change.check();
+        let (follower, is_adopted) = follower.check();
         assert!(!is_adopted, "it may be half of what is being written");
         write(&format!("{}\n{}", line(2), line(1)));
-        let (change, nth) = adopted(change);
+        let (follower, nth) = adopted(follower);
         assert_eq!(nth, Some(2));
-        assert_eq!(change.current.cluster(), [secret(2), secret(1)]);
+        assert_eq!(follower.current.cluster(), [secret(2), secret(1)]);
     }
 
     #[tokio::test]
@@ -453,13 +462,14 @@ mod tests {
         let mut config = with(&cluster, None);
         config.read_secret().expect("one secret");
         let every = Duration::from_millis(5);
-        let (orders, mut taken) = mpsc::unbounded_channel();
+        let (commands, mut taken) = mpsc::unbounded_channel();
         let secrets = config.secret.expect("it was read");
-        let following = tokio::spawn(follow(secrets, every, orders.downgrade(), |secrets| secrets));
+        let following =
+            tokio::spawn(follow(secrets, every, commands.downgrade(), |secrets| secrets));
         fs::write(cluster.path(), line(2)).expect("room");
         let secrets = taken.recv().await.expect("it follows");
         assert_eq!(secrets.cluster(), [secret(2)]);
-        drop(orders);
+        drop(commands);
         following.await.expect("it ends");
     }
 }

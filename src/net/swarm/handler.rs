@@ -63,10 +63,12 @@ pub struct OpenRequest {
     pub(super) reply: oneshot::Sender<OpenResult>,
 }
 
-/// Recipient of the result of an [`OpenRequest`], and the slot of the substream.
+/// An [`OpenRequest`] under negotiation: the recipient of its result, and the slot of its substream.
+/// If the connection ends first, both are dropped, which the recipient takes for
+/// [`OpenFailed::Closed`].
 #[derive(Debug)]
-pub struct OpenReply {
-    to: oneshot::Sender<OpenResult>,
+pub struct PendingOpen {
+    reply: oneshot::Sender<OpenResult>,
     slot: LimitSlot,
 }
 
@@ -88,10 +90,11 @@ pub enum FromHandler {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenFailed {
-    /// The connection is closed: use another one.
+    /// The connection is closed: open the substream on another connection to the peer.
     #[error("the connection is closed")]
     Closed,
-    /// This side has reached its limit of substreams: end some first.
+    /// This side has reached its limit of substreams with this peer, those under negotiation and
+    /// those of clients included: end some first. Nearly all are lanes, and the limit is named so.
     #[error("{0} lanes to this peer are already open (limits.lanes-per-peer)")]
     TooMany(usize),
     /// The peer did not answer in time.
@@ -117,9 +120,11 @@ pub struct CountedSubstream {
 #[derive(Debug)]
 pub struct Handler {
     slots: Arc<PeerSlots>,
-    within: Duration,
-    takes: &'static [Protocol],
-    queue: VecDeque<ConnectionHandlerEvent<RequestProtocol, OpenReply, FromHandler>>, // ≤ slots
+    negotiation_time: Duration, // maximum, per substream
+    accepted: &'static [Protocol],
+    /// ≤ slots of both directions, plus one `TooMany`: libp2p polls the handler until the queue is
+    /// empty before it reports the next inbound substream.
+    queue: VecDeque<ConnectionHandlerEvent<RequestProtocol, PendingOpen, FromHandler>>,
 }
 
 /// Slots of one peer, shared by its connections.
@@ -134,9 +139,13 @@ pub(super) struct PeerSlots {
 const NEGOTIATION_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 impl Handler {
-    pub(super) fn new(slots: Arc<PeerSlots>, within: Duration, takes: &'static [Protocol]) -> Self {
-        let within = within.min(NEGOTIATION_MAX);
-        Self { slots, within, takes, queue: VecDeque::new() }
+    pub(super) fn new(
+        slots: Arc<PeerSlots>,
+        negotiation_time: Duration,
+        accepted: &'static [Protocol],
+    ) -> Self {
+        let negotiation_time = negotiation_time.min(NEGOTIATION_MAX);
+        Self { slots, negotiation_time, accepted, queue: VecDeque::new() }
     }
 
     fn arrived(&mut self, protocol: Protocol, stream: Stream) {
@@ -144,7 +153,7 @@ impl Handler {
             Some(slot) => {
                 FromHandler::Inbound { protocol, stream: CountedSubstream { stream, _slot: slot } }
             }
-            None => FromHandler::TooMany,
+            None => FromHandler::TooMany, // `stream` is dropped, which resets it
         };
         self.queue.push_back(ConnectionHandlerEvent::NotifyBehaviour(event));
     }
@@ -156,33 +165,37 @@ impl ConnectionHandler for Handler {
     type InboundProtocol = AcceptProtocols;
     type OutboundProtocol = RequestProtocol;
     type InboundOpenInfo = ();
-    type OutboundOpenInfo = OpenReply;
+    type OutboundOpenInfo = PendingOpen;
 
     fn listen_protocol(&self) -> SubstreamProtocol<AcceptProtocols> {
-        SubstreamProtocol::new(AcceptProtocols(self.takes), ()).with_timeout(self.within)
+        let accepted = AcceptProtocols(self.accepted);
+        SubstreamProtocol::new(accepted, ()).with_timeout(self.negotiation_time)
     }
 
+    /// Needs no waker: only the `on_` methods fill the queue, and libp2p polls after each of them.
     fn poll(
         &mut self,
         _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<RequestProtocol, OpenReply, FromHandler>> {
+    ) -> Poll<ConnectionHandlerEvent<RequestProtocol, PendingOpen, FromHandler>> {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
-    fn on_behaviour_event(&mut self, OpenRequest { protocol, reply: to }: OpenRequest) {
+    fn on_behaviour_event(&mut self, OpenRequest { protocol, reply }: OpenRequest) {
         let Some(slot) = self.slots.outbound.take() else {
-            let _ = to.send(Err(OpenFailed::TooMany(self.slots.outbound.max()))); // or dropped
+            let too_many = OpenFailed::TooMany(self.slots.outbound.max());
+            let _ = reply.send(Err(too_many)); // an error: the caller has gone
             return;
         };
-        let protocol = SubstreamProtocol::new(RequestProtocol(protocol), OpenReply { to, slot });
+        let pending = PendingOpen { reply, slot };
+        let protocol = SubstreamProtocol::new(RequestProtocol(protocol), pending);
         self.queue.push_back(ConnectionHandlerEvent::OutboundSubstreamRequest {
-            protocol: protocol.with_timeout(self.within),
+            protocol: protocol.with_timeout(self.negotiation_time),
         });
     }
 
     fn on_connection_event(
         &mut self,
-        event: ConnectionEvent<'_, AcceptProtocols, RequestProtocol, (), OpenReply>,
+        event: ConnectionEvent<'_, AcceptProtocols, RequestProtocol, (), PendingOpen>,
     ) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
@@ -191,13 +204,15 @@ impl ConnectionHandler for Handler {
             }) => self.arrived(protocol, stream),
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound {
                 protocol: stream,
-                info: OpenReply { to, slot },
+                info: PendingOpen { reply, slot },
             }) => {
-                let _ = to.send(Ok(CountedSubstream { stream, _slot: slot })); // an error drops and resets it
+                let stream = CountedSubstream { stream, _slot: slot };
+                let _ = reply.send(Ok(stream)); // an error: the caller has gone; the stream is reset
             }
             ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
-                let _ = info.to.send(Err(failed(error))); // an error: the caller has gone
+                let _ = info.reply.send(Err(failed(error))); // an error: the caller has gone
             }
+            // An inbound negotiation that failed has taken no slot; the peer learns of it.
             _ => {}
         }
     }
