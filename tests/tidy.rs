@@ -418,7 +418,10 @@ fn an_arrow_against_the_house_is_refused_however_it_is_written() {
         assert_eq!(wrong_arrows(&format!("{DDATA}{file}"), text).len(), 1, "{file}: {text}");
     }
     assert_eq!(wrong_arrows("src/cluster/member_order.rs", "use crate::net::NodeId;").len(), 1);
-    assert_eq!(wrong_arrows("src/net/connection_manager/mod.rs", "use crate::node::Node;").len(), 1);
+    assert_eq!(
+        wrong_arrows("src/net/connection_manager/mod.rs", "use crate::node::Node;").len(),
+        1
+    );
 }
 
 #[test]

@@ -147,7 +147,7 @@ impl Process for Replica {
     fn command(&mut self, now: Now, command: ReplicaCommand, fx: &mut Effects<Self>) {
         match command {
             ReplicaCommand::FoundCluster(epoch) => {
-                self.feed(now, ReplicatorInput::Found(epoch), fx)
+                self.feed(now, ReplicatorInput::Found(epoch), fx);
             }
             ReplicaCommand::Members(peers) => self.feed(now, ReplicatorInput::Members(peers), fx),
             ReplicaCommand::Update(update) => {
