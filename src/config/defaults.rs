@@ -228,10 +228,8 @@ mod tests {
             let value = find(&written, key);
             assert!(value.is_some(), "{key} is missing");
         }
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("defaults.toml");
-        std::fs::write(&path, &text).expect("it is written");
-        let read = Config::load(&path).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let read = crate::config::load::from_text(&text);
+        let read = read.unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!((&read.net, &read.ddata), (&config.net, &config.ddata));
         assert_eq!(read.management, config.management);
         assert_eq!((&read.cluster, &read.sharding), (&config.cluster, &config.sharding));

@@ -1,14 +1,14 @@
-//! Wrong settings files and variables, and the errors that they cause.
+//! Settings from a file and the environment, and the errors that wrong ones cause.
 
 use std::time::Duration;
 
 use super::*;
 
+/// Reads the text as a file `node.toml`, without the environment: a jail of another test, which
+/// runs at the same time in this process, may have set variables. For the same reason a test that
+/// reads variables runs in a jail, of which there is one at a time.
 fn load(text: &str) -> Result<Config, String> {
-    let dir = tempfile::tempdir().expect("a directory");
-    let path = dir.path().join("node.toml");
-    std::fs::write(&path, text).expect("it is written");
-    Config::load(&path).map_err(|error| error.to_string())
+    from_text(text).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -29,12 +29,13 @@ fn file_overrides_only_settings_it_contains() {
     assert_eq!(config.shutdown.timeout(leave), Duration::from_secs(9));
     assert_eq!(config.net.listen[0].to_string(), "/ip4/127.0.0.1/tcp/7");
     let defaults = crate::net::config::NetLimits::default().lane_bytes_max;
-    assert_eq!(config.net.limits.lane_bytes_max, [defaults[0], defaults[1], 1_000, defaults[3]]);
+    assert_eq!(config.net.limits.lane_bytes_max, [defaults[0], defaults[1], 1_000, defaults[3]]); // user is the third class
     assert_eq!(config.net.limits.message_bytes_max, 9_000, "set under its alias");
     assert!(load("").is_ok(), "nothing has to be set");
 }
 
-/// A wrong file, the key in the error and a part of its text.
+/// A wrong file, the key in the error (of the section, if the name of a subsection is wrong), and
+/// a part of its text.
 const WRONG: [(&str, &str, &str); 27] = [
     ("[clutser]\n", "clutser", "the sections are cluster, ddata, management, net"),
     ("cluster = 3", "cluster", "found signed int `3`, but this is a section"),
@@ -132,7 +133,7 @@ fn environment_overrides_file_and_is_named_in_errors() {
         jail.create_file("node.toml", "[cluster]\ngossip-interval = \"2s\"\ndirect-limit = 7")?;
         jail.set_env("OSTRACA__CLUSTER__GOSSIP_INTERVAL", "3s");
         jail.set_env("OSTRACA__CLUSTER__SEEDS", "[\"/ip4/10.0.0.1/tcp/1\"]");
-        jail.set_env("OSTRACA_SEED", "7"); // not ours: one underscore
+        jail.set_env("OSTRACA_SEED", "7"); // not a setting: `SEED` is no section
         let config = Config::load("node.toml").expect("valid");
         assert_eq!(config.cluster.gossip_interval, Duration::from_secs(3));
         assert_eq!((config.cluster.direct_limit, config.cluster.seeds.len()), (7, 1));
@@ -189,29 +190,34 @@ fn all_wrong_names_and_values_are_reported_at_once() {
     for part in named {
         assert!(error.contains(part), "{part}: {error}");
     }
+    // The quotes that figment sets around found and expected values are not set twice.
     assert!(!error.contains("``") && !error.contains("`one of"), "{error}");
 }
 
+/// The file is read once: `--config <(command)` passes a pipe.
 #[test]
+#[expect(clippy::result_large_err, reason = "a jail takes figment's own errors")]
 fn settings_can_be_read_from_a_pipe() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let pipe = dir.path().join("pipe");
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).expect("a pipe");
-    for (text, read) in [("[cluster]\ndirect-limit = 7", Some(7)), ("nonsense = 1", None)] {
-        let (to, text) = (pipe.clone(), text.to_owned());
-        let writer = std::thread::spawn(move || std::fs::write(to, text));
-        let config = Config::load(&pipe).ok();
-        assert_eq!(config.map(|config| config.cluster.direct_limit), read);
-        writer.join().expect("it ends").expect("all of it is read");
-    }
+    figment::Jail::expect_with(|jail| {
+        let pipe = jail.directory().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, mode).expect("a pipe");
+        for (text, read) in [("[cluster]\ndirect-limit = 7", Some(7)), ("nonsense = 1", None)] {
+            let (to, text) = (pipe.clone(), text.to_owned());
+            let writer = std::thread::spawn(move || std::fs::write(to, text));
+            let config = Config::load(&pipe).ok();
+            assert_eq!(config.map(|config| config.cluster.direct_limit), read);
+            writer.join().expect("it ends").expect("all of it is read");
+        }
+        Ok(())
+    });
 }
 
 #[test]
 fn no_error_shows_a_secret() {
     let secret = "s3cr3t".repeat(8);
     let wrong = [
-        format!("[net]\ncluster-secret = \"{secret}\nlisten = []"), // no end of text
+        format!("[net]\ncluster-secret = \"{secret}\nlisten = []"), // no closing quote
         format!("[net]\ncluster-secret = {secret}"),
         format!("[net]\ncluster-secret = \"\"\"\n{secret}\n"),
         format!("[net]\ncluster-secret = [\"{secret}\"]"),
@@ -227,6 +233,8 @@ fn no_error_shows_a_secret() {
     }
 }
 
+/// A variable with a single underscore is refused if it would be a setting with two, and ignored
+/// otherwise.
 #[test]
 #[expect(clippy::result_large_err, reason = "a jail takes figment's own errors")]
 fn variable_that_lacks_an_underscore_is_refused() {
@@ -245,7 +253,7 @@ fn variable_that_lacks_an_underscore_is_refused() {
         });
     }
     figment::Jail::expect_with(|jail| {
-        // Of a Kubernetes service called `ostraca-net`, and of the tool.
+        // Set by Kubernetes for a service `ostraca-net`, and by users of the tool `ostraca`.
         for name in ["OSTRACA_NET_PORT", "OSTRACA_NET_SERVICE_HOST", "OSTRACA_CONFIG"] {
             jail.set_env(name, "7");
         }
