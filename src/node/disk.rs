@@ -1,7 +1,9 @@
-//! `Disk`: the task that writes to the durable store, in order, and reports each result.
+//! The task that writes the records of the Replicator to the durable store, in order, and reports
+//! each result, and the read of the store at the start.
 //!
-//! The task writes on a blocking thread and combines all waiting orders into one write (group
-//! commit). After a panic the store is never used again: every later write fails.
+//! The task writes on a blocking thread and combines all waiting writes into one (group commit). A
+//! store that has returned an error stays in use: the Replicator treats the records of a failed
+//! write as perhaps stored. After a panic the store is never used again: every later write fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,50 +15,53 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::control::Alive;
 
-/// Number of unwritten orders from which [`Disk::is_behind`] is true and no new request may begin.
+/// Number of waiting writes from which [`DiskHandle::is_behind`] is true.
 const BEHIND: usize = 256;
 
-/// Maximum number of orders in one write.
+/// Maximum number of waiting writes that are combined into one.
 const GROUP_MAX: usize = 1_024;
 
 /// The durable store of a node.
 pub type Store = Box<dyn DurableStore + Send>;
 
-type WriteRequest = (u64, Vec<DurableRecord>);
+/// The records of one write, and the number under which its result is reported.
+type DiskWrite = (u64, Vec<DurableRecord>);
 
 /// Handle to the writing task.
 #[derive(Debug)]
 pub(crate) struct DiskHandle {
-    orders: mpsc::UnboundedSender<WriteRequest>, // ≤ BEHIND, plus the orders of the turn that exceeds it
+    /// ≤ BEHIND, plus those of the one call of the Replicator that exceeds it.
+    writes: mpsc::UnboundedSender<DiskWrite>,
     unwritten: Arc<AtomicUsize>,
 }
 
 impl DiskHandle {
-    /// Starts the task that writes to `store` and calls `persisted` with the result of each order.
-    /// The task ends when the [`Disk`] has been dropped and all orders are written. `alive` is held
-    /// until the last write has ended, even if the task is aborted during that write, so that no
-    /// other node opens the store before.
+    /// Starts the task that writes to `store` and calls `persisted` with the result of each write.
+    /// The task ends when the handle has been dropped and everything is written. `alive` holds the
+    /// lock of the data directory until the last write has ended, even if the task is aborted
+    /// during that write, so that no other node opens the store before.
     pub(crate) fn start(
         store: Store,
         alive: Alive,
         persisted: impl Fn(u64, Result<(), StoreError>) + Send + 'static,
         runtime: &Handle,
     ) -> (Self, JoinHandle<()>) {
-        let (orders, receiver) = mpsc::unbounded_channel();
+        let (writes, receiver) = mpsc::unbounded_channel();
         let unwritten = Arc::new(AtomicUsize::new(0));
         let store = (Some(store), alive);
         let task = runtime.spawn(write_all(store, receiver, unwritten.clone(), persisted));
-        (Self { orders, unwritten }, task)
+        (Self { writes, unwritten }, task)
     }
 
-    /// Orders the records to be written, after all earlier orders.
+    /// Writes the records after all earlier ones. Panics if the task was aborted before the handle
+    /// was dropped.
     pub(crate) fn write(&self, id: u64, records: Vec<DurableRecord>) {
         self.unwritten.fetch_add(1, Ordering::Relaxed);
-        let sent = self.orders.send((id, records));
-        assert!(sent.is_ok(), "the task receives orders until the `Disk` is dropped");
+        let sent = self.writes.send((id, records));
+        assert!(sent.is_ok(), "the task receives writes until the handle is dropped");
     }
 
-    /// Whether so many orders are unwritten that no new request should begin.
+    /// Whether so many writes wait that the Replicator must begin no new client request.
     pub(crate) fn is_behind(&self) -> bool {
         self.unwritten.load(Ordering::Relaxed) >= BEHIND
     }
@@ -64,12 +69,12 @@ impl DiskHandle {
 
 async fn write_all(
     (mut store, alive): (Option<Store>, Alive),
-    mut orders: mpsc::UnboundedReceiver<WriteRequest>,
+    mut writes: mpsc::UnboundedReceiver<DiskWrite>,
     unwritten: Arc<AtomicUsize>,
     persisted: impl Fn(u64, Result<(), StoreError>),
 ) {
     let mut group = Vec::new();
-    while orders.recv_many(&mut group, GROUP_MAX).await > 0 {
+    while writes.recv_many(&mut group, GROUP_MAX).await > 0 {
         let (mut ids, mut records) = (Vec::with_capacity(group.len()), Vec::new());
         for (id, more) in group.drain(..) {
             ids.push(id);
@@ -87,25 +92,36 @@ async fn write(
     records: Vec<DurableRecord>,
 ) -> (Option<Store>, Result<(), StoreError>) {
     let gone =
-        || StoreError("the store panicked and is not used any more: restart the node".into());
+        || StoreError("the store panicked and is no longer used: restart the node".into());
     let Some(mut store) = store else { return (None, Err(gone())) };
     let written = spawn_blocking(move || {
         let result = store.write(&records);
-        (store, result, alive) // dropped in this order if the task was aborted
+        // If the task was aborted, the tuple is dropped here: the store is closed before the lock.
+        (store, result, alive)
     });
     match written.await {
         Ok((store, result, _alive)) => (Some(store), result),
-        Err(_) => (None, Err(gone())),
+        Err(_) => (None, Err(gone())), // a panic, or the end of the runtime
     }
 }
 
-/// Reads all records of a store, on a blocking thread.
+/// Reads all records of a store, on a blocking thread. `alive` is held until the read has ended,
+/// even if the start of the node is dropped during it.
 ///
 /// # Errors
 /// The store's error, or that it panicked.
-pub(crate) async fn load(store: Store) -> Result<(Store, Vec<DurableRecord>), StoreError> {
-    let loaded = spawn_blocking(move || store.load().map(|records| (store, records)));
-    loaded.await.unwrap_or_else(|_| Err(StoreError("the store panicked while it was read".into())))
+pub(crate) async fn load(
+    store: Store,
+    alive: Alive,
+) -> Result<(Store, Vec<DurableRecord>), StoreError> {
+    let loaded = spawn_blocking(move || {
+        let records = store.load();
+        (records.map(|records| (store, records)), alive)
+    });
+    match loaded.await {
+        Ok((loaded, _alive)) => loaded,
+        Err(_) => Err(StoreError("the store panicked while it was read".into())),
+    }
 }
 
 #[cfg(test)]
@@ -143,12 +159,12 @@ mod tests {
     impl DurableStore for Failing {
         fn write(&mut self, _: &[DurableRecord]) -> Result<(), StoreError> {
             self.writes += 1;
-            assert!(!self.panics, "as ordered");
+            assert!(!self.panics, "the planned panic");
             if self.writes == 2 { Err(StoreError("full".into())) } else { Ok(()) }
         }
 
         fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
-            if self.panics { panic!("as ordered") } else { Err(StoreError("corrupt".into())) }
+            if self.panics { panic!("the planned panic") } else { Err(StoreError("corrupt".into())) }
         }
     }
 
@@ -224,12 +240,13 @@ mod tests {
 
     #[tokio::test]
     async fn unreadable_store_is_an_error() {
-        let corrupt = load(Box::new(Failing { writes: 0, panics: false })).await.err();
+        let alive = || -> Alive { Arc::new(()) };
+        let corrupt = load(Box::new(Failing { writes: 0, panics: false }), alive()).await.err();
         assert_eq!(corrupt, Some(StoreError("corrupt".into())));
-        assert!(load(Box::new(Failing { writes: 0, panics: true })).await.is_err());
+        assert!(load(Box::new(Failing { writes: 0, panics: true }), alive()).await.is_err());
         let mut store = MemoryStore::new();
         store.write(&[promise("a")]).expect("memory");
-        let (_, records) = load(Box::new(store)).await.expect("readable");
+        let (_, records) = load(Box::new(store), alive()).await.expect("readable");
         assert_eq!(records, [promise("a")]);
     }
 }

@@ -203,7 +203,7 @@ pub(super) async fn start_in_node(
     let ReplicatorSetup { machine, mut store, inbox: limits } = setup;
     let mut loaded = None;
     if !machine.config.durable_keys.is_empty() {
-        let (read, records) = disk::load(store).await?;
+        let (read, records) = disk::load(store, alive.clone()).await?;
         store = read;
         loaded = Some(records);
     }
