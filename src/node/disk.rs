@@ -91,8 +91,7 @@ async fn write(
     (store, alive): (Option<Store>, Alive),
     records: Vec<DurableRecord>,
 ) -> (Option<Store>, Result<(), StoreError>) {
-    let gone =
-        || StoreError("the store panicked and is no longer used: restart the node".into());
+    let gone = || StoreError("the store panicked and is no longer used: restart the node".into());
     let Some(mut store) = store else { return (None, Err(gone())) };
     let written = spawn_blocking(move || {
         let result = store.write(&records);
@@ -159,12 +158,12 @@ mod tests {
     impl DurableStore for Failing {
         fn write(&mut self, _: &[DurableRecord]) -> Result<(), StoreError> {
             self.writes += 1;
-            assert!(!self.panics, "the planned panic");
+            assert!(!self.panics, "planned");
             if self.writes == 2 { Err(StoreError("full".into())) } else { Ok(()) }
         }
 
         fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
-            if self.panics { panic!("the planned panic") } else { Err(StoreError("corrupt".into())) }
+            if self.panics { panic!("planned") } else { Err(StoreError("corrupt".into())) }
         }
     }
 
