@@ -48,9 +48,10 @@ pub(crate) struct Scope {
     pub(crate) messages: u8,
     pub(crate) moves: u8,
     pub(crate) crashes: u8,
-    pub(crate) give_ups: u8,
     /// Lanes that their sender may give up: unread messages are counted as lost, and later ones use
     /// a new lane.
+    pub(crate) give_ups: u8,
+    /// Lanes that may break, in one direction, and lose any part of their entries.
     pub(crate) breaks: u8,
     /// Senders that may leave in order.
     pub(crate) leaves: u8,
