@@ -6,7 +6,7 @@
 //! measures one decoder after the other: `cargo test --test decoder_memory`. Inputs: the corpus of
 //! the fuzz bodies, mutations of it (`OSTRACA_SIM_SECONDS` and `OSTRACA_SEED` as for every seeded
 //! test), long messages as nodes encode them, and inputs whose announced or repeated elements need
-//! more memory than bytes.
+//! more memory than bytes. The fuzz bodies are the tests in `main.rs` and the targets of `fuzz/`.
 
 #[expect(dead_code, reason = "shared with the fuzz bodies, which have more inputs")]
 mod corpus;
@@ -17,11 +17,12 @@ mod shapes;
 use std::hint::black_box;
 
 use futures::future::FutureExt;
-use ostraca::cluster::gossip::wire::{MEMBERSHIP_FACTOR, decode};
-use ostraca::cluster::lease::LeaseMessage;
+use ostraca::cluster::gossip::wire::{MEMBERSHIP_FACTOR, decode, encode};
+use ostraca::cluster::lease::{Heartbeat, LeaseMessage};
 use ostraca::cluster::wire::ClusterMessage;
 use ostraca::ddata::encoded::{BUDGET_BYTES, BUDGET_FACTOR, from_peer};
 use ostraca::ddata::id::ReplicaId;
+use ostraca::ddata::replicator::epoch::EpochId;
 use ostraca::ddata::replicator::wire::{MESSAGE_FACTOR, ReplicatorMessage};
 use ostraca::ddata::sim::seeds;
 use ostraca::management::wire::{AdminRequest, AdminResponse};
@@ -35,11 +36,15 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
-/// A decoder; returns whether it accepts the bytes. The decoded value lives until the peak is read.
+/// A decoder of peers' input.
 struct Decoder {
+    /// Name in findings, by which [`shapes::long`] finds its long messages.
     name: &'static str,
+    /// Inputs to start from; related decoders share a corpus, of which each refuses a part.
     corpus: fn() -> Vec<Vec<u8>>,
-    factor: usize, // bytes of heap per byte of input
+    /// Allowed bytes of heap per byte of input.
+    factor: usize,
+    /// Decodes the bytes and returns whether they were valid.
     accepts: fn(&[u8]) -> bool,
 }
 
@@ -53,7 +58,7 @@ const DECODERS: [Decoder; 15] = [
     },
     Decoder {
         name: "lease",
-        corpus: corpus::cluster,
+        corpus: leases,
         factor: BUDGET_FACTOR,
         accepts: |bytes| black_box(decode::<LeaseMessage>(bytes)).is_ok(),
     },
@@ -117,6 +122,7 @@ const DECODERS: [Decoder; 15] = [
         factor: BUDGET_FACTOR,
         accepts: |bytes| {
             opens(bytes, |bytes| {
+                // `|`, not `||`: both decoders are measured.
                 black_box(decode_answer(bytes)).is_ok()
                     | black_box(decode_client_answer(bytes)).is_ok()
             })
@@ -155,11 +161,18 @@ fn cuts_frames(bytes: &[u8]) -> bool {
     rest.is_empty()
 }
 
+fn leases() -> Vec<Vec<u8>> {
+    let epoch = EpochId { generation: 1, number: 3 };
+    let beat = LeaseMessage::Beat(Heartbeat { epoch, number: 9 });
+    vec![encode(&beat), encode(&LeaseMessage::Release { number: 9 })]
+}
+
+/// Decodes a message of peer 2 for this part of the node and the type `counter`.
 fn hears(part: &str, bytes: &[u8]) -> bool {
     black_box(hear(ReplicaId::new(2), (part, "counter"), bytes)).is_ok()
 }
 
-/// The transport refuses longer handshakes before it decodes them.
+/// The transport refuses longer openings (the messages of an admission) before it decodes them.
 fn opens(bytes: &[u8], decode: impl Fn(&[u8]) -> bool) -> bool {
     bytes.len() <= OPENING_BYTES_MAX && decode(bytes)
 }
@@ -173,12 +186,12 @@ fn peak(decoder: &Decoder, bytes: &[u8]) -> (usize, bool) {
     (HEAP.peak_usage() - before, accepted)
 }
 
-/// The first few violations of the bound per decoder.
+/// Violations of the bound, and long messages that were refused.
 #[derive(Default)]
 struct Findings(Vec<String>);
 
 impl Findings {
-    /// Whether the decoder accepts the input.
+    /// Notes a violation of the bound. Returns whether the decoder accepts the input.
     fn measure(&mut self, decoder: &Decoder, what: &str, bytes: &[u8]) -> bool {
         let (peak, accepted) = peak(decoder, bytes);
         let bound = decoder.factor * bytes.len() + BUDGET_BYTES;
@@ -221,5 +234,5 @@ fn peak_heap_of_each_decoder_is_bounded() {
         }
     }
     let first: Vec<_> = findings.0.iter().take(20).collect();
-    assert!(first.is_empty(), "{} inputs beyond the bound: {first:#?}", findings.0.len());
+    assert!(first.is_empty(), "{} findings, the first: {first:#?}", findings.0.len());
 }
