@@ -1,7 +1,9 @@
-//! Planted faults: a suite must catch each one within 2,000 seeds, and the run that catches it must
-//! pass without the fault. Four are caught in [`crate::directed`] instead, because they are safe
-//! alone or hardly ever do harm without a hostile peer: `AckBeforeSync`, `FenceWhileSealed`,
-//! `MixedEpochs`, `ConfigurationFromAnybody`.
+//! Planted faults: runs of a suite's plan must catch each one within 2,000 seeds, and the run that
+//! catches it must pass without the fault. [`ReplicatorFault`] describes them.
+//!
+//! Four are caught in [`crate::directed`] instead: `AckBeforeSync`, `FenceWhileSealed` and
+//! `MixedEpochs` hardly ever do harm while all other rules are kept, and `ConfigurationFromAnybody`
+//! does harm only if a peer forges messages.
 //!
 //! `OSTRACA_CANARIES=1` and `--nocapture` print the seed that catches each fault, and the reason.
 
@@ -17,7 +19,8 @@ use crate::run::{Plan, run};
 /// Seeds within which a fault must be caught.
 const SEEDS_MAX: u64 = 2_000;
 
-/// The first seed of a plan that catches a fault, and the reason of its failure.
+/// The first seed of a plan that catches a fault, and the reason of its failure. A panic, whose
+/// message is on stderr, counts as well.
 fn hunt(bug: ReplicatorFault, plan: fn(Seed) -> Plan) -> Option<(u64, String)> {
     let (next, found) = (AtomicU64::new(0), Mutex::new(None::<(u64, String)>));
     let fails = |seed: u64| {
@@ -67,6 +70,7 @@ fn say(text: &str) {
     eprintln!("{text}");
 }
 
+/// One test for each fault, with the plan whose load makes the missing rule matter.
 macro_rules! canaries {
     ($($name:ident: $bug:ident by $plan:ident;)+) => {
         $(#[test]

@@ -1,6 +1,7 @@
 //! Checks all configurations that any node has installed: at most one for each id, rising at every
 //! node (docs/protocol/configurations.md#configuration-order), and without members that were
-//! removed before (docs/protocol/configurations.md#removed-incarnations-never-return).
+//! removed before (docs/protocol/configurations.md#removed-incarnations-never-return). In code a
+//! configuration is called `Epoch`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Notes that `by` has installed `epoch`. An error names the violated rule.
+    /// Notes that `by` has installed `epoch`. An error names the violated rule. A restarted node is
+    /// another replica, so its ids may begin anew.
     pub fn installed(&mut self, by: ReplicaId, epoch: &Arc<Epoch>) -> Result<(), String> {
         let id = epoch.id();
         match self.at.insert(by, id) {
@@ -66,14 +68,16 @@ impl Chain {
     }
 
     /// Whether a majority stays alive without `gone`, in the newest configuration that any node has
-    /// installed, in the newest one that a live node knows, and in every accepted proposal. A
-    /// cluster makes progress only under this assumption
-    /// (docs/protocol/configurations.md#both-quorums-while-a-change-is-open).
+    /// installed, in the newest one that a live node knows, and in every proposal accepted to follow
+    /// the latter. A cluster makes progress only under this assumption
+    /// (docs/protocol/configurations.md#both-quorums-while-a-change-is-open). Half with the
+    /// tiebreaker would be a quorum too; to demand more is the safe side. Before the first
+    /// configuration every node may go.
     pub fn survives(&self, view: &SimulationView<'_, Node>, gone: Option<ReplicaId>) -> bool {
         let alive: Vec<&Node> =
             view.processes().map(|(_, node)| node).filter(|n| Some(n.id()) != gone).collect();
-        let known = |node: &&Node| node.replicator.epochs().installed().cloned();
-        let known = alive.iter().filter_map(known).max_by_key(|epoch| epoch.id());
+        let installed = |node: &&Node| node.replicator.epochs().installed().cloned();
+        let known = alive.iter().filter_map(installed).max_by_key(|epoch| epoch.id());
         let has_majority = |epoch: &Epoch| {
             let voters = epoch.voters();
             let up = |voter: &ReplicaId| alive.iter().any(|node| node.id() == *voter);

@@ -1,11 +1,16 @@
 //! The observer of every suite. It records requests and replies and checks the guarantees between
 //! them.
 //!
-//! Checked after every event: every majority read shows the contexts of all majority writes
-//! acknowledged, and of all majority reads completed, before its request; values follow from their
-//! contexts ([`Model`]); the rules of configurations ([`Chain`]) and coordinators ([`Decisions`]);
-//! each request has one answer by its deadline; no notice follows the end of a subscription. At the
-//! end of a run, [`History::at_rest`] checks that all replicas are equal.
+//! Checked after every event:
+//! - Every majority read shows the changes of all majority writes acknowledged, and the contexts of
+//!   all majority reads completed, before a node received its request.
+//! - The causal context of a value determines the value ([`Model`] computes it). Long histories are
+//!   checked by samples.
+//! - The rules of configurations ([`Chain`]) and coordinators ([`Decisions`]) hold.
+//! - Each request has one answer by its deadline.
+//! - No notice follows the end of a subscription.
+//!
+//! At the end of a run, [`History::at_rest`] checks that all replicas are equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -49,11 +54,12 @@ pub enum Ask {
         term: Term,
         seq: u64,
     },
-    /// Tries to remove a guarded key, which must be refused.
+    /// Tries to remove a key of a guarded map, which must change nothing.
     Unguard,
     Fence(Term),
     /// Ends a subscription: no notice of it may follow.
     Unsubscribe(SubscriptionId),
+    /// A request of which only the answer's time and number are checked.
     Other,
 }
 
@@ -63,7 +69,9 @@ struct Open {
     asked: Box<Asked>,
     by: ReplicaId,
     due: Option<(NodeIndex, Instant)>,
+    /// What the answer of a majority read must show.
     must: CausalContext,
+    /// What the author of a change held of the key, the change included.
     knew: CausalContext,
 }
 
@@ -83,13 +91,16 @@ pub struct History {
     ended: BTreeMap<SubscriptionId, bool>, // ≤ subscriptions of a run
     pub chain: Chain,
     pub decisions: Decisions,
+    /// Faults right after chosen events.
     pub strikes: Strikes,
     /// Answers that the driver or a coordinator waits for.
     pub awaited: BTreeMap<RequestId, Option<Answer>>,
     pub counts: Counts,
-    /// Turns all checks off: the speed test measures the cost of the simulator alone.
+    /// Turns all checks off, except that of configurations, which the driver reads: the speed test
+    /// measures the cost of the simulator alone.
     pub is_blind: bool,
-    at_rest: bool,
+    /// Whether every value is checked, as at the end of a run.
+    checks_all: bool,
 }
 
 /// Numbers of events of a run.
@@ -106,20 +117,24 @@ pub struct Counts {
 /// Prefix of keys that expire: their owner, one replica, deletes them after a time without use.
 pub const EXPIRING: &str = "exp-";
 
-/// The group of the coordinators.
+/// Guarded group of the coordinators, and the prefix of its keys.
 pub const GROUP: &str = "home-";
 
 impl History {
+    /// Announces a request that the driver sends.
     pub fn expect(&mut self, id: RequestId, asked: Asked) {
         if !self.is_blind {
             self.expected.insert(id, Box::new(asked));
         }
     }
 
+    /// Keeps the answer to a request in `awaited`.
     pub fn await_answer(&mut self, id: RequestId) {
         self.awaited.insert(id, None);
     }
 
+    /// A node has received a request: its time begins, and its process may be another one than that
+    /// of earlier requests, which then have no answers.
     fn taken_up(&mut self, view: &SimulationView<'_, Node>, node: NodeIndex, id: RequestId) {
         let Some(asked) = self.expected.remove(&id) else { return };
         let by = view.process(node).expect("the acting node runs").id();
@@ -270,13 +285,14 @@ impl History {
         let model = self.models.get(key).unwrap_or(&empty);
         // A check costs as much as the key has events: long histories are sampled.
         self.counts.values_seen += 1;
-        if !self.at_rest && !self.counts.values_seen.is_multiple_of(1 + model.len() as u64 / 32) {
+        if !self.checks_all && !self.counts.values_seen.is_multiple_of(1 + model.len() as u64 / 32)
+        {
             return Ok(());
         }
         model.check(value, context).map_err(|why| format!("{key}: {why}"))
     }
 
-    /// Checks a replica's value against its context.
+    /// Checks a replica's value against its context, for the report of a failed run.
     pub fn judge(&self, key: &KeyName, value: &Value) -> Result<(), String> {
         let shown = (!value.state().is_bottom()).then_some(value);
         self.models.get(key).map_or(Ok(()), |model| model.check(shown, value.state().context()))
@@ -301,7 +317,7 @@ impl History {
         let Some(newest) = self.chain.newest().cloned().filter(|_| !self.is_blind) else {
             return Ok(());
         };
-        self.at_rest = true;
+        self.checks_all = true;
         let mut first: Option<(ReplicaId, BTreeMap<KeyName, Vec<u8>>)> = None;
         for (_, node) in view.processes().filter(|(_, node)| newest.is_member(node.id())) {
             let mut held = BTreeMap::new();
@@ -324,8 +340,8 @@ impl History {
             match &first {
                 None => first = Some((node.id(), held)),
                 Some((id, other)) if *other != held => {
-                    let key = held.iter().find(|(key, bytes)| other.get(*key) != Some(*bytes));
-                    let key = key.map(|(key, _)| key);
+                    let mut keys = held.keys().chain(other.keys());
+                    let key = keys.find(|key| other.get(*key) != held.get(*key));
                     return Err(format!("{} and {id} differ at rest at {key:?}", node.id()));
                 }
                 Some(_) => {}
@@ -381,7 +397,8 @@ impl History {
             Some(true) => {
                 return Err(format!("{id:?} of {by} had a notice on {key} after its end"));
             }
-            // The subscription and its end may both have waited for durable data to load.
+            // Both may have waited for durable data to load. Then the subscription's first notices
+            // follow the event that its end was received.
             Some(false) => return Ok(()),
             None => {}
         }
