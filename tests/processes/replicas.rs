@@ -1,5 +1,6 @@
 //! Replicated data between processes: during a pause, after a crash, and on both sides of a
-//! partition.
+//! partition. [`serve`] is the process of a node; it takes orders on stdin, as all processes of
+//! these tests do, and ends with `end`.
 
 use std::time::Duration;
 
@@ -53,6 +54,7 @@ pub(crate) async fn serve(order: &Order) {
                 let stats = node.stats().await;
                 let sent = stats.net.peers.iter().flat_map(|peer| peer.outbound).flatten();
                 let sent: u64 = sent.map(|lane| lane.sent).sum();
+                // Messages sent on all lanes of all peers, and inputs of the Replicator's machine.
                 tell(&format!("stats {sent} {}", stats.replicator.turns.inputs));
             }
             ["end"] => break,
@@ -95,7 +97,8 @@ async fn report(replicator: &Replicator) {
 
 // ── The tests ──
 
-async fn found(all: &mut [Peer]) {
+/// Founds a cluster of all peers. They need each other for it, so all get the order first.
+async fn found_cluster(all: &mut [Peer]) {
     let addresses: Vec<String> = all.iter().map(|peer| peer.address.to_string()).collect();
     let order = format!("found {}", addresses.join(" "));
     for peer in all.iter_mut() {
@@ -120,6 +123,7 @@ async fn holds(peer: &mut Peer, wanted: &str) {
     }
 }
 
+/// Lets the peer increment the counter; returns the numbers of acknowledged and failed writes.
 async fn added(peer: &mut Peer, count: u32) -> String {
     peer.order(&format!("add {count}")).await;
     peer.tells("added").await
@@ -132,10 +136,12 @@ async fn three_processes_agree_after_a_pause_and_a_death() {
     for _ in 0..3 {
         all.push(Peer::start(&[], &order).await);
     }
-    found(&mut all).await;
+    found_cluster(&mut all).await;
     for peer in &mut all {
         assert_eq!(added(peer, 20).await, "20 0");
     }
+    // Answers to `say` are not awaited: `tells` skips them, and only the end counts. The paused
+    // process may read its order before or after the pause.
     all[2].order("say before").await;
     all[2].pause().await;
     assert_eq!(added(&mut all[0], 20).await, "20 0", "two of three are a majority");
@@ -151,6 +157,7 @@ async fn three_processes_agree_after_a_pause_and_a_death() {
         peer.order("stats").await;
         let stats = peer.tells("stats").await;
         let mut figures = stats.split(' ').map(|figure| figure.parse::<u64>().expect("a number"));
+        // Each has made at least 20 majority writes.
         assert!(figures.all(|figure| figure >= 20), "messages sent, inputs taken: {stats}");
     }
 }
@@ -164,7 +171,7 @@ async fn larger_side_writes_during_a_partition_and_all_converge() {
         let order = Order { kind: Kind::Node, ..hosts::order(host) };
         all.push(Peer::start(&network.on(host), &order).await);
     }
-    found(&mut all).await;
+    found_cluster(&mut all).await;
     assert_eq!(added(&mut all[0], 5).await, "5 0");
     network.partition(&[0], &[1, 2]);
     assert_eq!(added(&mut all[1], 10).await, "10 0");
@@ -174,6 +181,7 @@ async fn larger_side_writes_during_a_partition_and_all_converge() {
     all[2].order("say together").await;
     holds(&mut all[1], "15 together").await;
     network.heal();
+    // 5 + 10, and the write that failed: it was made locally and spreads now.
     for peer in &mut all {
         holds(peer, "16 alone together").await;
     }
