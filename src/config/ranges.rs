@@ -1,5 +1,6 @@
-//! Ranges of the numbers, times and addresses of `[net]` and `[ddata]` where the types allow more.
-//! With a value outside them a node could not make progress or could not be dialled.
+//! Allowed ranges of the numbers, times and addresses of `[net]` and `[ddata]`, where the types allow
+//! other values, too. With a value outside its range a node could not make progress or could not be
+//! dialled. Comparisons of two settings are in `contradictions.rs` and `durations.rs`.
 
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use crate::net::frame::FRAME_BYTES_MIN;
 
 /// Minimum of `ddata.frame-bytes-max`. In smaller frames the header of each message would take most
 /// of the space.
-const PIECE_BYTES_MIN: usize = 1_024;
+const DATA_FRAME_BYTES_MIN: usize = 1_024;
 
-/// A setting, its value and its allowed range.
+/// A setting, its value, and the end of the error: the allowed range. With it goes whether the value
+/// is in that range.
 type CheckedSetting = (&'static str, String, &'static str);
 
 /// Returns an error for each setting that is out of range.
@@ -27,8 +29,9 @@ pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
         check_addresses("net.listen", &net.listen, AddressUse::Listen),
         check_addresses("net.advertise", &net.advertise, AddressUse::Advertise),
     ];
-    let wrong = times(config).into_iter().chain(counts(config));
-    let wrong = wrong.chain(sizes(&net.limits, &config.ddata)).filter(|(is_right, _)| !is_right);
+    let checked = times(config).into_iter().chain(counts(config));
+    let checked = checked.chain(sizes(&net.limits, &config.ddata));
+    let wrong = checked.filter(|(is_right, _)| !is_right);
     let wrong =
         wrong.map(|(_, (setting, value, must))| InvalidConfig::OutOfRange { setting, value, must });
     addresses.into_iter().filter_map(Result::err).chain(wrong).collect()
@@ -59,10 +62,11 @@ fn check_addresses(
         }
         (Some(HostKind::Name), AddressUse::Listen) | (None, _) => false,
     };
-    let is_dialable = |at: &Multiaddr| {
+    // Port 0 lets the system choose a port to listen on; it cannot be dialled.
+    let has_right_port = |at: &Multiaddr| {
         address_use == AddressUse::Listen || at.iter().all(|part| part != Protocol::Tcp(0))
     };
-    match all.iter().find(|at| !is_right(at) || !is_dialable(at)) {
+    match all.iter().find(|at| !is_right(at) || !has_right_port(at)) {
         Some(at) => Err(InvalidConfig::OutOfRange { setting, value: at.to_string(), must }),
         None => Ok(()),
     }
@@ -89,7 +93,7 @@ fn times(config: &Config) -> Vec<(bool, CheckedSetting)> {
         expires != Some(Duration::ZERO),
         (
             "ddata.expire-keys-after-inactivity",
-            time(Duration::ZERO),
+            time(Duration::ZERO), // the only wrong value
             "must be greater than zero for every pattern",
         ),
     );
@@ -123,7 +127,8 @@ fn counts(config: &Config) -> Vec<(bool, CheckedSetting)> {
 }
 
 fn sizes(limits: &NetLimits, ddata: &ddata::ReplicatorConfig) -> [(bool, CheckedSetting); 4] {
-    let (frame, message, piece, assembly) = (
+    // The Replicator cuts its messages into frames of its own, which are messages of the transport.
+    let (frame, message, data_frame, assembly) = (
         limits.frame_bytes_max,
         limits.message_bytes_max,
         ddata.frame_bytes_max,
@@ -139,10 +144,11 @@ fn sizes(limits: &NetLimits, ddata: &ddata::ReplicatorConfig) -> [(bool, Checked
             ("net.limits.message-bytes-max", message.to_string(), "must be 8192 bytes to 4 GiB"),
         ),
         (
-            piece >= PIECE_BYTES_MIN,
-            ("ddata.frame-bytes-max", piece.to_string(), "must be at least 1024 bytes"),
+            data_frame >= DATA_FRAME_BYTES_MIN,
+            ("ddata.frame-bytes-max", data_frame.to_string(), "must be at least 1024 bytes"),
         ),
         (
+            // The length of a message that is assembled from frames is sent as 32 bits.
             assembly <= u32::MAX as usize,
             ("ddata.assembly-bytes-max", assembly.to_string(), "must be at most 4 GiB"),
         ),
@@ -157,7 +163,8 @@ fn time(value: Duration) -> String {
 mod tests {
     use super::*;
 
-    /// A change that makes a setting wrong, and a part of the expected error.
+    /// A change that makes a setting wrong, and a part of the expected error. Some make a pair of
+    /// settings contradictory, which other files of this module check.
     type BrokenSetting = (fn(&mut Config), &'static str);
 
     const SECOND: Duration = Duration::from_secs(1);
