@@ -1,8 +1,9 @@
 //! Limit of concurrent connections: a table of slots, and the eviction of idle connections.
 //!
-//! When the table is full, a new connection evicts the one that has been idle longest. A connection
-//! whose request is being answered and a watch are never evicted. So idle connections cannot lock
-//! out new callers. The module knows neither streams nor clocks.
+//! When the table is full, a new connection evicts the one that has been idle longest. So idle
+//! connections cannot lock out new callers. Never evicted are a connection whose request is being
+//! answered, and a *watch*: a connection that reports the changes of a replicated key until it
+//! closes. The module knows neither streams nor clocks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Maximum number of concurrent connections.
-pub const SEATS_MAX: usize = 32;
+pub const SLOTS_MAX: usize = 32;
 
-/// Maximum number of these connections that watch a key.
+/// Maximum number of these connections that are watches.
 pub const WATCHERS_MAX: usize = 16;
 
 /// The table of connections. Clones share it.
@@ -21,19 +22,21 @@ pub(super) struct ConnectionTable(Arc<Mutex<ConnectionSlots>>);
 
 #[derive(Debug, Default)]
 struct ConnectionSlots {
-    taken: BTreeMap<u64, SlotEntry>, // ≤ SEATS_MAX
-    last: u64,
+    entries: BTreeMap<u64, SlotEntry>, // ≤ SLOTS_MAX
+    /// Number of the last event. A connection and its becoming idle are events; the number orders
+    /// them in time, and that of a connection is the key of its entry.
+    last_event: u64,
 }
 
 #[derive(Debug)]
 struct SlotEntry {
     state: SlotState,
-    evicted: Arc<Notify>,
+    eviction: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
-    /// No request is being answered since this event number; higher is later.
+    /// No request is being answered since the event with this number.
     Idle(u64),
     Answering,
     Watching,
@@ -44,7 +47,7 @@ enum SlotState {
 pub(super) struct ConnectionSlot {
     number: u64,
     slots: ConnectionTable,
-    evicted: Arc<Notify>,
+    eviction: Arc<Notify>,
 }
 
 /// Why a connection can't continue.
@@ -59,30 +62,30 @@ pub(super) enum SlotError {
 }
 
 impl ConnectionTable {
-    /// Takes a slot for a new connection, if necessary from an idle one; `None` if all are full and
+    /// Takes a slot for a new connection, if necessary from an idle one; `None` if all are taken and
     /// no connection is idle.
     pub(super) fn take(&self) -> Option<ConnectionSlot> {
         let mut table = self.lock();
-        if table.taken.len() >= SEATS_MAX {
-            let idle = table.taken.iter().filter_map(|(number, taken)| match taken.state {
+        if table.entries.len() >= SLOTS_MAX {
+            let idle = table.entries.iter().filter_map(|(number, entry)| match entry.state {
                 SlotState::Idle(since) => Some((since, *number)),
                 _ => None,
             });
-            let (_, number) = idle.min()?;
-            let evicted = table.taken.remove(&number);
-            evicted.expect("it was just found").evicted.notify_one();
+            let (_, longest_idle) = idle.min()?;
+            let removed = table.entries.remove(&longest_idle).expect("it was just found");
+            removed.eviction.notify_one();
         }
         let number = table.next();
-        let evicted = Arc::<Notify>::default();
-        let taken = SlotEntry { state: SlotState::Idle(number), evicted: evicted.clone() };
-        table.taken.insert(number, taken);
-        Some(ConnectionSlot { number, slots: self.clone(), evicted })
+        let eviction = Arc::<Notify>::default();
+        let entry = SlotEntry { state: SlotState::Idle(number), eviction: eviction.clone() };
+        table.entries.insert(number, entry);
+        Some(ConnectionSlot { number, slots: self.clone(), eviction })
     }
 
     /// Number of taken slots.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.lock().taken.len()
+        self.lock().entries.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, ConnectionSlots> {
@@ -92,12 +95,12 @@ impl ConnectionTable {
 
 impl ConnectionSlots {
     fn next(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+        self.last_event += 1;
+        self.last_event
     }
 
     fn set(&mut self, number: u64, state: SlotState) -> Result<(), SlotError> {
-        self.taken.get_mut(&number).ok_or(SlotError::Evicted)?.state = state;
+        self.entries.get_mut(&number).ok_or(SlotError::Evicted)?.state = state;
         Ok(())
     }
 }
@@ -105,7 +108,7 @@ impl ConnectionSlots {
 impl ConnectionSlot {
     /// Completes when another connection has taken this slot.
     pub(super) async fn evicted(&self) {
-        self.evicted.notified().await;
+        self.eviction.notified().await;
     }
 
     /// Marks the connection as having a request that is being answered.
@@ -120,11 +123,11 @@ impl ConnectionSlot {
         table.set(self.number, SlotState::Idle(now))
     }
 
-    /// Marks the connection as a watch.
+    /// Turns the connection, whose request is being answered, into a watch until it is closed.
     pub(super) fn set_watching(&self) -> Result<(), SlotError> {
         let mut table = self.slots.lock();
-        let watching = table.taken.values().filter(|taken| taken.state == SlotState::Watching);
-        if watching.count() >= WATCHERS_MAX {
+        let watches = table.entries.values().filter(|entry| entry.state == SlotState::Watching);
+        if watches.count() >= WATCHERS_MAX {
             return Err(SlotError::TooManyWatches);
         }
         table.set(self.number, SlotState::Watching)
@@ -133,7 +136,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.slots.lock().taken.remove(&self.number);
+        self.slots.lock().entries.remove(&self.number);
     }
 }
 
@@ -147,13 +150,13 @@ mod tests {
     fn full_table_evicts_longest_idle_connection() {
         let slots = ConnectionTable::default();
         let all: Vec<ConnectionSlot> =
-            (0..SEATS_MAX).map(|_| slots.take().expect("free")).collect();
+            (0..SLOTS_MAX).map(|_| slots.take().expect("free")).collect();
         all[0].set_answering().expect("not evicted");
         all[1].set_idle().expect("not evicted"); // later than all others
         let new = slots.take().expect("an idle one is evicted");
         let gone: Vec<usize> =
-            (0..SEATS_MAX).filter(|n| all[*n].evicted().now_or_never().is_some()).collect();
-        assert_eq!((gone, slots.len()), (vec![2], SEATS_MAX));
+            (0..SLOTS_MAX).filter(|n| all[*n].evicted().now_or_never().is_some()).collect();
+        assert_eq!((gone, slots.len()), (vec![2], SLOTS_MAX));
         assert_eq!(all[2].set_answering(), Err(SlotError::Evicted));
         for slot in all.iter().filter(|slot| slot.number != all[2].number) {
             slot.set_answering().expect("not evicted");
