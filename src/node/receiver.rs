@@ -171,7 +171,7 @@ impl LeaseResponder {
                 let _ = lane.send(Subsystem::Lease.header(), &routes::say(&message));
             }
         }
-        beaten.is_news
+        beaten.has_other_epoch
     }
 }
 

@@ -1,16 +1,23 @@
-//! The Replicator and the [`Grantor`] as one state machine: `AskConsent` is answered within the
-//! call that asks, and a voter that has answered a Seal grants no lease in that epoch.
+//! The Replicator and the [`Grantor`] as one state machine.
+//!
+//! Each node is a voter for configurations (epochs) and grants leases: it promises a member to
+//! consent to no epoch without that member for a time, and the grants of a quorum are the member's
+//! lease (docs/protocol/leases.md). Before the Replicator votes for an epoch that removes members
+//! (it *seals* the present one), it asks with `AskConsent` how long its own promises to them run.
+//! The question is answered within the call that asks, and a voter that has sealed an epoch grants
+//! no lease in it.
 //!
 //! One step of the Replicator (a large merge) may take longer than a lease. [`Grants`] therefore
 //! answers heartbeats on any thread while a step runs; every promise is made under its lock.
 //! - Consent rule: a step that handles `Consent` holds the lock from the reading of the promises
 //!   until the new epoch state is published. Heartbeats wait, so no promise is made in between.
-//! - Publication rule: any other step that seals or installs an epoch depends on no promise. Its
-//!   new epoch state is published under the lock before its outputs are sent, so a promise made
-//!   during such a step is equivalent to one made before it.
+//! - Publication rule: any other step that seals or installs an epoch has read no promise (for
+//!   example, because it removes no member, or because others have decided the epoch). Its new epoch
+//!   state is published under the lock before its outputs are sent. Until then no other node has
+//!   seen the step, so a promise made during it has the same effects as one made before it.
 //!
-//! Independent of gossip, member status and sockets: the driver and the simulator run the same
-//! machine.
+//! Inputs tell it the marks of gossip; it uses no gossip, member status or socket itself, so the
+//! driver and the simulator run the same machine.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,9 +34,11 @@ use crate::cluster::fault_injection::MembershipFaultInjection;
 /// Input of a [`GuardedReplicator`].
 #[derive(Debug)]
 pub enum GuardInput {
-    /// Input of the Replicator. Must not be `Consent`: the [`GuardedReplicator`] answers `AskConsent` itself.
+    /// Input of the Replicator. The caller must not pass `Consent`, which would bypass the consent
+    /// rule: the [`GuardedReplicator`] answers `AskConsent` itself.
     Data(port::ReplicatorInput),
-    /// A heartbeat or a release. `Granted` is ignored here: it is meant for the holder.
+    /// A heartbeat or a release. `Granted` is ignored here: it is meant for the holder. A node
+    /// answers the heartbeats of its peers with [`Grants::beat`]; the simulator passes all here.
     Lease {
         /// The sending incarnation, as authenticated by the transport.
         from: ReplicaId,
@@ -40,7 +49,8 @@ pub enum GuardInput {
     Down(ReplicaId),
     /// Gossip no longer marks this incarnation Down: it may be granted leases again.
     NotDown(ReplicaId),
-    /// This incarnation's process is proven dead: with `restart-is-proof` its promise ends now.
+    /// This incarnation's process is proven dead: its promise ends now, if the configuration has set
+    /// `restart-is-proof`.
     ProvenDead(ReplicaId),
 }
 
@@ -66,7 +76,9 @@ pub struct Grants(Arc<Mutex<Granting>>);
 struct Granting {
     me: ReplicaId,
     fault_injection: MembershipFaultInjection,
-    grantor: Option<Grantor>, // created at its first use; its start-up wait begins then
+    /// Created at its first use, which gives the time at which its start-up wait begins: an earlier
+    /// life of this node may have made promises that it does not know.
+    grantor: Option<Grantor>,
     /// The installed epoch, if any.
     installed: Option<EpochId>,
     /// The installed epoch, if this replica is a member of it and has not sealed it.
@@ -79,7 +91,7 @@ pub struct HeartbeatResult {
     /// The grant to send back; `None` if it was refused.
     pub answer: Option<LeaseMessage>,
     /// The sender has installed another epoch: pass `PeerEpoch` to the Replicator.
-    pub is_news: bool,
+    pub has_other_epoch: bool,
 }
 
 impl Grants {
@@ -99,7 +111,7 @@ impl Grants {
         let mut granting = self.lock();
         let (installed, unsealed) = (granting.installed, granting.unsealed);
         let answer = granting.grantor(now).beat(now, from, beat, unsealed);
-        HeartbeatResult { answer, is_news: installed != Some(beat.epoch) }
+        HeartbeatResult { answer, has_other_epoch: installed != Some(beat.epoch) }
     }
 }
 
@@ -149,7 +161,7 @@ impl GuardedReplicator {
             LeaseMessage::Beat(beat) => {
                 let granted = self.grants.beat(now, from, beat).answer;
                 out.extend(granted.map(|message| GuardOutput::Lease { to: from, message }));
-                // The node with the older epoch learns of the newer one.
+                // The node with the older epoch learns of the newer one; equal ones have no effect.
                 self.data(
                     now,
                     port::ReplicatorInput::PeerEpoch { from, id: Some(beat.epoch) },
@@ -157,8 +169,8 @@ impl GuardedReplicator {
                 );
             }
             LeaseMessage::Release { number } => {
-                let is_news = self.grants.lock().grantor(now).release(from, number);
-                if is_news {
+                let is_first = self.grants.lock().grantor(now).release(from, number);
+                if is_first {
                     self.data(now, port::ReplicatorInput::Released(from), out);
                 }
             }
@@ -168,25 +180,26 @@ impl GuardedReplicator {
 
     /// Feeds an input to the Replicator and answers each `AskConsent` it emits (consent rule).
     ///
-    /// After `consent` the Grantor refuses the removed members for 2·T_q only. If the lock were
+    /// After `consent` the Grantor refuses the removed members for 2·T_q only (T_q is the duration of
+    /// a promise). If the lock were
     /// released and the process suspended for longer than that before the seal, a heartbeat could
     /// be granted, and the voter would seal although the lease it had just granted still runs.
     fn data(&mut self, now: Now, input: port::ReplicatorInput, out: &mut Outbox<GuardOutput>) {
         let is_founded = self.replicator.epochs().installed().is_some();
         if matches!(input, port::ReplicatorInput::Found(_)) && is_founded {
-            return; // the configuration of the other founders arrived before this node's own
+            return; // seeds found together: another one's equal configuration arrived first
         }
         let grants = self.grants.clone();
         let mut questions = VecDeque::new();
         self.replicator.handle(now, input, &mut self.scratch);
-        self.tell_grants(now, || grants.lock());
+        self.tell_grants(now, || grants.lock()); // publication rule: locks only for a new state
         self.forward(&mut questions, out);
         while let Some((query, removed)) = questions.pop_front() {
             let mut granting = grants.lock();
             let remaining = granting.grantor(now).consent(now, &removed);
             let consent = port::ReplicatorInput::Consent { query, remaining };
             self.replicator.handle(now, consent, &mut self.scratch);
-            self.tell_grants(now, || granting);
+            self.tell_grants(now, || granting); // consent rule: holds the lock until then
             self.forward(&mut questions, out);
         }
     }
@@ -220,7 +233,10 @@ impl GuardedReplicator {
         granting.unsealed = unsealed;
         let is_new = granting.installed != installed;
         granting.installed = installed;
-        for output in self.scratch.as_slice().iter().filter(|_| is_new) {
+        if !is_new {
+            return;
+        }
+        for output in self.scratch.as_slice() {
             if let port::ReplicatorOutput::Installed(epoch) = output {
                 granting.grantor(now).installed(now, epoch);
             }
@@ -239,14 +255,15 @@ impl Machine for GuardedReplicator {
             GuardInput::Down(id) => self.grants.lock().grantor(now).down(id),
             GuardInput::NotDown(id) => self.grants.lock().grantor(now).not_down(id),
             GuardInput::ProvenDead(id) => {
-                let is_news = self.grants.lock().grantor(now).proven_dead(id);
-                if is_news {
+                let is_first = self.grants.lock().grantor(now).proven_dead(id);
+                if is_first {
                     self.data(now, port::ReplicatorInput::Released(id), out);
                 }
             }
         }
     }
 
+    /// A promise needs no deadline: the Replicator was told how long it runs, and asks again then.
     fn next_deadline(&self) -> Option<Instant> {
         self.replicator.next_deadline()
     }

@@ -25,9 +25,9 @@ pub enum MembershipDestination {
         /// The message to send.
         message: ClusterMessage,
     },
-    /// The lease grantor of a node (on the control lane), which may be this node's own.
+    /// The lease grantor of a voter: this node's own, or one that the control lane leads to.
     Lease {
-        /// Incarnation of the receiving node.
+        /// Incarnation of the receiving voter; configurations name voters by it.
         to: ReplicaId,
         /// The message to send.
         message: LeaseMessage,
@@ -36,7 +36,8 @@ pub enum MembershipDestination {
     Guard(GuardInput),
     /// The transport of this node.
     Transport(TransportCommand),
-    /// The disk, which answers with [`MembershipInput::Persisted`].
+    /// The disk: the state to keep for the next start. It answers with
+    /// [`MembershipInput::Persisted`].
     Disk(Memory),
     /// The node: its other parts, its log and the program.
     Node(MembershipEvent),
@@ -54,9 +55,9 @@ pub enum TransportCommand {
         /// Address at which the peer is dialled.
         address: Address,
     },
-    /// Stop dialling this node.
+    /// End of [`Keep`](Self::Keep): stop dialling this node. An open link stays.
     Release(NodeId),
-    /// Close the link to this node, and refuse the node from now on.
+    /// This incarnation was removed: close the link to it, and refuse it from now on.
     Forget(NodeId),
     /// Announce to peers that this node belongs to this cluster.
     Belongs(ClusterId),
@@ -69,11 +70,12 @@ pub enum MembershipEvent {
     Cluster(ClusterEvent),
     /// A notice for operators.
     Notice(OperatorNotice),
-    /// The hosting lease lasts until this time of the node's clock: entities may begin messages.
+    /// The hosting lease lasts until this time of the node's clock: entities may begin to handle
+    /// messages.
     LeaseHeld(Instant),
-    /// The hosting lease has expired: entities pause.
+    /// The hosting lease has expired: entities pause, and continue if it is granted again.
     LeaseLapsed,
-    /// The hosting lease has been expired for long: entities must stop.
+    /// Membership has found the hosting lease expired for too long: entities must stop.
     LeaseLost,
     /// Acquire or release the lease of the downing strategy `lease-majority`.
     DowningLease {
@@ -84,7 +86,9 @@ pub enum MembershipEvent {
     Stop(StopReason),
 }
 
-/// Destination of an output of the membership machine.
+/// Destination of an output of the membership machine. By the outputs `Found`, `Propose` and `Force`
+/// the Replicator creates the first configuration, proposes the next one, or installs one without a
+/// quorum by an operator's order.
 #[must_use]
 pub fn route(output: MembershipOutput) -> MembershipDestination {
     match output {
@@ -148,7 +152,7 @@ pub fn route(output: MembershipOutput) -> MembershipDestination {
 }
 
 /// Converts an output of the guarded Replicator to an input of the membership machine; `None` if it
-/// does not concern membership.
+/// does not concern membership, as most do not: they are about data.
 #[must_use]
 pub fn news(output: &GuardOutput) -> Option<MembershipInput> {
     let GuardOutput::Data(output) = output else { return None };
