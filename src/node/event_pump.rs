@@ -50,12 +50,12 @@ impl PendingDisconnects {
 pub(super) struct EventPump {
     pub(super) facts: ReplicatorNotifier,
     pub(super) up: watch::Sender<ConnectedNodes>,
-    pub(super) told: mpsc::UnboundedReceiver<handle::NetEvent>,
+    pub(super) net_events: mpsc::UnboundedReceiver<handle::NetEvent>,
     pub(super) events: mpsc::Receiver<ReplicatorEvent>,
     pub(super) membership: Option<MembershipHandles>,
     pub(super) region_registry: Arc<RegionRegistry>,
     /// Time after which messages on a broken lane are given up for shards that have moved.
-    pub(super) cut_after: Duration,
+    pub(super) lane_broken_after: Duration,
     pub(super) shutdown: CoordinatedShutdown,
     /// Tasks that wait for the return of a closed peer.
     pub(super) pending_disconnects: PendingDisconnects,
@@ -68,7 +68,7 @@ impl EventPump {
     pub(super) async fn listen(mut self) {
         loop {
             tokio::select! {
-                Some(event) = self.told.recv() => self.net(event),
+                Some(event) = self.net_events.recv() => self.net(event),
                 Some(event) = self.events.recv() => self.replicator(&event),
                 else => return,
             }
@@ -187,7 +187,7 @@ impl EventPump {
 
     fn cut_if_closed_for_long(&mut self, node: NodeId) {
         let (mut up, region_registry, after) =
-            (self.up.subscribe(), self.region_registry.clone(), self.cut_after);
+            (self.up.subscribe(), self.region_registry.clone(), self.lane_broken_after);
         let task = tokio::spawn(async move {
             let is_back = up.wait_for(|up| up.get(&node.peer) == Some(&node));
             if tokio::time::timeout(after, is_back).await.is_err() {
@@ -249,11 +249,11 @@ mod tests {
         let mut pump = EventPump {
             facts: part.facts.clone(),
             up: up_nodes,
-            told: mpsc::unbounded_channel().1,
+            net_events: mpsc::unbounded_channel().1,
             events: mpsc::channel(1).1,
             membership: None,
             region_registry: Arc::default(),
-            cut_after: Duration::from_secs(5),
+            lane_broken_after: Duration::from_secs(5),
             shutdown: CoordinatedShutdown::new(ShutdownConfig::default()),
             pending_disconnects: PendingDisconnects::default(),
             said: BTreeMap::new(),

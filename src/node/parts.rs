@@ -172,25 +172,25 @@ pub async fn start_replicator(
         clock: Clock::start(),
         alive: Arc::new(()),
         runtime: Handle::current(),
-        leases: None,
+        heartbeat_net: None,
     };
     start_in_node(setup, outgoing, node).await
 }
 
 /// Parts of a node that its Replicator uses.
 pub(super) struct InNode {
-    /// The control part, if it runs.
+    /// The control part beside the Replicator, if the node has membership.
     pub(super) sibling: Option<ControlHandle>,
     /// The hosted entity types.
     pub(super) region_registry: Arc<RegionRegistry>,
     /// The clock of all parts.
     pub(super) clock: Clock,
-    /// A value that must outlive the Replicator.
+    /// Kept until the Replicator and its disk have ended.
     pub(super) alive: Alive,
     /// Runtime of the Replicator's loop, which runs the turns that callers do not run.
     pub(super) runtime: Handle,
     /// The transport, if the receiver answers lease heartbeats itself instead of the Replicator.
-    pub(super) leases: Option<Weak<OnceLock<Net>>>,
+    pub(super) heartbeat_net: Option<Weak<OnceLock<Net>>>,
 }
 
 /// Starts the Replicator in a node; see [`start_replicator`].
@@ -199,7 +199,7 @@ pub(super) async fn start_in_node(
     outgoing: impl MessageSender,
     node: InNode,
 ) -> Result<ReplicatorPart, StoreError> {
-    let InNode { sibling, region_registry, clock, alive, runtime, leases } = node;
+    let InNode { sibling, region_registry, clock, alive, runtime, heartbeat_net } = node;
     let ReplicatorSetup { machine, mut store, inbox: limits } = setup;
     let mut loaded = None;
     if !machine.config.durable_keys.is_empty() {
@@ -215,7 +215,7 @@ pub(super) async fn start_in_node(
     let (events, last, told) = last_reserved(EVENTS_MAX);
     let guard = GuardedReplicator::new(Unguarded::new(machine), NoCanary::none());
     let facts = ReplicatorNotifier { inbox: inbox.clone(), grants: guard.grants() };
-    let beats = leases.map(|net| LeaseResponder::new(guard.grants(), net, clock));
+    let beats = heartbeat_net.map(|net| LeaseResponder::new(guard.grants(), net, clock));
     if let Some(records) = loaded {
         facts.tell(Fact::Loaded(records));
     }

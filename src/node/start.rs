@@ -1,7 +1,8 @@
 //! Start of a node: identity, replicated data, transport, membership, in this order.
 //!
-//! [`PartsWithoutMembership`] holds the parts that every node has. [`Node::start`] adds membership to it;
-//! [`Node::listen`] does not, for tests of the transport and the Replicator.
+//! [`PartsWithoutMembership`] holds the parts that every node has. [`Node::start`] adds membership to
+//! it; [`Node::listen`] does not, for tests of the transport and the Replicator. *Tools* are programs
+//! that ask a node by its control socket or, as *clients* of the transport, over the network.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -43,9 +44,9 @@ use super::shutdown::CoordinatedShutdown;
 use super::stall::StallMonitor;
 use super::teardown::{self, DataParts, NodeParts, RunningParts};
 use crate::cluster::config::Leases;
-use crate::cluster::fault_injection::MembershipFaultInjection as ClusterCanary;
+use crate::cluster::fault_injection::MembershipFaultInjection;
 use crate::cluster::member::Address;
-use crate::cluster::membership::Membership as Machine;
+use crate::cluster::membership::Membership;
 use crate::cluster::membership::port::{self, Memory};
 use crate::cluster::wire::ComparedSettings;
 use crate::config::{Config, InvalidConfig};
@@ -62,7 +63,8 @@ use crate::runtime::OwnRuntime;
 use crate::sharding::machines::Machines;
 use crate::sharding::region::PayloadPartSizes;
 
-/// Error of [`Node::start`]. No part of the node runs.
+/// Error of [`Node::start`] and [`Node::listen`]. No part of the node runs: parts that had started
+/// end when they are dropped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -104,7 +106,7 @@ struct PartsWithoutMembership {
     clock: Clock,
     net_cell: Arc<OnceLock<Net>>,
     net: Net,
-    told: mpsc::UnboundedReceiver<handle::NetEvent>,
+    net_events: mpsc::UnboundedReceiver<handle::NetEvent>,
     data: ReplicatorPart,
     runtime: OwnRuntime,
     inbox: ControlInbox,
@@ -167,8 +169,8 @@ impl Node {
             PartsWithoutMembership::start(&config, identity, types, HasMembership::Yes).await?;
         let address = own_address(&config, base.net.addresses(), base.net.listening())?;
         let memory = memory.unwrap_or_default();
-        let is_first = memory.cluster.is_none();
-        if is_first && config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
+        let has_cluster = memory.cluster.is_some();
+        if !has_cluster && config.cluster.seeds.is_empty() && !config.cluster.wait_for_join {
             tracing::info!(
                 %address,
                 "cluster.alone: no seeds are set, so this node founds a cluster of its own"
@@ -177,7 +179,7 @@ impl Node {
         let node = base.join(config, address, memory, provider)?;
         let clients = node.net().clients();
         let tools = AdminServer::serve(for_tools, socket, clients, &node.management());
-        node.ending.has_tools(tools);
+        node.ending.set_tools(tools);
         Ok(node)
     }
 
@@ -187,7 +189,7 @@ impl Node {
     /// # Errors
     /// [`StartError`], whose messages say what to do.
     pub async fn listen(mut config: Config) -> Result<Self, StartError> {
-        config.check_implemented()?;
+        config.check_implemented()?; // `start` checks ranges as well, and logs warnings
         config.net.read_secret()?;
         let identity = Arc::new(Identity::load(config.net.data_dir.as_deref())?);
         let base =
@@ -197,7 +199,7 @@ impl Node {
         base.region_registry.end();
         let watchers = Watchers::new();
         watchers.end();
-        base.finish(None, None, watchers, JoinsBy::Itself)
+        base.finish(None, None, watchers, JoinsBy::Itself) // it joins no cluster
     }
 }
 
@@ -215,7 +217,7 @@ impl PartsWithoutMembership {
         membership: HasMembership,
     ) -> Result<Self, StartError> {
         let me = identity.node_id();
-        let machine = ReplicatorParameters {
+        let parameters = ReplicatorParameters {
             me: me.incarnation,
             config: config.ddata.clone(),
             registry,
@@ -223,25 +225,26 @@ impl PartsWithoutMembership {
             fault_injection: FaultInjection::none(),
         };
         let (clock, inbox) = (Clock::start(), Inbox::new(InboxLimits::default()));
-        let sibling = ControlHandle { me: me.incarnation, inbox: inbox.clone() };
+        let control = ControlHandle { me: me.incarnation, inbox: inbox.clone() };
         let (region_registry, lease) =
             (Arc::<RegionRegistry>::default(), LeaseDeadline::none(clock));
         let runtime = OwnRuntime::start("ostraca-data", 1).map_err(StartError::Thread)?;
         let net_cell = Arc::new(OnceLock::new());
-        region_registry.has_names(NodeNames::new(Arc::downgrade(&net_cell)));
+        region_registry.set_names(NodeNames::new(Arc::downgrade(&net_cell)));
         let node = InNode {
-            sibling: Some(sibling).filter(|_| membership == HasMembership::Yes),
+            sibling: Some(control).filter(|_| membership == HasMembership::Yes),
             region_registry: region_registry.clone(),
             clock,
+            // The lock of the data directory, and the runtime of the tasks that rely on it.
             alive: Arc::new((identity.clone(), runtime.clone())),
             runtime: runtime.handle().clone(),
-            leases: Some(Arc::downgrade(&net_cell)),
+            heartbeat_net: Some(Arc::downgrade(&net_cell)),
         };
-        let setup = ReplicatorSetup::new(machine);
+        let setup = ReplicatorSetup::new(parameters);
         let data = parts::start_in_node(setup, Lanes::new(net_cell.clone()), node).await?;
-        let lanes = Runtimes { user: Handle::current(), data: runtime.handle().clone() };
+        let for_lanes = Runtimes { user: Handle::current(), data: runtime.handle().clone() };
         let receiver = data.receiver.clone();
-        let (net, told) = Net::start_on(&config.net, &identity, receiver, lanes).await?;
+        let (net, net_events) = Net::start_on(&config.net, &identity, receiver, for_lanes).await?;
         let _ = net_cell.set(net.clone()); // set once, here
         tracing::info!(node = %me, addresses = ?net.addresses(), "node.listening");
         let shutdown = CoordinatedShutdown::new(config.shutdown.clone());
@@ -262,7 +265,7 @@ impl PartsWithoutMembership {
             clock,
             net_cell,
             net,
-            told,
+            net_events,
             data,
             runtime,
             inbox,
@@ -282,16 +285,17 @@ impl PartsWithoutMembership {
         memory: Memory,
         provider: Option<Arc<dyn DowningLease>>,
     ) -> Result<Node, StartError> {
-        let asking = provider.map(|provider| self.ask(&config, provider));
+        let requester = provider.map(|provider| self.start_lease_requester(&config, provider));
         let me = routes::to_cluster(self.identity.node_id()).expect("identities are ed25519 keys");
         let mut cluster = config.cluster;
         bare_seeds(&mut cluster.seeds);
         let joins_by = if cluster.seeds.is_empty() { JoinsBy::Itself } else { JoinsBy::Seeds };
         let stops = cluster.run_coordinated_shutdown_when_down;
         let settings = settings(&config.net.cluster_name, &cluster.downing.strategy);
-        let (seed, fault_injection) = (rand::random(), ClusterCanary::none());
-        let margin = cluster.downing.removal_margin(Leases::Off); // used only without leases
-        let directory = self.identity.lock().map(|(_, inode)| inode);
+        let (seed, fault_injection) = (rand::random(), MembershipFaultInjection::none());
+        // The machines use it only for removals that waited for no lease.
+        let removal_margin = cluster.downing.removal_margin(Leases::Off);
+        let directory = self.identity.lock().map(|(_, inode)| inode); // differs in a copy of it
         let setup = port::MembershipSetup {
             me,
             address,
@@ -306,7 +310,7 @@ impl PartsWithoutMembership {
         let dialling = Dialler::new(self.net.clone(), self.inbox.clone());
         let dir = config.net.data_dir.as_deref().map(Path::to_owned);
         let runtime = self.runtime.handle();
-        let world = ControlEnvironment {
+        let environment = ControlEnvironment {
             me,
             lanes: Lanes::new(self.net_cell.clone()),
             data: self.data.facts.clone(),
@@ -315,7 +319,7 @@ impl PartsWithoutMembership {
             dialling: dialling.clone(),
             watchers: watchers.clone(),
             lease: self.lease.clone(),
-            asking,
+            asking: requester,
             memory: dir.map(|dir| MemoryWriter::start(dir, self.inbox.clone(), runtime).0),
             shutdown: self.shutdown.clone(),
             when_out: if stops { RemovalReaction::ShutDown } else { RemovalReaction::Stay },
@@ -325,24 +329,31 @@ impl PartsWithoutMembership {
             never_fits: LogThrottle::default(),
             last: None,
         };
-        let cut = PayloadPartSizes::within(config.net.limits.message_bytes_max);
-        let machines = Machines::new(me.incarnation, margin).cutting(cut);
-        let machine = Control::new(Machine::new(setup), machines);
-        let _ = self.inbox.fact(port::MembershipInput::Tick.into()); // a machine starts at its first input
-        let control = ControlPart::start(machine, world, self.identity.clone())
+        let part_sizes = PayloadPartSizes::within(config.net.limits.message_bytes_max);
+        let sharding_machines = Machines::new(me.incarnation, removal_margin).cutting(part_sizes);
+        let machine = Control::new(Membership::new(setup), sharding_machines);
+        // A machine has no deadline before its first input. This one fits into the empty inbox.
+        let _ = self.inbox.fact(port::MembershipInput::Tick.into());
+        let control = ControlPart::start(machine, environment, self.identity.clone())
             .map_err(StartError::Thread)?;
         self.finish(Some(control), Some(dialling), watchers, joins_by)
     }
 
     /// Starts the task that acquires the lease of `lease-majority`.
-    fn ask(&self, config: &Config, provider: Arc<dyn DowningLease>) -> LeaseRequester {
+    fn start_lease_requester(
+        &self,
+        config: &Config,
+        provider: Arc<dyn DowningLease>,
+    ) -> LeaseRequester {
         let settings = &config.cluster.downing.lease_majority;
-        let usual = || format!("{}-downing", config.net.cluster_name);
-        let name = settings.lease_name.clone().unwrap_or_else(usual);
+        let default_name = || format!("{}-downing", config.net.cluster_name);
+        let name = settings.lease_name.clone().unwrap_or_else(default_name);
         let lease = LeaseName { name, owner: self.identity.node_id().to_string() };
         LeaseRequester::start(provider, lease, settings.acquire_within, self.inbox.clone())
     }
 
+    /// Starts the parts that need all others. `control` and `dialling` are `None` without
+    /// membership.
     fn finish(
         self,
         control: Option<ControlPart>,
@@ -350,37 +361,40 @@ impl PartsWithoutMembership {
         watchers: Arc<Watchers>,
         joins_by: JoinsBy,
     ) -> Result<Node, StartError> {
-        let Self { identity, net, told, data, runtime, inbox, shutdown, .. } = self;
-        let Self { region_registry, lease, sharding, clock, remote, .. } = self;
+        let Self { identity, net, net_events, data, runtime, inbox, shutdown, .. } = self;
+        let Self { region_registry, lease, sharding, clock, remote, .. } = self; // the other fields
         let stall_monitor = StallMonitor::start(Handle::current(), &region_registry, clock)
             .map_err(StartError::Thread)?;
-        let ReplicatorPart { handle, receiver: _, facts, events, running } = data;
+        let ReplicatorPart { handle: replicator, receiver: _, facts, events, running } = data;
         let me = routes::to_cluster(net.me()).expect("identities are ed25519 keys");
         let cluster = Cluster::new(me, inbox.clone(), watchers, joins_by, clock);
         if control.is_some() {
             teardown::leave_in_order(&shutdown, &cluster, &sharding);
         }
-        let (up, ups) = watch::channel(ConnectedNodes::new());
+        let (up_sender, up) = watch::channel(ConnectedNodes::new());
         let membership = dialling.map(|dialling| MembershipHandles { inbox, dialling });
         let pump = EventPump {
             facts: facts.clone(),
-            up,
-            told,
+            up: up_sender,
+            net_events,
             events,
             membership,
             region_registry,
-            cut_after: sharding.cut_after(),
+            lane_broken_after: sharding.lane_broken_after(),
             shutdown: shutdown.clone(),
             pending_disconnects: PendingDisconnects::default(),
             said: std::collections::BTreeMap::new(),
         };
         let listening = tokio::spawn(pump.listen());
-        let identity_too = identity.clone();
-        let rest =
-            DataParts { running, net: net.clone(), listening, identity: identity_too, runtime };
+        let rest = DataParts {
+            running,
+            net: net.clone(),
+            listening,
+            identity: identity.clone(), // parts and node keep the directory's lock to their ends
+            runtime,
+        };
         let ending = RunningParts::new(NodeParts { tools: None, control, rest: Some(rest) });
         teardown::end_parts(&shutdown, &ending);
-        let (replicator, up) = (handle, ups);
         let (handles, _identity) = (Handles::of(&cluster, &replicator, &sharding), identity);
         let management = Server::new(handles, remote);
         Ok(Node {
@@ -418,7 +432,8 @@ async fn control_socket(config: &Config) -> Result<Option<BoundSocket>, SocketEr
     Ok(Some(bound))
 }
 
-/// Settings that the members of a cluster compare with those of a joining node.
+/// Settings that the members of a cluster compare with those of a joining node. A node with another
+/// value of a `must` is refused; another value of a `should` is logged.
 fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> ComparedSettings {
     let pair = |name: &str, value: String| (name.to_owned(), value);
     ComparedSettings {
@@ -440,9 +455,12 @@ fn bare_seeds(seeds: &mut Vec<Address>) {
 /// Address at which other nodes dial this node. Of `net.advertise`, if set: an address that is also
 /// a seed, else the first. Otherwise an address that is also a seed; else the first that is not a
 /// loopback address; else the first.
+///
+/// Peers are told the `announced` addresses: the advertised ones, if set. `listening` are all on
+/// which the transport listens, loopback ones included.
 fn own_address(
     config: &Config,
-    all: &[Multiaddr],
+    announced: &[Multiaddr],
     listening: &[Multiaddr],
 ) -> Result<Address, StartError> {
     let mut seeds = config.cluster.seeds.clone();
@@ -450,10 +468,10 @@ fn own_address(
     let is_seed = |at: &&Multiaddr| bare(at).is_some_and(|at| seeds.contains(&at));
     let is_remote = |at: &&Multiaddr| !crate::net::address::is_loopback(at);
     let chosen = match config.net.advertise.first() {
-        Some(_) => all.iter().find(is_seed).or_else(|| all.first()),
+        Some(_) => announced.iter().find(is_seed).or_else(|| announced.first()),
         None => {
-            let seed = all.iter().chain(listening).find(is_seed);
-            seed.or_else(|| all.iter().find(is_remote)).or(all.first())
+            let seed = announced.iter().chain(listening).find(is_seed);
+            seed.or_else(|| announced.iter().find(is_remote)).or(announced.first())
         }
     };
     let address = chosen.expect("Config::check requires an address to listen on or to advertise");

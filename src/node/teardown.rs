@@ -70,7 +70,7 @@ impl RunningParts {
     }
 
     /// Takes over the administration server, to stop it with the other parts.
-    pub(super) fn has_tools(&self, tools: AdminServer) {
+    pub(super) fn set_tools(&self, tools: AdminServer) {
         self.lock().tools = Some(tools);
     }
 

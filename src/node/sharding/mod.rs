@@ -266,7 +266,7 @@ impl Sharding {
     }
 
     /// Time after which messages on a broken lane are given up for shards that have moved.
-    pub(super) fn cut_after(&self) -> Duration {
+    pub(super) fn lane_broken_after(&self) -> Duration {
         self.0.settings.lane_broken_after
     }
 

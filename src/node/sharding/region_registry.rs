@@ -121,7 +121,7 @@ impl RegionRegistry {
     }
 
     /// Sets the names of nodes for the log.
-    pub(crate) fn has_names(&self, names: NodeNames) {
+    pub(crate) fn set_names(&self, names: NodeNames) {
         let _ = self.names.set(names); // called once, at the start
     }
 
