@@ -1,18 +1,21 @@
 //! The gossip state: the cluster as known to one node, with members, reachability and the seen set.
 //!
 //! [`Gossip`] is a CRDT: two states merge in any order (`merge.rs`). This file contains its fields,
-//! queries and changes. `exchange.rs` contains the exchange protocol, `targets.rs` the selection of
-//! receivers, `wire.rs` the encoding, and `forgetting.rs` the age of tombstones.
+//! queries and changes. `exchange.rs` contains the exchange protocol, `delta.rs` the differences that
+//! it sends, `targets.rs` the selection of receivers, `wire.rs` the encoding, `jumps.rs` the bounds
+//! of received counters, `hashed.rs` the cached digest, and `tombstones.rs` the age of tombstones.
 //!
 //! Tombstone horizon (docs/protocol/membership.md#tombstone-horizon): a removed incarnation never
-//! returns. At first a *tombstone* records the removal. Later all tombstones up to some stamp are
-//! dropped at once, and only that stamp, [`Gossip::forgotten`], is kept: a member that asked to
-//! join before it (its `since` is not higher) and is not contained in the state was removed. So the
+//! returns. At first a *tombstone* records the removal. A *stamp* is a counter of joins and removals
+//! ([`Gossip::next_stamp`]), not a time. Later all tombstones up to some stamp are dropped at once,
+//! and only that stamp, [`Gossip::forgotten`], is kept: a member that asked to join before it (its
+//! `since` is not higher) and is not contained in the state was removed. So the
 //! state of a late peer resurrects no member, and nothing is gossiped for ever. (This is the
 //! observed-remove set without tombstones of Bieniusa et al., 2012, with its causal context
 //! compressed to one number.)
 //!
-//! The module depends on neither time, sockets nor the source of decisions.
+//! The module depends on neither time nor sockets. The decisions come from outside: a *configuration*
+//! (epoch) of the Replicator, on which its voters have agreed, lists the members that are Up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -41,7 +44,8 @@ pub(super) mod tests;
 /// Maximum number of members of a cluster; a further node is refused when it asks to join.
 pub const MEMBERS_MAX: usize = ostraca_ddata::replicator::epoch::MEMBERS_MAX;
 
-/// Maximum number of tombstones. Beyond it the oldest are dropped early.
+/// Maximum number of tombstones. Beyond it the oldest are dropped early; a join that asked before
+/// their stamps and arrives later is then refused, and the node must restart.
 pub const TOMBSTONES_MAX: usize = 16_384;
 
 /// Random id of a cluster, created with its first node. Two clusters never merge.
@@ -57,11 +61,11 @@ impl fmt::Display for ClusterId {
 
 /// The state of the cluster as known to one node.
 ///
-/// Every change names the member that makes it, `by`. The change increments that member's entry of
-/// the version and clears the seen set to that member.
+/// Every change except [`follow`](Self::follow) names the member that makes it, `by`. The change
+/// increments that member's entry of the version and clears the seen set to that member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gossip {
-    content: Hashed,
+    content: Hashed, // a `GossipContent` with its digest; mutable access clears the digest
     seen: BTreeSet<ReplicaId>, // ⊆ members
 }
 
@@ -82,7 +86,7 @@ struct GossipContent {
 pub enum Joined {
     /// The node was added.
     Added,
-    /// This incarnation was already a member; it may have missed the answer.
+    /// This incarnation was already a member; it may have missed the answer to an earlier request.
     Known,
 }
 
@@ -127,8 +131,8 @@ pub enum StatusRefused {
 // ── Queries ──
 
 impl Gossip {
-    /// The state of a cluster that `founder` founds alone. The founder is Joining until the first
-    /// configuration.
+    /// The state of a cluster that `founder` founds alone. The caller passes it as Joining, which it
+    /// remains until the first configuration.
     ///
     /// # Errors
     /// [`InvalidMember`] if the founder's description exceeds a limit.
@@ -172,8 +176,7 @@ impl Gossip {
         self.content.members.len()
     }
 
-    /// Whether there are no members. That is the case only if this node has learned of its own
-    /// removal.
+    /// Whether there are no members. The state of a member contains at least that member.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.content.members.is_empty()
@@ -191,8 +194,8 @@ impl Gossip {
         self.member(node.incarnation).is_some_and(|member| member.node == node)
     }
 
-    /// The incarnations of one peer that are members. There are several only while an old one is
-    /// being removed.
+    /// The incarnations of one peer that are members. There are several if two members admitted
+    /// one each before they merged their states, until the older one is removed.
     pub fn incarnations_of(&self, peer: PeerKey) -> impl Iterator<Item = &Arc<Member>> {
         self.members().filter(move |member| member.peer() == peer)
     }
@@ -208,17 +211,17 @@ impl Gossip {
         let waits =
             |member: &&Arc<Member>| matches!(member.status, Status::Joining | Status::WeaklyUp);
         let mut waiting: Vec<_> = self.members().filter(waits).collect();
-        let mut lives: BTreeMap<PeerKey, usize> =
+        let mut incarnations: BTreeMap<PeerKey, usize> =
             waiting.iter().map(|member| (member.peer(), 0)).collect();
-        if lives.is_empty() {
+        if incarnations.is_empty() {
             return waiting;
         }
         for member in self.members() {
-            if let Some(count) = lives.get_mut(&member.peer()) {
+            if let Some(count) = incarnations.get_mut(&member.peer()) {
                 *count += 1;
             }
         }
-        waiting.retain(|member| lives[&member.peer()] == 1);
+        waiting.retain(|member| incarnations[&member.peer()] == 1);
         waiting.sort_by(|one, other| one.by_address(other));
         waiting
     }
@@ -293,7 +296,8 @@ impl Gossip {
     }
 
     /// The stamp for the next removal, and for the next node that asks this one to join
-    /// ([`Member::since`]): higher than all others.
+    /// ([`Member::since`]): higher than all stamps in this state. Two nodes may give the same stamp
+    /// at the same time. The leader drops tombstones at convergence, when the state contains both.
     #[must_use]
     pub fn next_stamp(&self) -> u64 {
         let joins = self.members().map(|member| member.since);
@@ -301,7 +305,8 @@ impl Gossip {
         joins.chain(removals).fold(self.content.forgotten, u64::max).saturating_add(1)
     }
 
-    /// The age for the next member that becomes Up: higher than all others.
+    /// The age (position in the order of becoming Up; the oldest member has the lowest) for the next
+    /// member that becomes Up.
     #[must_use]
     pub fn next_up_number(&self) -> u64 {
         self.members()
@@ -372,8 +377,10 @@ impl Gossip {
         Ok(true)
     }
 
-    /// Marks members Up with their ages, as decided by a configuration. Nodes that are not members,
-    /// or whose status does not permit it, are skipped. Returns whether the state changed.
+    /// Marks members Up with their ages, as a change of `by`: for the first state of a cluster, when
+    /// it is founded or resumed. Later every node follows the configuration with
+    /// [`follow`](Self::follow). Nodes that are not members, or whose status does not permit it, are
+    /// skipped. Returns whether the state changed.
     pub fn promote(&mut self, by: ReplicaId, who: &[(ReplicaId, u64)]) -> bool {
         let mut any = false;
         for &(id, up_number) in who {
@@ -389,7 +396,8 @@ impl Gossip {
         any
     }
 
-    /// Removes members for ever, as decided by a configuration; returns whether the state changed.
+    /// Removes members for ever, as a change of `by`; returns whether the state changed. Nodes
+    /// remove members with [`follow`](Self::follow); only tests and an injected fault call this.
     ///
     /// A node that learns of its own removal stops; it does not record it.
     pub fn remove(&mut self, by: ReplicaId, who: &[ReplicaId]) -> bool {
@@ -419,9 +427,9 @@ impl Gossip {
     /// Marks members Up with their ages and removes others, according to the installed
     /// configuration; returns whether the state changed.
     ///
-    /// Every node that installs the configuration derives the same change. Therefore no member's
-    /// version is incremented, so that the resulting equal states need no merge. Only `me` is known
-    /// to have seen the result.
+    /// Every node that installs the configuration derives the same change from the same state.
+    /// Therefore no member's version is incremented (except when tombstones exceed their maximum), so
+    /// that equal states stay equal and need no merge. Only `me` is known to have seen the result.
     pub fn follow(&mut self, me: ReplicaId, up: &[(ReplicaId, u64)], gone: &[ReplicaId]) -> bool {
         assert!(!gone.contains(&me), "a removed node announces nothing");
         let mut any = false;
@@ -431,6 +439,7 @@ impl Gossip {
             {
                 let member = Arc::make_mut(member);
                 member.status = Status::Up;
+                // The lower age wins, as in a merge.
                 member.up_number = Some(member.up_number.map_or(up_number, |n| n.min(up_number)));
                 any = true;
             }
@@ -444,11 +453,12 @@ impl Gossip {
         any
     }
 
-    /// Sets what `by` hosts; `false` if nothing changed.
+    /// Sets what `by` hosts; `false` if nothing changed, or `by` is not a member.
     pub fn host(&mut self, by: ReplicaId, entity_types: BTreeSet<String>, draining: bool) -> bool {
         let Some(member) = self.member(by) else { return false };
-        let HostedTypes { revision, draining: drained, entity_types: hosted } = &member.hosting;
-        if (*drained, hosted) == (draining, &entity_types) {
+        let HostedTypes { revision, draining: was_draining, entity_types: hosted } =
+            &member.hosting;
+        if (*was_draining, hosted) == (draining, &entity_types) {
             return false;
         }
         let revision = revision + 1;
@@ -458,7 +468,7 @@ impl Gossip {
         true
     }
 
-    /// Records a verdict of `by` about `subject`; `false` if it is not new, or one of them is not a
+    /// Records the verdict of `by` that `subject` is unreachable or terminated; `false` if it is not new, or one of them is not a
     /// member.
     pub fn accuse(
         &mut self,
@@ -483,9 +493,9 @@ impl Gossip {
         new
     }
 
-    /// For a member that replaces its state `former` by this one within one incarnation: restores
-    /// what it has announced about itself and recorded about others, with versions above all that
-    /// it has sent.
+    /// For a member that replaces its state `former` by this one within one incarnation, because it
+    /// was admitted anew: restores what it has announced about itself and recorded about others, with
+    /// versions above all that it has sent. This state must contain `me`.
     pub fn resume(&mut self, me: ReplicaId, former: &Self) {
         let GossipContent { members, reachability, version, .. } = &mut *self.content;
         if let (Some(own), Some(told)) = (members.get_mut(&me), former.member(me)) {
@@ -510,7 +520,8 @@ impl Gossip {
     /// Drops all tombstones up to `stamp`. Called by the leader at convergence, with a stamp that
     /// [`Tombstones`](tombstones::Tombstones) has found old enough.
     ///
-    /// From now on, a join up to that stamp which this state does not contain is refused.
+    /// From now on a node whose `since` is not above that stamp, and which this state does not
+    /// contain, counts as removed.
     pub fn forget_up_to(&mut self, by: ReplicaId, stamp: u64) -> bool {
         let new = self.content.forget_up_to(stamp);
         if new {
@@ -554,8 +565,8 @@ impl Gossip {
 
 impl GossipContent {
     fn is_removed(&self, id: ReplicaId, since: u64) -> bool {
-        let forgotten = since <= self.forgotten && !self.members.contains_key(&id);
-        forgotten || self.tombstones.contains_key(&id)
+        let below_horizon = since <= self.forgotten && !self.members.contains_key(&id);
+        below_horizon || self.tombstones.contains_key(&id)
     }
 
     fn forget_up_to(&mut self, stamp: u64) -> bool {
@@ -568,7 +579,7 @@ impl GossipContent {
     }
 
     /// Drops the tombstones up to `forgotten`, and the reachability and versions of nodes that are
-    /// not members.
+    /// not members. A merge compares contents, not versions, so it needs no version of a removed node.
     fn tidy(&mut self) {
         let Self { members, forgotten, .. } = self;
         self.tombstones.retain(|_, removed| *removed > *forgotten);
