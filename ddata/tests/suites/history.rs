@@ -69,9 +69,9 @@ struct Open {
     asked: Box<Asked>,
     by: ReplicaId,
     due: Option<(NodeIndex, Instant)>,
-    /// What the answer of a majority read must show.
+    /// Dots that the answer of a majority read must show.
     must: CausalContext,
-    /// What the author of a change held of the key, the change included.
+    /// Dots of the key that the author of a change held after it.
     knew: CausalContext,
 }
 

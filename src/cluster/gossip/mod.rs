@@ -468,8 +468,8 @@ impl Gossip {
         true
     }
 
-    /// Records the verdict of `by` that `subject` is unreachable or terminated; `false` if it is not new, or one of them is not a
-    /// member.
+    /// Records the verdict of `by` that `subject` is unreachable or terminated; `false` if it is not
+    /// new, or one of them is not a member.
     pub fn accuse(
         &mut self,
         by: ReplicaId,

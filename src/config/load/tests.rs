@@ -28,8 +28,9 @@ fn file_overrides_only_settings_it_contains() {
     let leave = crate::node::shutdown::Phase::ClusterLeave;
     assert_eq!(config.shutdown.timeout(leave), Duration::from_secs(9));
     assert_eq!(config.net.listen[0].to_string(), "/ip4/127.0.0.1/tcp/7");
+    // Of the classes control, data, user and bulk.
     let defaults = crate::net::config::NetLimits::default().lane_bytes_max;
-    assert_eq!(config.net.limits.lane_bytes_max, [defaults[0], defaults[1], 1_000, defaults[3]]); // user is the third class
+    assert_eq!(config.net.limits.lane_bytes_max, [defaults[0], defaults[1], 1_000, defaults[3]]);
     assert_eq!(config.net.limits.message_bytes_max, 9_000, "set under its alias");
     assert!(load("").is_ok(), "nothing has to be set");
 }
