@@ -171,7 +171,7 @@ impl LeaseResponder {
                 let _ = lane.send(Subsystem::Lease.header(), &routes::say(&message));
             }
         }
-        beaten.has_other_epoch
+        beaten.is_news
     }
 }
 

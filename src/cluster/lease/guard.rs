@@ -91,7 +91,7 @@ pub struct HeartbeatResult {
     /// The grant to send back; `None` if it was refused.
     pub answer: Option<LeaseMessage>,
     /// The sender has installed another epoch: pass `PeerEpoch` to the Replicator.
-    pub has_other_epoch: bool,
+    pub is_news: bool,
 }
 
 impl Grants {
@@ -111,7 +111,7 @@ impl Grants {
         let mut granting = self.lock();
         let (installed, unsealed) = (granting.installed, granting.unsealed);
         let answer = granting.grantor(now).beat(now, from, beat, unsealed);
-        HeartbeatResult { answer, has_other_epoch: installed != Some(beat.epoch) }
+        HeartbeatResult { answer, is_news: installed != Some(beat.epoch) }
     }
 }
 
