@@ -257,8 +257,8 @@ impl<M> Gate<M> {
     /// `payload` holds the messages that a start took from the previous home; they go into the
     /// mailboxes first, because the previous home accepted them before anything that arrives here
     /// (docs/protocol/message-order.md#payload-before-direct-messages). The end of a drain calls
-    /// this in the same step, under the same lock, in which it seals the mailboxes, with `Standing
-    /// { run: Run::Idle, ..gate.standing() }`
+    /// this in the same step, under the same lock, in which it seals the mailboxes, with `HostState
+    /// { run: HostingPhase::Idle, ..gate.standing() }`
     /// (docs/protocol/message-order.md#seal-and-gate-change-in-one-step). A report that the
     /// region's machine made before it heard of that end does not undo it.
     pub fn stand(
