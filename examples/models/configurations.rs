@@ -1,8 +1,8 @@
 //! The models of configurations (with data) and of leases: one exploration of the configuration
 //! machine with its grantors and a holder, under two sets of bounds.
 
-use ostraca::cluster::bug::Bug as LeaseBug;
-use ostraca_ddata::bug::Bug;
+use ostraca::cluster::fault_injection::MembershipFault;
+use ostraca_ddata::fault_injection::ReplicatorFault;
 
 use crate::lease_explorer::{
     ALL, Case, Violation, an_abandoned_seal, change, coordinator_after_a_change,
@@ -94,97 +94,97 @@ pub(crate) fn leases() -> Model {
     }
 }
 
-type DataRule = (&'static str, &'static str, Bug, fn() -> Case);
+type DataRule = (&'static str, &'static str, ReplicatorFault, fn() -> Case);
 
 const DATA_RULES: [DataRule; 15] = [
     (
         "docs/protocol/configurations.md#quorum-by-the-tie-rule",
         "half of the voters is a quorum also without the tiebreaker",
-        Bug::HalfWithoutTiebreaker,
+        ReplicatorFault::HalfWithoutTiebreaker,
         two_founders,
     ),
     (
         "docs/protocol/configurations.md#answers-of-one-configuration",
         "acknowledgements of two configurations are counted together",
-        Bug::MixedEpochs,
+        ReplicatorFault::MixedEpochs,
         || Case::with_token(one_proposer()),
     ),
     (
         "docs/protocol/configurations.md#unique-ballots",
         "ballots contain no node",
-        Bug::BallotWithoutNode,
+        ReplicatorFault::BallotWithoutNode,
         two_founders,
     ),
     (
         "docs/protocol/configurations.md#seal-ends-acknowledgement",
         "a sealed replica goes on acknowledging",
-        Bug::NotSealed,
+        ReplicatorFault::NotSealed,
         || Case::with_token(one_proposer()),
     ),
     (
         "docs/protocol/configurations.md#snapshot-holds-the-last-acknowledgement",
         "the frozen snapshot lacks the last acknowledged write",
-        Bug::SnapshotBeforeLastAck,
+        ReplicatorFault::SnapshotBeforeLastAck,
         || Case::with_token(one_proposer()),
     ),
     (
         "docs/protocol/configurations.md#adopt-the-highest-accepted-proposal",
         "a new ballot ignores what was accepted",
-        Bug::IgnoreAccepted,
+        ReplicatorFault::IgnoreAccepted,
         || Case::with_token(two_proposers()),
     ),
     (
         "docs/protocol/configurations.md#sync-from-a-sealed-quorum",
         "a next voter merges the snapshots of fewer than a quorum",
-        Bug::SyncFromFewer,
+        ReplicatorFault::SyncFromFewer,
         || Case::with_token(one_proposer()),
     ),
     (
         "docs/protocol/configurations.md#terms-travel-with-the-snapshot",
         "the promised terms of sealed replicas are not merged at the sync",
-        Bug::PromisesNotSynced,
+        ReplicatorFault::PromisesNotSynced,
         coordinators_beside_a_change,
     ),
     (
         "docs/protocol/configurations.md#terms-travel-with-the-snapshot",
         "the guarded values of sealed replicas are not merged at the sync",
-        Bug::CellsNotSynced,
+        ReplicatorFault::CellsNotSynced,
         coordinator_after_a_change,
     ),
     (
         "docs/protocol/configurations.md#accept-after-sync",
         "Accept is sent before a quorum of the next configuration has synced",
-        Bug::AcceptBeforeSync,
+        ReplicatorFault::AcceptBeforeSync,
         || Case::with_token(one_proposer()),
     ),
     (
         "docs/protocol/configurations.md#accept-implies-seal",
         "a voter accepts a proposal below its promise",
-        Bug::AcceptBelowPromise,
+        ReplicatorFault::AcceptBelowPromise,
         || Case::with_token(two_proposers()),
     ),
     (
         "docs/protocol/configurations.md#sender-rule",
         "a configuration is installed without a check of its sender",
-        Bug::ConfigurationFromAnybody,
+        ReplicatorFault::ConfigurationFromAnybody,
         || two_founders().attacked(),
     ),
     (
         "docs/protocol/leases.md#term-order",
         "terms contain no owner, so that two coordinators hold one term",
-        Bug::TermWithoutCoordinator,
+        ReplicatorFault::TermWithoutCoordinator,
         two_coordinators,
     ),
     (
         "docs/protocol/leases.md#fencing-read",
         "a sealed replica answers fencing reads",
-        Bug::FenceWhileSealed,
+        ReplicatorFault::FenceWhileSealed,
         coordinators_beside_a_change,
     ),
     (
         "docs/protocol/leases.md#recovery-write",
         "a coordinator acts before a majority holds what it read",
-        Bug::NoRecoveryWrite,
+        ReplicatorFault::NoRecoveryWrite,
         two_coordinators,
     ),
 ];
@@ -194,7 +194,7 @@ fn data_rule((rule, text, bug, case): DataRule) -> Weakened {
     Weakened { rule, fault: format!("{bug:?}"), text, is_deep: false, explore }
 }
 
-type LeaseRule = (&'static str, &'static str, LeaseBug, fn() -> Case);
+type LeaseRule = (&'static str, &'static str, MembershipFault, fn() -> Case);
 
 /// The holder competes with the proposer of its removal.
 fn competing() -> Case {
@@ -205,55 +205,55 @@ const LEASE_RULES: [LeaseRule; 9] = [
     (
         "docs/protocol/leases.md#lease-counts-from-sending",
         "a lease counts from the arrival of the grant",
-        LeaseBug::LeaseFromAck,
+        MembershipFault::LeaseFromAck,
         competing,
     ),
     (
         "docs/protocol/leases.md#drift-margin",
         "the holder takes the grantor's time without a margin for drift",
-        LeaseBug::NoDriftMargin,
+        MembershipFault::NoDriftMargin,
         competing,
     ),
     (
         "docs/protocol/leases.md#own-grant-obeys-the-rules-of-a-grantor",
         "the holder's grant to itself always counts",
-        LeaseBug::OwnAckAlways,
+        MembershipFault::OwnAckAlways,
         || Case::with_lease(one_proposer(), 2, 1),
     ),
     (
         "docs/protocol/leases.md#sealed-voter-grants-nothing",
         "a sealed voter goes on granting",
-        LeaseBug::SealedGrants,
+        MembershipFault::SealedGrants,
         competing,
     ),
     (
         "docs/protocol/leases.md#seal-consent",
         "a voter seals a removal while its promise runs",
-        LeaseBug::NoRefusal,
+        MembershipFault::NoRefusal,
         competing,
     ),
     (
         "docs/protocol/leases.md#wait-after-install",
         "a voter consents to removals right after an install",
-        LeaseBug::ConsentAfterInstall,
+        MembershipFault::ConsentAfterInstall,
         || Case::with_lease(one_proposer(), 2, 1),
     ),
     (
         "docs/protocol/leases.md#withheld-members-get-no-grant",
         "a grantor grants to a member whose removal it has consented to",
-        LeaseBug::AckAfterConsent,
+        MembershipFault::AckAfterConsent,
         competing,
     ),
     (
         "docs/protocol/leases.md#stop-at-the-own-answer",
         "a voter consents to its own removal and goes on serving",
-        LeaseBug::OwnRemovalGoesOn,
+        MembershipFault::OwnRemovalGoesOn,
         competing,
     ),
     (
         "docs/protocol/leases.md#stop-at-the-own-answer",
         "a voter consents to its own removal and serves until the Accept",
-        LeaseBug::StopsAtAccept,
+        MembershipFault::StopsAtAccept,
         competing,
     ),
 ];

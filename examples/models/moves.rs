@@ -1,6 +1,6 @@
 //! The model of moves: real coordinators and regions of one shard.
 
-use ostraca::sharding::bug::Bug;
+use ostraca::sharding::fault_injection::ShardingFault;
 
 use crate::model::{Bounds, Failure, Model, Outcome, Weakened};
 use crate::move_explorer::explore::{exhaust, hopeless};
@@ -127,13 +127,13 @@ pub(crate) fn model() -> Model {
 }
 
 /// A rule of the coordinator or the region, and a world in which its absence is visible.
-type Rule = (&'static str, &'static str, Bug, bool, Goal, fn() -> Limits);
+type Rule = (&'static str, &'static str, ShardingFault, bool, Goal, fn() -> Limits);
 
 const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#maximum-generation-is-kept",
         "a Release does not raise the highest generation",
-        Bug::ReleaseDoesNotRaise,
+        ShardingFault::ReleaseDoesNotRaise,
         false,
         Safe,
         || of(1, 1, 1),
@@ -141,7 +141,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#takeover-rewrites-before-speaking",
         "a new coordinator drops the predecessors that it read",
-        Bug::RecoveryDropsAfter,
+        ShardingFault::RecoveryDropsAfter,
         false,
         Safe,
         || of(2, 1, 0),
@@ -149,7 +149,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#takeover-rewrites-before-speaking",
         "a new coordinator writes back only cells in which answers differ",
-        Bug::NoRewrite,
+        ShardingFault::NoRewrite,
         true,
         Safe,
         || Limits { mute: true, ..of(4, 2, 0) },
@@ -157,7 +157,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-decision-lists-every-predecessor",
         "a decision does not list a home that never confirmed",
-        Bug::UnconfirmedLeftOut,
+        ShardingFault::UnconfirmedLeftOut,
         false,
         Safe,
         || of(1, 1, 0),
@@ -165,7 +165,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-decision-lists-every-predecessor",
         "a decision lists only the last home",
-        Bug::AfterLastHomeOnly,
+        ShardingFault::AfterLastHomeOnly,
         false,
         Safe,
         || of(1, 1, 1),
@@ -173,7 +173,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-decision-lists-every-predecessor",
         "a move back to a listed region lists no predecessor",
-        Bug::MoveBackEmptiesAfter,
+        ShardingFault::MoveBackEmptiesAfter,
         false,
         Safe,
         || of(1, 1, 1),
@@ -181,7 +181,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#speak-after-the-acknowledgement",
         "the coordinator speaks before a quorum holds the decision",
-        Bug::SpeaksBeforeAck,
+        ShardingFault::SpeaksBeforeAck,
         false,
         Safe,
         || of(1, 1, 0),
@@ -189,7 +189,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#release-every-predecessor",
         "only the last home gets a Release, and a message is lost",
-        Bug::ReleaseLastHomeOnly,
+        ShardingFault::ReleaseLastHomeOnly,
         false,
         Live,
         || losing(2),
@@ -197,7 +197,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#host-only-raises",
         "a Host below the highest generation starts the shard",
-        Bug::HostBelowMax,
+        ShardingFault::HostBelowMax,
         false,
         Safe,
         || of(1, 1, 0),
@@ -205,7 +205,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#no-host-before-its-epoch",
         "a region that an older configuration lacks counts as removed",
-        Bug::AbsentIsRemoved,
+        ShardingFault::AbsentIsRemoved,
         false,
         Safe,
         || Limits { lag: true, ..of(1, 2, 0) },
@@ -213,7 +213,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#when-a-predecessor-is-over",
         "a Released of any generation counts",
-        Bug::AnyReleased,
+        ShardingFault::AnyReleased,
         false,
         Safe,
         || of(1, 3, 0),
@@ -221,7 +221,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#guarded-start-and-adoption",
         "a start waits for no predecessor",
-        Bug::StartWithoutReleased,
+        ShardingFault::StartWithoutReleased,
         false,
         Safe,
         || of(1, 1, 0),
@@ -229,7 +229,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#guarded-start-and-adoption",
         "an adoption waits for no predecessor",
-        Bug::AdoptUnguarded,
+        ShardingFault::AdoptUnguarded,
         false,
         Safe,
         || of(1, 2, 1),
@@ -237,7 +237,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#release-drains",
         "a Release sets the highest generation, also to a lower one",
-        Bug::ReleaseLowers,
+        ShardingFault::ReleaseLowers,
         false,
         Safe,
         || of(1, 1, 1),
@@ -245,7 +245,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#an-idle-region-answers-release",
         "a region that does not host ignores a Release",
-        Bug::IdleIgnoresRelease,
+        ShardingFault::IdleIgnoresRelease,
         false,
         Live,
         || of(1, 2, 0),
@@ -253,7 +253,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#an-idle-region-answers-release",
         "a repeated Release is not answered, and a message is lost",
-        Bug::RepeatUnanswered,
+        ShardingFault::RepeatUnanswered,
         false,
         Live,
         || losing(1),
@@ -261,7 +261,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-late-release-stops-nothing",
         "a Release below the highest generation stops the shard",
-        Bug::LateReleaseStops,
+        ShardingFault::LateReleaseStops,
         false,
         Live,
         || of(1, 2, 0),
@@ -269,7 +269,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#release-after-last-stop",
         "Released is sent when the drain begins",
-        Bug::ReleasedBeforeDrained,
+        ShardingFault::ReleasedBeforeDrained,
         false,
         Safe,
         || of(1, 1, 0),
@@ -277,7 +277,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-start-takes-one-payload",
         "the payload of the earliest tenure is taken",
-        Bug::PayloadOfLowest,
+        ShardingFault::PayloadOfLowest,
         false,
         Safe,
         || of(1, 1, 1),
@@ -285,7 +285,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-start-takes-one-payload",
         "payloads are compared by the generation in the decision",
-        Bug::PayloadByListed,
+        ShardingFault::PayloadByListed,
         false,
         Safe,
         || of(1, 3, 0),
@@ -293,7 +293,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-start-takes-one-payload",
         "a region's own payload is no candidate",
-        Bug::OwnPayloadLeftOut,
+        ShardingFault::OwnPayloadLeftOut,
         false,
         Safe,
         || of(1, 2, 0),
@@ -301,7 +301,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-start-takes-one-payload",
         "a removed region does not outweigh older payloads",
-        Bug::RemovedDoesNotCount,
+        ShardingFault::RemovedDoesNotCount,
         false,
         Safe,
         || of(1, 1, 1),
@@ -309,7 +309,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-start-takes-one-payload",
         "a tenure without a payload is no candidate",
-        Bug::EmptyDoesNotCount,
+        ShardingFault::EmptyDoesNotCount,
         false,
         Safe,
         empty,
@@ -317,7 +317,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-start-takes-one-payload",
         "the payload of a repeated Released is taken again",
-        Bug::PayloadTakenAgain,
+        ShardingFault::PayloadTakenAgain,
         false,
         Safe,
         || of(1, 2, 0),
@@ -325,7 +325,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-member-vouches-for-named-regions",
         "a removed region that was only named counts as a host",
-        Bug::NamedCountsAsHosted,
+        ShardingFault::NamedCountsAsHosted,
         false,
         Safe,
         || of(1, 1, 1),
@@ -333,7 +333,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-member-vouches-for-named-regions",
         "a removed region vouches as well",
-        Bug::RemovedVouches,
+        ShardingFault::RemovedVouches,
         true,
         Safe,
         || of(1, 2, 2),
@@ -341,7 +341,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-leaving-region-waits-for-permission",
         "a region leaves without the coordinator's permission",
-        Bug::LeavesUnheard,
+        ShardingFault::LeavesUnheard,
         false,
         Safe,
         leaving,
@@ -349,7 +349,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-leaving-region-waits-for-permission",
         "the coordinator permits a leave although a decision names the region",
-        Bug::LetsGoWhoIsNamed,
+        ShardingFault::LetsGoWhoIsNamed,
         false,
         Safe,
         leaving,

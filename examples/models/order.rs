@@ -1,6 +1,6 @@
 //! The model of message order: real gates on a few nodes.
 
-use ostraca::sharding::gate::bug::{Bug, Canary};
+use ostraca::sharding::gate::fault_injection::{GateFault, GateFaultInjection};
 
 use crate::model::{Bounds, Failure, Model, Outcome, Weakened};
 use crate::order_explorer::explore;
@@ -95,92 +95,93 @@ fn safe_bounds() -> Vec<Bounds> {
 }
 
 /// A rule of the gate, and a scope in which its absence is visible.
-type Rule = (&'static str, &'static str, Bug, fn() -> Scope);
+type Rule = (&'static str, &'static str, GateFault, fn() -> Scope);
 
 const RULES: [Rule; 13] = [
     (
         "docs/protocol/message-order.md#a-lane-ends-with-its-incarnation",
         "held messages of a sender that has left are dropped",
-        Bug::HeldForgotten,
+        GateFault::HeldForgotten,
         || Scope { leaves: 1, ..scope(1, 1, 2) },
     ),
     (
         "docs/protocol/message-order.md#every-message-carries-its-stamp",
         "a host accepts messages stamped below its generation",
-        Bug::LowStampAccepted,
+        GateFault::LowStampAccepted,
         || scope(3, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#a-tell-never-overtakes",
         "a message is sent although earlier ones wait for room in the lane",
-        Bug::TellPastFlush,
+        GateFault::TellPastFlush,
         || Scope { lane: 1, ..scope(3, 0, 1) },
     ),
     (
         "docs/protocol/message-order.md#one-barrier-at-a-time",
         "a second announcement replaces the barrier that is under way",
-        Bug::BarrierReplaced,
+        GateFault::BarrierReplaced,
         || scope(2, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#echo-completes-the-change",
         "a sender goes on at the new home without the echo of the old one",
-        Bug::FlushWithoutEcho,
+        GateFault::FlushWithoutEcho,
         || scope(2, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#returned-before-buffered",
         "returned messages are put behind buffered ones",
-        Bug::ReturnedAtBack,
+        GateFault::ReturnedAtBack,
         || scope(3, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#returned-before-buffered",
         "returned messages are put in front in reverse order",
-        Bug::ReturnedReversed,
+        GateFault::ReturnedReversed,
         || scope(3, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#accept-hold-or-bounce",
         "a host bounces messages stamped with a decision that it has not heard of",
-        Bug::BounceAhead,
+        GateFault::BounceAhead,
         || scope(2, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#accept-hold-or-bounce",
         "a host bounces messages for a start or adoption that is pending",
-        Bug::BouncePending,
+        GateFault::BouncePending,
         || scope(2, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#held-messages-are-judged-again",
         "a Release leaves held messages where they are",
-        Bug::HeldStays,
+        GateFault::HeldStays,
         || scope(2, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#held-messages-are-judged-again",
         "a Release also bounces held messages of later decisions",
-        Bug::AllHeldBounced,
+        GateFault::AllHeldBounced,
         || scope(2, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#a-barrier-waits-behind-held-messages",
         "a host echoes a barrier while it holds earlier messages of the lane",
-        Bug::EchoPastHeld,
+        GateFault::EchoPastHeld,
         || scope(3, 2, 2),
     ),
     (
         "docs/protocol/message-order.md#payload-before-direct-messages",
         "the payload is put behind messages that came directly",
-        Bug::PayloadBehind,
+        GateFault::PayloadBehind,
         || scope(2, 2, 2),
     ),
 ];
 
 fn rules() -> Vec<Weakened> {
     let weakened = |(rule, text, bug, scope): Rule| {
-        let explore = move || outcome(&Scope { canary: Canary::with(bug), ..scope() });
+        let explore =
+            move || outcome(&Scope { fault_injection: GateFaultInjection::with(bug), ..scope() });
         let fault = format!("{bug:?}");
         Weakened { rule, fault, text, is_deep: false, explore: Box::new(explore) }
     };

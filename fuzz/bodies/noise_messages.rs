@@ -11,7 +11,9 @@ use std::task::{Context, Poll};
 
 use futures::future::FutureExt;
 use futures::io::AsyncRead;
-use ostraca::net::noise::{Credentials, Error, HANDSHAKE_BYTES_MAX, SessionPair, receive_framed};
+use ostraca::net::noise::{
+    Credentials, HANDSHAKE_BYTES_MAX, NoiseError, SessionPair, receive_framed,
+};
 
 /// Maximum number of messages that one execution seals, because sealing takes most of its time.
 const SEALED_MAX: usize = 8;
@@ -86,8 +88,8 @@ fn cut(bytes: &[u8], portion: usize, outcome: &mut DefaultHasher) -> Vec<Vec<u8>
             }
             Err(error) => {
                 match &error {
-                    Error::TooLong(len) => assert!(*len > HANDSHAKE_BYTES_MAX),
-                    Error::Io(_) => assert!(peer.bytes.is_empty(), "the connection has ended"),
+                    NoiseError::TooLong(len) => assert!(*len > HANDSHAKE_BYTES_MAX),
+                    NoiseError::Io(_) => assert!(peer.bytes.is_empty(), "the connection has ended"),
                     other => panic!("an error of another decoder: {other}"),
                 }
                 discriminant(&error).hash(outcome);

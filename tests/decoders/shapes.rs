@@ -122,8 +122,8 @@ pub(crate) fn long(decoder: &str) -> Vec<Shape> {
         "answer" => management(),
         "noise payload" => noise_payload(),
         // Their messages are short, or are long in other decoders' types only.
-        "frame" | "noise message" | "lease" | "singleton" | "survey" | "greeting" | "hello" | "client hello"
-        | "opening's answer" => Vec::new(),
+        "frame" | "noise message" | "lease" | "singleton" | "survey" | "greeting" | "hello"
+        | "client hello" | "opening's answer" => Vec::new(),
         _ => panic!("no decoder is called {decoder}"),
     }
 }

@@ -40,7 +40,7 @@ impl SessionPair {
     /// If the content is longer than [`PLAIN_MAX`](super::PLAIN_MAX).
     pub fn seal(&mut self, content: &[u8], wire: &mut Vec<u8>) -> io::Result<()> {
         let mut outgoing = SealedSendBuffer::default();
-        assert_eq!(outgoing.take(content), content.len(), "the content fits into one message");
+        assert_eq!(outgoing.append(content), content.len(), "the content fits into one message");
         outgoing.seal(&mut self.near)?;
         wire.extend_from_slice(outgoing.unsent());
         Ok(())
