@@ -171,12 +171,12 @@ impl Config {
     ///
     /// # Example
     /// ```
-    /// use ostraca::cluster::config::StrategyName;
+    /// use ostraca::cluster::config::DowningStrategyName;
     /// use ostraca::prelude::*;
     ///
     /// let mut config = Config::default();
     /// assert_eq!(config.check().unwrap(), []);
-    /// config.cluster.downing.strategy = StrategyName::KeepOldest;
+    /// config.cluster.downing.strategy = DowningStrategyName::KeepOldest;
     /// assert!(config.check().unwrap_err().to_string().contains("trust-downing"));
     /// ```
     pub fn check(&self) -> Result<Vec<Warning>, InvalidConfig> {

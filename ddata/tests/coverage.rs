@@ -104,7 +104,7 @@ fn between<'a>(source: &'a str, begin: &str, end: &str) -> &'a str {
 #[test]
 fn every_fault_is_caught_by_a_suite_or_a_scenario() {
     let (src, tests) = (sources("src"), sources("tests/suites"));
-    let declared = between(&src["src/bug.rs"], "pub enum Bug {\n", "\n}");
+    let declared = between(&src["src/fault_injection.rs"], "pub enum ReplicatorFault {\n", "\n}");
     let variant = |line: &str| Some(line.trim().strip_suffix(',')?.to_owned());
     let bugs: Vec<String> = declared.lines().filter_map(variant).collect();
     assert!(bugs.len() >= 24, "{bugs:?}");
@@ -112,7 +112,7 @@ fn every_fault_is_caught_by_a_suite_or_a_scenario() {
     let directed = &tests["tests/suites/directed.rs"];
     for bug in bugs {
         let by_suite = hunted.contains(&format!(": {bug} by "));
-        let by_hand = directed.contains(&format!("Canary::with(Bug::{bug})"));
+        let by_hand = directed.contains(&format!("FaultInjection::with(ReplicatorFault::{bug})"));
         assert!(by_suite || by_hand, "no test catches {bug}");
         assert!(by_suite != by_hand, "a suite and a scenario catch {bug}: one is enough");
     }

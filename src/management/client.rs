@@ -28,7 +28,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// # Example
 /// ```
 /// use ostraca::management::client::Client;
-/// use ostraca::management::wire::{Answer, Request};
+/// use ostraca::management::wire::{AdminRequest, AdminResponse};
 /// use ostraca::prelude::*;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// let node = Node::start(config).await?;
 /// node.cluster().wait_until_up().await?;
 /// let mut client = Client::connect(&path).await?;
-/// let Answer::Members(all) = client.ask(&Request::Members, secs(10)).await? else { panic!() };
+/// let answer = client.ask(&AdminRequest::Members, secs(10)).await?;
+/// let AdminResponse::Members(all) = answer else { panic!() };
 /// assert_eq!(all.members.len(), 1);
 /// node.stop().await;
 /// assert!(!path.exists());

@@ -12,11 +12,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// # Example
 /// ```
 /// use ostraca::ddata::encoded::Encoded;
-/// use ostraca::management::item::Item;
+/// use ostraca::management::msgpack_value::MsgpackValue;
 ///
 /// let encoded = Encoded::new(&("a", 1_u8)).unwrap();
-/// let expected = Item::List(vec![Item::Text("a".to_owned()), Item::Integer(1)]);
-/// assert_eq!(encoded.decode::<Item>().unwrap(), expected);
+/// let expected = MsgpackValue::List(vec![MsgpackValue::Text("a".to_owned()), MsgpackValue::Integer(1)]);
+/// assert_eq!(encoded.decode::<MsgpackValue>().unwrap(), expected);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum MsgpackValue {

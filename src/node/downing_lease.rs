@@ -42,7 +42,7 @@ pub type LeaseError = Box<dyn std::error::Error + Send + Sync>;
 /// use std::sync::{Arc, Mutex};
 ///
 /// use futures::future::BoxFuture;
-/// use ostraca::node::downing::{DowningLease, LeaseError, LeaseName};
+/// use ostraca::node::downing_lease::{DowningLease, LeaseError, LeaseName};
 ///
 /// /// For tests: all nodes are in one process.
 /// #[derive(Default)]

@@ -12,7 +12,7 @@
 //! let plan = Plan { nodes: 20, changes: 3, ..Plan::default() };
 //! let outcome = run(&plan, &mut |_done| {})?;
 //! assert!(outcome.rounds(&plan) < 2.0); // direct pushes, and nothing is lost
-//! # Ok::<(), ostraca_ddata::convergence::Failed>(())
+//! # Ok::<(), ostraca_ddata::convergence::RunFailure>(())
 //! ```
 
 mod replica;

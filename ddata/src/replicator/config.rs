@@ -19,9 +19,9 @@ use crate::key::Pattern;
 ///
 /// # Example
 /// ```
-/// use ostraca_ddata::replicator::config::Config;
+/// use ostraca_ddata::replicator::config::ReplicatorConfig;
 /// let text = r#"{ "gossip-interval": "2s", "durable": { "keys": ["shard-*"] } }"#;
-/// let config: Config = serde_json::from_str(text).unwrap();
+/// let config: ReplicatorConfig = serde_json::from_str(text).unwrap();
 /// assert_eq!(config.gossip_interval.as_secs(), 2);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]

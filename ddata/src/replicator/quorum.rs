@@ -142,10 +142,10 @@ impl Need {
 ///
 /// # Example
 /// ```
-/// use ostraca_ddata::{bug::Canary, id::ReplicaId, replicator::quorum::is_quorum};
+/// use ostraca_ddata::{fault_injection::FaultInjection, id::ReplicaId, replicator::quorum::is_quorum};
 /// let [a, b] = [ReplicaId::new(1), ReplicaId::new(2)];
-/// assert!(is_quorum(&[a, b], a, &[a].into(), Canary::none())); // half, with the tiebreaker
-/// assert!(!is_quorum(&[a, b], a, &[b].into(), Canary::none()));
+/// assert!(is_quorum(&[a, b], a, &[a].into(), FaultInjection::none())); // half, with the tiebreaker
+/// assert!(!is_quorum(&[a, b], a, &[b].into(), FaultInjection::none()));
 /// ```
 #[must_use]
 pub fn is_quorum(

@@ -12,7 +12,7 @@
 //! ```
 //! use std::time::Duration;
 //! use ostraca_ddata::clock::{Instant, Now};
-//! use ostraca_ddata::sim::{Effects, Faults, NodeIndex, Process, Setup, Simulation};
+//! use ostraca_ddata::sim::{Effects, Faults, NodeIndex, Process, Simulation, SimulationSetup};
 //!
 //! /// Counts the messages that it receives, and answers the first nine.
 //! struct Echo {
@@ -39,7 +39,7 @@
 //!     }
 //! }
 //!
-//! let setup = Setup { faults: Faults::none(), ..Setup::new(7, 2) };
+//! let setup = SimulationSetup { faults: Faults::none(), ..SimulationSetup::new(7, 2) };
 //! let mut sim = Simulation::new(setup, (), |_boot| Echo { received: 0 });
 //! sim.command(NodeIndex::new(0), NodeIndex::new(1));
 //! sim.run_until(Duration::from_secs(1), |sim| sim.is_quiet());

@@ -84,7 +84,7 @@ impl Sharding {
     /// # Example
     /// ```
     /// use ostraca::prelude::*;
-    /// use ostraca::sharding::config::StrategyName;
+    /// use ostraca::sharding::config::AllocationStrategyName;
     /// # struct Bell;
     /// # impl Entity for Bell {
     /// #     type Message = Reply<()>;
@@ -95,7 +95,7 @@ impl Sharding {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let mut config = Config::default();
-    /// config.sharding.allocation_strategy = StrategyName::External;
+    /// config.sharding.allocation_strategy = AllocationStrategyName::External;
     /// let node = Node::start(config).await?;
     /// node.cluster().wait_until_up().await?;
     /// let here = node.cluster().members()[0].address.clone();

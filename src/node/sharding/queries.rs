@@ -192,7 +192,7 @@ impl Sharding {
     ///
     /// # Example
     /// ```
-    /// use ostraca::node::sharding::About;
+    /// use ostraca::node::sharding::ExplanationSubject;
     /// use ostraca::prelude::*;
     /// # use std::time::Duration;
     /// # struct Bell;
@@ -208,7 +208,8 @@ impl Sharding {
     /// let bells = node.sharding().start("bell", |_id| Bell).await?;
     /// bells.entity("big").ask(|reply| reply).await?;
     /// let sharding = node.sharding();
-    /// let why = sharding.explain("bell", About::entity("big")?, Duration::from_secs(1)).await?;
+    /// let big = ExplanationSubject::entity("big")?;
+    /// let why = sharding.explain("bell", big, Duration::from_secs(1)).await?;
     /// println!("{why}"); // entity "big" of bell is in shard 412, which lives on 5ad8…
     /// assert_eq!(why.shard, Some(bells.entity("big").shard()));
     /// assert_eq!(why.home, Some(node.cluster().me().incarnation.into()));

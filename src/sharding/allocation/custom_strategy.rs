@@ -52,7 +52,7 @@ impl StrategyError {
 /// use std::sync::Arc;
 ///
 /// use ostraca::sharding::allocation::{
-///     Allocations, Answer, ShardAllocationStrategy, StrategyError,
+///     Allocations, ShardAllocationStrategy, StrategyError, StrategyFuture,
 /// };
 /// use ostraca::sharding::ids::{RegionId, ShardId};
 ///
@@ -72,12 +72,12 @@ impl StrategyError {
 ///         shard: ShardId,
 ///         _: Option<RegionId>,
 ///         seen: Arc<Allocations>,
-///     ) -> Answer<RegionId> {
+///     ) -> StrategyFuture<RegionId> {
 ///         let home = Self::home(shard, &seen);
 ///         Box::pin(async move { home.ok_or_else(|| StrategyError::new("there is no node")) })
 ///     }
 ///
-///     fn rebalance(&self, seen: Arc<Allocations>) -> Answer<BTreeMap<ShardId, RegionId>> {
+///     fn rebalance(&self, seen: Arc<Allocations>) -> StrategyFuture<BTreeMap<ShardId, RegionId>> {
 ///         let misplaced = seen.homes().filter_map(|(shard, at)| {
 ///             Self::home(shard, &seen).filter(|to| *to != at).map(|to| (shard, to))
 ///         });
