@@ -349,14 +349,15 @@ pub enum SecretError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The clients' file holds a secret of the cluster, so that clients could join.
+    /// The clients and the cluster share a secret, so that clients could join.
     #[error(
-        "net.client-secret-file: {path} holds a secret of the cluster, with which tools could join: \
-         make another one with `ostraca secret`",
+        "net.client-secret-file and net.cluster-secret-file: {path} holds a secret of both, with which \
+         tools could join: make another one with `ostraca secret`",
         path = path.display()
     )]
     SameForClients {
-        /// Path of the file of the clients' secrets.
+        /// Path of the file that was read: the clients', or the cluster's if the clients' secret came
+        /// through a pipe.
         path: PathBuf,
     },
     /// A private network has only one key, but the file holds several secrets.

@@ -82,7 +82,9 @@ impl Secrets {
         let Files { cluster, client, .. } = &files;
         let cluster = cluster.as_deref().map_or(Ok(self.cluster), |path| read(path, "cluster"))?;
         let client = client.as_deref().map_or(Ok(self.client), |path| read(path, "client"))?;
-        if let Some(path) = files.client.as_ref().filter(|_| shared(&cluster, &client)) {
+        // A secret that came through a pipe has no file that is read again; the other one may change.
+        let named = files.client.as_ref().or(files.cluster.as_ref());
+        if let Some(path) = named.filter(|_| shared(&cluster, &client)) {
             return Err(SecretError::SameForClients { path: path.clone() });
         }
         if let Some(path) = files.cluster.as_ref().filter(|_| files.private && cluster.len() > 1) {
@@ -394,6 +396,10 @@ mod tests {
         assert!(matches!(error, SecretError::TooMany { holder: "client", .. }));
         let error = with(&one, Some(&one)).read_secret().expect_err("the same");
         assert!(matches!(error, SecretError::SameForClients { .. }));
+        let piped = Secrets::new(Vec::new(), read(one.path(), "client").expect("a secret"));
+        let files = Files { cluster: Some(one.path().to_owned()), ..Files::default() };
+        let error = piped.read(files).expect_err("the clients' secret came through a pipe");
+        assert!(matches!(error, SecretError::SameForClients { path } if path == one.path()));
         let two = file(&format!("{}\n{}", line(0), line(1)));
         let mut private = NetConfig { private_network: true, ..with(&two, None) };
         let error = private.read_secret().expect_err("two");
