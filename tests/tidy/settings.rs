@@ -20,19 +20,19 @@ const READ_BY_METHOD: &[(&str, &str, &str)] = &[
     ("Downing", "leader_roles", "strategy"),
     ("Downing", "role_leader_roles", "strategy"),
     ("Downing", "auto_down", "strategy"),
-    ("Limits", "lane_bytes_max", "lane_bytes_max"),
+    ("NetLimits", "lane_bytes_max", "lane_bytes_max"),
     ("Management", "control_socket", "socket"),
-    ("Sharding", "allocation_strategy", "strategy"),
-    ("Sharding", "least_shard", "strategy"),
-    ("Sharding", "least_shard_rounds", "strategy"),
-    ("Sharding", "consistent_hashing", "strategy"),
-    ("Passivation", "segmented", "policy"),
-    ("Passivation", "least_frequently_used", "policy"),
+    ("ShardingConfig", "allocation_strategy", "strategy"),
+    ("ShardingConfig", "least_shard", "strategy"),
+    ("ShardingConfig", "least_shard_rounds", "strategy"),
+    ("ShardingConfig", "consistent_hashing", "strategy"),
+    ("PassivationConfig", "segmented", "policy"),
+    ("PassivationConfig", "least_frequently_used", "policy"),
 ];
 
 /// Fields that are only checked: a node refuses all values except one.
 const REFUSED_ELSEWHERE: &[(&str, &str)] = &[
-    ("Sharding", "state_store_mode"),
+    ("ShardingConfig", "state_store_mode"),
     ("Downing", "trust_downing"),
     ("ConstantRate", "frequency"),
     ("ConstantRate", "number_of_entities"),
