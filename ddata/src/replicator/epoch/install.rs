@@ -19,6 +19,8 @@ use crate::clock::Now;
 use crate::id::ReplicaId;
 
 impl Epochs {
+    /// Installs the first configuration of a cluster or of a generation. This node is synced at
+    /// once. The parent must have checked [`may_found`](Self::may_found); otherwise this panics.
     pub(super) fn found(&mut self, now: Now, epoch: SharedEpoch, out: &mut EpochOutbox) {
         assert!(self.may_found(&epoch), "this node is in a cluster already");
         self.state.install(epoch);
@@ -41,6 +43,9 @@ impl Epochs {
     /// (docs/protocol/configurations.md#forced-recovery). The state of this node is the state of
     /// the new generation, so this node counts as synced; the other members merge it with theirs.
     /// The members that are given up are told, too, so that those that are alive end themselves.
+    ///
+    /// This node stays even if `kept` lacks it. The order is ignored without a report if this node
+    /// is no member or has not installed `replaced`.
     pub(super) fn force(
         &mut self,
         now: Now,
@@ -151,7 +156,9 @@ impl Epochs {
     }
 
     /// A peer has installed `id`: the side that is behind learns of the newer configuration
-    /// (docs/protocol/configurations.md#catch-up-by-configuration-id).
+    /// (docs/protocol/configurations.md#catch-up-by-configuration-id). A peer whose configurations
+    /// may not be installed here ([`believes`](Self::believes)) is not asked: a newer `id` of it is
+    /// only a hint, after which this node probes its own voters.
     pub(super) fn peer_epoch(
         &mut self,
         now: Now,
@@ -174,7 +181,10 @@ impl Epochs {
         }
     }
 
-    /// Resets all state that belonged to the configuration before, and reports the new one.
+    /// Resets the state that belonged to the configuration before, and reports the new one. A sync
+    /// for the new one continues. A member that is not synced pulls the state, first from `from`,
+    /// the sender of the configuration, if that is a voter; the only voter pulls from no node and
+    /// waits for its own snapshot. An exclusion is reported only when the role changes to it.
     fn installed_anew(&mut self, now: Now, from: Option<ReplicaId>, out: &mut EpochOutbox) {
         let epoch = self.current();
         let was = self.role;
@@ -233,6 +243,8 @@ impl Epochs {
         }
     }
 
+    /// The parent has merged the state of `from`. The state of any member makes this one synced,
+    /// not only that of the current source.
     pub(super) fn state_merged(&mut self, epoch: EpochId, from: ReplicaId, out: &mut EpochOutbox) {
         let awaited = self.id() == Some(epoch) && self.is_member() && !self.state.synced;
         if awaited && self.current().is_member(from) {
@@ -240,6 +252,8 @@ impl Epochs {
         }
     }
 
+    /// The parent cannot pull from `from`. If that is the current source, the next one is tried
+    /// after a pause.
     pub(super) fn source_failed(&mut self, now: Now, epoch: EpochId, from: ReplicaId) {
         if self.id() == Some(epoch) && self.source == Some(from) && !self.state.synced {
             // Not at once: a source that fails without a round trip would be asked in a busy loop.
