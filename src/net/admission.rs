@@ -211,6 +211,8 @@ impl AdmissionState {
     }
 
     /// Judges the acceptor's `Welcome` in answer to this node's `hello`, which followed `greeting`.
+    /// It is refused, too, if the acceptor lacks messages that this node no longer buffers
+    /// ([`LaneRefusal::Gap`]).
     ///
     /// # Errors
     /// The [`LaneRefusal`] that describes the problem. It is not sent; the lane must not be used.
@@ -242,8 +244,9 @@ impl AdmissionState {
         Ok(node)
     }
 
-    /// Computes this process's proof for a client's call, with the secret that it dials with.
-    /// `None` without a secret.
+    /// Computes this process's proof for a client's call, with the secret that it dials with: the
+    /// first of the cluster or, in a process without one, the first of the clients. `None` without
+    /// a secret.
     #[must_use]
     pub fn prove_call(
         &self,
