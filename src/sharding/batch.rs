@@ -227,7 +227,8 @@ impl<M> MessageBatch<M> {
         self.bytes.clear();
     }
 
-    /// Removes all messages and frees all but a little memory, because no message is expected soon.
+    /// Removes all messages, because none is expected soon. A buffer of more than [`BYTES_RESTING`]
+    /// is freed as a whole; the memory of `waiting` always stays.
     pub(super) fn rest(&mut self) {
         self.clear();
         if self.bytes.capacity() > BYTES_RESTING {

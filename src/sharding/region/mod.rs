@@ -60,23 +60,23 @@ type RegionOutbox = Outbox<RegionOutput>;
 /// Times and limits of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionConfig {
-    /// Number of shards of the type, at most [`SHARDS_MAX`]. Messages about other shards are
-    /// dropped.
+    /// Number of shards of the type, at most [`SHARDS_MAX`]. Default: 1,000. Messages about other
+    /// shards are dropped.
     pub shards: u32,
     /// Whether the region only routes messages and hosts no shard.
     pub proxy: bool,
-    /// Pause before an unanswered registration or request for homes is repeated.
+    /// Pause before an unanswered registration or request for homes is repeated. Default: 2 s.
     pub retry: Duration,
-    /// Interval of the registrations that serve as audits.
+    /// Interval of the registrations that serve as audits. Default: 30 s.
     pub audit: Duration,
-    /// Maximum duration of a drain. Entities that still run then are aborted.
+    /// Maximum duration of a drain. Entities that still run then are aborted. Default: 15 s.
     pub handoff_timeout: Duration,
     /// Pauses between repetitions of a release whose payload no region has taken yet.
     pub repeat: Pauses,
     /// Lengths of messages and of the parts of long payloads.
     pub cut: PayloadPartSizes,
     /// `remembered-decisions`: number of decisions that the region remembers, each with the awaited
-    /// regions and the duration.
+    /// regions and the duration. Default: 4,096.
     pub remembered: usize,
 }
 
@@ -118,7 +118,7 @@ pub struct Region {
     stopping: Stopping,
     coordinated: bool, // value of the last `RegionOutput::Coordinated`
     leaving: Option<RegionShutdown>,
-    heirs: bool,
+    heirs: bool, // value of the last `RegionInput::Heirs`; `false` before it
     left: bool,
     over: bool,
     dirty: bool,
@@ -357,6 +357,8 @@ impl Region {
         }
     }
 
+    /// Outputs a route to the gate, which ignores one that is not newer than its own. A route
+    /// without a home leaves the shard wanted.
     fn route(&mut self, route: ShardRoute, out: &mut RegionOutbox) {
         self.highest = self.highest.max(route.generation);
         if route.home.is_some() {
@@ -368,7 +370,8 @@ impl Region {
     /// Host only raises (docs/protocol/sharding.md#host-only-raises). The region ignores the order
     /// until its node has installed the coordinator's configuration
     /// (docs/protocol/sharding.md#no-host-before-its-epoch): a region that is absent from an older
-    /// configuration may only not have joined there yet, and would be taken for removed.
+    /// configuration may only not have joined there yet, and would be taken for removed. A leaving
+    /// region takes the shard, and needs a new permission to leave; one that has left does not.
     fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut RegionOutbox) {
         let HostShard { shard, generation, epoch, .. } = word;
         if !self.is_shard(shard) || self.config.proxy || self.is_forgotten(from, generation) {
@@ -416,7 +419,8 @@ impl Region {
 
     /// Records the release of another region as evidence that it is over
     /// (docs/protocol/sharding.md#when-a-predecessor-is-over). A release counts even if its sender
-    /// has been removed meanwhile: it has stopped the shard all the same.
+    /// has been removed meanwhile: it has stopped the shard all the same. Any unfinished fetch of a
+    /// payload of the same or an earlier tenure of the sender is dropped. A proxy ignores releases.
     fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut RegionOutbox) {
         if self.is_shard(word.shard) && !self.config.proxy && !self.is_ahead(word.cluster) {
             let from = RegionId::new(from);
@@ -584,6 +588,10 @@ impl Region {
         }
     }
 
+    /// Installs a newer configuration: outputs a raised cluster generation, drops the fetches from
+    /// removed regions, and tries the pending starts again, because removed regions are over. The
+    /// removal of this region itself has no effect here: the node reports it by
+    /// [`RegionInput::Over`]. The floor rises only by a recount.
     fn install(&mut self, now: Now, installed: Installed, out: &mut RegionOutbox) {
         let before = self.installed.epoch.generation;
         if !self.installed.install(installed) {
@@ -637,7 +645,8 @@ impl Region {
         self.carrying.clear();
     }
 
-    /// Does the work that is due, then sends the messages of this batch.
+    /// Does the work that is due: aborts late drains, repeats releases, registers, asks for homes,
+    /// leaves, repeats stop requests and ends expired ones. Then sends the messages of this batch.
     fn work(&mut self, now: Now, out: &mut RegionOutbox) {
         self.dirty = false;
         let late: Vec<ShardId> =
