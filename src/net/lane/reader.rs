@@ -43,7 +43,8 @@ const BYTES_PER_POLL: usize = 1024 * 1024;
 /// that it polls rarely.
 const MESSAGES_PER_POLL: usize = 128;
 
-/// Reads one substream of a lane until its end, or until a later one takes the lane over.
+/// Reads one substream of a lane until its end, or until a later one takes the lane over. The
+/// `Welcome` has told the sender how many messages were accepted before.
 pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     turn: Turn,
@@ -140,6 +141,9 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = ()>,
 {
+    /// Delivers all messages whose frames are complete in the buffer, then acknowledges them if
+    /// `every` bytes were accepted, and only then reads further bytes. A message that the receiver
+    /// is too busy for is offered until it is accepted.
     async fn run(&mut self) -> Result<(), LaneEnd> {
         loop {
             while let FrameParseResult::Frame(frame, len) =
@@ -272,7 +276,8 @@ where
         .await
     }
 
-    /// Waits until the receiver may have room.
+    /// Waits until the receiver may have room. Earlier messages are acknowledged without delay,
+    /// because nothing is read meanwhile.
     async fn wait(&mut self, intake: &MessageAssembler<'_>) -> Result<(), LaneEnd> {
         intake.turn.counters().busy.fetch_add(1, Ordering::Relaxed);
         let accepted = intake.turn.accepted();
@@ -302,7 +307,7 @@ where
 
 impl MessageAssembler<'_> {
     /// Validates a frame and stores what is needed of it. The body of a whole message stays in the
-    /// frame.
+    /// frame. A [`Frame::Unknown`], of a newer release, is counted and skipped, even among pieces.
     #[inline]
     fn step(&mut self, frame: Frame<'_>) -> Result<FrameStep, FrameViolation> {
         match frame {
@@ -346,6 +351,8 @@ impl MessageAssembler<'_> {
         Ok(())
     }
 
+    /// Decodes the header into `fields`, by the lane's table of numbered names. A header that
+    /// consists of numbers only has the same meaning when it comes again.
     #[inline]
     fn read_header(&mut self, header: Header<'_>) -> Result<(), FrameViolation> {
         if header.as_bytes() == self.repeatable {
@@ -416,6 +423,8 @@ impl MessageAssembler<'_> {
 }
 
 impl MessageAssembler<'_> {
+    /// Tells the receiver, once after the last accepted message, that the reader is about to read
+    /// from the stream or to wait for room.
     fn pause(&mut self) {
         if mem::take(&mut self.unpaused) {
             self.receiver.pause(self.class);
