@@ -336,6 +336,7 @@ impl<'de> Deserialize<'de> for GossipSeen {
 impl TryFrom<RawGossip> for Gossip {
     type Error = InvalidGossip;
 
+    /// Rejects a reachability table, a version or a seen set that names a node that is no member.
     fn try_from(raw: RawGossip) -> Result<Self, InvalidGossip> {
         let members = members_of(raw.members)?;
         let content = GossipContent {
@@ -417,6 +418,9 @@ fn table_of(
     )
 }
 
+/// `member` checks each observer and subject. Rows without records are kept; a row of version 0 is
+/// rejected, as [`InvalidGossip::Twice`], because an observer's first row has version 1. The caller
+/// limits the number of rows.
 fn rows_of(
     rows: Vec<RawRow>,
     member: impl Fn(ReplicaId) -> Result<ReplicaId, InvalidGossip>,
@@ -470,6 +474,7 @@ fn map_of(
     Ok(map)
 }
 
+/// A node that is listed twice counts once.
 fn set_of(list: Vec<ReplicaId>, limit: usize) -> Result<BTreeSet<ReplicaId>, InvalidGossip> {
     within(list.len(), limit)?;
     Ok(list.into_iter().collect())
