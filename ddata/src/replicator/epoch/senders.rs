@@ -230,6 +230,9 @@ impl Epochs {
         self.deadlines.clear(Deadline::HintProbe);
     }
 
+    /// Reason to refuse a configuration. The sender is checked before the numbers, so a jump is
+    /// reported only if the sender is believed. The generation is compared with the clock too, and
+    /// is therefore limited even while nothing is installed.
     fn declined(&self, now: Now, from: ReplicaId, epoch: &Epoch) -> Option<ConfigurationRefusal> {
         if self.fault_injection.has(ReplicatorFault::ConfigurationFromAnybody) {
             return None;
