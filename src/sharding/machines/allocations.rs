@@ -211,7 +211,8 @@ impl Allocating {
         })
     }
 
-    /// Handles questions whose timeout has expired.
+    /// Handles questions whose timeout has expired, and finds leaving regions whose time is over:
+    /// [`consult`](Self::consult) then places their shards.
     fn overdue(
         &mut self,
         now: Instant,
@@ -251,7 +252,9 @@ impl Allocating {
         complaint.into_iter().chain(rescue).collect()
     }
 
-    /// Chooses homes for the shards that leaving nodes wait for, without the program's strategy.
+    /// Chooses homes for the shards that leaving nodes wait for, without the program's strategy. If
+    /// it is late, only for leaving regions whose [`LEAVER_WITHIN`] is over. Considers all shards
+    /// that need a home now, which may be more than the open question named.
     fn rescue(
         &mut self,
         coordinator: &Coordinator,
@@ -282,6 +285,7 @@ impl Allocating {
         self.close(homes)
     }
 
+    /// The strategy is asked again after its pause, without waiting for the interval.
     fn failed_at_moves(&mut self, now: Instant, why: Arc<str>) -> Option<AllocationAction> {
         let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
             return None;
@@ -291,7 +295,8 @@ impl Allocating {
         program.complain(now, why).map(AllocationAction::Failed)
     }
 
-    /// Handles an answer of the program's strategy. Answers to expired questions are ignored.
+    /// Handles an answer of the program's strategy. Answers to expired questions are ignored. A
+    /// home that is no target is a failure; invalid moves are left out, without a failure.
     pub(super) fn advised(
         &mut self,
         now: Instant,
@@ -349,7 +354,8 @@ impl Allocating {
         Some(AllocationAction::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
-    /// Handles the Replicator's answer to a request about pins.
+    /// Handles the Replicator's answer to a request about pins, and returns the next request. A
+    /// rebalance is scheduled whether the request succeeded or not.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -362,7 +368,7 @@ impl Allocating {
         next.map(AllocationAction::Ask)
     }
 
-    /// Handles a change of the pins on this node.
+    /// Handles a change of the pins on this node. Each notice schedules a rebalance.
     pub(super) fn noticed(&mut self, now: Instant, notice: &SubscriptionNotice) {
         if let ConfiguredStrategy::Pins(pins) = &mut self.configured_strategy {
             pins.noticed(notice);
@@ -403,6 +409,8 @@ impl Allocating {
     }
 
     /// Rebalances if it is time: returns the moves, or the question to the program's strategy.
+    /// While a question about moves is open, or a pause after a failure lasts, the rebalance is put
+    /// off until the end of it. Pins cause moves only once they were read from a majority.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -501,7 +509,8 @@ fn homes(
     homes
 }
 
-/// Sort key of shards by the time of their decision. Decisions that are not written yet come last.
+/// Sort key of shards by the time of their last written decision: a newer one that waits for its
+/// write does not count. Shards without a written decision come last.
 type Age = (bool, Option<Generation>, ShardId);
 
 fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
@@ -509,7 +518,8 @@ fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
     (decided.is_none(), decided, shard)
 }
 
-/// Builds the snapshot that strategies see. Regions of unknown members are left out.
+/// Builds the snapshot that strategies see. Proxies and regions of unknown members are left out.
+/// Each shard is listed at its planned home, shards with slow handlers included.
 fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
     let mut planned = coordinator.allocation();
     let mut candidate = |region: RegionId, leaving: bool| {
@@ -539,8 +549,9 @@ fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
     Allocations { moving: moving.collect(), with_slow_handlers, others_unsettled, regions }
 }
 
-/// Whether planned moves leave a shard where it is, because a handler of it does not end. A node
-/// that leaves gives all its shards.
+/// Whether planned moves leave a shard where it is, because its home reports a slow handler
+/// (`slow-handler-after`). A node that leaves gives all its shards. `false` if the home is not
+/// among `regions`.
 fn stays(
     coordinator: &Coordinator,
     regions: &BTreeMap<RegionId, Candidate>,
