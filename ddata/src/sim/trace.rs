@@ -136,6 +136,8 @@ impl Trace {
     }
 }
 
+/// One line for each kept event, oldest first: time, node, kind, and the text of its content; without
+/// a text (level `Brief`), the digest in its place.
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let oldest = if self.rows.len() < KEPT { 0 } else { self.next };
@@ -151,6 +153,8 @@ impl fmt::Display for Trace {
     }
 }
 
+/// Spreads each bit over the whole hash: halves of a 128-bit product, xored, as in wyhash. The value is
+/// xored with a constant before, so that 0 is mixed as well.
 #[inline]
 fn mix(value: u64) -> u64 {
     let wide = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;

@@ -485,7 +485,8 @@ pub enum OperatorNotice {
         /// Remaining time, as known now.
         ends_in: Duration,
     },
-    /// Another peer answers at the address of a member.
+    /// Another peer answers at the address of a member, as after every restart of a killed process:
+    /// no warning.
     #[error("another peer, {by}, answers at address {address} of member {member}")]
     AddressTaken {
         /// The address that was dialled.
@@ -498,7 +499,8 @@ pub enum OperatorNotice {
 }
 
 impl OperatorNotice {
-    /// Whether an operator should act or at least look; otherwise the notice is only informative.
+    /// Whether an operator should act or at least look. The few notices of normal operation are only
+    /// informative: a resumed cluster, obstacles that pass by themselves, another peer at an address.
     #[must_use]
     pub const fn is_warning(&self) -> bool {
         // Another peer at a member's address, and a temporary refusal, occur at every restart of a
