@@ -15,8 +15,8 @@ use super::passivation::settings;
 use super::passivation::{Access, PassivationPolicy, Slot, Use};
 use super::timers::Timers;
 
-/// An entity that must stop, if it is idle and still has this slot: its row may belong to another
-/// entity by then.
+/// An entity that must stop, if it is idle and still has this slot. By then another entity may have
+/// the row, or both: then that one stops if it is idle, which is too early but harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StopCandidate {
     pub(super) shard: ShardId,
@@ -28,8 +28,8 @@ struct Active {
     shard: ShardId,
     row: u32,
     busy: bool,
-    /// Timers of its instance; `None` while the entity is busy, when no timer is considered, or if
-    /// it never had one.
+    /// Timers of its instance; `None` if it never had one, and while the entity is busy: a busy
+    /// entity does not stop, whatever its timers.
     timers: Option<Arc<Timers>>,
 }
 
@@ -122,7 +122,8 @@ impl ActiveEntities {
             .choose(candidates, |passivation, busy, stop| passivation.touched(access, busy, stop));
     }
 
-    /// Appends the entities that must stop because of the time.
+    /// Appends the entities that must stop because of the time. Those with a pending timer are left
+    /// alone; the limit stops them as well.
     pub(super) fn tick(&self, now: Instant, candidates: &mut Vec<StopCandidate>) {
         self.lock().tick(now, candidates);
     }

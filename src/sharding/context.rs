@@ -122,8 +122,8 @@ impl<'a, E: Entity> Context<'a, E> {
     }
 
     /// Sends this entity the result of `message` each time that it has been idle for `pause`, as
-    /// long as this instance lives. Until then the instance does not stop for being idle, even if
-    /// `idle-timeout` is shorter than `pause`; it ends in the same cases as one with a pending
+    /// long as this instance lives. While the timeout is set, the instance never stops for being idle,
+    /// even if `idle-timeout` is shorter than `pause`; it ends in the same cases as one with a pending
     /// timer ([`after`](Self::after)).
     pub fn set_receive_timeout(
         &mut self,

@@ -214,11 +214,12 @@ impl<E: Entity> EntityTable<E> {
         entity_slot.busy.get_or_insert_with(|| spare.pop().unwrap_or_default())
     }
 
-    /// Makes an entity idle, and keeps its mailbox for reuse.
+    /// Makes an entity idle, and keeps its busy part, mailbox included, for reuse.
     pub(super) fn idle(&mut self, at: u32) {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
-        // Otherwise the mailbox would send the next entity's notices of room to these nodes.
+        // A mailbox remembers the nodes that it has refused messages of; reused, it would notify them
+        // of room at the next entity.
         let reusable = !busy.mailbox.puts_somebody_off();
         if reusable && self.spare.len() < SPARE_MAX {
             busy.mailbox.shrink();
@@ -253,7 +254,7 @@ impl<E: Entity> EntityTable<E> {
         std::mem::take(&mut self.dormant).len()
     }
 
-    /// Returns the rows in a range that match; `None` if no rows follow.
+    /// Returns the rows in a range that match; `None` if the range begins at or after the table's end.
     pub(super) fn matching(
         &self,
         rows: Range<usize>,

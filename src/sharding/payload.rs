@@ -48,7 +48,9 @@ pub(super) struct SealedValues<E: Entity> {
     pub(super) lost: Vec<(DeadLetterReason, SingleMessage<E::Message>)>,
 }
 
-/// Encodes the mailboxes and dormant states of a shard, and empties them.
+/// Encodes the mailboxes and dormant states of a shard, and empties them. Called once no entity of the
+/// shard runs any longer: states that were exported are dormant, and instances that are left are only
+/// dropped.
 pub(super) fn seal<E: Entity>(
     mut entity_table: EntityTable<E>,
     fault_injection: ShardingFaultInjection,

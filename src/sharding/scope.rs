@@ -18,8 +18,8 @@ pub(super) struct CurrentEntity {
     /// Stage of its shard, and the asks of the shard's handlers.
     pub(super) phase: Arc<SharedStage>,
     /// The entity, while its handler is polled: until the handler completes, the entity handles
-    /// nothing else. `None` in a task that the entity has spawned, beside which it handles
-    /// messages.
+    /// nothing else. `None` in a task that the entity has spawned: while such a task runs, the entity
+    /// handles messages.
     pub(super) handler: Option<EntityId>,
 }
 
@@ -27,7 +27,7 @@ thread_local! {
     static AT_WORK: RefCell<Option<CurrentEntity>> = const { RefCell::new(None) };
     static REPLY_SINK: RefCell<Option<Arc<dyn ReplySink>>> = const { RefCell::new(None) };
     static ANSWER_TYPES: RefCell<Option<Arc<AnswerTypes>>> = const { RefCell::new(None) };
-    // By default a handler drops its reply address unused.
+    // Default: an unused reply address is dropped by a handler that gave no answer.
     static DROP_REASON: Cell<Option<DeadLetterReason>> =
         const { Cell::new(Some(DeadLetterReason::NoAnswer)) };
 }

@@ -1,7 +1,7 @@
 //! Detects decisions that take unusually long: more than three times as long as 99 of 100 similar
 //! ones.
 //!
-//! It has no timer. The coordinator and each region have one, and call
+//! The detector has no timer. The coordinator and each region own a detector, and call
 //! [`SlowDecisionDetector::take_slow`] when other events occur. That happens at least every two
 //! seconds while a decision is open, because the messages about it are sent again.
 

@@ -39,8 +39,8 @@ const LEFT_OUT_PAUSE: Duration = Duration::from_secs(60);
 /// Duration of a poll from which it counts as blocking its thread.
 const BLOCKS_FROM: Duration = Duration::from_millis(500);
 
-/// The waker of an entity's activation that has waited, and the time of its handler's first await.
-/// The entity's shard keeps both.
+/// The waker of an entity's activation whose task has waited for its handler, so that the handler can
+/// be aborted, and the time of the handler's first await. The entity's shard keeps both.
 #[derive(Default)]
 pub(super) struct Handling {
     pub(super) waker: AtomicWaker,
@@ -236,7 +236,8 @@ impl<E: Entity> Runtime<E> {
     /// Returns the number of handlers that await or block their threads.
     async fn find_slow_handlers(self: &Arc<Self>) -> usize {
         let (mut running, mut slow) = self.blocking_handlers();
-        // The oldest slow handler of each shard that is Open replaces the blocking one.
+        // The oldest slow handler of each shard that is Open replaces the blocking one. Other shards
+        // are not reported: they drain or are empty, so that no planned move concerns them.
         for shard in self.known() {
             let blocking = slow.remove(&shard.id);
             let mut oldest = blocking.filter(|_| shard.phase.get() == ShardStage::Open);
@@ -258,7 +259,7 @@ impl<E: Entity> Runtime<E> {
     /// Returns the polls of this type that block their threads, as of the stall monitor's last
     /// check.
     fn blocking_polls(&self) -> Vec<LongPoll> {
-        // A time of zero does not advance the clock of the monitor.
+        // The second argument is the time for the monitor's clock; zero does not advance it.
         let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO);
         all.retain(|poll| poll.entities == self.polls);
         all
@@ -287,7 +288,7 @@ impl<E: Entity> Runtime<E> {
         (all.len(), oldest_by_shard(named))
     }
 
-    /// Reports the shards with slow handlers to the region if they differ from the last report. New
+    /// Reports the Open shards with slow handlers to the region if they differ from the last report. New
     /// ones are also logged, unless others were within `LEFT_OUT_PAUSE`.
     fn report_slow(&self, slow: &BTreeMap<ShardId, SlowHandler>) {
         let now = self.world.now();

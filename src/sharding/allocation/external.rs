@@ -10,8 +10,9 @@ use crate::sharding::ids::{RegionId, ShardId};
 /// The pins and the limit of moves. A pin may name an address where no node runs yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct External {
-    /// The address of each pinned shard; `None` until the pins were read. A coordinator asks for no
-    /// homes before it has tried to, and then does without the pins that it could not read.
+    /// The address of each pinned shard; `None` until the pins were read. A coordinator uses the
+    /// strategy only after it has tried to read them; if that fails, with the pins known before, or
+    /// as if no shard were pinned.
     pub pinned: Option<BTreeMap<ShardId, Address>>, // ≤ number-of-shards
     /// Maximum number of moves in flight, per source and per target; 0: no limit.
     pub max_moves_in_flight: usize,
@@ -44,7 +45,8 @@ impl External {
         Some((home, pin.map_or(why, |pinned| AllocationReason::Absent { pinned: pinned.clone() })))
     }
 
-    /// Proposes moves of shards that are not where they are pinned to, within the limit.
+    /// Proposes moves of shards that are not where they are pinned to, within the limit. For other
+    /// shards of a leaving region the coordinator calls [`allocate`](Self::allocate).
     #[must_use]
     pub fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let by_address = by_address(seen);

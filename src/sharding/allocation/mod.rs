@@ -204,8 +204,8 @@ impl AllocationStrategy {
 impl Allocations {
     /// Whether shards may be taken from a region. Unreachable regions keep their shards
     /// (docs/protocol/sharding.md#unreachable-regions-keep-their-shards): they may still host them. A
-    /// leaving region gives in any case, because all its shards need other homes; these start only
-    /// once it has released the shards or is out of the configuration.
+    /// leaving region gives in any case, because all its shards need other homes; a shard starts at
+    /// the new home only once it is released, or the region is out of the configuration.
     #[must_use]
     pub fn may_give(&self, region: RegionId) -> bool {
         let is_there = |it: &Candidate| it.reachable && it.status == Status::Up;

@@ -53,7 +53,7 @@ struct ModelShard {
 impl ModelShard {
     fn offer(&self, message: u8) -> bool {
         let mut mailbox = self.mailbox.lock().expect("no thread panicked");
-        let fits = mailbox.check(ROOM, 1).is_ok();
+        let fits = mailbox.check(ROOM, 1).is_ok(); // a refusal is noted for `take_refused`
         if fits {
             mailbox.push(MessageInTransit::Typed(message));
         }

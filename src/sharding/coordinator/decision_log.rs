@@ -18,7 +18,7 @@ use crate::sharding::slow_decisions::DecisionKind;
 
 impl Coordinator {
     /// Records a decision when its write begins. All durations of the entry count from `since` of
-    /// the plan, so they include the time in the queue.
+    /// the plan, its `begun`, so they include the time in the queue. `from` is the home before.
     pub(super) fn remember(
         &mut self,
         now: Now,

@@ -67,8 +67,9 @@ impl Coordinator {
         }
     }
 
-    /// Registers a region, acknowledges that, and audits what it hosts. `highest` is the highest
-    /// generation of any decision that the region has received.
+    /// Registers a region, acknowledges that, and audits what it hosts. Called for each part of a
+    /// registration; `hosted` has only the shards of this part. `highest` is the highest generation
+    /// of any decision that the region has received.
     pub(super) fn register(
         &mut self,
         now: Now,
@@ -162,7 +163,8 @@ impl Coordinator {
         };
         let home = record.home();
         let is_listed = home.after.get(&from).is_some_and(|last| *last >= at);
-        // A listed region gets a `Release` anyway. A region with a newer decision than the recorded
+        // A region that the decision lists as a predecessor, with the last generation at which it may
+        // host, gets a `Release` anyway. A region with a newer decision than the recorded
         // one got it from another coordinator, whose audit it is subject to.
         if home.region == Some(from) || is_listed || at > home.generation {
             return;
@@ -183,6 +185,7 @@ impl Coordinator {
             }
             // A leaving region may ask because it keeps a payload, not only for waiting messages.
             // It drops the payload once another region has hosted the shard.
+            // `hosted`: the generation at which that other region has hosted it.
             if let Some(hosted) = self.is_over_for(shard, from) {
                 self.outbound.hosted(from, shard, hosted);
             }

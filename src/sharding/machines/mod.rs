@@ -69,9 +69,9 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// The machines of incarnation `me`, with no type started. Only if leases are disabled, a removed
-    /// node counts as running for `removal_margin` longer: with leases its removal has waited for
-    /// its lease. The configuration tells whether they are enabled.
+    /// The machines of incarnation `me`, with no type started. If the configuration disables leases,
+    /// a removed node counts as running for `removal_margin` longer. With leases its removal has
+    /// waited for its lease, so there is no wait, or, if the configuration was forced, one lease.
     #[must_use]
     pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
         let with = SharedContext {
@@ -145,6 +145,7 @@ impl Machines {
         starts: bool,
         out: &mut ShardingOutbox,
     ) -> bool {
+        // `hosts` is `None` for a type that the program has not started.
         let is_of_sort = |of: &TypeMachines| of.hosts().is_some() == starts;
         let is_new = !self.types.contains_key(entity_type);
         let changes_sort = starts && self.types.get(entity_type).is_some_and(|of| !is_of_sort(of));
@@ -420,6 +421,7 @@ impl Machines {
         }
         if let Some(previous) = self.newest.replace(epoch.clone()) {
             if epoch.is_forced_after(&previous) {
+                // Until it takes effect, no coordinator runs here.
                 self.with.forced = true;
                 self.each(out, |of_type, with, out| of_type.forced(now, with, out));
             }
@@ -443,7 +445,7 @@ impl Machines {
     fn apply_newest(&mut self, now: Now, out: &mut ShardingOutbox) {
         let in_effect = self.with.epoch.as_ref().map(|epoch| epoch.id());
         let Some(newest) = self.newest.clone() else { return };
-        self.over_at = self.departures.next_deadline(now);
+        self.over_at = self.departures.next_deadline(now); // `None` once all have passed
         if in_effect == Some(newest.id()) || self.over_at.is_some() {
             return;
         }

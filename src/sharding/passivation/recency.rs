@@ -11,6 +11,7 @@ use super::chains::{Chain, Chains};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvictFirst {
     LeastRecent,
+    /// Only with one level, because an entity that sinks becomes the most recent of its new level.
     MostRecent,
 }
 
@@ -18,10 +19,12 @@ pub(super) enum EvictFirst {
 #[derive(Clone, Debug)]
 pub(super) struct Recency {
     evicts: EvictFirst,
-    levels: Chains, // chain 0 is the lowest; each runs from the least to the most recent
+    // Chain 0 is the lowest. Each is in the order in which entities came into it, by a use or by
+    // sinking.
+    levels: Chains,
     shares: Vec<f64>, // parts of the limit, by level; not empty, sum 1
-    // By level. Level 0 takes the rest of the total limit, which the caller keeps; its own limit is
-    // not applied.
+    // By level; 0 until `set_limit`. Level 0 takes the rest of the total limit, which the caller
+    // enforces by `victim`; its own limit is not applied.
     limits: Vec<usize>,
 }
 

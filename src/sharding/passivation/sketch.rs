@@ -2,8 +2,8 @@
 //!
 //! A count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that are halved from time to
 //! time, as in TinyLFU (Einziger, Friedman, Manes, *TinyLFU: A Highly Efficient Cache Admission
-//! Policy*, 2017). An estimate counts uses up to 15, each halved as often as the sketch has been
-//! halved since. It may be too high, because entities share counters, but never too low.
+//! Policy*, 2017). A counter counts uses up to 15; halving rounds down. An estimate may be higher
+//! than a counter of the entity alone would be, because entities share counters, but never lower.
 
 use super::settings;
 

@@ -33,8 +33,8 @@ pub(super) struct RegionOutboundBatch {
     released: BTreeMap<RegionId, Vec<Released>>,
     released_long: BTreeMap<RegionId, Vec<ReleasedWithLongPayload>>,
     fetches: BTreeMap<RegionId, Vec<Fetch>>,
-    parts: Vec<(RegionId, PayloadPart)>, // of one window of `PayloadPartSizes` per `Fetch`
-    // At most one message of each kind, split if it is long.
+    parts: Vec<(RegionId, PayloadPart)>, // ≤ one window of `PayloadPartSizes` for each `Fetch`
+    // Sent as they are: the callers add at most one message of each kind, and split long ones.
     said: Vec<(ReplicaId, ToCoordinator)>,
 }
 

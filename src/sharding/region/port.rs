@@ -85,13 +85,13 @@ pub enum RegionOutput {
         /// The message in the type's framing.
         message: ShardingMessage,
     },
-    /// Host the shard. The messages of the payload precede all others.
+    /// Host the shard. The payload's states and messages precede all other messages.
     Start {
         /// The shard that starts.
         shard: ShardId,
         /// The generation of the decision that names this region.
         generation: Generation,
-        /// Messages that the last home had accepted and not begun.
+        /// The payload of the last home's [`RegionInput::Drained`]: states and messages not begun.
         payload: Option<Bytes>,
     },
     /// Keep the running entities of the shard, under this generation: a newer decision names the
@@ -117,7 +117,7 @@ pub enum RegionOutput {
     Standing(ShardHostState),
     /// An acknowledged decision. The gate routes messages by it and stamps them with its generation.
     Route(ShardRoute),
-    /// Count the messages of this payload as lost.
+    /// Count the messages of this payload as lost; its states are lost as well.
     Discard {
         /// Whether another region may have taken them.
         reach: Reach,
@@ -132,13 +132,13 @@ pub enum RegionOutput {
     /// that follow from the same input.
     ClusterGeneration(u64),
     /// Whether this region is registered with a coordinator from now on, sent when that changes. Only
-    /// a coordinator that knows the region repeats its lost decisions, so the wait for a decision
-    /// about held messages counts from then.
+    /// a coordinator that knows the region repeats decisions whose messages were lost, so the time that
+    /// held messages may wait for a decision counts from then.
     Coordinated(bool),
     /// Stop all shards at once and for good.
     StopAll,
-    /// A shard that [`RegionInput::Stop`] named has stopped, or the request has expired: see
-    /// [`Region::stopping`](super::Region::stopping).
+    /// A shard that [`RegionInput::Stop`] named has stopped, or the request has expired.
+    /// [`Region::stopping`](super::Region::stopping) lists the shards with requests that remain.
     Stopped,
     /// A step of a decision, which the node reports as an event.
     Step(Box<DecisionStep>),

@@ -1,4 +1,5 @@
-//! Loom models of asks and a sweeper that ends. They compile `table.rs` with loom's types.
+//! Loom models of asks and a sweeper that ends. The sweeper is the task that wakes all asks whose
+//! deadlines have passed; an ask that finds none starts it. They compile `table.rs` with loom's types.
 //! An ask that is never woken is a deadlock, which loom reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
