@@ -82,7 +82,8 @@ impl Secrets {
         let Files { cluster, client, .. } = &files;
         let cluster = cluster.as_deref().map_or(Ok(self.cluster), |path| read(path, "cluster"))?;
         let client = client.as_deref().map_or(Ok(self.client), |path| read(path, "client"))?;
-        // A secret that came through a pipe has no file that is read again; the other one may change.
+        // Both holders are compared even if only one has a file here: secrets that came through a pipe
+        // are not read again, but the other holder's file may change.
         let named = files.client.as_ref().or(files.cluster.as_ref());
         if let Some(path) = named.filter(|_| shared(&cluster, &client)) {
             return Err(SecretError::SameForClients { path: path.clone() });
@@ -105,7 +106,8 @@ impl Secrets {
         &self.client
     }
 
-    /// The secret to dial with, and its holder.
+    /// The secret to dial with, and its holder: a client's only in a client
+    /// ([`of_client`](Self::of_client)), since a node has secrets of the cluster whenever it has any.
     pub(super) fn dialling(&self) -> Option<(SecretHolder, &Secret)> {
         self.accepted().next()
     }

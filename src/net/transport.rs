@@ -51,6 +51,7 @@ pub fn transport(
 ) -> Result<Boxed<(PeerId, StreamMuxerBox)>, noise::NoiseError> {
     let streams = streams_max(&config.limits);
     let sockets = sockets(config, keyring).upgrade(Version::V1Lazy);
+    // The stack of the crates `libp2p-noise` and `yamux`.
     if config.transport == Stack::Stock {
         let stock = Stock::new(keypair, keyring)?;
         let mut yamux = libp2p::yamux::Config::default();
@@ -110,7 +111,8 @@ const USER_TIMEOUT_MAX: Duration = Duration::from_millis((1 << 31) - 1);
 
 fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
     let span = |span: Duration| span.clamp(Duration::from_secs(1), KEEPALIVE_MAX);
-    // Five probes after half of the timeout: a silent peer is detected within it.
+    // On Linux the user timeout set below ends the connection at the fifth probe; other systems send
+    // their own number of probes.
     let alive = TcpKeepalive::new()
         .with_time(span(limits.tcp_user_timeout / 2))
         .with_interval(span(limits.tcp_user_timeout / 10));

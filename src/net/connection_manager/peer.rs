@@ -130,7 +130,7 @@ impl PeerState {
         self.incarnation()
     }
 
-    /// Marks the peer as connected. Returns whether it was away until now.
+    /// Marks the peer as connected, when it was admitted. Returns whether it was away until now.
     pub(super) const fn mark_back(&mut self) -> bool {
         std::mem::replace(&mut self.is_away, false)
     }

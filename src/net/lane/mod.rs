@@ -50,7 +50,8 @@ mod sync {
 
     /// Mutex for critical sections shorter than the time to park a thread: before parking_lot parks,
     /// it yields, so that a preempted holder can run if there are more threads than cores. The
-    /// standard `Mutex` is for longer ones, such as an inline write.
+    /// standard `Mutex` is for longer ones, such as an inline write: the sending thread itself writes
+    /// to the substream, instead of waking the writer's task.
     pub(super) use parking_lot::{Mutex as ShortMutex, MutexGuard as ShortGuard};
 
     pub(super) use futures::task::AtomicWaker;
@@ -77,13 +78,13 @@ pub enum SendError {
     /// [`room`](Lane::room).
     #[error("not sent: no connection carries the lane")]
     Unconnected,
-    /// The message is longer than both ends allow. Split it, or raise `message-bytes-max` on all
+    /// The message is longer than one of the ends allows. Split it, or raise `message-bytes-max` on all
     /// nodes.
     #[error("not sent: the message has {len} bytes, at most {max} are allowed")]
     TooLong {
         /// Length of the body, in bytes.
         len: usize,
-        /// Maximum that both ends allow, in bytes.
+        /// The lower of both ends' limits, in bytes.
         max: usize,
     },
     /// The header (`fields`) has too many names, or one that is too long.
@@ -121,7 +122,7 @@ pub struct LaneStats {
     pub unacknowledged: u64,
     /// Messages that were not yet sent on the current connection.
     pub unsent: u64,
-    /// Total number of messages that [`Lane::send`] and [`Lane::answer`] accepted.
+    /// Total number of messages that the lane accepted.
     pub appended: u64,
     /// Total number of messages sent, without retransmissions.
     pub sent: u64,
@@ -211,14 +212,14 @@ impl Lane {
     }
 
     /// Lowers the maximum message length to what the other end accepts according to its `Welcome`,
-    /// in bytes. Applies to messages that are appended from now on.
+    /// in bytes. Applies to messages that are appended from now on. A lane is created only for a node
+    /// that was admitted, so this is known before its first message.
     pub fn limit_messages(&self, bytes_max: usize) {
         self.0.queue.lock().limit_messages(bytes_max);
     }
 
-    /// Lowers the maximum frame length to what the other end accepts according to its `Welcome`, in
-    /// bytes. Applies to messages that are appended from now on, so it must be called before the
-    /// first one.
+    /// Like [`limit_messages`](Self::limit_messages), for the length of frames. Must be called before
+    /// the first message is appended, because that is when frames are built.
     pub fn limit_frames(&self, bytes_max: usize) {
         self.0.queue.lock().limit_frames(bytes_max);
     }
@@ -258,7 +259,7 @@ impl Lane {
 
     /// Completes when a message that was rejected with [`SendError::Full`] probably fits, and a
     /// connection carries the lane if one was rejected with [`SendError::Unconnected`], or when the
-    /// lane has ended; at once if none was rejected since.
+    /// lane has ended; at once if no message was rejected since there last was room.
     pub async fn room(&self) {
         self.0.queue.room().await;
     }
