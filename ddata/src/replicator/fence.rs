@@ -23,8 +23,9 @@ use crate::types::delta::KeyState;
 /// Most groups that this replica accepts fencing reads for.
 pub(super) const GROUPS_MAX: usize = 10_000;
 
-/// How far a peer's term may lie above the base that [`Promises::is_near`] computes: 2^48, more
-/// than a clock in milliseconds shows, since an owner may use such a clock for its terms.
+/// How far a peer's term may lie above the base that [`Promises::is_near`] computes: 2^48. That is
+/// more than a clock in milliseconds shows, because an owner may use such a clock for its terms, also
+/// in a cluster with a low generation, such as 1, and hence a low base.
 ///
 /// Without this bound one corrupt or hostile term near the highest could be promised by all voters,
 /// and no later owner could ever take a higher one.
@@ -169,8 +170,8 @@ pub(super) struct Fencing {
     /// All answers so far, merged.
     pub(super) merged: BTreeMap<KeyName, KeyState>, // ≤ keys of the group
     /// Contexts of the group's keys at each replica that promised. A peer answers only with the
-    /// contexts that differ from `asked`, an empty one for a key that it lacks; those of `asked` are
-    /// inserted for its other keys.
+    /// contexts that differ from `asked`, an empty one for a key that it lacks; on arrival those of
+    /// `asked` are inserted for its other keys.
     pub(super) answers: BTreeMap<ReplicaId, BTreeMap<KeyName, CausalContext>>, // ≤ voters
     /// Contexts of the group's keys at this replica, as the question stated them.
     pub(super) asked: BTreeMap<KeyName, CausalContext>,
@@ -229,8 +230,8 @@ impl Fencings {
         self.open.values().map(|fencing| fencing.deadline.min(fencing.resend)).min()
     }
 
-    /// Removes the reads whose deadline or resend time has passed. The caller inserts those again
-    /// that it only asks again.
+    /// Removes the reads whose deadline or resend time has passed. The caller resends the questions of
+    /// those whose deadline has not passed, and inserts them again.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Fencing)> {
         let due = |fencing: &Fencing| fencing.deadline.min(fencing.resend) <= now;
         let ids: Vec<_> = self.open.iter().filter(|(_, f)| due(f)).map(|(id, _)| *id).collect();

@@ -181,6 +181,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.totals.lost += 1;
         let is_silent = match why {
             LossReason::Cut | LossReason::ReceiverGone | LossReason::InboxFull => true,
+            // Only lossy lanes lose by chance; the ends are told of a broken link anyway.
             LossReason::ByChance | LossReason::Broken => false,
         };
         let gap = is_silent && self.network.lane(lane).loss == LaneLoss::Reliable;

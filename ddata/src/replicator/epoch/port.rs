@@ -174,7 +174,8 @@ pub enum EpochOutput {
     /// This configuration is installed: open requests start counting anew, and the snapshot is
     /// dropped.
     Installed(Arc<Epoch>),
-    /// This node is synced for the installed configuration and may acknowledge in it.
+    /// This node is synced for the installed configuration (its state holds everything that was
+    /// acknowledged in earlier ones) and may acknowledge in it.
     Synced(EpochId),
     /// A question to the lease machine, answered by [`EpochInput::Consent`].
     AskConsent {

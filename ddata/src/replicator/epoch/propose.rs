@@ -241,7 +241,7 @@ impl Epochs {
         let Some(attempt) = &mut self.attempt else { return };
         let deferred = attempt.removals_to_defer(members);
         // More than `members` are deferred only if the rest would have too few living voters. The
-        // answer of another voter shows that it lives.
+        // answer of another voter shows that it lives, so that fewer may have to be deferred.
         let answer_may_help = deferred != *members && attempt.lacks_answers();
         if attempt.phase == BallotPhase::Withholding
             && answer_may_help
@@ -337,7 +337,7 @@ impl Epochs {
             }
             (BallotPhase::Syncing, _) => self.begin(now, attempt.into_goal(), out),
             _ if attempt.overtaken => self.begin(now, attempt.into_goal(), out),
-            // Only resending can help.
+            // Only resending can help, or in `Waiting` the end of the leases.
             _ => {
                 self.attempt = Some(attempt);
                 self.restart_patience(now);
@@ -345,7 +345,10 @@ impl Epochs {
         }
     }
 
-    /// The patience with unanswered questions has ended, and this node is not sealed.
+    /// The patience with unanswered questions has ended, and this node is not sealed. Without a quorum
+    /// of answers the change is given back. If leases run, it goes on as if no further voter answered.
+    /// Otherwise the voters that would remain are too silent: the fewest removals are deferred that
+    /// make the batch possible, or all; if that leaves nothing to change, it is given back.
     fn lose_patience_unsealed(&mut self, now: Now, attempt: BallotAttempt, out: &mut EpochOutbox) {
         if !attempt.has_withheld() {
             return self.give_back(out);
@@ -381,8 +384,9 @@ enum VoterPatience {
     Ended,
 }
 
-/// Tells the parent that a change is not, or no longer, proposed. `NotAMember` and `Busy` answer the
-/// change that was proposed last; `TooFewAnswered` and `NotSynced` answer all changes of the batch.
+/// Tells the parent that a change is not, or no longer, proposed. `NotAMember`, `Busy` and `Change`
+/// answer the change that was proposed last: changes that joined a batch were checked before.
+/// `TooFewAnswered` and `NotSynced` answer all changes of the batch.
 fn refuse(why: ProposalRefusal, out: &mut EpochOutbox) {
     out.push(EpochOutput::Outcome(ProposalOutcome::Refused { why }));
 }
