@@ -18,8 +18,8 @@ use crate::net::frame::FRAME_BYTES_MIN;
 /// of the space.
 const DATA_FRAME_BYTES_MIN: usize = 1_024;
 
-/// A setting, its value, and the end of the error: the allowed range. With it goes whether the value
-/// is in that range.
+/// A setting, its value, and the end of the error: the allowed range. The functions below return it
+/// with a flag before it: whether the value is in that range.
 type CheckedSetting = (&'static str, String, &'static str);
 
 /// Returns an error for each setting that is out of range.

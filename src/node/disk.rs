@@ -30,7 +30,8 @@ type DiskWrite = (u64, Vec<DurableRecord>);
 /// Handle to the writing task.
 #[derive(Debug)]
 pub(crate) struct DiskHandle {
-    /// ≤ BEHIND, plus those of the one call of the Replicator that exceeds it.
+    /// ≤ BEHIND, plus those of the batch that exceeds it, and of facts and urgent messages, which the
+    /// Replicator handles even then.
     writes: mpsc::UnboundedSender<DiskWrite>,
     unwritten: Arc<AtomicUsize>,
 }
@@ -61,7 +62,8 @@ impl DiskHandle {
         assert!(sent.is_ok(), "the task receives writes until the handle is dropped");
     }
 
-    /// Whether so many writes wait that the Replicator must begin no new client request.
+    /// Whether so many writes wait that the Replicator must begin no client request and no message of
+    /// a peer that is not urgent.
     pub(crate) fn is_behind(&self) -> bool {
         self.unwritten.load(Ordering::Relaxed) >= BEHIND
     }

@@ -295,7 +295,8 @@ impl PartsWithoutMembership {
         let (seed, fault_injection) = (rand::random(), MembershipFaultInjection::none());
         // The machines use it only for removals that waited for no lease.
         let removal_margin = cluster.downing.removal_margin(Leases::Off);
-        let directory = self.identity.lock().map(|(_, inode)| inode); // differs in a copy of it
+        // Differs in a copy of the data directory, so that a copied node is not taken for this one.
+        let directory = self.identity.lock().map(|(_, inode)| inode);
         let setup = port::MembershipSetup {
             me,
             address,

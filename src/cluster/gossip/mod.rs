@@ -61,7 +61,7 @@ impl fmt::Display for ClusterId {
 
 /// The state of the cluster as known to one node.
 ///
-/// Every change except [`follow`](Self::follow) names the member that makes it, `by`. The change
+/// Every change of the content except [`follow`](Self::follow) names the member that makes it, `by`. It
 /// increments that member's entry of the version and clears the seen set to that member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gossip {
@@ -297,7 +297,8 @@ impl Gossip {
 
     /// The stamp for the next removal, and for the next node that asks this one to join
     /// ([`Member::since`]): higher than all stamps in this state. Two nodes may give the same stamp
-    /// at the same time. The leader drops tombstones at convergence, when the state contains both.
+    /// at the same time, one to a removal and one to a join. The tombstone is dropped at convergence
+    /// only: by then the state contains the joiner, so it is not taken for a removed one.
     #[must_use]
     pub fn next_stamp(&self) -> u64 {
         let joins = self.members().map(|member| member.since);
@@ -305,8 +306,8 @@ impl Gossip {
         joins.chain(removals).fold(self.content.forgotten, u64::max).saturating_add(1)
     }
 
-    /// The age (position in the order of becoming Up; the oldest member has the lowest) for the next
-    /// member that becomes Up.
+    /// The number for the next member that becomes Up: its position in the order of becoming Up, so
+    /// that the oldest member has the lowest number.
     #[must_use]
     pub fn next_up_number(&self) -> u64 {
         self.members()
@@ -439,7 +440,7 @@ impl Gossip {
             {
                 let member = Arc::make_mut(member);
                 member.status = Status::Up;
-                // The lower age wins, as in a merge.
+                // The lower number wins, as in a merge.
                 member.up_number = Some(member.up_number.map_or(up_number, |n| n.min(up_number)));
                 any = true;
             }

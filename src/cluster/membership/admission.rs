@@ -29,7 +29,7 @@ pub(super) fn answer(
         Some(theirs) if theirs != gossip.cluster() => {
             let ours = gossip.cluster();
             core.say(now, OperatorNotice::ForeignCluster { node: from, ours, theirs }, out);
-            InitAnswer::Member(ours) // it does not join a cluster with another id
+            InitAnswer::Member(ours) // it compares the id, and joins no cluster with another one
         }
         _ if differs(core, now, from, settings, out) => InitAnswer::Incompatible,
         _ if waits_itself(core, gossip) && core.directory.is_none() => {
@@ -42,8 +42,9 @@ pub(super) fn answer(
     core.answer(from, what, out);
 }
 
-/// Whether this node is let in but in no configuration yet. It may be all that is left of its side
-/// of a partition, so it lets nobody in (docs/protocol/membership.md#waiting-members-admit-nobody).
+/// Whether this node is let in but in no configuration yet. Such a node lets nobody in: if the
+/// members that let it in are gone, it and its newcomers would be a group that no configuration will
+/// ever have (docs/protocol/membership.md#waiting-members-admit-nobody).
 fn waits_itself(core: &MembershipCore, gossip: &Gossip) -> bool {
     let own = gossip.member(core.me.incarnation);
     own.is_some_and(|own| matches!(own.status, Status::Joining | Status::WeaklyUp))
@@ -149,6 +150,7 @@ pub(super) fn adopt(
     let Some(member) = theirs.member(from.incarnation) else { return GossipChange::Unchanged };
     let is_over = matches!(member.status, Status::Down | Status::Removed);
     let is_leaving = gossip.member(me).is_none_or(|own| own.status.is_going());
+    // Other than in `waits_itself`, a leaving node counts as well.
     let waits = !is_over && member.status != Status::Up;
     // Two waiting nodes would take each other for a cluster.
     let lets_in = waits && !is_leaving && !waits_itself(core, gossip);
