@@ -1,6 +1,6 @@
 //! Replicated data between processes: during a pause, after a crash, and on both sides of a
-//! partition. [`serve`] is the process of a node; it takes orders on stdin, as all processes of
-//! these tests do, and ends with `end`.
+//! partition. [`serve`] is the process of a node, set up by an [`Order`]. As all processes of these
+//! tests do, it carries out lines of text on stdin, such as `add 20`, until the line `end`.
 
 use std::time::Duration;
 
@@ -140,8 +140,8 @@ async fn three_processes_agree_after_a_pause_and_a_death() {
     for peer in &mut all {
         assert_eq!(added(peer, 20).await, "20 0");
     }
-    // Answers to `say` are not awaited: `tells` skips them, and only the end counts. The paused
-    // process may read its order before or after the pause.
+    // Answers to `say` are not awaited: `tells` skips them, and only the data at the end of this test
+    // counts. The paused process may read its line before or after the pause.
     all[2].order("say before").await;
     all[2].pause().await;
     assert_eq!(added(&mut all[0], 20).await, "20 0", "two of three are a majority");

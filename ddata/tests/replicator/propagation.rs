@@ -30,7 +30,8 @@ use crate::bare::{Bare, Words, ack, change, insert, peer, sent_as};
 use crate::cluster::{Cluster, Plan, WRITE_MAJORITY, first_epoch, millis, secs};
 use crate::node::replica;
 
-/// Settings under which anti-entropy never runs, so that changes spread by pushes only.
+/// Settings without periodic anti-entropy, so that changes spread by pushes only. A link that comes up
+/// still starts one comparison.
 fn no_gossip() -> ReplicatorConfig {
     let never = secs(1_000_000);
     ReplicatorConfig {
@@ -75,7 +76,7 @@ fn p15_p16_batch_is_one_message_to_every_peer() {
 }
 
 /// Only the oldest push is resent to a silent peer. Its acknowledgement shows that the second push,
-/// which was sent before that resend, is lost.
+/// which was sent before that resend, is lost, because messages of a lane arrive in order.
 #[test]
 fn p17_late_peer_gets_old_and_new_pushes_again() {
     let mut bare = Bare::with(3, no_gossip());

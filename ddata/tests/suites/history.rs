@@ -7,7 +7,7 @@
 //! - The causal context of a value determines the value ([`Model`] computes it). Long histories are
 //!   checked by samples.
 //! - The rules of configurations ([`Chain`]) and coordinators ([`Decisions`]) hold.
-//! - Each request has one answer by its deadline.
+//! - Each request has one answer by its deadline; the end of a subscription has none.
 //! - No notice follows the end of a subscription.
 //!
 //! At the end of a run, [`History::at_rest`] checks that all replicas are equal.
@@ -48,6 +48,7 @@ pub struct Asked {
 pub enum Ask {
     Read,
     Change(What),
+    /// Writes the home of a shard, as a coordinator of `term` does; `seq` counts its decisions.
     Decide {
         home: u64,
         shard: u32,
@@ -397,8 +398,9 @@ impl History {
             Some(true) => {
                 return Err(format!("{id:?} of {by} had a notice on {key} after its end"));
             }
-            // Both may have waited for durable data to load. Then the subscription's first notices
-            // follow the event that its end was received.
+            // The requests for the subscription and for its end may both have waited for durable data
+            // to load. Then its first notices follow the event that its end was received, so notices
+            // of a subscription that had none before are not checked.
             Some(false) => return Ok(()),
             None => {}
         }
