@@ -66,6 +66,7 @@ fn both_halves_converge_after_the_heal() {
         assert_eq!(seen.len(), 7);
         assert!(seen[0] >= MS, "no replica has both changes before the heal");
         assert!(seen[6] < Duration::from_secs(20), "{seen:?}");
+        // `answered`: when the later of the two authors had its answer.
         assert!(*answered >= MS, "one of the two authors has no majority before the heal");
     }
 }

@@ -430,7 +430,8 @@ fn same<T: PartialEq + std::fmt::Debug>(shown: &T, due: &T) -> Result<(), String
     Err(format!("the value is {shown:?}, by its context it must be {due:?}"))
 }
 
-/// The rank of a register's value right after its write: stamp and writer.
+/// The rank of a register's value right after its write: stamp and writer. Of concurrent writes the
+/// one with the highest rank wins.
 pub fn rank_of(value: &Value, slot: Slot, term: Option<(Term, u64)>) -> Option<Rank> {
     use ostraca_ddata::clock::HybridTimestamp;
     match (slot, term) {

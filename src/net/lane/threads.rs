@@ -339,8 +339,8 @@ impl ModelWriter {
         self.ended || self.write()
     }
 
-    /// Returns `false` if the sender must wake the lane's latest writer, which in the lane's own
-    /// code may be another one.
+    /// Returns `false` if the sender must wake the lane's latest writer. Here that is this one; in
+    /// production this one may be superseded.
     fn write_inline(&mut self) -> bool {
         if !self.idle {
             return false;

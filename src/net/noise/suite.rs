@@ -28,8 +28,8 @@ impl Suite {
         }
     }
 
-    /// The suite with this negotiated name, which is the name of one of those
-    /// [`offered`](Self::offered).
+    /// The suite with this negotiated name. Only names of [`offered`](Self::offered) ones can have
+    /// been negotiated.
     pub(super) fn named(name: &str, has_secret: bool) -> Option<Self> {
         [Self::AesGcm, Self::ChaChaPoly].into_iter().find(|suite| suite.name(has_secret) == name)
     }
