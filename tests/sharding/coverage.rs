@@ -12,7 +12,7 @@ use std::path::Path;
 /// Folders with tests of sharding.
 const BELOW: [&str; 6] = [
     "src/node/sharding",
-    "src/node/wiring",
+    "src/node/routes",
     "src/sharding",
     "tests/cluster_net",
     "tests/processes",
