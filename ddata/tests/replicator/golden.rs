@@ -248,7 +248,7 @@ fn kinds(message: &ReplicatorMessage, found: &mut BTreeSet<String>) {
     match &message.body {
         Body::Write { entries: all, .. } => entries.extend(all.to_vec()),
         Body::Ack { scope, nacks: all, .. } => {
-            of("Scope", scope);
+            of("AckScope", scope);
             nacks.extend(all.clone());
         }
         Body::ReadAnswer { entry, .. } => entries.extend(entry.clone().map(|entry| *entry)),
@@ -259,12 +259,12 @@ fn kinds(message: &ReplicatorMessage, found: &mut BTreeSet<String>) {
         }
         Body::Compared { at, answer, .. } => {
             of("At", at);
-            of("Answer", &**answer);
+            of("QueryAnswer", &**answer);
         }
         Body::Epoch(step) => {
             of("EpochMessage", step);
             if let EpochMessage::Refused { why, .. } = step {
-                of("Refusal", why);
+                of("BallotRefusal", why);
             }
         }
         Body::Read { .. }
@@ -274,7 +274,7 @@ fn kinds(message: &ReplicatorMessage, found: &mut BTreeSet<String>) {
         | Body::Known(_)
         | Body::Part { .. } => {}
     }
-    entries.iter().for_each(|entry| of("Content", &entry.content));
+    entries.iter().for_each(|entry| of("EntryContent", &entry.content));
     nacks.iter().for_each(|(_, nack)| of("Nack", nack));
 }
 
@@ -298,10 +298,10 @@ fn declared(file: &str, name: &str) -> BTreeSet<String> {
 fn every_kind_of_message_has_golden_bytes() {
     let (mut found, mut due) = (BTreeSet::new(), BTreeSet::new());
     messages().iter().for_each(|(_, message)| kinds(message, &mut found));
-    for name in ["Body", "Content", "Nack", "Scope", "At", "Query", "Answer"] {
+    for name in ["Body", "EntryContent", "Nack", "AckScope", "At", "Query", "QueryAnswer"] {
         due.extend(declared("wire.rs", name));
     }
-    for name in ["EpochMessage", "Refusal"] {
+    for name in ["EpochMessage", "BallotRefusal"] {
         due.extend(declared("epoch/message.rs", name));
     }
     assert!(due.len() > 40, "{due:?}");

@@ -29,6 +29,6 @@ fn pinned_runs_have_pinned_hashes() {
     ];
     assert_eq!(
         hashes.map(|hash| format!("{hash:016x}")),
-        ["d4f033b77e038b74", "46c0f761dd92e91a", "e8dc0f60e17551f3"]
+        ["2add0e923e1b70b1", "5e4730b43a632c9f", "97093308f8e99449"]
     );
 }
