@@ -136,6 +136,10 @@ const MESSAGE_ORDER: &[Tested] = &[
     ("the-own-region-keeps-its-gate", "src/sharding/gate/tests/directed.rs"),
     ("seal-and-gate-change-in-one-step", "src/sharding/gate/tests/threads.rs (loom)"),
     ("bounce-never-forward", "src/sharding/gate/tests/directed.rs"),
+    (
+        "a-lane-without-a-connection-has-no-room",
+        "tests/sharding/entities/lost_nodes.rs; src/net/lane/outbound/tests.rs",
+    ),
     ("replies-and-bounces-pass-the-limit", "tests/net/hub.rs; tests/sharding/entities/lengths.rs"),
     ("moved-messages-are-exempt", "tests/sharding/entities/limits.rs"),
     ("orphaned-held-messages-expire", "tests/sharding/entities/limits.rs"),
@@ -147,6 +151,7 @@ const MESSAGE_ORDER: &[Tested] = &[
     ("at-most-once", "tests/sharding/stack"),
     ("correlation-numbers-are-secret-and-single-use", "tests/sharding/entities/forging.rs"),
     ("every-known-loss-is-reported-to-the-asker", "tests/sharding/entities/failing.rs"),
+    ("asks-end-with-the-node-that-has-their-message", "tests/sharding/entities/lost_nodes.rs"),
     ("ask-time-starts-at-the-call", "tests/sharding/entities/timeouts.rs"),
     (
         "a-timeout-names-the-handler-that-it-waits-for",
