@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
 use tokio::sync::mpsc;
 
+use super::ConnectionManager;
 use super::tasks::{InboundError, Report, Tasks};
 use crate::net::client::{ClientStream, HeldResource, StreamEndGuard};
 use crate::net::handshake::{self, HandshakeError};
@@ -21,7 +23,7 @@ pub(super) struct Clients {
 
 /// Owner of the key with which a client calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyOwner {
+enum KeyOwner {
     /// The client, which is not known as a node.
     Client,
     /// A known node: the client's connection is counted as one of the node's.
@@ -51,7 +53,7 @@ impl Clients {
 
     /// Answers a calling client in a task of its own. If the client is admitted, its stream is
     /// delivered.
-    pub(super) fn call(&self, calling: ClientSubstream, key: KeyOwner, tasks: &Tasks) {
+    fn call(&self, calling: ClientSubstream, key: KeyOwner, tasks: &Tasks) {
         let (places, taker, tasks) = (self.places.clone(), self.taker.clone(), tasks.clone());
         tokio::spawn(async move {
             let (peer, connection) = (calling.peer, calling.connection);
@@ -66,7 +68,7 @@ impl Clients {
     }
 
     /// Registers the stream of an admitted client, so that it ends with this connection.
-    pub(super) fn opened(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
+    fn opened(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
         self.open.retain(|_, streams| {
             streams.retain(|ends| !ends.are_over());
             !streams.is_empty()
@@ -77,6 +79,46 @@ impl Clients {
     /// Ends the streams of a connection that is closed or closing.
     pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
         self.open.remove(&connection);
+    }
+}
+
+impl ConnectionManager {
+    pub(super) fn on_client_call(&mut self, calling: ClientSubstream) {
+        if self.swarm.behaviour().is_open(calling.connection) {
+            let is_node = self.peers.contains_key(&calling.peer);
+            let key = if is_node { KeyOwner::KnownNode } else { KeyOwner::Client };
+            self.clients.call(calling, key, &self.tasks);
+        }
+    }
+
+    pub(super) fn client_admitted(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
+        if self.swarm.behaviour().is_open(connection) {
+            self.swarm.behaviour_mut().client_admitted(connection);
+            self.clients.opened(connection, ends);
+        }
+    }
+
+    pub(super) fn client_failed(
+        &mut self,
+        id: PeerId,
+        connection: ConnectionId,
+        why: &InboundError,
+    ) {
+        let InboundError::Refused(refusal) = why else {
+            tracing::debug!(peer = %id, ?why, "net.client_not_let_in");
+            return;
+        };
+        self.counted.refused += 1;
+        // Most clients have a new peer id each time, so all of them share one throttled warning.
+        if self.warning_throttle.due(std::time::Instant::now(), None, "client") {
+            tracing::warn!(
+                peer = %id, told = %refusal,
+                "net.client_refused: a client was refused and told the reason"
+            );
+        }
+        if *refusal == LaneRefusal::Twin {
+            self.close(connection); // the link of that node has counted it as its own
+        }
     }
 }
 

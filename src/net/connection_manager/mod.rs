@@ -28,14 +28,14 @@ use ostraca_ddata::machine::{Machine, Outbox};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use self::clients::{Clients, KeyOwner};
+use self::clients::Clients;
 use self::peer::{Announcement, IncarnationChange, PeerState};
 use self::tasks::{
     InboundError, InboundSubstream, OutboundEnd, OutboundOpening, Report, Tasks, WelcomedLane,
 };
 use super::admission::AdmissionState;
 use super::advertised::{Listener, advertised};
-use super::client::{ClientStream, StreamEndGuard};
+use super::client::ClientStream;
 use super::config::NetConfig;
 use super::directory::{Directory, WantedLane};
 use super::handle::{NetEvent, NetStats, PeerStats, Runtimes};
@@ -43,7 +43,7 @@ use super::identity::Identity;
 use super::lane::Lane;
 use super::link::{self, ConnectionPurpose, DialSide, End};
 use super::secrets::{Keyring, Secrets};
-use super::swarm::{self, ClientSubstream, LaneBehaviour, LimitSlots, NetStartError};
+use super::swarm::{self, LaneBehaviour, LimitSlots, NetStartError};
 use super::warning_throttle::WarningThrottle;
 use super::wire::{LaneRefusal, NodeInfo};
 use super::{NodeId, Receiver, TrafficClass, address};
@@ -535,41 +535,6 @@ impl ConnectionManager {
 
     fn close(&mut self, connection: ConnectionId) {
         self.swarm.behaviour_mut().close(connection);
-    }
-
-    // ── Clients ──
-
-    fn on_client_call(&mut self, calling: ClientSubstream) {
-        if self.swarm.behaviour().is_open(calling.connection) {
-            let is_node = self.peers.contains_key(&calling.peer);
-            let key = if is_node { KeyOwner::KnownNode } else { KeyOwner::Client };
-            self.clients.call(calling, key, &self.tasks);
-        }
-    }
-
-    fn client_admitted(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
-        if self.swarm.behaviour().is_open(connection) {
-            self.swarm.behaviour_mut().client_admitted(connection);
-            self.clients.opened(connection, ends);
-        }
-    }
-
-    fn client_failed(&mut self, id: PeerId, connection: ConnectionId, why: &InboundError) {
-        let InboundError::Refused(refusal) = why else {
-            tracing::debug!(peer = %id, ?why, "net.client_not_let_in");
-            return;
-        };
-        self.counted.refused += 1;
-        // Most clients have a new peer id each time, so all of them share one throttled warning.
-        if self.warning_throttle.due(std::time::Instant::now(), None, "client") {
-            tracing::warn!(
-                peer = %id, told = %refusal,
-                "net.client_refused: a client was refused and told the reason"
-            );
-        }
-        if *refusal == LaneRefusal::Twin {
-            self.close(connection); // the link of that node has counted it as its own
-        }
     }
 
     // ── Reports of the lanes' tasks ──
