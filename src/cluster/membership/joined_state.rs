@@ -4,6 +4,8 @@
 //! Inputs change the state. The consequences for this node and for other nodes are computed once
 //! after each batch of inputs, in `settle`.
 
+mod resolution;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,16 +20,14 @@ use super::configuration_proposals::Proposer;
 use super::dissemination::Dissemination;
 use super::failure_observation::{FailureHandler, view};
 use super::notifier::Notifier;
-use super::orphan_recovery::{self, OrphanRecovery};
+use super::orphan_recovery::OrphanRecovery;
 use super::port::{MembershipCommand, OperatorNotice, StopReason};
 use super::quarantine::Quarantine;
 use super::recovery::{GivenUp, reached};
 use super::seed_invitation::{self, SeedInviter};
 use super::{MembershipCore, MembershipOutbox};
-use crate::cluster::config::DowningStrategyName;
-use crate::cluster::downing::{DowningDecision, LeaseAnswer, ResolverOrder};
+use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::events::ClusterState;
-use crate::cluster::fault_injection::MembershipFault;
 use crate::cluster::gossip::exchange::GossipRefused;
 use crate::cluster::gossip::targets::StateOrigin;
 use crate::cluster::gossip::{ClusterId, Gossip};
@@ -745,92 +745,5 @@ impl JoinedState {
         let Some(epoch) = core.installed.as_deref() else { return false };
         epoch.is_quorum(&reached(core, epoch, &self.gossip), FaultInjection::none())
             && view(core, &self.gossip).holds_quorum()
-    }
-
-    /// Whether the end of this side is postponed, for an operator or until other members return.
-    /// With leases, nothing is served on a side without a quorum, so that it does no harm.
-    /// (`lease-majority` does not wait: a waiting side would request the lease again, get it once
-    /// the other side releases it, and keep it from that side.)
-    fn waits_without_quorum(
-        &mut self,
-        core: &mut MembershipCore,
-        now: Now,
-        out: &mut MembershipOutbox,
-    ) -> bool {
-        use DowningStrategyName as S;
-        let downing = &core.config.downing;
-        let ends = matches!(downing.strategy, S::DownAll | S::StaticQuorum | S::LeaseMajority);
-        let leased = core.installed.as_ref().is_some_and(|epoch| epoch.lease().enabled);
-        if ends || !leased || self.has_quorum(core) {
-            return false;
-        }
-        let until = *self.ends_at.get_or_insert(now.mono + downing.waits_without_quorum());
-        let ends_in = until - now.mono;
-        let waits = !ends_in.is_zero();
-        if waits {
-            core.say(now, OperatorNotice::WithoutQuorum { ends_in }, out);
-        }
-        waits
-    }
-
-    /// Handles an order of the resolver. A decision replaces the earlier one as a proposal; only a
-    /// side that stops acts at once.
-    fn resolved(
-        &mut self,
-        core: &mut MembershipCore,
-        now: Now,
-        order: &ResolverOrder,
-        out: &mut MembershipOutbox,
-    ) -> Option<StopReason> {
-        let resolution = match order {
-            ResolverOrder::Resolve(resolution) => resolution,
-            ResolverOrder::Withdraw => {
-                self.proposer.spare_all();
-                return None;
-            }
-            ResolverOrder::AcquireLease | ResolverOrder::ReleaseLease => return None,
-        };
-        let me = core.me.incarnation;
-        if resolution.decision != DowningDecision::DownTargets {
-            self.proposer.spare_all(); // DownTargets only adds members
-        }
-        if resolution.down.contains(&core.me) {
-            let me = core.me.incarnation;
-            if core.directory.is_none()
-                && orphan_recovery::is_newcomer(me, core.installed.as_deref(), &self.gossip)
-            {
-                return None; // it hosts nothing and has no vote: it searches for the cluster again
-            }
-            let waits = self.waits_without_quorum(core, now, out);
-            return (!waits).then_some(StopReason::DownedItself);
-        }
-        if resolution.responsible {
-            let epoch = core.installed.as_ref();
-            let victims = resolution.down.iter().map(|node| node.incarnation);
-            let (inside, outside): (Vec<_>, Vec<_>) =
-                victims.partition(|id| epoch.is_some_and(|epoch| epoch.is_member(*id)));
-            if core.fault_injection.has(MembershipFault::RemovedByVerdict)
-                && self.gossip.remove(me, &inside)
-            {
-                self.dissemination.changed(StateOrigin::Own);
-            }
-            self.proposer.victims.extend(inside);
-            if resolution.sets_aside() {
-                let is_heard = |node: &&NodeId| {
-                    core.links.is_up(**node)
-                        && self.gossip.reachability().verdict(me, node.incarnation).is_none()
-                };
-                let heard = resolution.down.iter().filter(is_heard);
-                self.proposer.heard.extend(heard.map(|node| node.incarnation));
-            }
-            for id in outside {
-                // It is in no configuration, so none can remove it.
-                if self.gossip.move_to(me, id, Status::Down).unwrap_or(false) {
-                    self.dissemination.changed(StateOrigin::Own);
-                }
-            }
-            self.is_unsettled = true;
-        }
-        None
     }
 }
