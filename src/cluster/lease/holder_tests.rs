@@ -1,7 +1,7 @@
 //! Unit tests of the holder; each covers one rule of docs/protocol/leases.md.
 
 use ostraca_ddata::clock::WallTime;
-use ostraca_ddata::fault_injection::FaultInjection as NoBug;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LeaseSettings, MembershipChange};
 use proptest::prelude::*;
 
@@ -324,7 +324,7 @@ proptest! {
             .collect();
         let by_definition = (0..5).rev().map(Instant::from_nanos).find(|since| {
             let voters = acked.iter().filter(|(_, at)| *at >= since).map(|(id, _)| *id).collect();
-            epoch.is_quorum(&voters, NoBug::none())
+            epoch.is_quorum(&voters, FaultInjection::none())
         });
         prop_assert_eq!(quorum_since(&epoch, &acked), by_definition);
     }

@@ -1,10 +1,11 @@
 //! The membership state machine, one per node (docs/protocol/membership.md).
 //!
 //! A node first *searches*: it asks its seeds for a cluster, joins the one that answers, or founds
-//! one with a majority of the seeds (`searching`, `founding`). Then it is *inside*: the state is
-//! gossiped (`spreading`), members monitor each other (`watching`), and the leader proposes
-//! configurations (`deciding`). Whether a member is Up or removed follows only from installed
-//! configurations; safety depends neither on convergence nor on the failure detector.
+//! one with a majority of the seeds (`cluster_search`, `foundation`). Then it is *inside*: the state
+//! is gossiped (`dissemination`), members monitor each other (`failure_observation`), and the leader
+//! proposes configurations (`configuration_proposals`). Whether a member is Up or removed follows
+//! only from installed configurations; safety depends neither on convergence nor on the failure
+//! detector.
 //!
 //! This file contains the fields and the dispatch of inputs. The machine uses no sockets, clocks,
 //! disks, keys or shards.
@@ -588,7 +589,7 @@ impl MembershipCore {
     }
 
     /// Stores or removes the evidence that this node is the only member of its cluster, according
-    /// to the installed configuration. See [`SoleMemberEvidence`](port::Sole).
+    /// to the installed configuration. See [`SoleMemberEvidence`].
     fn note_sole(&mut self, epoch: &Arc<Epoch>, out: &mut MembershipOutbox) {
         let sole = self.sole(epoch).filter(|_| self.memory.cluster.is_some());
         if self.memory.sole != sole {

@@ -169,9 +169,9 @@ impl Notifier {
     }
 
     /// The gossip state was replaced, because no remaining member knew this node
-    /// ([`astray`](super::astray)). Links to nodes that the new state does not contain are
-    /// released, without informing these nodes. Members that were Down only in the former state may
-    /// be granted leases again, even if the new state does not contain them yet.
+    /// ([`orphan_recovery`](super::orphan_recovery)). Links to nodes that the new state does not
+    /// contain are released, without informing these nodes. Members that were Down only in the
+    /// former state may be granted leases again, even if the new state does not contain them yet.
     pub(super) fn let_go(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         let is_down = |id: ReplicaId| gossip.member(id).is_some_and(|m| m.status == Status::Down);
         let is_out = |id: ReplicaId| is_down(id) || gossip.is_removed(id, u64::MAX);

@@ -3,7 +3,7 @@
 //! The member that admits a newcomer may be removed or fail before another member has learned of
 //! it. The newcomer is in no configuration, so none can add or remove it, and its gossip state may
 //! be that of a side that is gone. Living members that it finds adopt it when they receive its
-//! state (`admitting::adopt`). But it ignores members that it considers Down, and does not know
+//! state (`admission::adopt`). But it ignores members that it considers Down, and does not know
 //! members that have restarted with another incarnation. So while all members that could decide are
 //! Down or unreachable for it, it asks the seeds and all known addresses again, as in its first
 //! search.

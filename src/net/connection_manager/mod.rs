@@ -1,7 +1,7 @@
 //! Connection manager: the central task of the transport. It connects the swarm, the links and the
 //! tasks of the lanes.
 //!
-//! The decisions are made elsewhere: [`Link`](super::link::Link) decides which connection carries
+//! The decisions are made elsewhere: [`PeerLink`](link::PeerLink) decides which connection carries
 //! which lane, [`admission`](super::admission) which peers are admitted. Messages do not pass
 //! through the connection manager: a sender that appends to a lane wakes the lane's task directly.
 
@@ -101,7 +101,7 @@ pub(super) struct ConnectionManager {
     reports: mpsc::UnboundedReceiver<Report>,
     events: mpsc::UnboundedSender<NetEvent>,
     peers: BTreeMap<PeerId, PeerState>, // ≤ admitted peers and those that the node keeps
-    dials: BTreeMap<ConnectionId, PendingDial>, // ≤ 2 per kept peer, and `Command::Dial`s
+    dials: BTreeMap<ConnectionId, PendingDial>, // ≤ 2 per kept peer, and addresses of `Dial`
     clients: Clients,
     /// Incarnations that `standing` refuses, the oldest first.
     quarantined: VecDeque<NodeId>, // ≤ quarantine::QUARANTINED_MAX

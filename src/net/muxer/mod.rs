@@ -42,7 +42,7 @@ use self::pipe::{SharedStream, store_waker};
 use self::session::MuxerSession;
 pub use self::stream::Stream;
 
-/// Synchronisation primitives of [`seat`], replaced by loom's in its tests.
+/// Synchronisation primitives of [`combiner`], replaced by loom's in its tests.
 mod sync {
     pub(super) use std::sync::Mutex;
     pub(super) use std::sync::atomic::{AtomicBool, Ordering, fence};
