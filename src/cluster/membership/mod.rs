@@ -421,7 +421,8 @@ impl Membership {
             MembershipStage::Inside(inside) => inside.command(&mut self.core, command, out),
             // A node that is not in a cluster can stop at once.
             MembershipStage::Searching(_) | MembershipStage::New => {
-                let leaves = matches!(command, MembershipCommand::Leave(id) if *id == self.core.me.incarnation);
+                let own = self.core.me.incarnation;
+                let leaves = matches!(command, MembershipCommand::Leave(id) if *id == own);
                 if leaves || matches!(command, MembershipCommand::Drained) {
                     self.stop(now, StopReason::Left, out);
                 }

@@ -196,7 +196,9 @@ impl ConnectionManager {
                 Some(report) = self.reports.recv() => self.on_report(report),
                 Some(wanted) = self.wanted.recv() => self.on_wanted(wanted),
                 command = self.commands.recv() => match command {
-                    Some(ConnectionCommand::Stop(within, done)) => return self.stop(within, done).await,
+                    Some(ConnectionCommand::Stop(within, done)) => {
+                        return self.stop(within, done).await;
+                    }
                     Some(command) => self.on_command(command),
                     None => return, // all handles were dropped
                 },
