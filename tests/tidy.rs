@@ -35,8 +35,6 @@ const LONG_FILES: &[(&str, usize)] = &[
     ("src/sharding/activation_task.rs", 820),
     ("src/sharding/entity_ref.rs", 816),
     ("src/sharding/machines/one_type.rs", 827),
-    ("src/sharding/runtime.rs", 846),
-    ("src/sharding/shard.rs", 837),
 ];
 
 const EMPTY_NAMES: &[&str] =

@@ -1,7 +1,7 @@
 //! One entity type on one node: its shards, and the entry points for messages of this node, frames
 //! of lanes, outputs of the region machine, and results of entities' tasks.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -32,7 +32,7 @@ use super::passivation_tracker::PassivationTracker;
 use super::pending_asks::{AskedShard, CarriedAsk, PendingAsks, PendingAsksHandles, ReplyAddress};
 use super::polls::Entities;
 use super::region::{RegionInput, RegionOutput, ShardHostState};
-use super::region_handle::{BadFrame, NoRoom, RegionEnvironment, UndeliveredCounts};
+use super::region_handle::{BadFrame, RegionEnvironment, UndeliveredCounts};
 use super::scope;
 use super::shard::{DeliveryContext, Shard, ShardEffects, ShardInner};
 use super::shard_region::RegionSetup;
@@ -41,6 +41,7 @@ use super::slow_handlers::SlowHandlers;
 use super::state_transfer::{DeferredDrop, LostStates};
 use super::timeouts::Timeouts;
 use super::timers::LostTimers;
+use super::waiting_shards::WaitingShards;
 use crate::cluster::lease::Departure;
 
 /// Maximum number of remembered removed regions. A missing lane to any other region is taken for
@@ -49,10 +50,6 @@ const REMOVED_MAX: usize = 1_024;
 
 /// Numbers the runtimes of this process.
 static RUNTIMES: AtomicU32 = AtomicU32::new(0);
-
-/// Maximum bytes that a shard sends to a lane that has room again, before other shards have their
-/// turn. One message may be longer.
-const TURN_BYTES: usize = 64 << 10;
 
 /// The executor of a type's entities on this node, see
 /// [`ShardRegion::new`](super::shard_region::ShardRegion::new).
@@ -84,8 +81,8 @@ pub(super) struct Runtime<E: Entity> {
     dead: DeadLetters,
     pub(super) lost_states: LostStates,
     pub(super) lost_timers: LostTimers,
-    turns: Mutex<BTreeMap<RegionId, WaitingShards>>, // ≤ regions whose lane was full
-    removed: Mutex<VecDeque<RegionId>>,              // ≤ REMOVED_MAX
+    pub(super) waiting_shards: WaitingShards,
+    removed: Mutex<VecDeque<RegionId>>, // ≤ REMOVED_MAX
     callers: Callers,
     over: AtomicBool,
     cluster_generation: AtomicU64, // only rises; read with each batch of messages
@@ -122,32 +119,6 @@ pub(super) const LONG_BYTES: usize = 16 << 10;
 /// Maximum bytes, plus one message, that callers which can wait put into a shard's buffer while its
 /// lane is full.
 const CALLERS_BUFFER_BYTES: usize = 64 << 10;
-
-/// Shards that wait for room in one lane.
-#[derive(Default)]
-struct WaitingShards {
-    waiting: BTreeSet<ShardId>, // ≤ shards
-    last: Option<ShardId>,      // got the first turn when the lane had room last
-}
-
-impl WaitingShards {
-    fn add(&mut self, shard: ShardId) {
-        self.waiting.insert(shard);
-    }
-
-    /// Takes all waiting shards. The first one changes each time, because the lane may have room
-    /// for one only.
-    fn take(&mut self) -> VecDeque<ShardId> {
-        let mut before = std::mem::take(&mut self.waiting);
-        let after = match self.last {
-            Some(last) => before.split_off(&ShardId::new(last.get() + 1)),
-            None => BTreeSet::new(),
-        };
-        let turns: VecDeque<ShardId> = after.into_iter().chain(before).collect();
-        self.last = turns.front().copied();
-        turns
-    }
-}
 
 /// Reason of a refusal, with the refused message.
 pub(super) type RefusedMessage<M> = (TellError, OutgoingMessage<M>);
@@ -201,7 +172,7 @@ impl<E: Entity> Runtime<E> {
             dead: DeadLetters::default(),
             lost_states: LostStates::default(),
             lost_timers: LostTimers::default(),
-            turns: Mutex::default(),
+            waiting_shards: WaitingShards::default(),
             removed: Mutex::default(),
             callers: Callers::new(),
             over: AtomicBool::new(false),
@@ -540,26 +511,6 @@ impl<E: Entity> Runtime<E> {
         Ok(())
     }
 
-    /// The lane to `to` has no room for a message of this shard.
-    pub(super) fn wait_for_room(&self, to: RegionId, shard: ShardId) {
-        lock(&self.turns).entry(to).or_default().add(shard);
-    }
-
-    /// The lane to `to` has room. Shards send their waiting messages in turns of [`TURN_BYTES`];
-    /// then callers that wait with long messages may try again.
-    pub(super) fn room(self: &Arc<Self>, to: RegionId) {
-        let mut turns = lock(&self.turns).get_mut(&to).map(WaitingShards::take).unwrap_or_default();
-        while let Some(id) = turns.pop_front() {
-            let Some(shard) = self.shard(id) else { continue };
-            if shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
-                gate.room(TURN_BYTES, gate_effects)
-            }) {
-                turns.push_back(id);
-            }
-        }
-        self.room_here();
-    }
-
     /// The region left the configuration. Unless it left in order, asks whose message it has end:
     /// those of shards for which its lane is in use. If this node has changed to another home, the
     /// message may have moved there.
@@ -571,7 +522,7 @@ impl<E: Entity> Runtime<E> {
             }
             removed.push_back(region);
         }
-        lock(&self.turns).remove(&region);
+        self.waiting_shards.remove(region);
         self.held().ended(region);
         let mut lost = BTreeSet::new();
         for shard in self.known() {
@@ -794,53 +745,5 @@ impl<E: Entity> Runtime<E> {
     /// Whether a message may begin or continue now.
     pub(super) fn serves(&self) -> bool {
         self.world.serves() || self.fault_injection.has(ShardingFault::LeaseNotAsked)
-    }
-}
-
-/// Sending of replies and refusals to askers.
-impl<E: Entity> Runtime<E> {
-    fn send_there(&self, to: ReplyAddress, bytes: &[u8]) {
-        let sent = if bytes.len() <= self.message_bytes_max {
-            self.world.answer(to.node, bytes)
-        } else {
-            Err(NoRoom::TooLong)
-        };
-        match sent {
-            Ok(()) => {}
-            Err(NoRoom::TooLong) => {
-                let mut refused = Vec::with_capacity(16);
-                frame::refused(&mut refused, to.correlation, DeadLetterReason::AnswerTooLong);
-                // otherwise the asker's timeout expires
-                let _sent = self.world.answer(to.node, &refused);
-            }
-            // A region outside the configuration no longer waits for replies.
-            Err(NoRoom::NoLane) if self.is_removed(to.node) => {}
-            Err(NoRoom::NoLane | NoRoom::Full) => self.lose_answer(bytes),
-        }
-    }
-
-    /// Counts a lost reply; its asker gets none. A lost refusal is not counted, because its message
-    /// was.
-    fn lose_answer(&self, bytes: &[u8]) {
-        if let Ok(ShardingFrame::Answer { .. }) = ShardingFrame::read(bytes) {
-            let of = (&self.entity_type, None);
-            self.dead.add(DeadLetterReason::AnswerLost, 1, of, || self.world.now());
-        }
-    }
-}
-
-impl<E: Entity> Runtime<E> {
-    /// Sends a reply to the asking node.
-    pub(super) fn send(&self, to: ReplyAddress, bytes: &[u8]) {
-        if to.node != self.me {
-            return self.send_there(to, bytes);
-        }
-        match ShardingFrame::read(bytes) {
-            Ok(ShardingFrame::Answer { correlation, body }) => {
-                self.asks.answered(correlation, body);
-            }
-            Ok(ShardingFrame::Refused { correlation, why }) => self.asks.refused(correlation, why),
-            _ => {}
-        }
     }
 }

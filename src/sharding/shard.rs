@@ -20,11 +20,10 @@ use super::entity_ref::TellError;
 use super::entity_table::EntityTable;
 use super::envelope::Envelope;
 use super::fault_injection::{ShardingFault, ShardingFaultInjection};
-use super::frame;
 use super::full_mailboxes::FullMailboxes;
 use super::gate::{
-    Bounce, Full, Gate, GateEffects, Gone, HostState, HostingPhase, LaneSendError,
-    MailboxLimitCheck, Origin, Reached, SendOutcome, SizedMessage, Waits,
+    Full, Gate, GateEffects, HostState, HostingPhase, LaneSendError, MailboxLimitCheck, Origin,
+    Reached, SendOutcome, SizedMessage,
 };
 use super::id_hash::hash;
 use super::ids::{EntityId, Generation, RegionId, ShardId};
@@ -32,7 +31,6 @@ use super::instance::Instance;
 use super::mailbox::MailboxFull;
 use super::passivation_tracker::ShardPassivationTracker;
 use super::payload;
-use super::region_handle::NoRoom;
 use super::removed_senders::RemovedSenders;
 use super::runtime::{LONG_BYTES, Runtime};
 use super::scope;
@@ -723,115 +721,5 @@ impl<E: Entity> ShardGateEffects<'_, E> {
 
     pub(super) fn lose(&mut self, why: DeadLetterReason, envelope: Envelope) {
         self.after.lost.push((why, SingleMessage::Envelope(envelope)));
-    }
-}
-
-impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
-    fn send(
-        &mut self,
-        to: RegionId,
-        stamp: Generation,
-        item: SizedMessage<Envelope>,
-        fit: MailboxLimitCheck,
-    ) -> Result<(), LaneSendError<Envelope>> {
-        let frame = &mut self.shard_entities.scratch;
-        frame::message(frame, self.shard.id, stamp, fit, &item.message);
-        match self.runtime.world.send(to, frame) {
-            Ok(()) => {
-                self.runtime.asks.set_holder(&item.message, Some(to));
-                return Ok(());
-            }
-            Err(NoRoom::NoLane) if self.runtime.is_removed(to) => {
-                return Err(LaneSendError::Gone(item));
-            }
-            Err(NoRoom::TooLong) => {
-                self.lose(DeadLetterReason::TooLong, item.message); // messages behind it continue
-                return Ok(());
-            }
-            Err(NoRoom::Full | NoRoom::NoLane) => {}
-        }
-        // Registered before the second try, so that room reported after it reaches this shard.
-        self.runtime.wait_for_room(to, self.shard.id);
-        match self.runtime.world.send(to, frame) {
-            Ok(()) => {
-                self.runtime.asks.set_holder(&item.message, Some(to));
-                Ok(())
-            }
-            Err(NoRoom::TooLong) => {
-                self.lose(DeadLetterReason::TooLong, item.message);
-                Ok(())
-            }
-            Err(NoRoom::Full | NoRoom::NoLane) => Err(LaneSendError::Full(item)),
-        }
-    }
-
-    fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
-        frame::barrier(&mut self.shard_entities.scratch, self.shard.id, stamp);
-        match self.runtime.world.answer(to, &self.shard_entities.scratch) {
-            Err(NoRoom::NoLane) => Err(Gone),
-            Ok(()) | Err(NoRoom::Full | NoRoom::TooLong) => Ok(()), // it is repeated
-        }
-    }
-
-    fn bounce(&mut self, to: RegionId, back: Bounce<Envelope>) {
-        let Bounce { stamp, item, newest } = back;
-        if self.runtime.is_removed(to) {
-            return self.lose(DeadLetterReason::NodeGone, item.message); // a lane may remain without a reader
-        }
-        self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
-        frame::bounce(
-            &mut self.shard_entities.scratch,
-            self.shard.id,
-            stamp,
-            newest,
-            &item.message,
-        );
-        let why = match self.runtime.world.answer(to, &self.shard_entities.scratch) {
-            Ok(()) => return,
-            Err(NoRoom::NoLane) => DeadLetterReason::NodeGone,
-            Err(NoRoom::Full) => DeadLetterReason::LaneFull,
-            Err(NoRoom::TooLong) => DeadLetterReason::TooLong,
-        };
-        self.lose(why, item.message); // the echo behind it still confirms the barrier
-    }
-
-    fn echo(&mut self, to: RegionId, stamp: Generation) {
-        self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
-        frame::echo(&mut self.shard_entities.scratch, self.shard.id, stamp);
-        // A removed region needs no echo; others repeat their barrier.
-        let _sent = self.runtime.world.answer(to, &self.shard_entities.scratch);
-    }
-
-    fn accept(&mut self, from: RegionId, item: SizedMessage<Envelope>, _origin: Origin) {
-        self.deliver(from, MessageInTransit::Own(item.message));
-    }
-
-    fn refuse(&mut self, _from: RegionId, item: SizedMessage<Envelope>) {
-        self.lose(DeadLetterReason::HeldFull, item.message);
-    }
-
-    fn ignore(&mut self, _from: RegionId, item: SizedMessage<Envelope>) {
-        self.lose(DeadLetterReason::LaneGivenUp, item.message);
-    }
-
-    fn reserve(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
-        self.runtime.budget().reserve(bytes, own)
-    }
-
-    fn release(&mut self, bytes: usize) {
-        self.runtime.budget().release(bytes);
-        self.runtime.room_here();
-    }
-
-    /// Messages that waited for a home elsewhere have larger limits, equal to what their senders'
-    /// buffers and a lane can hold, so that a planned move loses none
-    /// (docs/protocol/message-order.md#moved-messages-are-exempt).
-    fn reserve_held(&mut self, from: RegionId, bytes: usize, own: Waits) -> Result<(), Full> {
-        let mut held = self.runtime.held();
-        if self.moved { held.reserve_moved(from, bytes) } else { held.reserve(from, bytes, own) }
-    }
-
-    fn release_held(&mut self, from: RegionId, what: Waits) {
-        self.runtime.held().release(from, what);
     }
 }

@@ -1,0 +1,53 @@
+//! The path of replies and refusals to the node that asked.
+
+use super::dead_letters::DeadLetterReason;
+use super::entity::Entity;
+use super::frame::{self, ShardingFrame};
+use super::pending_asks::ReplyAddress;
+use super::region_handle::NoRoom;
+use super::runtime::Runtime;
+
+impl<E: Entity> Runtime<E> {
+    /// Sends a reply or a refusal to the asking node.
+    pub(super) fn send(&self, to: ReplyAddress, bytes: &[u8]) {
+        if to.node != self.me {
+            return self.send_there(to, bytes);
+        }
+        match ShardingFrame::read(bytes) {
+            Ok(ShardingFrame::Answer { correlation, body }) => {
+                self.asks.answered(correlation, body);
+            }
+            Ok(ShardingFrame::Refused { correlation, why }) => self.asks.refused(correlation, why),
+            _ => {}
+        }
+    }
+
+    fn send_there(&self, to: ReplyAddress, bytes: &[u8]) {
+        let sent = if bytes.len() <= self.message_bytes_max {
+            self.world.answer(to.node, bytes)
+        } else {
+            Err(NoRoom::TooLong)
+        };
+        match sent {
+            Ok(()) => {}
+            Err(NoRoom::TooLong) => {
+                let mut refused = Vec::with_capacity(16);
+                frame::refused(&mut refused, to.correlation, DeadLetterReason::AnswerTooLong);
+                // otherwise the asker's timeout expires
+                let _sent = self.world.answer(to.node, &refused);
+            }
+            // A region outside the configuration no longer waits for replies.
+            Err(NoRoom::NoLane) if self.is_removed(to.node) => {}
+            Err(NoRoom::NoLane | NoRoom::Full) => self.lose_answer(bytes),
+        }
+    }
+
+    /// Counts a lost reply; its asker gets none. A lost refusal is not counted, because its message
+    /// was.
+    fn lose_answer(&self, bytes: &[u8]) {
+        if let Ok(ShardingFrame::Answer { .. }) = ShardingFrame::read(bytes) {
+            let of = (&self.entity_type, None);
+            self.dead_letters().add(DeadLetterReason::AnswerLost, 1, of, || self.world.now());
+        }
+    }
+}

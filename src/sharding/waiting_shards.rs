@@ -1,0 +1,80 @@
+//! Shards whose messages wait for room in a lane, and the turns in which they send them once the
+//! lane has room.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::entity::Entity;
+use super::gate::MailboxLimitCheck;
+use super::ids::{RegionId, ShardId};
+use super::runtime::Runtime;
+
+/// Maximum bytes that a shard sends to a lane that has room again, before other shards have their
+/// turn. One message may be longer.
+const TURN_BYTES: usize = 64 << 10;
+
+/// Shards of one entity type that wait for room, by the region at the other end of the lane.
+#[derive(Default)]
+pub(super) struct WaitingShards {
+    lanes: Mutex<BTreeMap<RegionId, LaneQueue>>, // ≤ regions whose lane was full
+}
+
+/// Shards that wait for room in one lane.
+#[derive(Default)]
+struct LaneQueue {
+    waiting: BTreeSet<ShardId>, // ≤ shards
+    last: Option<ShardId>,      // got the first turn when the lane had room last
+}
+
+impl WaitingShards {
+    /// Adds a shard: the lane to `to` has no room for one of its messages.
+    pub(super) fn add(&self, to: RegionId, shard: ShardId) {
+        self.lanes().entry(to).or_default().waiting.insert(shard);
+    }
+
+    /// Forgets the lane to a region that left the configuration.
+    pub(super) fn remove(&self, region: RegionId) {
+        self.lanes().remove(&region);
+    }
+
+    /// Takes all shards that wait for the lane to `to`, in the order of their turns.
+    fn take(&self, to: RegionId) -> VecDeque<ShardId> {
+        self.lanes().get_mut(&to).map(LaneQueue::take).unwrap_or_default()
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, BTreeMap<RegionId, LaneQueue>> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LaneQueue {
+    /// Takes all waiting shards. The first one changes each time, because the lane may have room
+    /// for one only.
+    fn take(&mut self) -> VecDeque<ShardId> {
+        let mut before = std::mem::take(&mut self.waiting);
+        let after = match self.last {
+            Some(last) => before.split_off(&ShardId::new(last.get() + 1)),
+            None => BTreeSet::new(),
+        };
+        let turns: VecDeque<ShardId> = after.into_iter().chain(before).collect();
+        self.last = turns.front().copied();
+        turns
+    }
+}
+
+impl<E: Entity> Runtime<E> {
+    /// The lane to `to` has room. Shards send their waiting messages in turns of [`TURN_BYTES`];
+    /// then callers that wait with long messages may try again.
+    pub(super) fn room(self: &Arc<Self>, to: RegionId) {
+        let mut turns = self.waiting_shards.take(to);
+        while let Some(id) = turns.pop_front() {
+            let Some(shard) = self.shard(id) else { continue };
+            if shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
+                gate.room(TURN_BYTES, gate_effects)
+            }) {
+                turns.push_back(id);
+            }
+        }
+        self.room_here();
+    }
+}
