@@ -25,33 +25,22 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
     ) -> Result<(), LaneSendError<Envelope>> {
         let frame = &mut self.shard_entities.scratch;
         frame::message(frame, self.shard.id, stamp, fit, &item.message);
-        match self.runtime.world.send(to, frame) {
-            Ok(()) => {
-                self.runtime.asks.set_holder(&item.message, Some(to));
-                return Ok(());
-            }
-            Err(NoRoom::NoLane) if self.runtime.is_removed(to) => {
-                return Err(LaneSendError::Gone(item));
-            }
-            Err(NoRoom::TooLong) => {
-                self.lose(DeadLetterReason::TooLong, item.message); // messages behind it continue
-                return Ok(());
-            }
-            Err(NoRoom::Full | NoRoom::NoLane) => {}
+        let mut sent = self.runtime.world.send(to, frame);
+        if sent == Err(NoRoom::NoLane) && self.runtime.is_removed(to) {
+            return Err(LaneSendError::Gone(item));
         }
-        // Registered before the second try, so that room reported after it reaches this shard.
-        self.runtime.waiting_shards.add(to, self.shard.id);
-        match self.runtime.world.send(to, frame) {
-            Ok(()) => {
-                self.runtime.asks.set_holder(&item.message, Some(to));
-                Ok(())
-            }
-            Err(NoRoom::TooLong) => {
-                self.lose(DeadLetterReason::TooLong, item.message);
-                Ok(())
-            }
-            Err(NoRoom::Full | NoRoom::NoLane) => Err(LaneSendError::Full(item)),
+        if let Err(NoRoom::Full | NoRoom::NoLane) = sent {
+            // Registered before the second try, so that room reported after it reaches this shard.
+            self.runtime.waiting_shards.add(to, self.shard.id);
+            sent = self.runtime.world.send(to, frame);
         }
+        match sent {
+            Ok(()) => self.runtime.asks.set_holder(&item.message, Some(to)),
+            // Messages behind it continue.
+            Err(NoRoom::TooLong) => self.lose(DeadLetterReason::TooLong, item.message),
+            Err(NoRoom::Full | NoRoom::NoLane) => return Err(LaneSendError::Full(item)),
+        }
+        Ok(())
     }
 
     fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
@@ -65,7 +54,8 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
     fn bounce(&mut self, to: RegionId, back: Bounce<Envelope>) {
         let Bounce { stamp, item, newest } = back;
         if self.runtime.is_removed(to) {
-            return self.lose(DeadLetterReason::NodeGone, item.message); // a lane may remain without a reader
+            // A lane may remain without a reader.
+            return self.lose(DeadLetterReason::NodeGone, item.message);
         }
         self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::bounce(
