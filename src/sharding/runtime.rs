@@ -254,8 +254,7 @@ impl<E: Entity> Runtime<E> {
 
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
         let cell = self.shards.get(id.get() as usize)?;
-        let shard =
-            || Shard::new(id, self.me, self.passivation_tracker.of_shard(), self.fault_injection);
+        let shard = || Shard::new(id, self.me, self.passivation_tracker.of_shard());
         Some(cell.get_or_init(|| Arc::new(shard())))
     }
 

@@ -19,7 +19,7 @@ use super::entity::Entity;
 use super::entity_ref::TellError;
 use super::entity_table::EntityTable;
 use super::envelope::Envelope;
-use super::fault_injection::{ShardingFault, ShardingFaultInjection};
+use super::fault_injection::ShardingFault;
 use super::full_mailboxes::FullMailboxes;
 use super::gate::{
     Full, Gate, GateEffects, HostState, HostingPhase, LaneSendError, MailboxLimitCheck, Origin,
@@ -78,7 +78,6 @@ pub(super) struct ShardEntities<E: Entity> {
     /// ended.
     leaving: u32,
     pub(super) adaptive_yield: AdaptiveYield,
-    fault_injection: ShardingFaultInjection,
     wanted: bool, // the region was asked for the home
     /// Entities that are busy at the shard's home.
     pub(super) full_mailboxes: Option<Box<FullMailboxes>>,
@@ -161,7 +160,6 @@ impl<E: Entity> Shard<E> {
         id: ShardId,
         me: RegionId,
         passivation_tracker: ShardPassivationTracker,
-        fault_injection: ShardingFaultInjection,
     ) -> Self {
         let shard_entities = ShardEntities {
             entity_table: EntityTable::new(),
@@ -172,7 +170,6 @@ impl<E: Entity> Shard<E> {
             lapses: 0,
             leaving: 0,
             adaptive_yield: AdaptiveYield::new(),
-            fault_injection,
             wanted: false,
             full_mailboxes: None,
             callers_saw: None,
@@ -324,7 +321,7 @@ impl<E: Entity> ShardEntities<E> {
     ) {
         let stage = shard.phase.get();
         let waited_for = shard.is_waited_for()
-            && !self.fault_injection.has(ShardingFault::DrainingHandlersNotMarked);
+            && !runtime.fault_injection.has(ShardingFault::DrainingHandlersNotMarked);
         let busy = self.entity_table.busy(row);
         busy.mailbox.push(message);
         if waited_for {
@@ -517,7 +514,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         for row in entity_table.rows().collect::<Vec<_>>() {
             let entity_slot = entity_table.get_mut(row);
             let runs = entity_slot.busy.as_ref().is_some_and(|busy| busy.runs);
-            if runs && !self.shard_entities.fault_injection.has(ShardingFault::LetGoTakesStarted) {
+            if runs && !self.runtime.fault_injection.has(ShardingFault::LetGoTakesStarted) {
                 continue; // its task drops it and begins no other meanwhile
             }
             let id = &entity_slot.id;
