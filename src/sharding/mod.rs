@@ -2,9 +2,9 @@
 //!
 //! Protocol: docs/protocol/sharding.md decides the homes, docs/protocol/message-order.md carries
 //! the messages. `machines`, `coordinator` and `region` are state machines without I/O: messages of
-//! peers are inputs, and messages to them are outputs. `runtime`, `shard` and `run` execute
-//! entities, and `gate` orders their messages. The public interface is in `entity`, `context`,
-//! `entity_ref`, `shard_region`, `reply` and `config`.
+//! peers are inputs, and messages to them are outputs. `runtime`, `shard` and `activation_task`
+//! execute entities, and `gate` orders their messages. The public interface is in `entity`,
+//! `context`, `entity_ref`, `shard_region`, `reply` and `config`.
 
 pub mod activation;
 mod activation_task;

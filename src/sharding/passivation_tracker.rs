@@ -201,7 +201,7 @@ impl<E: Entity> Runtime<E> {
 
 impl<E: Entity> ShardEntities<E> {
     /// Reports a message to the tracker.
-    pub(super) fn delivery(
+    pub(super) fn track_delivery(
         &mut self,
         row: u32,
         hash: u64,

@@ -276,7 +276,8 @@ impl<E: Entity> Runtime<E> {
         })
     }
 
-    /// Messages sent back or waiting, see [`Hosting::unrest`](super::hosting::Hosting::unrest).
+    /// Messages sent back or waiting, see
+    /// [`RegionHandle::unrest`](super::region_handle::RegionHandle::unrest).
     pub(super) fn unrest(&self) -> Option<UndeliveredCounts> {
         let sent_back = self.sent_back.load(Ordering::Relaxed);
         let waiting = self.known().fold(0, |waiting, shard| {
@@ -326,11 +327,11 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn offer(
         self: &Arc<Self>,
         (to, hash, shard): EntityAddress<'_>,
-        (parcel, place): (OutgoingMessage<E::Message>, WaitingPlace),
+        (message, place): (OutgoingMessage<E::Message>, WaitingPlace),
         ask: Option<&dyn CarriedAsk>,
     ) -> Result<(), RefusedMessage<E::Message>> {
         let shard = self.shard(shard).expect("an extractor gives shards below its number");
-        let message = match parcel {
+        let message = match message {
             OutgoingMessage::Typed(message) if shard.here.load(Ordering::Acquire) => {
                 match self.tell_here(shard, (hash, to.as_str()), message) {
                     Ok(None) => return Ok(()),
@@ -510,9 +511,9 @@ impl<E: Entity> Runtime<E> {
         Ok(())
     }
 
-    /// The region left the configuration. Unless it left in order, asks whose message it has end:
-    /// those of shards for which its lane is in use. If this node has changed to another home, the
-    /// message may have moved there.
+    /// The region left the configuration. Unless it left in order, this fails the asks whose message
+    /// it has, if its lane is still in use for their shard. If this node has changed to another
+    /// home, the message may have moved there.
     pub(super) fn removed(self: &Arc<Self>, region: RegionId, how: Departure) {
         {
             let mut removed = lock(&self.removed);
@@ -650,7 +651,7 @@ impl<E: Entity> Runtime<E> {
         self.room_here();
     }
 
-    // ── What follows ──
+    // ── Deferred effects ──
 
     /// Does the work that had to wait until the shard's lock was released.
     pub(super) fn carry_out(self: &Arc<Self>, shard: &Arc<Shard<E>>, after: ShardEffects<E>) {
@@ -658,8 +659,8 @@ impl<E: Entity> Runtime<E> {
             return;
         }
         for start in after.starts {
-            let entities = Arc::<Self>::clone(self);
-            self.world.run(Activation::unstarted(entities, shard.id, start));
+            let runtime = Arc::<Self>::clone(self);
+            self.world.run(Activation::unstarted(runtime, shard.id, start));
         }
         if after.wanted {
             self.world.tell(RegionInput::Wanted(shard.id));
@@ -673,12 +674,12 @@ impl<E: Entity> Runtime<E> {
         let ends = drained.is_some() || leaving.is_some();
         if ends || !(lost.is_empty() && values.is_empty() && typed.is_empty()) {
             let (runtime, shard, states) = (Arc::clone(self), Arc::clone(shard), Vec::new());
-            let chaff =
+            let deferred =
                 DeferredDrop { runtime, shard, lost, values, typed, leaving, states, drained };
-            if chaff.is_light() {
-                drop(chaff);
+            if deferred.is_light() {
+                drop(deferred);
             } else {
-                self.world.spawn(Box::pin(chaff.sweep()));
+                self.world.spawn(Box::pin(deferred.sweep()));
             }
         }
         self.passivate(after.leavers);

@@ -2,7 +2,7 @@
 //! verdicts on the entities.
 //!
 //! Under the lock no code of the user runs, except `Serialize` when mailboxes are sealed. Values
-//! and messages to drop are collected in [`After`] and dropped once the lock is released.
+//! and messages to drop are collected in [`ShardEffects`] and dropped once the lock is released.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,7 +97,7 @@ pub(super) struct Start {
     pub(super) row: u32,
     pub(super) id: EntityId,
     pub(super) handling: Option<Arc<Handling>>,
-    /// The lapses of the floor when the entity got the task.
+    /// [`ShardEntities::lapses`] when the entity got the task.
     pub(super) lapses: u64,
 }
 
@@ -333,7 +333,7 @@ impl<E: Entity> ShardEntities<E> {
             self.start(row, after);
         }
         if stage == ShardStage::Open {
-            self.delivery(row, hash, DeliveryContext { shard, runtime }, after);
+            self.track_delivery(row, hash, DeliveryContext { shard, runtime }, after);
         }
     }
 
@@ -366,7 +366,7 @@ impl<E: Entity> ShardEntities<E> {
         let row = known.unwrap_or_else(|| self.entity_table.add(hash, id));
         let is_first = self.entity_table.keep_state(row, state).is_none();
         if is_first {
-            self.delivery(row, hash, DeliveryContext { shard, runtime }, after);
+            self.track_delivery(row, hash, DeliveryContext { shard, runtime }, after);
             if self.entity_table.get(row).busy.is_none() {
                 self.rest(row, runtime, after);
             }
@@ -584,7 +584,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
             Some(busy) if !busy.mailbox.is_empty() => {
                 let hash = hash(entity_slot.id.as_bytes());
                 self.shard_entities.start(row, self.after);
-                self.shard_entities.delivery(
+                self.shard_entities.track_delivery(
                     row,
                     hash,
                     DeliveryContext { shard, runtime },
