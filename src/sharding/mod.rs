@@ -53,6 +53,7 @@ pub mod reply;
 mod reply_path;
 mod runtime;
 mod scope;
+mod send_error;
 mod shard;
 pub mod shard_region;
 mod shard_stage;
