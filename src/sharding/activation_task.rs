@@ -2,13 +2,12 @@
 //! messages and handles one after the other. Before each message and each poll it checks the lease
 //! (docs/protocol/leases.md#clock-check-before-every-message). It ends when no message waits.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context as TaskContext, Poll};
-use std::time::Duration;
+use std::task::Poll;
 
 use futures::future::BoxFuture;
 
@@ -22,6 +21,9 @@ use super::fault_injection::ShardingFault;
 use super::fencing::FencingToken;
 use super::frame;
 use super::gate::MailboxLimitCheck;
+use super::handler_guard::{
+    ContinueConditions, HandlerOutcome, LeaseCheck, WakerSlot, guarded, wait,
+};
 use super::ids::{EntityId, ShardId};
 use super::instance::Instance;
 use super::panics;
@@ -30,13 +32,9 @@ use super::runtime::Runtime;
 use super::scope::{self, CurrentEntity};
 use super::shard::{Shard, ShardEffects, ShardEntities, ShardInner, Start};
 use super::shard_stage::ShardStage;
-use super::slow_handlers::Handling;
 use super::state_transfer::ExportedState;
 use super::tracked::UnfinishedTasks;
 use super::types::TypeRegistry;
-
-/// Time until a lapsed lease is checked again.
-const LEASE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The next action of the activation.
 enum ActivationStep {
@@ -58,21 +56,6 @@ enum DecodedMessage<M> {
     Nothing,
     Message(M),
     Undecodable,
-}
-
-/// Whether the lease was checked immediately before a handler's first poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LeaseCheck {
-    Done,
-    Due,
-}
-
-#[derive(Debug)]
-enum HandlerOutcome {
-    Handled,
-    /// With the message of the panic.
-    Panicked(Box<str>),
-    Aborted(DeadLetterReason),
 }
 
 /// Why an activation ends.
@@ -102,37 +85,6 @@ struct ActivationTask<E: Entity> {
     lingers: bool,                   // yields before it ends
     begun: bool,                     // was polled
     ended: bool,
-}
-
-/// The waker of an activation that waits, woken when its shard drains. It is created on first use,
-/// because most activations never wait.
-struct WakerSlot(Option<Arc<Handling>>);
-
-impl WakerSlot {
-    /// Registers the waker before the activation checks its condition again, so that no later wake
-    /// is missed.
-    fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
-        let handling = self.0.get_or_insert_with(|| {
-            let mut inside = shard.lock();
-            let busy = inside.shard_entities.entity_table.busy(row);
-            Arc::clone(busy.handling.get_or_insert_default())
-        });
-        handling.waker.register(cx.waker());
-    }
-
-    /// The handler awaits: records the time, to report slow handlers. Handlers that never await do
-    /// not read the clock.
-    fn awaits<E: Entity>(&self, runtime: &Arc<Runtime<E>>) {
-        if let Some(handling) = &self.0 {
-            handling.begin(|| runtime.world.now());
-            runtime.watch_handlers();
-        }
-    }
-
-    /// The handler has ended.
-    fn has_ended(&self) {
-        self.0.iter().for_each(|handling| handling.end());
-    }
 }
 
 /// The reply path of the envelopes of one activation.
@@ -714,96 +666,6 @@ impl<E: Entity> Drop for ActivationTask<E> {
     fn drop(&mut self) {
         self.end(ActivationEnd::Dropped);
     }
-}
-
-/// The conditions under which a handler may continue.
-struct ContinueConditions<'a, E: Entity> {
-    runtime: &'a Arc<Runtime<E>>,
-    shard: &'a Shard<E>,
-    row: u32,
-    lapses: u64,
-}
-
-impl<E: Entity> ContinueConditions<'_, E> {
-    /// The reason to abort, if the handler may not continue.
-    fn aborted(&self) -> Option<DeadLetterReason> {
-        let stage = self.shard.phase.get();
-        let aborts = match stage {
-            ShardStage::Aborted => true,
-            ShardStage::Open => self.shard.lapses() != self.lapses,
-            ShardStage::Empty | ShardStage::Draining => false,
-        };
-        aborts.then(|| self.runtime.why_aborted(stage))
-    }
-
-    /// Notices an abort that came before the waker was registered.
-    fn poll(&self) -> Poll<HandlerOutcome> {
-        self.aborted().map_or(Poll::Pending, |why| Poll::Ready(HandlerOutcome::Aborted(why)))
-    }
-}
-
-/// Polls a handler only while the lease is valid and no abort came, and catches its panics.
-async fn guarded<E: Entity>(
-    mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
-    mut lease: LeaseCheck,
-    stays: ContinueConditions<'_, E>,
-    waker_slot: &mut WakerSlot,
-) -> HandlerOutcome {
-    let runtime = stays.runtime;
-    let mut pause: Option<BoxFuture<'static, ()>> = None;
-    let outcome = poll_fn(|cx| {
-        loop {
-            if let Some(why) = stays.aborted() {
-                return Poll::Ready(HandlerOutcome::Aborted(why));
-            }
-            if std::mem::replace(&mut lease, LeaseCheck::Due) == LeaseCheck::Done
-                || runtime.serves()
-            {
-                break;
-            }
-            waker_slot.register(stays.shard, stays.row, cx);
-            if wait(&mut pause, runtime, cx).is_pending() {
-                return stays.poll();
-            }
-        }
-        let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
-        let poll = || catch_unwind(AssertUnwindSafe(|| running.poll(cx)));
-        match runtime.polls.poll(stays.shard.id, stays.row, poll) {
-            Ok(Poll::Pending) => {
-                waker_slot.register(stays.shard, stays.row, cx);
-                waker_slot.awaits(runtime);
-                stays.poll()
-            }
-            Ok(Poll::Ready(())) => Poll::Ready(HandlerOutcome::Handled),
-            Err(panic) => Poll::Ready(HandlerOutcome::Panicked(panics::message(panic))),
-        }
-    })
-    .await;
-    waker_slot.has_ended();
-    // A reply that the dropped handler still owes will not come; the asker gets this reason.
-    let mut drop = || handling.set(None);
-    let dropped = catch_unwind(AssertUnwindSafe(|| match &outcome {
-        HandlerOutcome::Aborted(why) => scope::dropping(*why, drop),
-        HandlerOutcome::Handled | HandlerOutcome::Panicked(_) => drop(),
-    }));
-    match (dropped.map_err(panics::message), outcome) {
-        (Err(why), HandlerOutcome::Handled) => HandlerOutcome::Panicked(why),
-        (_, outcome) => outcome,
-    }
-}
-
-/// Waits until a lapsed lease is checked again.
-pub(super) fn wait<E: Entity>(
-    pause: &mut Option<BoxFuture<'static, ()>>,
-    runtime: &Runtime<E>,
-    cx: &mut TaskContext<'_>,
-) -> Poll<()> {
-    let sleep = pause.get_or_insert_with(|| runtime.world.sleep(LEASE_PAUSE));
-    let polled = sleep.as_mut().poll(cx);
-    if polled.is_ready() {
-        *pause = None;
-    }
-    polled
 }
 
 /// Yields to other tasks once, on any executor.

@@ -32,6 +32,7 @@ mod frame;
 mod full_mailboxes;
 pub mod gate;
 mod gate_effects;
+mod handler_guard;
 pub mod home;
 mod id_hash;
 pub mod ids;

@@ -11,9 +11,9 @@ use std::task::{Context as TaskContext, Poll};
 
 use futures::task::AtomicWaker;
 
-use super::activation_task::wait;
 use super::entity::Entity;
 use super::gate::MailboxLimitCheck;
+use super::handler_guard::wait;
 use super::ids::EntityId;
 use super::panics;
 use super::runtime::Runtime;

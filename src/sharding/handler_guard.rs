@@ -1,0 +1,160 @@
+//! Polls of a handler: only while the lease is valid and the entity's shard is not aborted, and
+//! with its panics caught. The activation of an entity decides which handler runs.
+
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use super::dead_letters::DeadLetterReason;
+use super::entity::Entity;
+use super::panics;
+use super::runtime::Runtime;
+use super::scope;
+use super::shard::Shard;
+use super::shard_stage::ShardStage;
+use super::slow_handlers::Handling;
+
+/// Time until a lapsed lease is checked again.
+const LEASE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Whether the lease was checked immediately before a handler's first poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeaseCheck {
+    Done,
+    Due,
+}
+
+/// How a handler has ended.
+#[derive(Debug)]
+pub(super) enum HandlerOutcome {
+    Handled,
+    /// With the message of the panic.
+    Panicked(Box<str>),
+    Aborted(DeadLetterReason),
+}
+
+/// The waker of an activation that waits, woken when its shard drains. It is created on first use,
+/// because most activations never wait.
+pub(super) struct WakerSlot(pub(super) Option<Arc<Handling>>);
+
+impl WakerSlot {
+    /// Registers the waker before the activation checks its condition again, so that no later wake
+    /// is missed.
+    pub(super) fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
+        let handling = self.0.get_or_insert_with(|| {
+            let mut inside = shard.lock();
+            let busy = inside.shard_entities.entity_table.busy(row);
+            Arc::clone(busy.handling.get_or_insert_default())
+        });
+        handling.waker.register(cx.waker());
+    }
+
+    /// The handler awaits: records the time, to report slow handlers. Handlers that never await do
+    /// not read the clock.
+    fn awaits<E: Entity>(&self, runtime: &Arc<Runtime<E>>) {
+        if let Some(handling) = &self.0 {
+            handling.begin(|| runtime.world.now());
+            runtime.watch_handlers();
+        }
+    }
+
+    /// The handler has ended.
+    pub(super) fn has_ended(&self) {
+        self.0.iter().for_each(|handling| handling.end());
+    }
+}
+
+/// The conditions under which a handler may continue.
+pub(super) struct ContinueConditions<'a, E: Entity> {
+    pub(super) runtime: &'a Arc<Runtime<E>>,
+    pub(super) shard: &'a Shard<E>,
+    pub(super) row: u32,
+    pub(super) lapses: u64,
+}
+
+impl<E: Entity> ContinueConditions<'_, E> {
+    /// The reason to abort, if the handler may not continue.
+    fn aborted(&self) -> Option<DeadLetterReason> {
+        let stage = self.shard.phase.get();
+        let aborts = match stage {
+            ShardStage::Aborted => true,
+            ShardStage::Open => self.shard.lapses() != self.lapses,
+            ShardStage::Empty | ShardStage::Draining => false,
+        };
+        aborts.then(|| self.runtime.why_aborted(stage))
+    }
+
+    /// Notices an abort that came before the waker was registered.
+    fn poll(&self) -> Poll<HandlerOutcome> {
+        self.aborted().map_or(Poll::Pending, |why| Poll::Ready(HandlerOutcome::Aborted(why)))
+    }
+}
+
+/// Polls a handler only while the lease is valid and no abort came, and catches its panics.
+pub(super) async fn guarded<E: Entity>(
+    mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
+    mut lease: LeaseCheck,
+    stays: ContinueConditions<'_, E>,
+    waker_slot: &mut WakerSlot,
+) -> HandlerOutcome {
+    let runtime = stays.runtime;
+    let mut pause: Option<BoxFuture<'static, ()>> = None;
+    let outcome = poll_fn(|cx| {
+        loop {
+            if let Some(why) = stays.aborted() {
+                return Poll::Ready(HandlerOutcome::Aborted(why));
+            }
+            if std::mem::replace(&mut lease, LeaseCheck::Due) == LeaseCheck::Done
+                || runtime.serves()
+            {
+                break;
+            }
+            waker_slot.register(stays.shard, stays.row, cx);
+            if wait(&mut pause, runtime, cx).is_pending() {
+                return stays.poll();
+            }
+        }
+        let running = handling.as_mut().as_pin_mut().expect("it is dropped at the end");
+        let poll = || catch_unwind(AssertUnwindSafe(|| running.poll(cx)));
+        match runtime.polls.poll(stays.shard.id, stays.row, poll) {
+            Ok(Poll::Pending) => {
+                waker_slot.register(stays.shard, stays.row, cx);
+                waker_slot.awaits(runtime);
+                stays.poll()
+            }
+            Ok(Poll::Ready(())) => Poll::Ready(HandlerOutcome::Handled),
+            Err(panic) => Poll::Ready(HandlerOutcome::Panicked(panics::message(panic))),
+        }
+    })
+    .await;
+    waker_slot.has_ended();
+    // A reply that the dropped handler still owes will not come; the asker gets this reason.
+    let mut drop = || handling.set(None);
+    let dropped = catch_unwind(AssertUnwindSafe(|| match &outcome {
+        HandlerOutcome::Aborted(why) => scope::dropping(*why, drop),
+        HandlerOutcome::Handled | HandlerOutcome::Panicked(_) => drop(),
+    }));
+    match (dropped.map_err(panics::message), outcome) {
+        (Err(why), HandlerOutcome::Handled) => HandlerOutcome::Panicked(why),
+        (_, outcome) => outcome,
+    }
+}
+
+/// Waits until a lapsed lease is checked again.
+pub(super) fn wait<E: Entity>(
+    pause: &mut Option<BoxFuture<'static, ()>>,
+    runtime: &Runtime<E>,
+    cx: &mut TaskContext<'_>,
+) -> Poll<()> {
+    let sleep = pause.get_or_insert_with(|| runtime.world.sleep(LEASE_PAUSE));
+    let polled = sleep.as_mut().poll(cx);
+    if polled.is_ready() {
+        *pause = None;
+    }
+    polled
+}
