@@ -1,14 +1,12 @@
-//! The machines of one entity type on one node, and the flow of messages between them.
+//! The machines of one entity type on one node.
 //!
 //! The singleton decides whether the coordinator must run here, the singleton's proxy finds where
 //! it runs, the region registers there, and the coordinator that runs here asks the allocation
-//! strategy. Messages between these machines go through one queue, so that the consequences of a
-//! message come after everything that was said before. Only a starting coordinator gets its first
-//! inputs at once, through a queue of its own.
+//! strategy. `message_flow` passes messages between these machines.
 
+mod message_flow;
 mod strategy_requests;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,29 +15,26 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::Epoch;
 
+use self::message_flow::{LocalInput, heard};
 use super::allocations::Allocating;
 use super::cluster_query::{ClusterQueryMessage, Counting};
 use super::eligibility;
 use super::port::{Hosts, MachineMessage, ShardingOutput};
 use crate::cluster::events::ClusterState;
-use crate::cluster::fault_injection::MembershipFaultInjection as ClusterCanary;
+use crate::cluster::fault_injection::MembershipFaultInjection;
 use crate::cluster::member::Member;
 use crate::cluster::singleton::{
-    Proxy, ProxyInput, ProxyOutput, Singleton, SingletonInput, SingletonMessage, SingletonOutput,
-    SingletonState,
+    Proxy, ProxyInput, Singleton, SingletonInput, SingletonMessage, SingletonState,
 };
 use crate::sharding::agreed_settings::AgreedSettings;
 use crate::sharding::allocation::pins::PinsRequest;
 use crate::sharding::config::ShardingConfig as Settings;
-use crate::sharding::coordinator::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, CoordinatorPhase,
-};
-use crate::sharding::decision_history::{DecisionStep, SlowDecisions};
+use crate::sharding::coordinator::{Coordinator, CoordinatorConfig, CoordinatorInput};
 use crate::sharding::explanation::{self, DecisionSource, Topic};
 use crate::sharding::fault_injection::ShardingFaultInjection;
 use crate::sharding::ids::{EntityType, RegionId};
 use crate::sharding::installed::Installed;
-use crate::sharding::region::{PayloadPartSizes, Region, RegionConfig, RegionInput, RegionOutput};
+use crate::sharding::region::{PayloadPartSizes, Region, RegionConfig, RegionInput};
 use crate::sharding::repeat::Pauses;
 use crate::sharding::store::{HomesKey, StoreAnswer};
 use crate::sharding::wire::{RegistrationRefusal, ShardingMessage, ToRegion};
@@ -66,15 +61,6 @@ pub(super) struct SharedContext {
     pub(super) is_out: bool,
     pub(super) last_id: u64,   // number of the last request to the Replicator
     pub(super) announce: bool, // tell membership after this input what is hosted
-}
-
-/// Input of one machine that another one on this node caused.
-#[derive(Debug)]
-enum LocalInput {
-    Region(RegionInput),
-    Coordinator(CoordinatorInput),
-    Singleton(SingletonInput),
-    Proxy(ProxyInput),
 }
 
 /// The machines of one entity type on one node.
@@ -121,7 +107,7 @@ struct StartedType {
 
 impl TypeMachines {
     pub(super) fn new(me: ReplicaId, entity_type: EntityType) -> Self {
-        let singleton = Singleton::new(me, RETRY, ClusterCanary::none());
+        let singleton = Singleton::new(me, RETRY, MembershipFaultInjection::none());
         Self { entity_type, singleton, started: None }
     }
 
@@ -470,252 +456,6 @@ impl TypeMachines {
         machines.into_iter().flatten().min()
     }
 
-    // ── Flow of messages between the machines ──
-
-    /// Passes an input to a machine, then all inputs that follow from it.
-    fn feed(
-        &mut self,
-        now: Now,
-        first: LocalInput,
-        with: &mut SharedContext,
-        out: &mut Outbox<ShardingOutput>,
-    ) {
-        let mut queue = VecDeque::from([first]);
-        while let Some(local) = queue.pop_front() {
-            match local {
-                LocalInput::Singleton(input) => self.sing(now, input, with, &mut queue, out),
-                LocalInput::Proxy(input) => self.seek(now, input, with, &mut queue, out),
-                LocalInput::Region(input) => self.host(now, input, with, &mut queue, out),
-                LocalInput::Coordinator(input) => self.decide(now, input, with, &mut queue, out),
-            }
-        }
-    }
-
-    fn send(&self, to: ReplicaId, word: MachineMessage, out: &mut Outbox<ShardingOutput>) {
-        out.push(ShardingOutput::Send { to, entity_type: self.entity_type.clone(), word });
-    }
-
-    fn sing(
-        &mut self,
-        now: Now,
-        input: SingletonInput,
-        with: &mut SharedContext,
-        queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<ShardingOutput>,
-    ) {
-        let mut orders = Outbox::new();
-        self.singleton.handle(now, input, &mut orders);
-        let me = with.me;
-        let own = |message| LocalInput::Proxy(ProxyInput::Message { from: me, message });
-        for order in orders.drain() {
-            match order {
-                SingletonOutput::Send { to, message } => {
-                    self.send(to, MachineMessage::Singleton(message), out);
-                }
-                SingletonOutput::Start if self.started.is_some() => {
-                    queue.push_back(own(SingletonMessage::Here));
-                    self.coordinate(now, with, out);
-                }
-                // Only a host of the type is a candidate, but a peer may claim otherwise.
-                SingletonOutput::Start => {
-                    queue.push_back(LocalInput::Singleton(SingletonInput::Stopped));
-                }
-                SingletonOutput::Stop => {
-                    queue.push_back(own(SingletonMessage::Gone));
-                    queue.push_back(LocalInput::Coordinator(CoordinatorInput::Stop));
-                    queue.push_back(LocalInput::Singleton(SingletonInput::Stopped));
-                }
-            }
-        }
-    }
-
-    /// Starts a coordinator here, with a term above every known one.
-    fn coordinate(&mut self, now: Now, with: &mut SharedContext, out: &mut Outbox<ShardingOutput>) {
-        let Some(started) = &mut self.started else { return };
-        if with.forced {
-            started.again_at = Some(now.mono + RETRY);
-            return;
-        }
-        started.above = started.above.max(started.coordinator.term().number);
-        if started.coordinator.phase() == CoordinatorPhase::Down {
-            let decision_history = started.coordinator.remembered().clone();
-            started.coordinator =
-                coordinator(with, &started.settings, &started.agreed, &started.allocating)
-                    .remembering(decision_history);
-            started.asked = None;
-        }
-        let above = started.above;
-        if let Some(installed) = with.epoch.as_deref().map(Installed::from) {
-            let told = CoordinatorInput::Installed(installed);
-            self.feed(now, LocalInput::Coordinator(told), with, out);
-        }
-        if with.state.preparing_for_shutdown {
-            self.feed(now, LocalInput::Coordinator(CoordinatorInput::Prepare), with, out);
-        }
-        self.feed(now, LocalInput::Coordinator(CoordinatorInput::Start { above }), with, out);
-    }
-
-    fn seek(
-        &mut self,
-        now: Now,
-        input: ProxyInput,
-        with: &SharedContext,
-        queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<ShardingOutput>,
-    ) {
-        let Some(started) = &mut self.started else { return };
-        let mut orders = Outbox::new();
-        started.proxy.handle(now, input, &mut orders);
-        let at = started.proxy.target();
-        if started.coordinator_at != at {
-            started.coordinator_at = at;
-            queue.push_back(LocalInput::Region(RegionInput::CoordinatorAt(at)));
-        }
-        for order in orders.drain() {
-            match order {
-                ProxyOutput::Identify { to } if to == with.me => {
-                    if self.singleton.running() == SingletonState::Yes {
-                        let message = SingletonMessage::Here;
-                        queue.push_back(LocalInput::Proxy(ProxyInput::Message {
-                            from: to,
-                            message,
-                        }));
-                    }
-                }
-                ProxyOutput::Identify { to } => {
-                    self.send(to, MachineMessage::Singleton(SingletonMessage::Identify), out);
-                }
-                // Messages do not go through this proxy: it only locates the coordinator.
-                ProxyOutput::Deliver { .. } | ProxyOutput::Dropped { .. } => {}
-            }
-        }
-    }
-
-    fn host(
-        &mut self,
-        now: Now,
-        input: RegionInput,
-        with: &mut SharedContext,
-        queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<ShardingOutput>,
-    ) {
-        let Some(started) = &mut self.started else { return };
-        let mut orders = Outbox::new();
-        started.region.handle(now, input, &mut orders);
-        started.compare(now.mono, &self.entity_type, with, out);
-        for order in orders.drain() {
-            match order {
-                RegionOutput::Send { to, message } if to == with.me => {
-                    queue.push_back(heard(to, message));
-                }
-                RegionOutput::Send { to, message } => {
-                    self.send(to, MachineMessage::Sharding(message), out);
-                }
-                RegionOutput::Registered => {
-                    out.push(ShardingOutput::Registered(self.entity_type.clone()));
-                }
-                RegionOutput::Left => {} // polled with `has_left`
-                RegionOutput::Stopped => {
-                    out.push(ShardingOutput::Stopped(self.entity_type.clone()));
-                }
-                RegionOutput::Step(step) => self.step(step, out),
-                RegionOutput::Slow(slow) => self.slow(slow, out),
-                RegionOutput::Unregistered(complaint) => {
-                    let entity_type = self.entity_type.clone();
-                    out.push(ShardingOutput::Unregistered { entity_type, complaint });
-                }
-                order => {
-                    let entity_type = self.entity_type.clone();
-                    out.push(ShardingOutput::Order { entity_type, order });
-                }
-            }
-        }
-    }
-
-    fn decide(
-        &mut self,
-        now: Now,
-        input: CoordinatorInput,
-        with: &mut SharedContext,
-        queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<ShardingOutput>,
-    ) {
-        let Some(started) = &mut self.started else { return };
-        if !matches!(input, CoordinatorInput::Tick | CoordinatorInput::Move { .. }) {
-            started.allocating.upset(now.mono);
-        }
-        let mut orders = Outbox::new();
-        started.coordinator.handle(now, input, &mut orders);
-        if started.coordinator.phase() != CoordinatorPhase::Active {
-            let _ = started.allocating.acts(now.mono, false); // an inactive strategy asks nothing
-        }
-        for order in orders.drain() {
-            self.decided(now, order, with, queue, out);
-        }
-    }
-
-    fn decided(
-        &mut self,
-        now: Now,
-        order: CoordinatorOutput,
-        with: &mut SharedContext,
-        queue: &mut VecDeque<LocalInput>,
-        out: &mut Outbox<ShardingOutput>,
-    ) {
-        let entity_type = self.entity_type.clone();
-        let Some(started) = &mut self.started else { return };
-        match order {
-            CoordinatorOutput::Send { to, message } if to == with.me => {
-                queue.push_back(heard(to, message));
-            }
-            CoordinatorOutput::Send { to, message } => {
-                self.send(to, MachineMessage::Sharding(message), out);
-            }
-            CoordinatorOutput::Ask { id: own, ask } => {
-                with.last_id += 1;
-                let (id, level) = (with.last_id, started.settings.write_majority_plus);
-                started.asked = Some((id, own));
-                out.push(ShardingOutput::Ask { id, entity_type, level, ask });
-            }
-            CoordinatorOutput::Allocate { question, shards } => {
-                started.allocating.ask(question, shards);
-                let StartedType { coordinator, allocating, .. } = started.as_mut();
-                for next in allocating.work(now.mono, coordinator, &with.state) {
-                    self.follow(next, with, queue, out);
-                }
-            }
-            CoordinatorOutput::Differs(there) => {
-                started.bound = Some(there);
-                started.compare(now.mono, &entity_type, with, out);
-            }
-            CoordinatorOutput::Step(step) => self.step(step, out),
-            CoordinatorOutput::Slow(slow) => self.slow(slow, out),
-            CoordinatorOutput::Acting(term) => {
-                started.above = started.above.max(term.number);
-                out.push(ShardingOutput::Acting { entity_type, term });
-                if let Some(next) = started.allocating.acts(now.mono, true) {
-                    self.follow(next, with, queue, out);
-                }
-            }
-            CoordinatorOutput::SteppedDown { highest, why } => {
-                started.above = started.above.max(highest.number);
-                // The singleton still runs here: the next coordinator takes a higher term.
-                if self.singleton.running() == SingletonState::Yes {
-                    started.again_at = Some(now.mono + RETRY);
-                }
-                out.push(ShardingOutput::SteppedDown { entity_type, why });
-            }
-        }
-    }
-
-    fn step(&self, step: Box<DecisionStep>, out: &mut Outbox<ShardingOutput>) {
-        out.push(ShardingOutput::Step { entity_type: self.entity_type.clone(), step });
-    }
-
-    fn slow(&self, slow: SlowDecisions, out: &mut Outbox<ShardingOutput>) {
-        out.push(ShardingOutput::Slow { entity_type: self.entity_type.clone(), slow });
-    }
-
     /// Whether the region has handed over everything after [`RegionInput::Leave`].
     pub(super) fn has_left(&self) -> bool {
         self.started.as_ref().is_none_or(|started| started.region.has_left())
@@ -812,16 +552,4 @@ fn coordinator(
 
 const fn pauses(settings: &Settings) -> Pauses {
     Pauses { first: settings.move_retry_min, longest: settings.move_retry_max }
-}
-
-/// The input for the receiver of a message.
-fn heard(from: ReplicaId, message: ShardingMessage) -> LocalInput {
-    match message {
-        ShardingMessage::Coordinator(message) => {
-            LocalInput::Coordinator(CoordinatorInput::Message { from, message })
-        }
-        ShardingMessage::Region(message) => {
-            LocalInput::Region(RegionInput::Message { from, message })
-        }
-    }
 }

@@ -8,7 +8,8 @@ use ostraca_ddata::clock::Now;
 use ostraca_ddata::machine::Outbox;
 use ostraca_ddata::replicator::request::{ReplicatorReply, RequestError, SubscriptionNotice};
 
-use super::{LocalInput, SharedContext, TypeMachines};
+use super::message_flow::LocalInput;
+use super::{SharedContext, TypeMachines};
 use crate::sharding::allocation::StrategyAnswer;
 use crate::sharding::machines::allocations::AllocationAction;
 use crate::sharding::machines::port::ShardingOutput;
