@@ -13,6 +13,7 @@ mod one_type;
 mod port;
 #[cfg(test)]
 mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

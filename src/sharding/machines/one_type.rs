@@ -308,16 +308,13 @@ impl TypeMachines {
         out: &mut Outbox<ShardingOutput>,
     ) {
         let local = match word {
-            MachineMessage::Sharding(ShardingMessage::Region(ToRegion::NotYet(
-                RegistrationRefusal::Elsewhere,
-            ))) => {
-                self.feed(now, LocalInput::Proxy(ProxyInput::Denied { from }), with, out);
-                heard(
-                    from,
-                    ShardingMessage::Region(ToRegion::NotYet(RegistrationRefusal::Elsewhere)),
-                )
+            MachineMessage::Sharding(message) => {
+                let elsewhere = ToRegion::NotYet(RegistrationRefusal::Elsewhere);
+                if message == ShardingMessage::Region(elsewhere) {
+                    self.feed(now, LocalInput::Proxy(ProxyInput::Denied { from }), with, out);
+                }
+                heard(from, message)
             }
-            MachineMessage::Sharding(message) => heard(from, message),
             MachineMessage::Singleton(
                 message @ (SingletonMessage::Here | SingletonMessage::Gone),
             ) => LocalInput::Proxy(ProxyInput::Message { from, message }),

@@ -43,10 +43,14 @@ impl TypeMachines {
         let mut queue = VecDeque::from([first]);
         while let Some(local) = queue.pop_front() {
             match local {
-                LocalInput::Singleton(input) => self.sing(now, input, with, &mut queue, out),
-                LocalInput::Proxy(input) => self.seek(now, input, with, &mut queue, out),
-                LocalInput::Region(input) => self.host(now, input, with, &mut queue, out),
-                LocalInput::Coordinator(input) => self.decide(now, input, with, &mut queue, out),
+                LocalInput::Singleton(input) => {
+                    self.tell_singleton(now, input, with, &mut queue, out);
+                }
+                LocalInput::Proxy(input) => self.tell_proxy(now, input, with, &mut queue, out),
+                LocalInput::Region(input) => self.tell_region(now, input, with, &mut queue, out),
+                LocalInput::Coordinator(input) => {
+                    self.tell_coordinator(now, input, with, &mut queue, out);
+                }
             }
         }
     }
@@ -60,7 +64,7 @@ impl TypeMachines {
         out.push(ShardingOutput::Send { to, entity_type: self.entity_type.clone(), word });
     }
 
-    fn sing(
+    fn tell_singleton(
         &mut self,
         now: Now,
         input: SingletonInput,
@@ -125,7 +129,7 @@ impl TypeMachines {
         self.feed(now, LocalInput::Coordinator(CoordinatorInput::Start { above }), with, out);
     }
 
-    fn seek(
+    fn tell_proxy(
         &mut self,
         now: Now,
         input: ProxyInput,
@@ -161,7 +165,7 @@ impl TypeMachines {
         }
     }
 
-    fn host(
+    fn tell_region(
         &mut self,
         now: Now,
         input: RegionInput,
@@ -202,7 +206,7 @@ impl TypeMachines {
         }
     }
 
-    fn decide(
+    fn tell_coordinator(
         &mut self,
         now: Now,
         input: CoordinatorInput,
