@@ -1,11 +1,11 @@
-//! A burst: one run of an entity's message loop, until no message waits. It is queued as a
+//! An activation: one run of an entity's message loop, until no message waits. It is queued as a
 //! description and becomes a future only when a worker first polls it.
 //!
-//! Most bursts end at their first poll. So the future is made on the worker that polls it, in the
-//! memory that the previous one left, which is in the caches of that core; no memory passes from
-//! the thread that queues a burst to the one that runs it. Otherwise the allocator has to take a
-//! lock: measured with glibc's, three nodes in one process on two cores, with 1,024 asks in flight,
-//! spent a tenth of their time in it.
+//! Most activations end at their first poll. So the future is made on the worker that polls it, in
+//! the memory that the previous one left, which is in the caches of that core; no memory passes
+//! from the thread that queues an activation to the one that runs it. Otherwise the allocator has
+//! to take a lock: measured with glibc's, three nodes in one process on two cores, with 1,024 asks
+//! in flight, spent a tenth of their time in it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use super::shard::Start;
 /// the stack, and a worker keeps several.
 const SIZE_MAX: usize = 16 * 1024; // bytes
 
-/// Future of a burst. A completed one owns nothing, and its memory may be reused.
+/// Future of an activation. A completed one owns nothing, and its memory may be reused.
 pub struct ActivationFuture(ReusableBoxFuture<'static, ()>);
 
 impl ActivationFuture {
@@ -68,9 +68,9 @@ enum ActivationState {
 /// `None`: it has begun.
 struct UnstartedActivation(Option<(Arc<dyn ActivationStarter>, ShardId, Start)>);
 
-/// Entities of one type, whose bursts begin on another thread than the one that queues them.
+/// Entities of one type, whose activations begin on another thread than the one that queues them.
 pub(super) trait ActivationStarter: Send + Sync {
-    /// Makes the future of a burst, in the memory of a completed one if given.
+    /// Makes the future of an activation, in the memory of a completed one if given.
     fn begin(
         self: Arc<Self>,
         shard: ShardId,
@@ -78,12 +78,12 @@ pub(super) trait ActivationStarter: Send + Sync {
         over: Option<ActivationFuture>,
     ) -> ActivationFuture;
 
-    /// Called instead of `begin` if the burst is dropped before it begins.
+    /// Called instead of `begin` if the activation is dropped before it begins.
     fn give_up(self: Arc<Self>, shard: ShardId, start: Start);
 }
 
 impl Activation {
-    /// Makes a burst of any future.
+    /// Makes an activation of any future.
     pub fn of(future: impl Future<Output = ()> + Send + 'static) -> Self {
         let owner = async move {
             future.await; // drops it when it completes
@@ -104,7 +104,7 @@ impl Activation {
         match self.0 {
             ActivationState::Unstarted(mut unstarted) => {
                 let (entities, shard, start) =
-                    unstarted.0.take().expect("a burst begins only once");
+                    unstarted.0.take().expect("an activation begins only once");
                 entities.begin(shard, start, over())
             }
             ActivationState::Begun(future) => future,
@@ -112,7 +112,7 @@ impl Activation {
     }
 }
 
-/// Requeues a burst that was polled and has not completed.
+/// Requeues an activation that was polled and has not completed.
 impl From<ActivationFuture> for Activation {
     fn from(future: ActivationFuture) -> Self {
         Self(ActivationState::Begun(future))
@@ -189,8 +189,8 @@ mod tests {
         let entities = Arc::<CallRecorder>::default();
         let running = entities.activation(1).begin(|| Some(ActivationFuture::new(async {})));
         assert_eq!(entities.noted(), [("begins in old memory", 1)]);
-        let _running =
-            Activation::from(running).begin(|| panic!("a burst that has begun keeps its future"));
+        let _running = Activation::from(running)
+            .begin(|| panic!("an activation that has begun keeps its future"));
         assert_eq!(entities.noted(), []);
     }
 }

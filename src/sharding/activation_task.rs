@@ -1,5 +1,5 @@
-//! Activation of an entity: the task that handles a burst of its messages. It takes the waiting
-//! messages and handles one after the other. Before each message and each poll it checks the lease
+//! Activation of an entity: the task that handles its messages. It takes the waiting messages and
+//! handles one after the other. Before each message and each poll it checks the lease
 //! (docs/protocol/leases.md#clock-check-before-every-message). It ends when no message waits.
 
 use std::future::poll_fn;

@@ -557,7 +557,7 @@ impl<E: Entity, T> fmt::Debug for AskFuture<E, T> {
             AskProgress::Unsent(_, target) => target.as_ref(),
         };
         let entity = target.map(|target| EntityRef(To::Here(Arc::clone(target))));
-        let mut asked = f.debug_struct("Asked");
+        let mut asked = f.debug_struct("AskFuture");
         asked.field("entity", &entity).field("question", &self.question).finish_non_exhaustive()
     }
 }

@@ -141,7 +141,7 @@ fn lock(rows: &Mutex<AskTable>) -> MutexGuard<'_, AskTable> {
 
 impl std::fmt::Debug for PendingAsks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Asks").field("waiting", &self.waiting()).finish_non_exhaustive()
+        f.debug_struct("PendingAsks").field("waiting", &self.waiting()).finish_non_exhaustive()
     }
 }
 
@@ -331,7 +331,7 @@ impl<T> AskSlot<T> {
     pub(super) fn forget(&self, asks: &PendingAsks) {
         let over = AskState::Over(None);
         let _value = std::mem::replace(&mut *self.lock(), over);
-        let number = self.number.load(Ordering::Acquire);
+        let number = self.number();
         if number > 0 {
             asks.take(number);
         }

@@ -120,8 +120,8 @@ pub trait RegionEnvironment: Send + Sync + 'static {
     /// Spawns a task that runs to its end.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
-    /// Runs a burst of an entity to its end; most complete at their first poll. Polls it again at
-    /// least each time that it is woken, and drops it if no worker is left to poll it.
+    /// Runs an activation of an entity to its end; most complete at their first poll. Polls it
+    /// again at least each time that it is woken, and drops it if no worker is left to poll it.
     fn run(&self, activation: Activation);
 
     /// Returns a future that completes after `pause`.

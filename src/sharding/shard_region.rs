@@ -48,7 +48,10 @@ pub struct RegionSetup<E: Entity> {
 impl<E: Entity> fmt::Debug for RegionSetup<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, me) = (&self.entity_type, &self.me);
-        f.debug_struct("Setup").field("entity_type", name).field("me", me).finish_non_exhaustive()
+        f.debug_struct("RegionSetup")
+            .field("entity_type", name)
+            .field("me", me)
+            .finish_non_exhaustive()
     }
 }
 

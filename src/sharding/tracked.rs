@@ -30,7 +30,7 @@ pub(super) struct TaskControl {
     stops: AtomicBool,
     task: AtomicWaker, // of the task, which checks `stops` before each poll
     ended: AtomicBool,
-    waiter: AtomicWaker, // of the entity's burst, once it waits for the end
+    waiter: AtomicWaker, // of the entity's activation, once it waits for the end
 }
 
 impl TaskControl {
