@@ -15,6 +15,7 @@ mod durability;
 mod entries;
 pub mod epoch;
 mod expiry;
+mod fanout;
 mod fence;
 mod fencing_reads;
 mod flush;
@@ -40,6 +41,7 @@ mod subscription;
 mod sums;
 pub mod wire;
 mod write;
+mod write_protocol;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

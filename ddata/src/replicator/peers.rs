@@ -12,14 +12,12 @@ use super::epoch::{EpochId, EpochInput};
 use super::fence::is_group;
 use super::open_probes::OpenProbe;
 use super::port::ReplicatorAlarm;
-use super::push::{AckContent, Resend, is_first, later_than_measured, name, push_of};
+use super::push::{AckContent, Resend, is_first, later_than_measured, push_of};
 use super::reassembly::Piece;
 use super::request::RequestId;
 use super::store::{EntryMergeResult, EntryRefusal};
-use super::wire::{
-    AckScope, At, Body, Entries, Entry, EntryContent, Nack, ReplicatorMessage, WireGuard,
-};
-use super::write::{Fenced, Write, WritePurpose};
+use super::wire::{AckScope, At, Body, Entry, EntryContent, Nack, ReplicatorMessage, WireGuard};
+use super::write::Fenced;
 use super::{Replicator, ReplicatorOutbox};
 use crate::causal::CausalContext;
 use crate::clock::{HybridTimestamp, Now};
@@ -27,7 +25,7 @@ use crate::encoded::DecodeError;
 use crate::fault_injection::ReplicatorFault;
 use crate::id::ReplicaId;
 use crate::key::{Group, KeyName};
-use crate::types::delta::{Delta, MergeResult};
+use crate::types::delta::MergeResult;
 
 /// Stamps further ahead of this node's wall clock than this cause an alarm.
 const CLOCK_AHEAD: Duration = Duration::from_millis(500);
@@ -555,7 +553,7 @@ impl Replicator {
 
     /// The entry that brings a peer with this context up to date with an entry's key, under the
     /// entry's guard. It is a question if the peer lacks nothing, or if another entry brings it.
-    fn repair_for(
+    pub(super) fn repair_for(
         &mut self,
         entry: &Entry,
         index: u32,
@@ -611,144 +609,6 @@ impl Replicator {
         messages
     }
 
-    /// Ends those of these requests whose result is known, oldest first.
-    pub(super) fn check_writes(
-        &mut self,
-        mut requests: Vec<RequestId>,
-        out: &mut ReplicatorOutbox,
-    ) {
-        requests.sort_unstable();
-        requests.dedup();
-        for request in requests {
-            self.check_write(request, out);
-        }
-    }
-
-    /// Ends a request if its result is known.
-    pub(super) fn check_write(&mut self, id: RequestId, out: &mut ReplicatorOutbox) {
-        let electors = self.electors();
-        let Some(write) = self.writes.get(id) else { return };
-        let guard = write.guard.as_ref();
-        let superseded = guard.and_then(|guard| {
-            self.promises.refuses(&guard.group, guard.term, self.fault_injection)
-        });
-        let fate = if let Some(group) = self.guarded_meanwhile(write) {
-            Err(super::request::RequestError::GuardedMeanwhile { group })
-        } else if let Some(current) = superseded {
-            // This replica counts itself, so its own promise must still allow the write.
-            Err(super::request::RequestError::Fenced { current, nowhere: false })
-        } else if write.is_met(&electors) {
-            Ok(())
-        } else if let Some((current, nowhere)) = write.fenced(&electors) {
-            Err(super::request::RequestError::Fenced { current, nowhere })
-        } else if let Some(failed) = write.store_failed(&electors) {
-            Err(super::request::RequestError::StoreFailure { failed })
-        } else {
-            return;
-        };
-        let Some(write) = self.writes.remove(id) else { return };
-        for place in &write.pushes {
-            self.pushes.done_waiting(*place, id);
-        }
-        let (WritePurpose::Change(reply)
-        | WritePurpose::ReadRepair(reply)
-        | WritePurpose::Recovery(reply)) = write.purpose;
-        Self::reply(id, fate.map(|()| reply), out);
-    }
-
-    /// The group that guards the key of an unguarded change, if this replica learned of it after
-    /// the request began.
-    fn guarded_meanwhile(&self, write: &Write) -> Option<Group> {
-        let unguarded = write.guard.is_none() && matches!(write.purpose, WritePurpose::Change(_));
-        if !unguarded || !self.store.has_groups() {
-            return None;
-        }
-        if let Some(group) = &write.guarded {
-            return Some(group.clone());
-        }
-        let (push, index) = write.pushes.first()?;
-        let key = &self.pushes.get(*push)?.entries.get(*index as usize)?.key;
-        self.store.group_of(key, self.store.get(key).map(|held| &**held)).cloned()
-    }
-
-    /// Pushes questions for a request to some replicas. A replica whose context is known is sent at
-    /// once what it lacks.
-    pub(super) fn push_to(
-        &mut self,
-        now: Now,
-        probes: &Entries,
-        id: RequestId,
-        peers: &BTreeSet<ReplicaId>,
-        known: impl Fn(&ReplicaId) -> Option<CausalContext>,
-        out: &mut ReplicatorOutbox,
-    ) {
-        if peers.is_empty() || probes.is_empty() {
-            return;
-        }
-        let waiting = vec![smallvec![id]; probes.len()];
-        let push = self.pushes.open(now.mono, probes.clone(), waiting.into(), peers);
-        if let Some(write) = self.writes.get_mut(id) {
-            write.pushes.extend(probes.iter().map(|entry| (push, entry.index)));
-        }
-        for &to in peers {
-            match known(&to) {
-                Some(context) => {
-                    let repairs = probes.iter();
-                    let repairs = repairs
-                        .filter_map(|entry| self.repair_for(entry, entry.index, Some(&context)));
-                    let repairs = repairs.collect();
-                    self.send_repairs(to, name(push, 0), repairs, out);
-                }
-                None => {
-                    let entries = probes.clone();
-                    let body = Body::Write { push: name(push, 0), whole: true, entries };
-                    self.send(to, body, out);
-                }
-            }
-        }
-    }
-
-    /// The receivers of a change: all peers or, in large clusters, the voters and `ln n + 6` random
-    /// peers (docs/protocol/replication.md#push-to-all-at-the-end-of-the-batch).
-    pub(super) fn push_targets(&mut self) -> BTreeSet<ReplicaId> {
-        if self.peers.len() <= self.config.direct_push_limit {
-            return self.peers.clone();
-        }
-        let mut targets = self.eager_targets();
-        targets.extend(self.electors().voters.iter().copied().filter(|voter| *voter != self.me));
-        targets
-    }
-
-    fn eager_targets(&mut self) -> BTreeSet<ReplicaId> {
-        use rand::seq::SliceRandom;
-        let count = f64::from(u32::try_from(self.peers.len()).unwrap_or(u32::MAX));
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "ln n is small"
-        )]
-        let fanout = count.ln().ceil() as usize + 6;
-        let mut all: Vec<ReplicaId> = self.peers.iter().copied().collect();
-        let (some, _) = all.partial_shuffle(&mut self.rng, fanout);
-        some.iter().copied().collect()
-    }
-
-    /// In large clusters, passes new changes on.
-    fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut ReplicatorOutbox) {
-        if news.is_empty() || !self.epochs.is_member() {
-            return;
-        }
-        let news: Vec<_> = news.iter().map(|e| (origin(e), unguarded(e.clone()))).collect();
-        let targets = self.eager_targets();
-        for to in targets.into_iter().filter(|to| *to != from) {
-            let others = news.iter().filter(|(origin, _)| *origin != Some(to));
-            let entries: Entries = others.map(|(_, entry)| entry.clone()).collect();
-            if !entries.is_empty() {
-                self.send(to, Body::Write { push: 0, whole: true, entries }, out);
-            }
-        }
-    }
-
     pub(super) fn check_flushes(&mut self, out: &mut ReplicatorOutbox) {
         if self.flushes.is_empty() {
             return;
@@ -794,27 +654,4 @@ impl Replicator {
         let some = indices.iter().filter_map(|index| all.get(*index as usize)).cloned().collect();
         self.send_repairs(to, name, some, out);
     }
-
-    pub(super) fn here(&mut self, id: RequestId, out: &mut ReplicatorOutbox) {
-        if let Some(write) = self.writes.get_mut(id) {
-            write.here = true;
-        }
-        self.check_write(id, out);
-    }
-}
-
-/// The replica that made a change, if it is only one: it needs no copy of it.
-fn origin(entry: &Entry) -> Option<ReplicaId> {
-    let EntryContent::Delta(bytes) = &entry.content else { return None };
-    let delta = Delta::decode(bytes.as_slice(), &entry.shape.parse().ok()?).ok()?;
-    match delta.dots().runs() {
-        [run] => Some(run.replica),
-        _ => None,
-    }
-}
-
-/// Removes the term of an entry that only spreads data, so that no promise refuses it.
-fn unguarded(entry: Entry) -> Entry {
-    let guard = entry.guard.map(|guard| super::wire::WireGuard { term: None, ..guard });
-    Entry { guard, ..entry }
 }
