@@ -82,8 +82,7 @@ impl Replicator {
         fencing.resends = 0;
         fencing.asked = self.include_group(&mut fencing);
         if let Err(refusal) = self.promise_own(id, &mut fencing, out) {
-            let error = RequestError::from(refusal);
-            return Self::reply(id, Err(error), out);
+            return Self::reply(id, Err(refusal.into()), out);
         }
         fencing.resend = now.mono + self.trips.patience(0);
         self.ask_promises(id, &fencing, out);
@@ -164,8 +163,7 @@ impl Replicator {
             if !fencing.answers.contains_key(&self.me) {
                 self.include_group(&mut fencing);
                 if let Err(refusal) = self.promise_own(id, &mut fencing, out) {
-                    let error = RequestError::from(refusal);
-                    Self::reply(id, Err(error), out);
+                    Self::reply(id, Err(refusal.into()), out);
                     continue;
                 }
             }
@@ -412,8 +410,7 @@ impl Replicator {
                 continue;
             }
             fencing.resends += 1;
-            self.trips.asked_again(fencing.resends);
-            fencing.resend = now.mono + self.trips.patience(fencing.resends);
+            fencing.resend = now.mono + self.trips.asked_again(fencing.resends);
             self.ask_promises(id, &fencing, out);
             self.fencings.insert(id, fencing);
         }

@@ -71,9 +71,11 @@ impl RoundTrips {
         self.sorted.get(at).map_or(FIRST, |nanos| Duration::from_nanos(*nanos))
     }
 
-    /// Records that a question was sent for the `tries`-th time after the first.
-    pub(super) fn asked_again(&mut self, tries: u32) {
+    /// Records that a question was sent for the `tries`-th time after the first. Returns the
+    /// patience for its answer.
+    pub(super) fn asked_again(&mut self, tries: u32) -> Duration {
         self.backed_off = self.backed_off.max(tries);
+        self.patience(tries)
     }
 
     /// How long to wait for an answer before the question is sent again: twice the p95 (or the

@@ -285,8 +285,7 @@ impl Replicator {
                 continue;
             }
             read.tries += 1;
-            self.trips.asked_again(read.tries);
-            read.resend = now.mono + self.trips.patience(read.tries);
+            read.resend = now.mono + self.trips.asked_again(read.tries);
             self.ask(id, &read, out);
             self.reads.insert(id, read);
         }

@@ -101,8 +101,8 @@ impl Replicator {
             let tally = write.tally(&self.electors());
             Self::reply(id, Err(RequestError::Timeout(tally)), out);
         }
-        let late: Vec<_> = self.flushes.iter().filter(|(_, f)| f.deadline <= now.mono).collect();
-        let late: Vec<_> = late.into_iter().map(|(id, _)| *id).collect();
+        let late = self.flushes.iter().filter(|(_, flush)| flush.deadline <= now.mono);
+        let late: Vec<_> = late.map(|(id, _)| *id).collect();
         for id in late {
             let Some(flush) = self.flushes.remove(&id) else { continue };
             self.stats.timeouts += 1;
