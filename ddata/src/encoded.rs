@@ -396,7 +396,7 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Reads the layout of a [`Writer`], possibly from a malicious peer.
+/// Reads the layout of a [`LayoutWriter`], possibly from a malicious peer.
 #[derive(Debug)]
 pub(crate) struct LayoutReader<'a> {
     table: &'a [[u8; 8]],

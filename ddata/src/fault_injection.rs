@@ -78,7 +78,7 @@ pub enum ReplicatorFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FaultInjection<B = ReplicatorFault> {
     #[cfg(feature = "canaries")]
-    bug: Option<B>,
+    fault: Option<B>,
     of: PhantomData<B>,
 }
 
@@ -94,29 +94,29 @@ impl<B> FaultInjection<B> {
     pub const fn none() -> Self {
         Self {
             #[cfg(feature = "canaries")]
-            bug: None,
+            fault: None,
             of: PhantomData,
         }
     }
 }
 
 impl<B: Copy + PartialEq> FaultInjection<B> {
-    /// Plants the fault `bug`.
+    /// Plants `fault`.
     #[cfg(feature = "canaries")]
     #[must_use]
-    pub const fn with(bug: B) -> Self {
-        Self { bug: Some(bug), of: PhantomData }
+    pub const fn with(fault: B) -> Self {
+        Self { fault: Some(fault), of: PhantomData }
     }
 
-    /// Whether this run plants the fault `bug`.
+    /// Whether this run plants `fault`.
     #[inline]
     #[must_use]
-    pub fn has(self, bug: B) -> bool {
+    pub fn has(self, fault: B) -> bool {
         #[cfg(feature = "canaries")]
-        return self.bug == Some(bug);
+        return self.fault == Some(fault);
         #[cfg(not(feature = "canaries"))]
         {
-            let _ = bug;
+            let _ = fault;
             false
         }
     }

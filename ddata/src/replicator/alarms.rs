@@ -109,7 +109,7 @@ impl Replicator {
         }
     }
 
-    /// Whether an [`ReplicatorAlarm::LargeValue`] would be raised now.
+    /// Whether a [`ReplicatorAlarm::LargeValue`] would be raised now.
     pub(super) fn large_value_alarm_is_due(&self, now: Now) -> bool {
         !self.alarms.is_recent(now.mono, LARGE_VALUE, AlarmSource::Local)
     }

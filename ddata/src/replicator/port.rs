@@ -86,7 +86,7 @@ pub enum ReplicatorInput {
     Found(Arc<Epoch>),
     /// The durable records of an earlier run, or none. Expected only with durable keys.
     Loaded(Vec<DurableRecord>),
-    /// The store has written the records of an [`ReplicatorOutput::Persist`], or has failed to.
+    /// The store has written the records of a [`ReplicatorOutput::Persist`], or has failed to.
     Persisted {
         /// The id of the order.
         id: u64,

@@ -234,7 +234,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// A line whose answers took 10 ms: patience 20 ms.
+    /// A peer whose answers took 10 ms: patience 20 ms.
     fn quick() -> Retransmitter {
         let mut retransmitter = Retransmitter::default();
         retransmitter.sent(1, at(0));

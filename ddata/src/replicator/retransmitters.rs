@@ -7,7 +7,7 @@ use super::retransmitter::Retransmitter;
 use crate::clock::Instant;
 use crate::id::ReplicaId;
 
-/// The lines to all peers.
+/// The retransmission state of all peers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retransmitters {
     all: Vec<(ReplicaId, Retransmitter)>, // ≤ peers, in their order
@@ -23,7 +23,7 @@ impl Retransmitters {
         Some(&mut self.all[at].1)
     }
 
-    /// The line to a peer. A new one is created for a peer to which nothing was sent yet.
+    /// The state of a peer. A new one is created for a peer to which nothing was sent yet.
     pub(super) fn to(&mut self, peer: ReplicaId) -> &mut Retransmitter {
         let at = self.place(peer).unwrap_or_else(|at| {
             self.all.insert(at, (peer, Retransmitter::default()));
@@ -38,7 +38,7 @@ impl Retransmitters {
         }
     }
 
-    /// The earliest deadline of all lines.
+    /// The earliest deadline of all peers.
     pub(super) fn due(&self) -> Option<Instant> {
         self.all.iter().filter_map(|(_, retransmitter)| retransmitter.due()).min()
     }

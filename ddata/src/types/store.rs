@@ -1,4 +1,4 @@
-//! [`Store`]: the type-erased form of all dot stores. Only this module decides which variant a
+//! [`AnyDotStore`]: the type-erased form of all dot stores. Only this module decides which variant a
 //! shape has.
 
 use crate::causal::{Dot, DotSet, Seen};

@@ -23,7 +23,7 @@
 //! | clocks: jumps, rates, `max-clock-skew` 1 s | faults, register oracle | every suite |
 //! | durable keys, write-behind, failing and slow disks, acknowledgements after the fsync | marks | `durable` |
 //! | large data: parts, frames of 1 to 4 KB; eager rounds | marks | `large_and_eager` |
-//! | fault injections (`bug::Bug`) | [`canaries`], [`directed`] | each within 2,000 seeds |
+//! | planted faults (`ReplicatorFault`) | [`canaries`], [`directed`] | each within 2,000 seeds |
 //!
 //! A run whose crashes took a majority for good is checked for safety only, because a configuration
 //! change needs live quorums of both configurations. It is counted under the mark `run.outside`.

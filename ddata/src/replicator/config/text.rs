@@ -1,4 +1,5 @@
-//! The serialized form of [`Config`]: sections, kebab-case names, durations as text (`"1s"`).
+//! The serialized form of [`ReplicatorConfig`]: sections, kebab-case names, durations as text
+//! (`"1s"`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

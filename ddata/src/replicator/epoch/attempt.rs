@@ -31,7 +31,7 @@ pub(super) enum BallotPhase {
 /// The reason for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttemptReason {
-    /// The parent proposed a change and expects an [`Outcome`](super::Outcome).
+    /// The parent proposed a change and expects a [`ProposalOutcome`](super::ProposalOutcome).
     Asked,
     /// A seal seemed abandoned.
     Abandoned,

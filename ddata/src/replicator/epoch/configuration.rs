@@ -1,5 +1,5 @@
-//! Configurations as values: [`Epoch`], the [`Change`] that leads to the next one, and the checks
-//! of what peers send.
+//! Configurations as values: [`Epoch`], the [`MembershipChange`] that leads to the next one, and the
+//! checks of what peers send.
 //!
 //! Pure values. An [`Epoch`] cannot be built or decoded unless it is well formed. [`Epoch::admits`]
 //! tells whether one may follow another (docs/protocol/configurations.md#well-formed-successor);
