@@ -86,7 +86,7 @@ enum TargetSource {
 }
 
 impl LocalNode {
-    /// Returns this node as a [`Target`].
+    /// Returns this node as a [`NodeTarget`].
     pub(super) fn target(&self) -> NodeTarget {
         NodeTarget { here: self.clone(), elsewhere: None, identity: None }
     }
@@ -321,7 +321,7 @@ impl Consistency {
 }
 
 /// Minimum of a time limit: requests carry limits in milliseconds, and a limit of zero would mean
-/// none to [`Target::ask`].
+/// none to [`NodeTarget::ask`].
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
 /// Parses the value of `--timeout`.

@@ -51,8 +51,8 @@ impl RequestOrigin {
     /// Returns the request if a caller of this origin may make it.
     ///
     /// # Errors
-    /// [`Why::Forbidden`] with the setting to change, or [`Why::OnlyHere`] if no setting allows it.
-    /// Nothing was done.
+    /// [`RefusalReason::Forbidden`] with the setting to change, or [`RefusalReason::OnlyHere`] if no
+    /// setting allows it. Nothing was done.
     pub(super) fn admit(self, request: AdminRequest) -> Result<AdminRequest, RequestRefusal> {
         let Self::Network(remote) = self else { return Ok(request) };
         match (RequiredAccess::of(&request), remote) {
@@ -81,10 +81,9 @@ fn forbidden(fact: &str, value: &str) -> RequestRefusal {
 }
 
 fn only_here() -> RequestRefusal {
-    let text =
-        "a lost majority can be given up only on the host of a survivor, over its control socket \
-                (`ostraca recover --config FILE`): nothing was changed"
-            .to_owned();
+    let text = "a lost majority can be given up only on the host of a survivor, over its control \
+                socket (`ostraca recover --config FILE`): nothing was changed"
+        .to_owned();
     RequestRefusal { why: RefusalReason::OnlyHere, text }
 }
 

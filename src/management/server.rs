@@ -1,8 +1,9 @@
 //! [`Server`]: answers the requests of tools, over any stream.
 //!
-//! A caller can't use unbounded resources: the number of connections ([`connection_slots`](super::connection_slots)), the
-//! lengths of requests and answers, and the times for which a connection may be idle or an answer
-//! unread are limited. An invalid request affects only its own connection.
+//! A caller can't use unbounded resources: the number of connections
+//! ([`connection_slots`](super::connection_slots)), the lengths of requests and answers, and the
+//! times for which a connection may be idle or an answer unread are limited. An invalid request
+//! affects only its own connection.
 
 use std::error::Error;
 use std::io;
@@ -144,9 +145,9 @@ where
 {
     let received = timeout(SILENT_MAX, wire::read_frame(stream, REQUEST_BYTES_MAX)).await;
     let received = received.map_err(|_| CloseReason::Silent)?;
-    if let Err(FrameError::TooLong { .. }) = &received {
-        let why = refused(RefusalReason::TooLong, received.as_ref().expect_err("it was just seen"));
-        timeout(UNREAD_MAX, send(stream, &why)).await.map_err(|_| CloseReason::Unread)??;
+    if let Err(why @ FrameError::TooLong { .. }) = &received {
+        let refusal = refused(RefusalReason::TooLong, why);
+        timeout(UNREAD_MAX, send(stream, &refusal)).await.map_err(|_| CloseReason::Unread)??;
     }
     Ok(received?)
 }

@@ -459,20 +459,20 @@ pub enum ValueContent {
 
 impl From<content::Content> for ValueContent {
     fn from(content: content::Content) -> Self {
-        use content::Content as Held;
+        use content::Content;
         let all = |items: &[Encoded]| items.iter().map(Packed::from).collect();
         match content {
-            Held::Flag(is_on) => Self::Flag(is_on),
-            Held::Total(count) => Self::Count(count.to_string()),
-            Held::Net(count) => Self::Count(count.to_string()),
-            Held::Elements(elements) => Self::Elements(all(&elements)),
-            Held::Register(value) => Self::Register(value.as_ref().map(Packed::from)),
-            Held::Siblings(values) => Self::Siblings(all(&values)),
-            Held::Map(entries) => {
-                let entry = |(key, value): (Encoded, Held)| (Packed::from(&key), value.into());
+            Content::Flag(is_on) => Self::Flag(is_on),
+            Content::Total(count) => Self::Count(count.to_string()),
+            Content::Net(count) => Self::Count(count.to_string()),
+            Content::Elements(elements) => Self::Elements(all(&elements)),
+            Content::Register(value) => Self::Register(value.as_ref().map(Packed::from)),
+            Content::Siblings(values) => Self::Siblings(all(&values)),
+            Content::Map(entries) => {
+                let entry = |(key, value): (Encoded, Content)| (Packed::from(&key), value.into());
                 Self::Map(entries.into_iter().map(entry).collect())
             }
-            Held::User { bytes, .. } => Self::User { bytes: bytes as u64 },
+            Content::User { bytes, .. } => Self::User { bytes: bytes as u64 },
             other => unreachable!("{other:?} has no name on this wire"),
         }
     }
