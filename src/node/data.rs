@@ -1,6 +1,6 @@
 //! [`DataEnvironment`]: performs the outputs of the guarded Replicator on this node.
 //!
-//! The wiring finds the destination of each output; this file sends it to the network, the disk,
+//! Module `routes` finds the destination of each output; this file sends it to the network, the disk,
 //! the callers, the subscribers, membership and the node.
 
 use std::ops::ControlFlow;

@@ -5,12 +5,12 @@
 //! machine handles each input at once. A turn is bounded ([`TURN_MAX`] inputs, and none begins
 //! after [`TURN_SPAN`]), so that a full inbox delays outputs by one turn at most. After a request
 //! has woken it, the loop first yields to other tasks that are about to make a request. The driver
-//! knows no protocol: the [`World`] performs the outputs.
+//! knows no protocol: the [`MachineEnvironment`] performs the outputs.
 //!
-//! If [`World::ON_CALLERS`] is set, a caller that pushes to a sleeping machine runs one turn on its
-//! own thread, and a caller that finds the machine busy only pushes (flat combining: Hendler,
-//! Incze, Shavit, Tzafrir, "Flat Combining and the Synchronization-Parallelism Tradeoff", SPAA
-//! 2010). The loop handles deadlines and the work that callers leave.
+//! If [`MachineEnvironment::ON_CALLERS`] is set, a caller that pushes to a sleeping machine runs one
+//! turn on its own thread, and a caller that finds the machine busy only pushes (flat combining:
+//! Hendler, Incze, Shavit, Tzafrir, "Flat Combining and the Synchronization-Parallelism Tradeoff",
+//! SPAA 2010). The loop handles deadlines and the work that callers leave.
 
 use std::any::Any;
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! [`MessageSender`]: interface by which the Replicator sends messages. A node implements it with lanes,
-//! a test with a simulated network.
+//! [`MessageSender`]: interface by which the Replicator sends messages. A node implements it with
+//! lanes, a test with a simulated network.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -73,7 +73,7 @@ pub struct SendCounters {
     pub no_link: u64,
 }
 
-/// The counters behind [`Sent`].
+/// The counters behind [`SendCounters`].
 #[derive(Debug, Default)]
 pub(super) struct AtomicSendCounters {
     messages: AtomicU64,

@@ -10,10 +10,10 @@
 //! | [`routes`] | pure functions that route a machine's outputs to other parts |
 //! | [`parts`], `control` | start and stop of the data part and the control part |
 //! | `stall` | detects what blocks threads of the program's runtime |
-//! | `start`, `ears` | start of a node, and dispatch of events while it runs |
+//! | `start`, `event_pump` | start of a node, and dispatch of events while it runs |
 //! | [`replicator`], [`cluster`], [`sharding`], [`lease`] | handles for programs |
 //! | [`downing_lease`] | a lease that the program may provide |
-//! | [`shutdown`], `ending` | coordinated shutdown, and the node's own tasks in it |
+//! | [`shutdown`], `teardown` | coordinated shutdown, and the node's own tasks in it |
 //! | [`message_sender`], `receiver` | sending to and receiving from the network |
 //! | [`disk`] | the task that writes to the durable store |
 

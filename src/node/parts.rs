@@ -31,7 +31,7 @@ use super::replicator::{Replicator, ReplicatorState, said};
 use super::replies::Replies;
 use super::routes::{self, Fact, ReplicatorEvent};
 use super::sharding::region_registry::RegionRegistry;
-use crate::cluster::fault_injection::MembershipFaultInjection as NoCanary;
+use crate::cluster::fault_injection::MembershipFaultInjection;
 use crate::cluster::lease::guard::{Grants, GuardInput, GuardedReplicator};
 use crate::net::Receiver;
 use crate::net::handle::Net;
@@ -104,7 +104,7 @@ impl ReplicatorNotifier {
 
 impl std::fmt::Debug for ReplicatorNotifier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Facts")
+        f.write_str("ReplicatorNotifier")
     }
 }
 
@@ -151,7 +151,7 @@ impl Drop for ReplicatorTask {
 
 impl std::fmt::Debug for ReplicatorTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Running")
+        f.write_str("ReplicatorTask")
     }
 }
 
@@ -213,7 +213,8 @@ pub(super) async fn start_in_node(
     let (subscribers, sending) =
         (Arc::<Subscribers>::default(), Arc::<AtomicSendCounters>::default());
     let (events, last, told) = last_reserved(EVENTS_MAX);
-    let guard = GuardedReplicator::new(Unguarded::new(machine), NoCanary::none());
+    let replicator = Unguarded::new(machine);
+    let guard = GuardedReplicator::new(replicator, MembershipFaultInjection::none());
     let facts = ReplicatorNotifier { inbox: inbox.clone(), grants: guard.grants() };
     let beats = heartbeat_net.map(|net| LeaseResponder::new(guard.grants(), net, clock));
     if let Some(records) = loaded {

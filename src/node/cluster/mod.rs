@@ -95,7 +95,8 @@ impl Cluster {
         arrival.unwrap_or(Err(UpError::Stopped))
     }
 
-    /// Result of [`wait_until_up`](Self::wait_until_up) in this state; `None` if the node is still joining.
+    /// Result of [`wait_until_up`](Self::wait_until_up) in this state; `None` if the node is still
+    /// joining.
     fn arrival(&self, seen: &ClusterSnapshot) -> Option<Result<(), UpError>> {
         match seen.membership {
             MembershipState::Out(why) => return Some(Err(UpError::Out(why))),
@@ -138,8 +139,9 @@ impl Cluster {
         self.watchers.listen()
     }
 
-    /// Joins the cluster of the node at this address. [`wait_until_up`](Self::wait_until_up) waits until that has
-    /// happened. Only for nodes without seeds that were started with `wait-for-join`.
+    /// Joins the cluster of the node at this address. [`wait_until_up`](Self::wait_until_up) waits
+    /// until that has happened. Only for nodes without seeds that were started with
+    /// `wait-for-join`.
     ///
     /// # Errors
     /// [`JoinError`].

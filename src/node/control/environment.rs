@@ -1,6 +1,6 @@
 //! [`ControlEnvironment`]: performs the outputs of membership and the sharding machines on this node.
 //!
-//! The wiring finds the destination of each output; this file sends it to the network, the disk,
+//! Module `routes` finds the destination of each output; this file sends it to the network, the disk,
 //! the Replicator, the hosted types, the log or the program.
 
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use super::super::log_throttle::LogThrottle;
 use super::super::message_sender::NotSent;
 use super::super::parts::ReplicatorNotifier;
 use super::super::routes::membership::{
-    MembershipDestination, MembershipEvent, RoutedLeaseMessage as HeardBy, TransportCommand,
+    MembershipDestination, MembershipEvent, RoutedLeaseMessage, TransportCommand,
 };
-use super::super::routes::sharding::{self, ShardingDestination as ShardingDest};
+use super::super::routes::sharding::{self, ShardingDestination};
 use super::super::routes::{self, Subsystem};
 use super::super::sharding::region_registry::RegionRegistry;
 use super::super::shutdown::{CoordinatedShutdown, Reason};
@@ -36,7 +36,7 @@ use crate::cluster::wire::ClusterMessage;
 use crate::net::TrafficClass;
 use crate::net::handle::Net;
 use crate::sharding::ids::{EntityType, ShardId};
-use crate::sharding::machines::{MachineMessage, ShardingInput as Fact};
+use crate::sharding::machines::{MachineMessage, ShardingInput};
 use crate::sharding::wire::{Released, ShardingMessage, ToRegion};
 
 /// Log message after a long time without a quorum. Once the lease is granted again, new instances
@@ -95,7 +95,7 @@ impl ControlEnvironment {
             return self.beat(beat);
         }
         match routes::membership::lease(to, message) {
-            HeardBy::Guard(input) if own => self.data.give(input),
+            RoutedLeaseMessage::Guard(input) if own => self.data.give(input),
             _ => self.send_bytes(to, Subsystem::Lease.header(), &routes::say(&message)),
         }
     }
@@ -105,7 +105,7 @@ impl ControlEnvironment {
     fn beat(&self, beat: Heartbeat) {
         let me = self.me.incarnation;
         let answer = self.data.grants().beat(self.clock.now(), me, beat).answer;
-        if let Some(HeardBy::Membership(input)) =
+        if let Some(RoutedLeaseMessage::Membership(input)) =
             answer.map(|granted| routes::membership::lease(me, granted))
         {
             let _ = self.inbox.fact(input.into()); // fails only after the stop
@@ -341,44 +341,44 @@ impl ControlEnvironment {
     /// Sends the answer to a cluster query to the asking node, which may be this one.
     fn answer(&mut self, to: ReplicaId, entity_type: EntityType, word: MachineMessage) {
         if to == self.me.incarnation {
-            let own = Fact::Message { from: to, entity_type, word };
+            let own = ShardingInput::Message { from: to, entity_type, word };
             let _ = self.inbox.fact(own.into()); // fails only after the stop
         } else {
             self.send_word(to, &entity_type, &word);
         }
     }
 
-    fn shard(&mut self, dest: ShardingDest) {
+    fn shard(&mut self, dest: ShardingDestination) {
         match dest {
-            ShardingDest::Peer { to, entity_type, word } => {
+            ShardingDestination::Peer { to, entity_type, word } => {
                 self.send_word(to, &entity_type, &word);
             }
-            ShardingDest::Guard(input) => self.data.give(input),
-            ShardingDest::Membership(input) => {
+            ShardingDestination::Guard(input) => self.data.give(input),
+            ShardingDestination::Membership(input) => {
                 let _ = self.inbox.fact(input.into()); // fails only after the stop
             }
-            ShardingDest::Entities { entity_type, order } => {
+            ShardingDestination::Entities { entity_type, order } => {
                 self.region_registry.perform(&entity_type, order);
             }
-            ShardingDest::Count { to, entity_type, number, messages } => {
+            ShardingDestination::Count { to, entity_type, number, messages } => {
                 let entities = self.region_registry.count(&entity_type);
                 for counting in &messages {
                     let word = sharding::counted(number, counting, &entities);
                     self.answer(to, entity_type.clone(), word);
                 }
             }
-            ShardingDest::Exists { to, entity_type, number, entity } => {
+            ShardingDestination::Exists { to, entity_type, number, entity } => {
                 let lives = self.region_registry.lives(&entity_type, &entity);
                 self.answer(to, entity_type, sharding::lives(number, lives));
             }
-            ShardingDest::Strategy { entity_type, number, asked } => {
+            ShardingDestination::Strategy { entity_type, number, asked } => {
                 self.region_registry.strategies().ask(&entity_type, number, asked);
             }
-            ShardingDest::Removed(regions) => {
+            ShardingDestination::Removed(regions) => {
                 let all = regions.into_iter();
                 all.for_each(|(region, how)| self.region_registry.removed(region, how));
             }
-            ShardingDest::Node(event) => self.region_registry.happened(event),
+            ShardingDestination::Node(event) => self.region_registry.happened(event),
         }
     }
 }
@@ -386,7 +386,7 @@ impl ControlEnvironment {
 #[cfg(test)]
 mod tests {
     use crate::sharding::ids::Generation;
-    use crate::sharding::wire::PayloadPart as Piece;
+    use crate::sharding::wire::PayloadPart;
 
     use super::*;
 
@@ -405,7 +405,7 @@ mod tests {
         let released = say(ToRegion::Released(vec![word(1, 5), word(2, 90), word(3, 0)]));
         assert_eq!(carried(&released), Some(ShardId::new(2)));
         let (shard, bytes) = (ShardId::new(4), vec![0; 9].into());
-        let piece = say(ToRegion::Part(Piece { shard, last, at: 0, bytes }));
+        let piece = say(ToRegion::Part(PayloadPart { shard, last, at: 0, bytes }));
         assert_eq!(carried(&piece), Some(shard));
         assert_eq!(carried(&say(ToRegion::Hosted(vec![(shard, last)]))), None);
     }

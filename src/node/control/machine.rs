@@ -14,7 +14,7 @@ use super::super::routes::sharding::{self, ShardingDestination};
 use crate::cluster::membership::Membership;
 use crate::cluster::membership::port::{MembershipInput, MembershipOutput};
 use crate::cluster::wire::ClusterMessage;
-use crate::sharding::machines::{Machines, ShardingInput as Fact};
+use crate::sharding::machines::{Machines, ShardingInput};
 
 /// The inbox of the control part.
 pub(crate) type ControlInbox = Inbox<Control>;
@@ -36,7 +36,7 @@ pub(crate) enum ControlInput {
         at: Instant,
     },
     /// An input for the sharding machines.
-    Sharding(Fact),
+    Sharding(ShardingInput),
 }
 
 impl From<MembershipInput> for ControlInput {
@@ -45,8 +45,8 @@ impl From<MembershipInput> for ControlInput {
     }
 }
 
-impl From<Fact> for ControlInput {
-    fn from(fact: Fact) -> Self {
+impl From<ShardingInput> for ControlInput {
+    fn from(fact: ShardingInput) -> Self {
         Self::Sharding(fact)
     }
 }
@@ -117,7 +117,7 @@ impl Control {
     fn shard(
         &mut self,
         now: Now,
-        fact: Fact,
+        fact: ShardingInput,
         queue: &mut VecDeque<ControlInput>,
         out: &mut Outbox<ControlOutput>,
     ) {
@@ -137,7 +137,7 @@ impl Control {
             self.work(now, MembershipInput::Tick.into(), out);
         }
         if is_due(self.machines.next_deadline()) {
-            self.work(now, Fact::Tick.into(), out);
+            self.work(now, ShardingInput::Tick.into(), out);
         }
     }
 }

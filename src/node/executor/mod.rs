@@ -82,7 +82,7 @@ impl Executor {
 
     /// Runs an activation to its end. Drops it if the runtime has ended.
     pub fn run(self: &Arc<Self>, activation: Activation) {
-        match self.queue.add(SEAT.get(), activation) {
+        match self.queue.add(WORKER_SLOT.get(), activation) {
             Ok(AddResult { call, watch }) => {
                 if watch {
                     // Before the worker: the task that is spawned last runs first, and only on this
@@ -174,9 +174,9 @@ impl Wake for WakeHint {
 }
 
 thread_local! {
-    /// Seat (queue index) of the worker that last ran on this thread. Tasks that it woke run on
+    /// Slot (index of the line) of the worker that last ran on this thread. Tasks that it woke run on
     /// this thread next, and the activations that they add are best polled here as well.
-    static SEAT: Cell<usize> = const { Cell::new(0) };
+    static WORKER_SLOT: Cell<usize> = const { Cell::new(0) };
     static HINT: (Arc<WakeHint>, Waker) = {
         let hint = Arc::<WakeHint>::default();
         (Arc::clone(&hint), Waker::from(hint))
@@ -202,7 +202,7 @@ impl Worker {
     fn work_on(&mut self) -> bool {
         let (mut begun, mut pace) = (Instant::now(), self.pace);
         let (since, mut again) = (begun, None);
-        SEAT.set(self.place.worker_slot());
+        WORKER_SLOT.set(self.place.worker_slot());
         for _ in 0..POLLS {
             let activation = match self.executor.queue.take(&mut self.place, pace, again.take()) {
                 WorkerStep::Work(activation) => activation,

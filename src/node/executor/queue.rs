@@ -35,7 +35,7 @@ pub(super) struct Queue<B> {
 struct WorkerQueueState<B> {
     activations: ActivationQueues<B>, // ≤ entities with an activation
     workers: usize,                   // workers of this shift that were started and have not ended
-    worker_slots: Box<[bool]>,        // whether one of these occupies the seat
+    worker_slots: Box<[bool]>,        // whether one of these occupies the slot
     fresh: usize,                     // number of these that have not come to the queue yet
     came: usize,                      // number of these that have come since the last look
     pace: PollSpeed,                  // of the last worker that came
@@ -52,7 +52,7 @@ struct WorkerQueueState<B> {
 pub(super) struct WorkerSpawnRequest {
     shift: u64,
     worker_slot: usize, // of the first worker
-    more: Vec<usize>,   // seats of further workers
+    more: Vec<usize>,   // slots of further workers
 }
 
 /// Orders for the thread that added an activation.
@@ -132,7 +132,7 @@ impl<B> Queue<B> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an activation to the line of a seat, which may be any number. Returns it if the queue
+    /// Adds an activation to the line of a slot, which may be any number. Returns it if the queue
     /// is closed.
     pub(super) fn add(&self, worker_slot: usize, activation: B) -> Result<AddResult, B> {
         let mut inner = self.lock();
@@ -220,8 +220,8 @@ impl<B> Queue<B> {
         inner.workers = workers;
         inner.fresh = workers;
         inner.worker_slots.fill(false);
-        let (worker_slot, shift) = (inner.sit_down(), inner.shift);
-        let more = (1..workers).map(|_| inner.sit_down()).collect();
+        let (worker_slot, shift) = (inner.occupy_slot(), inner.shift);
+        let more = (1..workers).map(|_| inner.occupy_slot()).collect();
         QueueCheck::Stuck(WorkerSpawnRequest { shift, worker_slot, more })
     }
 
@@ -252,14 +252,18 @@ impl<B> WorkerQueueState<B> {
         calls.then(|| {
             self.workers += 1;
             self.fresh += 1;
-            WorkerSpawnRequest { shift: self.shift, worker_slot: self.sit_down(), more: Vec::new() }
+            WorkerSpawnRequest {
+                shift: self.shift,
+                worker_slot: self.occupy_slot(),
+                more: Vec::new(),
+            }
         })
     }
 
-    /// Assigns a free seat to one more worker.
-    fn sit_down(&mut self) -> usize {
+    /// Assigns a free slot to one more worker.
+    fn occupy_slot(&mut self) -> usize {
         let free = self.worker_slots.iter().position(|taken| !taken);
-        let worker_slot = free.expect("there is a seat for each of `workers_max` workers");
+        let worker_slot = free.expect("there is a slot for each of `workers_max` workers");
         self.worker_slots[worker_slot] = true;
         worker_slot
     }
@@ -274,7 +278,7 @@ impl<B> WorkerQueueState<B> {
             place.shift = self.shift;
             place.looks = 0; // it is not counted in `came` yet
             self.workers += 1;
-            place.worker_slot = self.sit_down();
+            place.worker_slot = self.occupy_slot();
         } else {
             return false;
         }
@@ -286,7 +290,7 @@ impl<B> WorkerQueueState<B> {
 }
 
 impl WorkerState {
-    /// The worker's seat: the index of its line.
+    /// The worker's slot: the index of its line.
     pub(super) const fn worker_slot(&self) -> usize {
         self.worker_slot
     }

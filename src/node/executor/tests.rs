@@ -16,10 +16,10 @@ use super::*;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn executor(threads: usize) -> (Runtime, Arc<Executor>) {
-    crew_of(Builder::new_multi_thread().worker_threads(threads))
+    executor_of(Builder::new_multi_thread().worker_threads(threads))
 }
 
-fn crew_of(runtime: &mut Builder) -> (Runtime, Arc<Executor>) {
+fn executor_of(runtime: &mut Builder) -> (Runtime, Arc<Executor>) {
     let runtime = runtime.enable_time().build().expect("a runtime");
     let executor = Executor::new(runtime.handle().clone());
     (runtime, executor)
@@ -147,7 +147,7 @@ fn panicking_subscriber_does_not_end_the_watch() {
     let mut runtime = Builder::new_multi_thread();
     // The guard is forgotten, so that the subscriber stays as long as the thread lives.
     let hear = move || std::mem::forget(dispatcher::set_default(&rude));
-    let (_runtime, executor) = crew_of(runtime.worker_threads(2).on_thread_start(hear));
+    let (_runtime, executor) = executor_of(runtime.worker_threads(2).on_thread_start(hear));
     let blockers: Vec<_> = (0..6).map(|_| blocks(true)).collect();
     let (activations, signs): (Vec<_>, Vec<_>) =
         blockers.into_iter().map(|(activation, said, end)| (activation, (said, end))).unzip();

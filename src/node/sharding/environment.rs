@@ -1,5 +1,5 @@
-//! [`TypeEnvironment`]: the environment of an entity type on this node, as the trait [`World`] defines
-//! it.
+//! [`TypeEnvironment`]: the environment of an entity type on this node, as the trait
+//! [`RegionEnvironment`] defines it.
 //!
 //! It connects the code that runs entities with the node's user lanes, the region's machine, the
 //! hosting lease, the clock and the program's runtime.
@@ -36,9 +36,9 @@ const KNOWN_MAX: usize = 4_096;
 /// Parts of the environment that all types of a node share.
 #[derive(Clone)]
 pub(crate) struct SharedEnvironment {
-    /// Empty until the transport has started. This reference and `region_registry` are weak to avoid a
-    /// cycle: the transport holds the receiver of messages, which holds the hosted types, which
-    /// hold this.
+    /// Empty until the transport has started. This reference and `region_registry` are weak to
+    /// avoid a cycle: the transport holds the receiver of messages, which holds the hosted types,
+    /// which hold this.
     pub(crate) net: Weak<OnceLock<Net>>,
     pub(crate) inbox: ControlInbox,
     pub(crate) lease: LeaseDeadline,

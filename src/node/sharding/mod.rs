@@ -1,8 +1,8 @@
 //! [`Sharding`]: the program's handle for starting and querying entity types on this node.
 //!
 //! The machines of a type (coordinator and region) run on the thread of membership. Module
-//! `region_registry` passes their orders to the code that runs the entities, which uses this node's lanes,
-//! lease, clock and runtime through module `world`. The protocol is described in
+//! `region_registry` passes their orders to the code that runs the entities, which uses this node's
+//! lanes, lease, clock and runtime through module `environment`. The protocol is described in
 //! docs/protocol/sharding.md.
 
 mod balance;

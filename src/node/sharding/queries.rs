@@ -175,7 +175,7 @@ impl Sharding {
         question: ClusterQuery,
         within: Duration,
     ) -> Result<ClusterQueryResult, ShardingQueryError> {
-        let (id, answer) = self.0.region_registry.await_survey();
+        let (id, answer) = self.0.region_registry.await_cluster_query();
         self.tell(ShardingInput::Survey { id, entity_type, question, within })?;
         Ok(answer.await.map_err(|_| ShardingUnavailable)?)
     }
@@ -188,7 +188,8 @@ impl Sharding {
     /// restart.
     ///
     /// # Errors
-    /// [`ShardingQueryError`] if the type was not started here or has no such shard, or the node stops.
+    /// [`ShardingQueryError`] if the type was not started here or has no such shard, or the node
+    /// stops.
     ///
     /// # Example
     /// ```
@@ -270,8 +271,8 @@ impl Sharding {
     /// no home of its shard.
     ///
     /// # Errors
-    /// [`ShardingQueryError::NoAnswer`] if the home of the shard does not answer within `timeout`; others
-    /// if the type was not started here, or the node stops.
+    /// [`ShardingQueryError::NoAnswer`] if the home of the shard does not answer within `timeout`;
+    /// others if the type was not started here, or the node stops.
     ///
     /// # Example
     /// ```
@@ -334,8 +335,8 @@ impl Sharding {
     /// started again by then.
     ///
     /// # Errors
-    /// [`ShardingQueryError::NotStopped`] if that takes longer than `timeout`, [`ShardingQueryError::NoShard`];
-    /// others if the type was not started here, or the node stops.
+    /// [`ShardingQueryError::NotStopped`] if that takes longer than `timeout`,
+    /// [`ShardingQueryError::NoShard`]; others if the type was not started here, or the node stops.
     pub async fn stop_shards(
         &self,
         entity_type: &str,

@@ -58,8 +58,9 @@ pub(crate) struct RegionRegistry {
     progress: watch::Sender<Progress>,
     asks: Arc<PendingAsks>,
     strategies: Strategies,
-    cluster_queries: Mutex<BTreeMap<u64, oneshot::Sender<ClusterQueryResult>>>, // ≤ callers, until they time out
-    last_survey: AtomicU64,
+    /// Callers that wait for a cluster query; each until its query times out.
+    cluster_queries: Mutex<BTreeMap<u64, oneshot::Sender<ClusterQueryResult>>>, // ≤ callers
+    last_cluster_query: AtomicU64,
     names: OnceLock<NodeNames>, // for the log
 }
 
@@ -242,8 +243,8 @@ impl RegionRegistry {
 
     /// Registers a caller of a cluster query. Returns the number of the query and the receiver of
     /// its answer.
-    pub(super) fn await_survey(&self) -> (u64, oneshot::Receiver<ClusterQueryResult>) {
-        let number = self.last_survey.fetch_add(1, Ordering::Relaxed) + 1;
+    pub(super) fn await_cluster_query(&self) -> (u64, oneshot::Receiver<ClusterQueryResult>) {
+        let number = self.last_cluster_query.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
         let mut cluster_queries = self.cluster_queries();
         if !self.progress.borrow().ended {

@@ -1,4 +1,4 @@
-//! [`Lines`]: waiting activations in one FIFO line for each seat.
+//! [`ActivationQueues`]: waiting activations in one FIFO line for each worker slot.
 //!
 //! A worker prefers activations that were added on its own thread, because their data are in its
 //! cache. It takes from another line only if its own is empty or the other's first has waited much
@@ -15,7 +15,7 @@ const COMPARE_EVERY: u32 = 8;
 /// Placeholder for the sequence number of the first element in an empty line.
 const NOBODY: u64 = u64::MAX;
 
-/// Waiting activations by seat.
+/// Waiting activations by worker slot.
 pub(super) struct ActivationQueues<B> {
     lines: Box<[ActivationQueue<B>]>, // ≥ 1
     /// Sequence number of the first element of each line.

@@ -267,7 +267,7 @@ struct World {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Add an activation at this seat.
+    /// Add an activation at this slot.
     Add(usize),
     Take(usize),
     /// The worker takes work, and returns its last activation to be polled again.
@@ -390,7 +390,7 @@ impl World {
             assert_eq!(
                 count(&|place| place.worker_slot == worker_slot),
                 usize::from(*taken),
-                "one per seat"
+                "one per slot"
             );
         }
         let mut seen: Vec<_> = self.taken.iter().chain(&self.returned).copied().collect();
@@ -441,7 +441,7 @@ fn in_all_orders_of_calls_each_activation_is_taken_or_returned() {
 
 // ── Lines ──
 
-/// Takes all elements at a seat, in order.
+/// Takes all elements at a slot, in order.
 fn taken(lines: &mut ActivationQueues<u32>, worker_slot: usize) -> Vec<u32> {
     std::iter::from_fn(|| lines.take(worker_slot)).collect()
 }
@@ -450,13 +450,13 @@ fn taken(lines: &mut ActivationQueues<u32>, worker_slot: usize) -> Vec<u32> {
 fn worker_takes_its_own_line_first_then_the_oldest() {
     let mut lines = ActivationQueues::new(3);
     for activation in 0..9 {
-        lines.push(activation as usize, activation); // any number is a seat
+        lines.push(activation as usize, activation); // any number is a slot
     }
     assert_eq!(taken(&mut lines, 1), [1, 4, 7, 0, 2, 3, 5, 6, 8]);
     assert!(lines.is_empty());
 }
 
-/// Takes and returns elements at random seats. Returns the number of takes from another's line.
+/// Takes and returns elements at random slots. Returns the number of takes from another's line.
 fn rounds(lines: &mut ActivationQueues<u32>, own: impl Fn(u32) -> usize, turns: u32) -> usize {
     let (mut drawn, mut strayed) = (1_u32, 0);
     for _ in 0..turns {
