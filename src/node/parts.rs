@@ -96,7 +96,7 @@ impl ReplicatorNotifier {
         &self.grants
     }
 
-    /// Passes an input that the wiring has already converted.
+    /// Passes an input that module `routes` has already converted.
     pub(super) fn give(&self, input: GuardInput) {
         let _ = self.inbox.fact(input); // fails only after the stop
     }
