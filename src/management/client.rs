@@ -269,7 +269,7 @@ impl KeyWatch {
 
 impl std::fmt::Debug for KeyWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Watch")
+        f.write_str("KeyWatch")
     }
 }
 
