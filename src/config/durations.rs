@@ -1,5 +1,5 @@
-//! Upper bounds of all settings that are durations. Longer values are typing errors: the machines
-//! would treat them as endless.
+//! Upper bounds of all settings that are durations. Longer values are taken for typing errors and
+//! refused, because the node would never reach the end of such a time.
 
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use crate::sharding::passivation::settings::PassivationConfig;
 /// Maximum of each duration without a bound of its own: ten years of 365.25 days.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 31_557_600);
 
-/// Maximum of `net.limits.tcp-user-timeout`. Keepalives begin after half of it, and Linux takes at
-/// most 32,767 s for that, so that longer values would have no effect there.
+/// Maximum of `net.limits.tcp-user-timeout`. Keepalives begin after half of it, for which Linux takes
+/// at most 32,767 s: beyond 18.2 h, a longer timeout would not delay them further.
 const USER_TIMEOUT_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// A setting with its value; `None` if it is unset.
+/// Path of a setting, and its value; `None` if it is unset.
 type Setting = (String, Option<Duration>);
 
 /// Returns an error for each setting that is longer than allowed.
 pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
-    let all = of_net(config).into_iter().chain(of_ddata(config)).chain(of_cluster(&config.cluster));
-    let all = all.chain(of_sharding(&config.sharding)).chain(of_shutdown(config));
+    let usual = of_net(config).into_iter().chain(of_ddata(config));
+    let usual = usual.chain(of_cluster(&config.cluster)).chain(of_sharding(&config.sharding));
+    let usual = usual.chain(of_shutdown(config)).map(|setting| (setting, DURATION_MAX));
     let bounded = [
         ("net.limits.tcp-user-timeout", config.net.limits.tcp_user_timeout, USER_TIMEOUT_MAX),
         ("cluster.lease.duration", config.cluster.lease.duration, LEASE_MAX),
     ];
     let bounded = bounded.map(|(setting, value, most)| ((setting.to_owned(), Some(value)), most));
-    let all = all.map(|setting| (setting, DURATION_MAX)).chain(bounded);
-    let too_long = all.filter_map(|((setting, value), most)| {
+    let too_long = usual.chain(bounded).filter_map(|((setting, value), most)| {
         let value = value.filter(|value| *value > most)?;
         Some(InvalidConfig::TooLong { setting, value, most })
     });
@@ -178,7 +178,7 @@ mod tests {
 
     use crate::config::{documented, load};
 
-    /// Settings that the file of defaults does not contain, because they are unset by default.
+    /// Settings without a value in the file of defaults.
     const UNSET: [&str; 14] = [
         "cluster.shutdown-after-unsuccessful-join",
         "cluster.downing.stable-after",
@@ -197,7 +197,8 @@ mod tests {
     ];
     const EXPIRY: &str = "ddata.expire-keys-after-inactivity";
 
-    /// Settings that must be shorter than others, or that this release refuses.
+    /// Settings that cannot be ten years, each with the value to test: they have another bound or
+    /// must be shorter than another setting. `None` for settings that this release refuses.
     const SHORTER: [(&str, Option<&str>); 9] = [
         ("net.limits.tcp-user-timeout", Some("12h")),
         ("cluster.lease.duration", Some("1day")),
@@ -228,7 +229,7 @@ mod tests {
         let mut found: BTreeSet<String> = UNSET.into_iter().map(str::to_owned).collect();
         let defaults: Table = documented().parse().expect("TOML");
         durations("", &defaults, &mut found);
-        assert!(found.len() >= 75, "{found:?}");
+        assert!(found.len() >= 75, "the search misses some: {found:?}");
         found
     }
 

@@ -1,5 +1,6 @@
 //! Log throttle. Warnings of one kind about one source are logged at most once a minute. Warnings
-//! about failed dials of one address are logged after pauses that grow from a minute to an hour.
+//! about failed dials of an address whose peer is not known (a seed) are logged after pauses that
+//! grow from a minute to an hour.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,24 +8,22 @@ use std::time::{Duration, Instant};
 
 use libp2p::{Multiaddr, PeerId};
 
-/// Pause between two warnings of one kind about one source, and first pause between two warnings
-/// about dials of one address.
+/// Minimum time between two logged warnings of one kind about one source; between the first two
+/// about dials of one address as well.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Maximum number of sources tracked one by one within a minute, for each kind of warning and of
-/// source.
-/// A stranger can use as many peer ids as it likes: beyond this number all further ones share one
-/// warning a minute, so that strangers can neither fill the log nor silence it. Kinds of warnings
-/// are tracked separately, so that one never silences another. So are kinds of sources, so that
-/// strangers never silence a warning about a known peer.
+/// Maximum number of sources tracked one by one within a minute, for each pair of a kind of warning
+/// and a kind of source. All further sources of the pair share one warning a minute: a stranger can
+/// use as many peer ids as it likes, and must neither fill the log nor silence it. Because pairs are
+/// counted separately, strangers never silence a warning about a known peer, or one of another kind.
 const TRACKED_MAX: usize = 64;
 
 /// Maximum pause between two warnings about dials of one address. A node dials its absent seeds for
-/// ever, so that a warning a minute about a seed that is gone would fill the log.
+/// ever: with a warning a minute, a seed that never returns would fill the log.
 const DIAL_PAUSE_MAX: Duration = Duration::from_secs(3_600);
 
-/// Maximum number of tracked addresses, each for one kind of warning. Further ones share one warning
-/// a minute for each kind.
+/// Maximum number of tracked pairs of a dialled address and a kind of warning. Further addresses
+/// share one warning a minute for each kind.
 const ADDRESSES_MAX: usize = 256;
 
 /// Subject of a warning.
@@ -36,14 +35,14 @@ pub enum WarningSource {
     Known(PeerId),
     /// Any other peer, whose id may be invented.
     Stranger(PeerId),
-    /// The host of a peer whose id is not known, because the handshake failed.
+    /// The host from which a peer connected whose id is not known, because its handshake failed.
     Address(IpAddr),
 }
 
 impl WarningSource {
     const COUNT: usize = 4;
 
-    /// Index of this kind of source in [`KindTimes::further`].
+    /// Kind of the source, as its index in [`KindTimes::further`].
     const fn group(self) -> usize {
         match self {
             Self::Unnamed => 0,
@@ -61,7 +60,7 @@ impl From<Option<PeerId>> for WarningSource {
     }
 }
 
-/// Times of the recent warnings. Metrics count every case; only the log is throttled.
+/// Times of the recently logged warnings. Metrics count every case; only the log is throttled.
 #[derive(Debug, Default)]
 pub struct WarningThrottle {
     kinds: BTreeMap<&'static str, KindTimes>, // ≤ kinds in this crate's code
@@ -71,20 +70,20 @@ pub struct WarningThrottle {
 #[derive(Debug, Default)]
 struct KindTimes {
     tracked: BTreeMap<WarningSource, Instant>, // ≤ TRACKED_MAX of each kind of source
-    /// Last warning about all sources beyond them, for each kind of source.
+    /// Last warning that all untracked sources share, for each kind of source.
     further: [Option<Instant>; WarningSource::COUNT],
 }
 
 #[derive(Debug)]
 struct DialTimes {
     last: Instant,
-    /// Number of warnings since the address last answered.
+    /// Number of logged warnings since the address was first tracked or last answered.
     count: u32,
 }
 
 impl DialTimes {
-    /// Whether the pause after the last warning continues. It doubles with each warning, from
-    /// [`PAUSE`] to [`DIAL_PAUSE_MAX`].
+    /// Whether the pause after the last warning continues. The pause doubles with each logged
+    /// warning, from [`PAUSE`] to [`DIAL_PAUSE_MAX`].
     fn is_pausing(&self, now: Instant) -> bool {
         let doublings = self.count.saturating_sub(1).min(16); // the maximum is reached after 6
         now.duration_since(self.last) < (PAUSE * (1 << doublings)).min(DIAL_PAUSE_MAX)
@@ -92,7 +91,7 @@ impl DialTimes {
 }
 
 impl WarningThrottle {
-    /// Whether to log this kind of warning about that source, and records it.
+    /// Returns whether to log this kind of warning about that source now, and if so, records it.
     pub fn due(
         &mut self,
         now: Instant,
@@ -118,8 +117,8 @@ impl WarningThrottle {
         is_due
     }
 
-    /// Whether to log this kind of warning about a failed dial of an address, whose peer is not
-    /// known, and records it.
+    /// Returns whether to log this kind of warning about a failed dial now, and if so, records it.
+    /// The peer at the address is not known.
     pub fn dial_due(&mut self, now: Instant, address: &Multiaddr, kind: &'static str) -> bool {
         let key = (address.clone(), kind);
         if let Some(times) = self.dials.get_mut(&key) {
@@ -133,7 +132,7 @@ impl WarningThrottle {
             self.dials.retain(|_, times| times.is_pausing(now));
         }
         if self.dials.len() >= ADDRESSES_MAX {
-            return self.due(now, None, kind); // no other source without a name has this kind
+            return self.due(now, None, kind); // only these addresses share `Unnamed` of this kind
         }
         self.dials.insert(key, DialTimes { last: now, count: 1 });
         true

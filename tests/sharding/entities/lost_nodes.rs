@@ -1,5 +1,5 @@
-//! Asks of entities on a node that is removed: an ask whose message that node has fails at once, an
-//! ask whose message is elsewhere goes on
+//! Asks to entities on a node that is removed. If that node has the message of an ask, the ask fails
+//! at once. If the message is elsewhere, the ask goes on
 //! (docs/protocol/message-order.md#asks-end-with-the-node-that-has-their-message).
 
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
 
 use super::door::Door;
-use super::nodes::{Nodes, Plan, Step, node};
+use super::nodes::{Nodes, Plan, Step, index_of, node};
 
 const SHARD: ShardId = ShardId::new(0);
 
-/// Answers with the number of its node.
+/// Answers with the index of its node.
 struct Clerk {
-    node: u64,
+    node: usize,
     door: Arc<Door>,
     handled: Arc<AtomicUsize>,
 }
 
 #[derive(Serialize, Deserialize)]
 enum Query {
-    Now(Reply<u64>),
+    Now(Reply<usize>),
     /// Answered once the door of the node is open.
-    Later(Reply<u64>),
+    Later(Reply<usize>),
 }
 
 impl Entity for Clerk {
@@ -47,10 +47,11 @@ impl Entity for Clerk {
     }
 }
 
-/// Three nodes; node 0 hosts the shard, and node 1 asks.
+/// Three nodes; node 0 hosts the shard, and node 1 asks. A first ask has been answered.
 struct Office {
     nodes: Nodes<Clerk>,
     doors: [Arc<Door>; 3],
+    /// Number of asks that any node began to handle, with the first one.
     handled: Arc<AtomicUsize>,
 }
 
@@ -59,24 +60,24 @@ impl Office {
         let (doors, handled) = ([(); 3].map(|()| Arc::default()), Arc::<AtomicUsize>::default());
         let plan = Plan { nodes: 3, ..Plan::default() };
         let mut nodes = Nodes::new(&plan, |me, _| {
-            let place = usize::try_from(me.replica().get()).expect("small") - 1;
-            let (door, handled) = (Arc::clone(&doors[place]), Arc::clone(&handled));
+            let node = index_of(me);
+            let (door, handled) = (Arc::clone(&doors[node]), Arc::clone(&handled));
             move |_: &EntityId| {
                 let (door, handled) = (Arc::clone(&door), Arc::clone(&handled));
-                Clerk { node: me.replica().get(), door, handled }
+                Clerk { node, door, handled }
             }
         });
         nodes.host(0, 0);
         let mut office = Self { nodes, doors, handled };
-        assert_eq!(office.answer_to(Query::Now), 1, "and node 1 knows the home");
+        assert_eq!(office.answer_to(Query::Now), 0, "node 1 knows the home now");
         office
     }
 
-    fn ask(&self, query: impl FnOnce(Reply<u64>) -> Query) -> AskFuture<Clerk, u64> {
+    fn ask(&self, query: impl FnOnce(Reply<usize>) -> Query) -> AskFuture<Clerk, usize> {
         self.nodes.nodes[1].region.entity("clerk").ask(query)
     }
 
-    fn answer_to(&mut self, query: impl FnOnce(Reply<u64>) -> Query) -> u64 {
+    fn answer_to(&mut self, query: impl FnOnce(Reply<usize>) -> Query) -> usize {
         let asked = self.ask(query);
         self.nodes.wait_for(asked).expect("it is answered")
     }
@@ -85,7 +86,13 @@ impl Office {
         self.handled.load(Ordering::SeqCst)
     }
 
-    /// Moves the shard to node 2 without telling node 1.
+    /// Limits the messages on a lane; 0 is as a lane without a connection.
+    fn limit_lanes(&self, messages: usize) {
+        self.nodes.lanes.lock().expect("nobody panicked").limit = messages;
+    }
+
+    /// Moves the shard to node 2 without telling node 1. The later rounds deliver the control
+    /// messages that the earlier ones caused.
     fn move_silently(&mut self) {
         self.nodes.decide(SHARD, Some(2));
         for _ in 0..3 {
@@ -97,7 +104,7 @@ impl Office {
     }
 
     /// Asserts that the ask fails without waiting, because node 0 was removed.
-    fn is_lost(&mut self, asked: AskFuture<Clerk, u64>) {
+    fn assert_lost(&mut self, asked: AskFuture<Clerk, usize>) {
         let before = self.nodes.executor.now();
         let why = self.nodes.wait_for(asked).expect_err("its node is gone");
         assert!(matches!(&why, AskError::NodeLost { node: at, .. } if *at == node(0)), "{why}");
@@ -112,10 +119,10 @@ fn ask_fails_when_the_node_that_handles_it_is_removed() {
     let mut office = Office::new();
     let asked = office.ask(Query::Later);
     office.nodes.settle();
-    assert_eq!(office.handled(), 2, "its handler runs");
+    assert_eq!(office.handled(), 2, "its handler began");
     office.nodes.crash(0);
-    office.is_lost(asked);
-    assert_ne!(office.answer_to(Query::Now), 1, "the next ask reaches the next home");
+    office.assert_lost(asked);
+    assert_ne!(office.answer_to(Query::Now), 0, "the next ask reaches the next home");
 }
 
 #[test]
@@ -123,7 +130,7 @@ fn ask_on_the_lane_of_a_removed_node_fails_and_is_not_resent() {
     let mut office = Office::new();
     let asked = office.ask(Query::Now);
     office.nodes.crash(0);
-    office.is_lost(asked);
+    office.assert_lost(asked);
     office.nodes.settle();
     assert_eq!(office.handled(), 1, "only the first ask");
 }
@@ -131,22 +138,19 @@ fn ask_on_the_lane_of_a_removed_node_fails_and_is_not_resent() {
 #[test]
 fn ask_that_waits_for_a_lane_is_answered_by_the_next_home() {
     let mut office = Office::new();
-    let limit = |office: &Office, limit| {
-        office.nodes.lanes.lock().expect("nobody panicked").limit = limit;
-    };
-    limit(&office, 0); // as a lane without a connection
+    office.limit_lanes(0);
     let asked = office.ask(Query::Now);
-    limit(&office, usize::MAX);
+    office.limit_lanes(usize::MAX);
     office.nodes.crash(0);
     let home = office.nodes.wait_for(asked).expect("it was on no lane");
-    assert_ne!(home, 1);
-    assert_eq!(office.handled(), 2, "once each");
+    assert_ne!(home, 0);
+    assert_eq!(office.handled(), 2, "this ask and the first one, once each");
 }
 
 #[test]
 fn timeout_of_an_ask_behind_a_lane_says_that_it_waits() {
     let mut office = Office::new();
-    office.nodes.lanes.lock().expect("nobody panicked").limit = 0;
+    office.limit_lanes(0);
     let asked = office.ask(Query::Now);
     let why = office.nodes.wait_for(asked).expect_err("the lane takes nothing");
     assert!(matches!(why, AskError::Timeout { kept: TimeoutReason::BehindLane, .. }), "{why}");
@@ -160,15 +164,15 @@ fn ask_whose_message_moved_on_outlives_its_former_node() {
     office.nodes.decide(SHARD, Some(2));
     office.nodes.settle();
     office.doors[0].open();
-    assert_eq!(office.nodes.wait_for(first).expect("its handler ended"), 1);
+    assert_eq!(office.nodes.wait_for(first).expect("its handler ended"), 0);
     office.nodes.crash(0); // the second one moved to node 2
     office.nodes.settle();
     office.doors[2].open();
-    assert_eq!(office.nodes.wait_for(second).expect("its node lives"), 3);
+    assert_eq!(office.nodes.wait_for(second).expect("its node lives"), 2);
 }
 
 #[test]
-fn orderly_leave_fails_no_ask_even_of_an_uninformed_node() {
+fn ask_of_a_node_that_knows_no_move_fails_only_after_a_crash() {
     for how in [Departure::Stopped, Departure::Unheard] {
         let mut office = Office::new();
         let [first, second] = [(); 2].map(|()| office.ask(Query::Later));
@@ -176,14 +180,14 @@ fn orderly_leave_fails_no_ask_even_of_an_uninformed_node() {
         office.doors[0].open();
         office.move_silently();
         assert_eq!(office.nodes.home(SHARD), Some(node(2)));
-        drop(first);
+        drop(first); // it only kept node 0 busy, so that the second one moved with the shard
         office.nodes.remove(0, how);
         match how {
             Departure::Stopped => {
                 office.doors[2].open();
-                assert_eq!(office.nodes.wait_for(second).expect("its message moved"), 3);
+                assert_eq!(office.nodes.wait_for(second).expect("its message moved"), 2);
             }
-            Departure::Unheard => office.is_lost(second), // node 1 knows of no move
+            Departure::Unheard => office.assert_lost(second), // it moved, but node 1 cannot know
         }
     }
 }
@@ -193,9 +197,9 @@ fn ask_whose_message_came_back_is_sent_to_the_next_home() {
     let mut office = Office::new();
     office.move_silently();
     let asked = office.ask(Query::Now);
-    office.nodes.step(Step::Lane, 0); // node 0 returns it
-    office.nodes.step(Step::Lane, 0);
-    office.nodes.crash(0); // before it acknowledges the barrier
-    assert_eq!(office.nodes.wait_for(asked).expect("it was not there"), 3);
-    assert_eq!(office.handled(), 2);
+    office.nodes.step(Step::Lane, 0); // node 0 gets the message and returns it
+    office.nodes.step(Step::Lane, 0); // node 1 gets it back
+    office.nodes.crash(0); // before node 0 acknowledges the barrier that ends its lane
+    assert_eq!(office.nodes.wait_for(asked).expect("it was not there"), 2);
+    assert_eq!(office.handled(), 2, "this ask and the first one, once each");
 }

@@ -558,6 +558,6 @@ fn node_of(index: usize) -> RegionId {
     node(index)
 }
 
-fn index_of(region: RegionId) -> usize {
+pub(crate) fn index_of(region: RegionId) -> usize {
     usize::try_from(region.replica().get()).expect("small") - 1
 }
