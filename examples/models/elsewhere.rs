@@ -60,7 +60,7 @@ const LEASES: &[Tested] = &[
     ("publish-before-answering", "tests/cluster/lease/grants.rs"),
     ("lapse-pauses-before-it-stops", "tests/sharding/entities/lapsing.rs"),
     ("running-poll", "tests/sharding/entities/drains.rs"),
-    ("release-before-seal", "src/cluster/lease/guard.rs; tests/cluster/lease, with a fault"),
+    ("release-before-seal", "tests/cluster/lease/grants.rs; tests/cluster/lease, with a fault"),
     ("release-is-final-and-numbered", "src/cluster/lease/grantor_tests.rs"),
     ("proof-of-death", "tests/cluster/membership/going.rs"),
     ("down-members-get-no-grant", "src/cluster/lease/grantor_tests.rs"),

@@ -1,12 +1,13 @@
-//! Heartbeats that one thread answers while another thread steps the Replicator.
+//! The Replicator with the promises of its node: a release that comes late, and heartbeats that one
+//! thread answers while another thread steps the Replicator.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ostraca::cluster::fault_injection::MembershipFaultInjection;
-use ostraca::cluster::lease::Heartbeat;
 use ostraca::cluster::lease::guard::{GuardInput, GuardedReplicator};
+use ostraca::cluster::lease::{Heartbeat, LeaseMessage};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::fault_injection;
@@ -29,15 +30,10 @@ fn at(seconds: u64) -> Now {
     Now { mono, wall: WallTime::default() }
 }
 
-/// A founded voter, and a Seal that removes LEAVER.
-fn voter() -> (GuardedReplicator, GuardInput) {
-    let members = vec![ME, LEAVER, PROPOSER];
-    let founded = Epoch::founding(EPOCH, members, EpochSettings::default()).expect("three");
-    let leave = MembershipChange { leave: vec![LEAVER], ..MembershipChange::default() };
-    let proposal = Arc::new(founded.next(&leave).expect("two are left"));
-    let ballot = Ballot { number: 1, node: PROPOSER };
-    let seal = EpochMessage::Seal { epoch: EPOCH, ballot, proposal };
-    let message = ReplicatorMessage { epoch: Some(EPOCH), body: Body::Epoch(seal) };
+/// A member of a founded configuration with these members, and that configuration.
+fn founded(members: Vec<ReplicaId>) -> (GuardedReplicator, Arc<Epoch>) {
+    let epoch = Epoch::founding(EPOCH, members, EpochSettings::default());
+    let epoch = Arc::new(epoch.expect("two or three members"));
     let (registry, fault_injection) = (Registry::new(), fault_injection::FaultInjection::none());
     let setup = ReplicatorParameters {
         me: ME,
@@ -48,9 +44,42 @@ fn voter() -> (GuardedReplicator, GuardInput) {
     };
     let mut guard =
         GuardedReplicator::new(Replicator::new(setup), MembershipFaultInjection::none());
-    let found = GuardInput::Data(port::ReplicatorInput::Found(Arc::new(founded)));
+    let found = GuardInput::Data(port::ReplicatorInput::Found(Arc::clone(&epoch)));
     guard.handle(at(0), found, &mut Outbox::new());
+    (guard, epoch)
+}
+
+/// The removal of LEAVER.
+fn removal() -> MembershipChange {
+    MembershipChange { leave: vec![LEAVER], ..MembershipChange::default() }
+}
+
+/// A founded voter, and a Seal that removes LEAVER.
+fn voter() -> (GuardedReplicator, GuardInput) {
+    let (guard, founded) = founded(vec![ME, LEAVER, PROPOSER]);
+    let proposal = Arc::new(founded.next(&removal()).expect("two are left"));
+    let ballot = Ballot { number: 1, node: PROPOSER };
+    let seal = EpochMessage::Seal { epoch: EPOCH, ballot, proposal };
+    let message = ReplicatorMessage { epoch: Some(EPOCH), body: Body::Epoch(seal) };
     (guard, GuardInput::Data(port::ReplicatorInput::Message { from: PROPOSER, message }))
+}
+
+/// The `Release` of a leaving node may arrive after the proposal that removes it.
+#[test]
+fn late_release_completes_pending_removal() {
+    let (mut guard, _) = founded(vec![ME, LEAVER]);
+    let now = at(100); // the start-up wait has passed
+    let lease = |message| GuardInput::Lease { from: LEAVER, message };
+    let beat = LeaseMessage::Beat(Heartbeat { epoch: EPOCH, number: 7 });
+    let mut out = Outbox::new();
+    guard.handle(now, lease(beat), &mut out);
+    guard.handle(now, GuardInput::Data(port::ReplicatorInput::Propose(removal())), &mut out);
+    let is_out = |guard: &GuardedReplicator| {
+        guard.replicator().epochs().installed().is_some_and(|epoch| !epoch.is_member(LEAVER))
+    };
+    assert!(!is_out(&guard), "its lease runs");
+    guard.handle(now, lease(LeaseMessage::Release { number: 7 }), &mut out);
+    assert!(is_out(&guard), "{:?}", guard.replicator().epochs().stats());
 }
 
 /// Another thread answers heartbeats while the guard answers a Seal that removes their sender. The

@@ -8,9 +8,10 @@ use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNoti
 use ostraca::cluster::membership::recovery::{NotRecovered, RecoveryPlan};
 use ostraca_ddata::sim::NodeIndex;
 
+use super::super::whole::strategies::STRATEGIES;
 use super::super::whole::{Command, World, address, addresses, node_at};
 use super::going::cluster_of;
-use super::strategies::{STRATEGIES, world as with_strategy};
+use super::strategies::world as with_strategy;
 use super::{SECOND, Sim, agree, at, until};
 
 /// Sides without a quorum wait for an operator.

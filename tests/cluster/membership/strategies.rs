@@ -3,31 +3,14 @@
 
 use std::time::Duration;
 
-use ostraca::cluster::config::{ClusterConfig, Downing, DowningStrategyName};
-use ostraca::cluster::downing::{
-    AutoDown, LeaderRoles, QuorumLeader, RoleLeaderRoles, StaticQuorum,
-};
+use ostraca::cluster::config::{Downing, DowningStrategyName};
+use ostraca::cluster::downing::AutoDown;
 use ostraca_ddata::sim::{Fault, LinkSet, NodeIndex};
 
-use super::super::whole::{World, addresses, node_at, place_of};
+use super::super::whole::strategies::{STRATEGIES, downing};
+use super::super::whole::{World, node_at, place_of};
 use super::going::cluster_of;
 use super::{Sim, agree, at, until};
-
-const ROLE: &str = "worker";
-
-/// Strategies that remove members when the network splits, without an external system;
-/// lease-majority has its own tests below.
-pub(super) const STRATEGIES: [DowningStrategyName; 9] = [
-    DowningStrategyName::StaticQuorum,
-    DowningStrategyName::KeepMajority,
-    DowningStrategyName::KeepOldest,
-    DowningStrategyName::Oldest,
-    DowningStrategyName::QuorumLeader,
-    DowningStrategyName::MajorityLeader,
-    DowningStrategyName::LeaderRoles,
-    DowningStrategyName::RoleLeaderRoles,
-    DowningStrategyName::AutoDown,
-];
 
 /// Five members with this strategy and one role; the oldest is one of the first three.
 fn five(seed: u64, strategy: DowningStrategyName) -> Sim {
@@ -39,22 +22,8 @@ fn some(seed: u64, size: usize, strategy: DowningStrategyName) -> Sim {
 }
 
 pub(super) fn world(strategy: DowningStrategyName) -> World {
-    let roles = || [ROLE.to_owned()].into();
-    let downing = Downing {
-        strategy,
-        static_quorum: StaticQuorum { quorum_size: 3, ..StaticQuorum::default() },
-        quorum_leader: QuorumLeader { quorum_size: 3, ..QuorumLeader::default() },
-        leader_roles: LeaderRoles { target_roles: roles() },
-        role_leader_roles: RoleLeaderRoles { leader_role: ROLE.into(), target_roles: roles() },
-        auto_down: AutoDown { after: Duration::from_secs(4) },
-        ..Downing::default()
-    };
-    World::with(move |_| ClusterConfig {
-        seeds: addresses(0..3),
-        roles: roles(),
-        downing: downing.clone(),
-        ..ClusterConfig::default()
-    })
+    let auto_down = AutoDown { after: Duration::from_secs(4) };
+    World::with_downing(Downing { auto_down, ..downing(strategy) })
 }
 
 fn is_over(sim: &Sim, place: usize) -> bool {

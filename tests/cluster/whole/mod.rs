@@ -12,6 +12,7 @@ pub(crate) mod house;
 mod links;
 mod meter;
 mod places;
+pub(crate) mod strategies;
 mod watch;
 
 use std::cell::{Cell, RefCell};

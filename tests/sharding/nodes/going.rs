@@ -4,17 +4,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ostraca::cluster::config::{ClusterConfig as Settings, Downing, DowningStrategyName};
-use ostraca::cluster::downing::{LeaderRoles, QuorumLeader, RoleLeaderRoles, StaticQuorum};
 use ostraca::sharding::ids::ShardId;
 use ostraca::sharding::region::{HostingPhase, Region};
 use ostraca_ddata::sim::{Faults, NodeIndex};
 
 use super::{Cluster, SECOND, SHARDS, counter, shards};
 use crate::whole::entities::Order;
-use crate::whole::{WholeNode, World, addresses};
+use crate::whole::strategies::{STRATEGIES, downing};
+use crate::whole::{WholeNode, World};
 
-const ROLE: &str = "worker";
 const PLACES: usize = 5;
 
 impl Cluster {
@@ -138,40 +136,11 @@ fn kept_payloads_survive_a_graceful_leave() {
     assert!(kept > 2, "too few payloads were kept: {kept}");
 }
 
-fn judged_by(strategy: DowningStrategyName) -> World {
-    let roles = || [ROLE.to_owned()].into();
-    let downing = Downing {
-        strategy,
-        static_quorum: StaticQuorum { quorum_size: 3, ..StaticQuorum::default() },
-        quorum_leader: QuorumLeader { quorum_size: 3, ..QuorumLeader::default() },
-        leader_roles: LeaderRoles { target_roles: roles() },
-        role_leader_roles: RoleLeaderRoles { leader_role: ROLE.into(), target_roles: roles() },
-        ..Downing::default()
-    };
-    World::with(move |_| Settings {
-        seeds: addresses(0..3),
-        roles: roles(),
-        downing: downing.clone(),
-        ..Settings::default()
-    })
-}
-
 /// That no shard is hosted twice is checked after every step (`watch.rs`).
 #[test]
 fn every_strategy_hosts_shards_on_one_side_of_a_split() {
-    let strategies = [
-        DowningStrategyName::StaticQuorum,
-        DowningStrategyName::KeepMajority,
-        DowningStrategyName::KeepOldest,
-        DowningStrategyName::Oldest,
-        DowningStrategyName::QuorumLeader,
-        DowningStrategyName::MajorityLeader,
-        DowningStrategyName::LeaderRoles,
-        DowningStrategyName::RoleLeaderRoles,
-        DowningStrategyName::AutoDown,
-    ];
-    for (seed, strategy) in (0..).zip(strategies) {
-        let mut cluster = Cluster::of_five(seed, judged_by(strategy));
+    for (seed, strategy) in (0..).zip(STRATEGIES) {
+        let mut cluster = Cluster::of_five(seed, World::with_downing(downing(strategy)));
         cluster.sim.partition([&[0, 1, 2], &[3, 4]]);
         cluster.until(60, "the larger side hosts all shards", |it| {
             let live = |place| it.runs(place).len();
