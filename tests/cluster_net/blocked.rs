@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use ostraca::prelude::*;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::fixture::{Plan, SOON, eventually, soon};
+use crate::fixture::{Background, Plan, SOON, eventually, soon};
 use crate::process_log::{alone, begin_log, lines};
 
 /// Longer than a lease lasts, and longer than a silent node remains a member.
@@ -62,19 +62,9 @@ struct Apart {
     runtime: Background,
 }
 
-/// A runtime that may be dropped within another one.
-struct Background(Option<Runtime>);
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(Runtime::shutdown_background);
-    }
-}
-
 impl Apart {
     async fn start(config: Config) -> Self {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        let runtime = builder.worker_threads(THREADS).enable_all().build().expect("threads");
+        let runtime = Background::start(THREADS);
         let starting = runtime.spawn(async move {
             let node = Node::start(config).await.expect("it starts");
             let sharding = node.sharding();
@@ -82,7 +72,7 @@ impl Apart {
             (node, region)
         });
         let (node, region) = soon(starting).await.expect("it does not panic");
-        Self { node, region, runtime: Background(Some(runtime)) }
+        Self { node, region, runtime }
     }
 
     fn replica(&self) -> u64 {

@@ -10,6 +10,8 @@ use ostraca::cluster::config::ClusterConfig as Settings;
 use ostraca::cluster::member::Address;
 use ostraca::ddata::id::NodeId;
 use ostraca::prelude::*;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 /// Timeout of every wait: ten times the longest duration here on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(90);
@@ -140,6 +142,29 @@ pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool)
 /// Waits for a future; fails after [`SOON`].
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, future).await.expect("it hangs")
+}
+
+/// A runtime of its own, as in a separate process. It may be dropped within another one.
+pub(crate) struct Background(Option<Runtime>);
+
+impl Background {
+    pub(crate) fn start(threads: usize) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build();
+        Self(Some(runtime.expect("threads")))
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.0.as_ref().expect("only dropping takes it").spawn(task)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
 }
 
 /// Events of a stream up to the one that `last` accepts.

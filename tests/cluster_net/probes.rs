@@ -9,9 +9,8 @@ use ostraca::management::wire::{AdminRequest, AdminResponse, ConsistencyLevel, E
 use ostraca::net::client::connect_as;
 use ostraca::net::identity::Identity;
 use ostraca::prelude::*;
-use tokio::runtime::{Builder, Runtime};
 
-use crate::fixture::{SOON, eventually, soon};
+use crate::fixture::{Background, SOON, eventually, soon};
 
 /// Threads of the node's runtime.
 const THREADS: usize = 2;
@@ -29,17 +28,12 @@ impl Entity for Bell {
 /// A runtime whose threads may be blocked until this is dropped.
 struct Blockable {
     released: Arc<AtomicBool>,
-    runtime: Option<Runtime>,
+    runtime: Background,
 }
 
 impl Blockable {
     fn start() -> Self {
-        let runtime = Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
-        Self { released: Arc::default(), runtime: Some(runtime.expect("threads")) }
-    }
-
-    fn runtime(&self) -> &Runtime {
-        self.runtime.as_ref().expect("only dropping takes it")
+        Self { released: Arc::default(), runtime: Background::start(THREADS) }
     }
 
     /// Blocks all threads.
@@ -47,7 +41,7 @@ impl Blockable {
         let blocked = Arc::<AtomicUsize>::default();
         for _ in 0..THREADS {
             let (blocked, released) = (blocked.clone(), self.released.clone());
-            self.runtime().spawn(async move {
+            self.runtime.spawn(async move {
                 blocked.fetch_add(1, Ordering::SeqCst);
                 while !released.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(5)); // blocks, as a task must not
@@ -66,7 +60,6 @@ impl Blockable {
 impl Drop for Blockable {
     fn drop(&mut self) {
         self.release();
-        self.runtime.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 
@@ -99,7 +92,7 @@ async fn tools_are_answered_while_the_runtime_is_blocked() {
     let mut config = Config::default();
     config.management.control_socket = Some(path.clone());
     let program = Blockable::start();
-    let starting = program.runtime().spawn(async move {
+    let starting = program.runtime.spawn(async move {
         let node = Node::start(config).await.expect("it starts");
         let bells = node.sharding().start("bell", |_id| Bell).await.expect("it starts");
         bells.entity("big").ask(|reply| reply).await.expect("it rings");
