@@ -189,9 +189,9 @@ const DATA_RULES: [DataRule; 15] = [
     ),
 ];
 
-fn data_rule((rule, text, bug, case): DataRule) -> Weakened {
-    let explore = Box::new(move || outcome(&case().without_epoch_rule(bug)));
-    Weakened { rule, fault: format!("{bug:?}"), text, is_deep: false, explore }
+fn data_rule((rule, text, fault, case): DataRule) -> Weakened {
+    let explore = Box::new(move || outcome(&case().without_epoch_rule(fault)));
+    Weakened { rule, fault: format!("{fault:?}"), text, is_deep: false, explore }
 }
 
 type LeaseRule = (&'static str, &'static str, MembershipFault, fn() -> Case);
@@ -258,7 +258,7 @@ const LEASE_RULES: [LeaseRule; 9] = [
     ),
 ];
 
-fn lease_rule((rule, text, bug, case): LeaseRule) -> Weakened {
-    let explore = Box::new(move || outcome(&case().without_lease_rule(bug)));
-    Weakened { rule, fault: format!("{bug:?}"), text, is_deep: false, explore }
+fn lease_rule((rule, text, fault, case): LeaseRule) -> Weakened {
+    let explore = Box::new(move || outcome(&case().without_lease_rule(fault)));
+    Weakened { rule, fault: format!("{fault:?}"), text, is_deep: false, explore }
 }

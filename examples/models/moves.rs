@@ -356,9 +356,9 @@ const RULES: [Rule; 28] = [
     ),
 ];
 
-fn rule((rule, text, bug, is_deep, goal, limits): Rule) -> Weakened {
-    let explore = Box::new(move || outcome(limits().with(bug), goal));
-    Weakened { rule, fault: format!("{bug:?}"), text, is_deep, explore }
+fn rule((rule, text, fault, is_deep, goal, limits): Rule) -> Weakened {
+    let explore = Box::new(move || outcome(limits().with(fault), goal));
+    Weakened { rule, fault: format!("{fault:?}"), text, is_deep, explore }
 }
 
 /// A rule of the surroundings: of replicas, configurations and identities.

@@ -179,10 +179,10 @@ const RULES: [Rule; 13] = [
 ];
 
 fn rules() -> Vec<Weakened> {
-    let weakened = |(rule, text, bug, scope): Rule| {
+    let weakened = |(rule, text, fault, scope): Rule| {
         let explore =
-            move || outcome(&Scope { fault_injection: GateFaultInjection::with(bug), ..scope() });
-        let fault = format!("{bug:?}");
+            move || outcome(&Scope { fault_injection: GateFaultInjection::with(fault), ..scope() });
+        let fault = format!("{fault:?}");
         Weakened { rule, fault, text, is_deep: false, explore: Box::new(explore) }
     };
     let mut rules: Vec<Weakened> = RULES.into_iter().map(weakened).collect();

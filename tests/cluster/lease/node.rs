@@ -15,7 +15,7 @@ use ostraca::cluster::singleton::{
     SingletonState,
 };
 use ostraca_ddata::clock::{Instant, Now, WallTime};
-use ostraca_ddata::fault_injection::FaultInjection as NoBug;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{
@@ -60,7 +60,7 @@ pub(crate) struct Weather {
 impl Weather {
     fn epochs(&self, me: ReplicaId, seed: u64) -> Epochs {
         let config = EpochConfig { abandoned_after: self.patience, ..EpochConfig::default() };
-        let mut epochs = Epochs::new(me, config, seed, NoBug::none());
+        let mut epochs = Epochs::new(me, config, seed, FaultInjection::none());
         // Membership, which is not in this model, lets everybody in and reaches nobody: a
         // configuration is then taken from any of them.
         let lives = (0..PLACES_MAX).flat_map(|place| (0..=60).map(move |life| id_of(place, life)));

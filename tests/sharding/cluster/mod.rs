@@ -19,7 +19,7 @@ use ostraca::sharding::coordinator::CoordinatorPhase;
 use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
 use ostraca::sharding::ids::{RegionId, ShardId};
 use ostraca::sharding::region::{HostingPhase, RegionShard};
-use ostraca_ddata::fault_injection::{FaultInjection as StoreCanary, ReplicatorFault as StoreBug};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings, MembershipChange};
 use ostraca_ddata::replicator::port::Peer;
@@ -345,6 +345,6 @@ fn omitted_rules_are_found_on_the_real_replicator() {
         let weakened = Weakened { rule: ShardingFaultInjection::with(bug), ..Weakened::default() };
         assert!(is_seen(weakened, 30), "{bug:?}");
     }
-    let store = StoreCanary::with(StoreBug::NoTermCheck);
+    let store = FaultInjection::with(ReplicatorFault::NoTermCheck);
     assert!(is_seen(Weakened { store, ..Weakened::default() }, 60), "no term check");
 }

@@ -25,7 +25,7 @@ use ostraca::sharding::store::{HomesKey, StoreAnswer, StoreRequest};
 use ostraca::sharding::wire::ShardingMessage;
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::data::Registry;
-use ostraca_ddata::fault_injection::FaultInjection as StoreCanary;
+use ostraca_ddata::fault_injection::FaultInjection;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::config::ReplicatorConfig;
@@ -101,7 +101,7 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weakened {
     pub(crate) rule: ShardingFaultInjection,
-    pub(crate) store: StoreCanary,
+    pub(crate) store: FaultInjection,
 }
 
 pub(crate) struct Node {

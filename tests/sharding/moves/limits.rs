@@ -71,8 +71,8 @@ impl Limits {
         }
     }
 
-    pub(crate) fn with(self, bug: ShardingFault) -> Self {
-        Self { fault_injection: ShardingFaultInjection::with(bug), ..self }
+    pub(crate) fn with(self, fault: ShardingFault) -> Self {
+        Self { fault_injection: ShardingFaultInjection::with(fault), ..self }
     }
 
     pub(crate) fn hosts_only(self) -> Self {

@@ -116,9 +116,10 @@ fn dead_target_that_never_hosted_loses_no_payload() {
 #[expect(clippy::print_stdout, reason = "how many states there are")]
 fn leaver_goes_once_it_knows_every_decision_that_names_it() {
     let limits = Limits { leaves: 1, ..Limits::of(1, 1, 0) };
-    for bug in [ShardingFault::LeavesUnheard, ShardingFault::LetsGoWhoIsNamed] {
-        let found = exhaust(limits.with(bug), STATES_MAX).expect_err("an untaken payload is lost");
-        println!("{bug:?}: {found}");
+    for fault in [ShardingFault::LeavesUnheard, ShardingFault::LetsGoWhoIsNamed] {
+        let found =
+            exhaust(limits.with(fault), STATES_MAX).expect_err("an untaken payload is lost");
+        println!("{fault:?}: {found}");
         assert!(found.what.contains("starts without the payload of tenure 1"), "{found}");
     }
     let (states, depth) = exhaust(limits, STATES_MAX).unwrap_or_else(|found| panic!("{found}"));
@@ -194,15 +195,15 @@ fn from_every_state_the_newest_decision_can_be_carried_out() {
         println!("{name}: {states} states, {depth} steps deep");
         assert_eq!(stuck, 0, "{name}: {end:#?}");
     }
-    for (bug, limits) in [
+    for (fault, limits) in [
         (ShardingFault::RepeatUnanswered, lossy(1)),
         (ShardingFault::ReleaseLastHomeOnly, lossy(2)),
         (ShardingFault::LateReleaseStops, Limits::of(1, 2, 0)),
         (ShardingFault::IdleIgnoresRelease, Limits::of(1, 2, 0)),
     ] {
-        let Hopeless { stuck, trace, .. } = hopeless(limits.with(bug), STATES_MAX);
-        println!("{bug:?}: {stuck} hopeless states, the nearest one after {trace:#?}");
-        assert!(stuck > 0, "{bug:?}");
+        let Hopeless { stuck, trace, .. } = hopeless(limits.with(fault), STATES_MAX);
+        println!("{fault:?}: {stuck} hopeless states, the nearest one after {trace:#?}");
+        assert!(stuck > 0, "{fault:?}");
     }
 }
 
@@ -325,5 +326,5 @@ fn late_registrations_keep_one_host() {
         ShardingFault::UnconfirmedLeftOut,
         ShardingFault::StartWithoutReleased,
     ];
-    each_is_found(&weakened, |limits, bug| Limits { registers: true, ..limits.with(bug) });
+    each_is_found(&weakened, |limits, fault| Limits { registers: true, ..limits.with(fault) });
 }

@@ -264,19 +264,19 @@ fn every_rule_that_is_left_out_is_noticed() {
         (GateFault::HeldForgotten, &leaving, &[Lost]),
     ];
     let mut unnoticed = Vec::new();
-    for (bug, scope, expected) in table {
-        let scope = Scope { fault_injection: GateFaultInjection::with(bug), ..scope.clone() };
+    for (fault, scope, expected) in table {
+        let scope = Scope { fault_injection: GateFaultInjection::with(fault), ..scope.clone() };
         let explored = explore(&scope);
         match explored.found {
             Some(Found { violation, steps }) if expected.contains(&violation) => {
                 println!(
-                    "{bug:?}: {violation:?}, {} steps, {} states",
+                    "{fault:?}: {violation:?}, {} steps, {} states",
                     steps.len(),
                     explored.states
                 );
             }
-            Some(Found { violation, .. }) => unnoticed.push(format!("{bug:?}: {violation:?}")),
-            None => unnoticed.push(format!("{bug:?}: nothing, {} states", explored.states)),
+            Some(Found { violation, .. }) => unnoticed.push(format!("{fault:?}: {violation:?}")),
+            None => unnoticed.push(format!("{fault:?}: nothing, {} states", explored.states)),
         }
     }
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");

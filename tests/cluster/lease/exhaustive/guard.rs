@@ -64,7 +64,7 @@ pub(super) struct Guard {
     me: u8,
     pub(super) data: Guarded,
     coordinator: Option<Coordinator>,
-    bug: Option<ReplicatorFault>,
+    fault: Option<ReplicatorFault>,
 }
 
 /// The effects of an input.
@@ -85,11 +85,11 @@ impl fmt::Display for Guarded {
 }
 
 impl Guarded {
-    pub(super) fn merge(&mut self, other: Self, bug: Option<ReplicatorFault>) {
-        if bug != Some(ReplicatorFault::CellsNotSynced) {
+    pub(super) fn merge(&mut self, other: Self, fault: Option<ReplicatorFault>) {
+        if fault != Some(ReplicatorFault::CellsNotSynced) {
             self.take(other.value);
         }
-        if bug != Some(ReplicatorFault::PromisesNotSynced) {
+        if fault != Some(ReplicatorFault::PromisesNotSynced) {
             self.promised = self.promised.max(other.promised);
         }
     }
@@ -102,10 +102,10 @@ impl Guarded {
 }
 
 impl Guard {
-    pub(super) fn new(me: ReplicaId, coordinators: u8, bug: Option<ReplicatorFault>) -> Self {
+    pub(super) fn new(me: ReplicaId, coordinators: u8, fault: Option<ReplicatorFault>) -> Self {
         let me = me.get() as u8;
         let coordinator = (me <= coordinators).then(Coordinator::default);
-        Self { me, data: Guarded::default(), coordinator, bug }
+        Self { me, data: Guarded::default(), coordinator, fault }
     }
 
     /// Everything that determines its next steps, as text.
@@ -114,7 +114,7 @@ impl Guard {
     }
 
     fn term(&self, by: u8) -> u8 {
-        if self.bug == Some(ReplicatorFault::TermWithoutCoordinator) { 1 } else { by }
+        if self.fault == Some(ReplicatorFault::TermWithoutCoordinator) { 1 } else { by }
     }
 
     pub(super) fn may_fence(&self) -> bool {
@@ -198,7 +198,7 @@ impl Guard {
     }
 
     fn promise(&mut self, by: u8, epoch: EpochId, epochs: &Epochs) -> Option<GuardMessage> {
-        let careless = self.bug == Some(ReplicatorFault::FenceWhileSealed);
+        let careless = self.fault == Some(ReplicatorFault::FenceWhileSealed);
         let counts = epochs.eligible() || careless && epochs.is_member() && epochs.synced();
         if !counts || epochs.id() != Some(epoch) {
             return None;
@@ -220,7 +220,7 @@ impl Guard {
         epochs: &Epochs,
     ) -> GuardEffects {
         let none = GuardEffects::default();
-        let (me, hurries) = (self.me, self.bug == Some(ReplicatorFault::NoRecoveryWrite));
+        let (me, hurries) = (self.me, self.fault == Some(ReplicatorFault::NoRecoveryWrite));
         let (Some(it), Some(installed)) = (&mut self.coordinator, epochs.installed()) else {
             return none;
         };

@@ -27,7 +27,7 @@ mod node;
 mod search;
 
 use ostraca::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
-use ostraca_ddata::fault_injection::{FaultInjection as DataCanary, ReplicatorFault as DataBug};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::MembershipChange;
 
@@ -74,17 +74,17 @@ pub(crate) struct Case {
     beats: u64,
     /// A node that membership has not let in sends forged messages to every node.
     is_attacked: bool,
-    epoch_bug: Option<DataBug>,
-    lease_bug: Option<MembershipFault>,
+    epoch_fault: Option<ReplicatorFault>,
+    lease_fault: Option<MembershipFault>,
 }
 
 impl Case {
-    fn epoch_canary(&self) -> DataCanary {
-        self.epoch_bug.map_or_else(DataCanary::none, DataCanary::with)
+    fn epoch_fault_injection(&self) -> FaultInjection {
+        self.epoch_fault.map_or_else(FaultInjection::none, FaultInjection::with)
     }
 
-    fn lease_canary(&self) -> MembershipFaultInjection {
-        self.lease_bug.map_or_else(MembershipFaultInjection::none, MembershipFaultInjection::with)
+    fn lease_fault_injection(&self) -> MembershipFaultInjection {
+        self.lease_fault.map_or_else(MembershipFaultInjection::none, MembershipFaultInjection::with)
     }
 }
 
@@ -189,8 +189,8 @@ impl Case {
             holder: None,
             beats: 0,
             is_attacked: false,
-            epoch_bug: None,
-            lease_bug: None,
+            epoch_fault: None,
+            lease_fault: None,
         }
     }
 
@@ -214,12 +214,12 @@ impl Case {
         Self { is_attacked: true, ..self }
     }
 
-    pub(crate) fn without_epoch_rule(self, bug: DataBug) -> Self {
-        Self { epoch_bug: Some(bug), ..self }
+    pub(crate) fn without_epoch_rule(self, fault: ReplicatorFault) -> Self {
+        Self { epoch_fault: Some(fault), ..self }
     }
 
-    pub(crate) fn without_lease_rule(self, bug: MembershipFault) -> Self {
-        Self { lease_bug: Some(bug), ..self }
+    pub(crate) fn without_lease_rule(self, fault: MembershipFault) -> Self {
+        Self { lease_fault: Some(fault), ..self }
     }
 
     /// Visits every state, or stops at the first violation or after about `most` states.
@@ -242,7 +242,7 @@ impl Case {
     #[expect(clippy::print_stderr, reason = "the figures are the result")]
     fn breaks(&self, violation: Violation, steps: usize) {
         let found = self.explore(ALL);
-        let (epoch, lease) = (self.epoch_bug, self.lease_bug);
+        let (epoch, lease) = (self.epoch_fault, self.lease_fault);
         eprintln!("{epoch:?} {lease:?}: {} states, {:?}", found.states, found.violation);
         assert_eq!(found.violation, Some((violation, steps)), "{epoch:?} {lease:?}");
     }
@@ -261,8 +261,8 @@ fn every_schedule_of_two_changes_at_three_members_is_safe() {
     Case::with_lease(one_proposer(), 2, 2).is_safe("one proposer, lease of 2, 2 beats", 2);
     Case::with_lease(two_proposers(), 1, 2).is_safe("two proposers, lease of 1, 2 beats", 2);
     Case::with_lease(two_proposers(), 3, 1).is_safe("two proposers, lease of 3, 1 beat", 2);
-    let bug = DataBug::AcceptBeforeSync; // has no effect before the second change
-    Case::with_token(one_proposer()).without_epoch_rule(bug).breaks(Violation::Lost, 17);
+    let fault = ReplicatorFault::AcceptBeforeSync; // has no effect before the second change
+    Case::with_token(one_proposer()).without_epoch_rule(fault).breaks(Violation::Lost, 17);
 }
 
 /// Each rule of docs/protocol/leases.md that these cases can violate when it is left out. (For a
@@ -273,8 +273,8 @@ fn each_rule_of_the_lease_is_needed() {
         AckAfterConsent, ConsentAfterInstall, LeaseFromAck, NoDriftMargin, NoRefusal, OwnAckAlways,
         OwnRemovalGoesOn, SealedGrants, StopsAtAccept,
     };
-    let one = |bug| Case::with_lease(one_proposer(), 2, 1).without_lease_rule(bug);
-    let two = |bug| Case::with_lease(two_proposers(), 1, 1).without_lease_rule(bug);
+    let one = |fault| Case::with_lease(one_proposer(), 2, 1).without_lease_rule(fault);
+    let two = |fault| Case::with_lease(two_proposers(), 1, 1).without_lease_rule(fault);
     two(LeaseFromAck).breaks(Violation::Overlap, 9);
     two(NoDriftMargin).breaks(Violation::Overlap, 9);
     two(AckAfterConsent).breaks(Violation::Overlap, 8);
@@ -290,17 +290,18 @@ fn each_rule_of_the_lease_is_needed() {
 fn two_founders_resist_forged_messages_in_every_schedule() {
     two_founders().is_safe("two founders, data", 2);
     two_founders().attacked().is_safe("two founders, data, a stranger", 2);
-    let misled = two_founders().attacked().without_epoch_rule(DataBug::ConfigurationFromAnybody);
+    let misled =
+        two_founders().attacked().without_epoch_rule(ReplicatorFault::ConfigurationFromAnybody);
     misled.breaks(Violation::Forged, 1);
-    let half = two_founders().without_epoch_rule(DataBug::HalfWithoutTiebreaker);
+    let half = two_founders().without_epoch_rule(ReplicatorFault::HalfWithoutTiebreaker);
     half.breaks(Violation::TwoConfigurations, 3);
-    let equal = two_founders().without_epoch_rule(DataBug::BallotWithoutNode);
+    let equal = two_founders().without_epoch_rule(ReplicatorFault::BallotWithoutNode);
     equal.breaks(Violation::TwoConfigurations, 6);
 }
 
 #[test]
 fn coordinators_know_the_decisions_of_earlier_terms() {
-    use DataBug::{
+    use ReplicatorFault::{
         CellsNotSynced, FenceWhileSealed, NoRecoveryWrite, PromisesNotSynced,
         TermWithoutCoordinator,
     };
@@ -311,7 +312,7 @@ fn coordinators_know_the_decisions_of_earlier_terms() {
     if std::env::var_os("OSTRACA_EXHAUSTIVE").is_none() {
         return;
     }
-    let beside = |bug| coordinators_beside_a_change().without_epoch_rule(bug);
+    let beside = |fault| coordinators_beside_a_change().without_epoch_rule(fault);
     beside(PromisesNotSynced).breaks(Violation::Superseded, 14);
     beside(FenceWhileSealed).breaks(Violation::Superseded, 14);
     let after = coordinator_after_a_change().without_epoch_rule(CellsNotSynced);
@@ -320,14 +321,14 @@ fn coordinators_know_the_decisions_of_earlier_terms() {
 
 #[test]
 fn rules_of_the_decision_are_needed_at_three_members() {
-    use DataBug::{
+    use ReplicatorFault::{
         AcceptBelowPromise, IgnoreAccepted, MixedEpochs, NotSealed, SnapshotBeforeLastAck,
         SyncFromFewer,
     };
-    let two = |bug| Case::with_token(two_proposers()).without_epoch_rule(bug);
+    let two = |fault| Case::with_token(two_proposers()).without_epoch_rule(fault);
     two(IgnoreAccepted).breaks(Violation::TwoConfigurations, 9);
     two(AcceptBelowPromise).breaks(Violation::TwoConfigurations, 9);
-    let one = |bug| Case::with_token(one_proposer()).without_epoch_rule(bug);
+    let one = |fault| Case::with_token(one_proposer()).without_epoch_rule(fault);
     one(SyncFromFewer).breaks(Violation::Lost, 13);
     one(NotSealed).breaks(Violation::Lost, 13);
     one(SnapshotBeforeLastAck).breaks(Violation::Lost, 13);

@@ -10,7 +10,7 @@ use ostraca::cluster::lease::{
     Grantor, HolderInput, HolderOutput, LeaseConfig, LeaseHolder, LeaseMessage, holding_time,
 };
 use ostraca_ddata::clock::{Instant, Now, WallTime};
-use ostraca_ddata::fault_injection::ReplicatorFault as DataBug;
+use ostraca_ddata::fault_injection::ReplicatorFault;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::{
@@ -113,7 +113,7 @@ pub(super) struct Node {
     /// The token came with this node's own acknowledgement; relevant only with
     /// `SnapshotBeforeLastAck`.
     token_acked: bool,
-    epoch_bug: Option<DataBug>,
+    epoch_fault: Option<ReplicatorFault>,
     acked: BTreeSet<EpochId>,
     lacked: BTreeSet<EpochId>,
     pulls: BTreeSet<Pull>,
@@ -135,7 +135,7 @@ pub(super) struct Node {
     sent: Vec<Instant>,
     expired: u64,
     beats: u64,
-    lease_bug: Option<MembershipFault>,
+    lease_fault: Option<MembershipFault>,
     stop_at_accept: bool,
     own: Own,
 }
@@ -186,7 +186,7 @@ impl Node {
         let boot = Now { mono: Instant::default(), wall: WallTime::default() };
         let config = LeaseConfig { heartbeat_interval: MS, ..LeaseConfig::default() };
         let leased = case.holder.map(ReplicaId::new);
-        let mut epochs = Epochs::new(me, EpochConfig::default(), 0, case.epoch_canary());
+        let mut epochs = Epochs::new(me, EpochConfig::default(), 0, case.epoch_fault_injection());
         // Membership, which is not in this model, lets everybody in and reaches nobody: a
         // configuration is then taken from any of them.
         let known = (1..=case.nodes).map(|id| (ReplicaId::new(id), false)).collect();
@@ -197,29 +197,30 @@ impl Node {
             all: (1..=case.nodes).map(ReplicaId::new).collect(),
             token_moves: case.token,
             guard: (case.coordinators > 0)
-                .then(|| Guard::new(me, case.coordinators, case.epoch_bug)),
+                .then(|| Guard::new(me, case.coordinators, case.epoch_fault)),
             now: Instant::default(),
             wishes: plan.map(|plan| plan.wishes.clone().into()).unwrap_or_default(),
             patience: plan.map_or(0, |plan| plan.patience),
             token: false,
             token_acked: false,
-            epoch_bug: case.epoch_bug,
+            epoch_fault: case.epoch_fault,
             acked: BTreeSet::new(),
             lacked: BTreeSet::new(),
             pulls: BTreeSet::new(),
             leased,
-            grantor: Grantor::new(me, boot, case.lease_canary()),
+            grantor: Grantor::new(me, boot, case.lease_fault_injection()),
             clock: Instant::default(),
             protects: 0,
             over: 0,
             granted: 0,
             consented: false,
-            holder: (leased == Some(me)).then(|| LeaseHolder::new(me, config, case.lease_canary())),
+            holder: (leased == Some(me))
+                .then(|| LeaseHolder::new(me, config, case.lease_fault_injection())),
             holder_clock: LONG_AFTER_BOOT,
             sent: Vec::new(),
             expired: 0,
             beats: case.beats,
-            lease_bug: case.lease_bug,
+            lease_fault: case.lease_fault,
             stop_at_accept: false,
             own: Own::default(),
         }
@@ -269,7 +270,7 @@ impl Node {
     }
 
     fn snapshot_is_late(&self) -> bool {
-        self.epoch_bug == Some(DataBug::SnapshotBeforeLastAck)
+        self.epoch_fault == Some(ReplicatorFault::SnapshotBeforeLastAck)
     }
 
     /// Whether a promise runs here, the last heartbeat whose lease must end before it may, the last
@@ -287,7 +288,7 @@ impl Node {
     fn grants(&self) -> bool {
         !self.epochs.sealed()
             || matches!(
-                self.lease_bug,
+                self.lease_fault,
                 Some(MembershipFault::SealedGrants | MembershipFault::AckAfterConsent)
             )
     }
@@ -311,7 +312,7 @@ impl Node {
 
     fn misjudges_time(&self) -> bool {
         matches!(
-            self.lease_bug,
+            self.lease_fault,
             Some(MembershipFault::LeaseFromAck | MembershipFault::NoDriftMargin)
         )
     }
@@ -373,7 +374,7 @@ impl Node {
         }
         let mine = self.epochs.id();
         let is_older = |id: EpochId| mine.is_some_and(|mine| id < mine);
-        let two_epochs = self.lease_bug == Some(MembershipFault::LeaseOverTwoEpochs);
+        let two_epochs = self.lease_fault == Some(MembershipFault::LeaseOverTwoEpochs);
         match body {
             Body::Epoch(EpochMessage::Install { epoch }) => mine.is_some_and(|m| epoch.id() <= m),
             Body::Epoch(message) => {
@@ -407,7 +408,7 @@ impl Node {
     /// that is no longer open, or a question that was already answered.
     fn needs_no(&self, message: &EpochMessage) -> bool {
         use EpochMessage as M;
-        let two_proposers = self.epoch_bug == Some(DataBug::BallotWithoutNode); // of one ballot
+        let two_proposers = self.epoch_fault == Some(ReplicatorFault::BallotWithoutNode); // of one ballot
         if epoch_of(message) != self.epochs.id() || self.epochs.id().is_none() || two_proposers {
             return false;
         }
@@ -570,7 +571,7 @@ impl Node {
     fn learn(&mut self, kept: Kept) {
         self.token |= kept.token;
         if let Some(guard) = &mut self.guard {
-            guard.data.merge(kept.guarded, self.epoch_bug);
+            guard.data.merge(kept.guarded, self.epoch_fault);
         }
     }
 
@@ -669,7 +670,9 @@ impl Node {
                 let remaining = self.remaining(&removed);
                 inputs.push_front(EpochInput::Consent { query, remaining });
             }
-            EpochOutput::StopServing if self.lease_bug == Some(MembershipFault::StopsAtAccept) => {
+            EpochOutput::StopServing
+                if self.lease_fault == Some(MembershipFault::StopsAtAccept) =>
+            {
                 self.stop_at_accept = true;
             }
             EpochOutput::StopServing => self.hold(HolderInput::StopServing, fx),
@@ -688,7 +691,7 @@ impl Node {
             self.clock = self.clock + lease().duration; // the grantor's time may be that late
             self.protects = 0;
         }
-        self.consented = self.lease_bug == Some(MembershipFault::AckAfterConsent);
+        self.consented = self.lease_fault == Some(MembershipFault::AckAfterConsent);
         let now = Now { mono: self.clock, wall: WallTime::default() };
         let running = self.grantor.consent(now, &[leased]);
         running.into_iter().map(|(id, _)| (id, lease().duration)).collect()

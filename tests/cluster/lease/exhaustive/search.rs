@@ -18,7 +18,7 @@ mod words;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use ostraca_ddata::fault_injection::{FaultInjection as NoBug, ReplicatorFault};
+use ostraca_ddata::fault_injection::{FaultInjection, ReplicatorFault};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Ballot, Epoch, EpochId};
 
@@ -372,7 +372,7 @@ impl<'a> Search<'a> {
             };
             let who = (0..NODES).map(|id| self.local(after, id)).filter(took);
             let who: BTreeSet<_> = who.map(|local| local.node.me).collect();
-            if base.is_quorum(&who, NoBug::none()) {
+            if base.is_quorum(&who, FaultInjection::none()) {
                 after.facts.decided |= 1 << accepted.1;
             }
         }
@@ -384,7 +384,7 @@ impl<'a> Search<'a> {
             let by = &mut after.facts.by[epoch.number as usize - 1];
             *by |= 1 << id;
             let by = *by;
-            let is_known = if self.case.epoch_bug == Some(ReplicatorFault::MixedEpochs) {
+            let is_known = if self.case.epoch_fault == Some(ReplicatorFault::MixedEpochs) {
                 let all = after.facts.by.iter().fold(0, |all, by| all | by);
                 self.decided(after).any(|epoch| has_majority(epoch, all))
             } else {
@@ -443,7 +443,7 @@ impl<'a> Search<'a> {
 
     /// Whether a coordinator acts without a decision that one of a term up to its own knows.
     fn is_superseded(&self, facts: &Facts) -> bool {
-        let same = self.case.epoch_bug == Some(ReplicatorFault::TermWithoutCoordinator);
+        let same = self.case.epoch_fault == Some(ReplicatorFault::TermWithoutCoordinator);
         let acts = |at: &usize| facts.spoken[*at] > 0;
         let known = |at: usize| facts.spoken[at] - 1;
         let mut pairs = (0..COORDINATORS_MAX).filter(acts).flat_map(|lower| {
