@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use ostraca::cluster::gossip::targets::fanout;
 use ostraca::cluster::member::Status;
-use ostraca::cluster::membership::port::MembershipCommand as Wish;
+use ostraca::cluster::membership::port::MembershipCommand;
 use ostraca_ddata::sim::{
     Fault, Faults, LaneRule, LinkQuality, LinkSet, NodeIndex, SimTime, Simulation, SimulationSetup,
 };
@@ -146,7 +146,7 @@ fn leave(sim: &mut Sim, place: usize) {
     let node = NodeIndex::new(place);
     let id = sim.process(node).map(|node| node.me().incarnation);
     if let Some(id) = id {
-        sim.command(node, Command::User(Wish::Leave(id)));
+        sim.command(node, Command::User(MembershipCommand::Leave(id)));
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
-use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNotice};
+use ostraca::cluster::membership::port::{MembershipCommand, OperatorNotice};
 use ostraca::cluster::wire::{ClusterMessage, ComparedSettings, FoundingBallot, InitAnswer};
 use ostraca_ddata::id::{NodeId, ReplicaId};
 use ostraca_ddata::sim::{Fault, NodeIndex};
@@ -218,7 +218,7 @@ fn outdated(sim: &mut Sim) -> (NodeId, Gossip) {
     until(sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
     let gossip = at(sim, 3).membership.gossip().expect("a member").clone();
     let node = at(sim, 3).me();
-    sim.command(NodeIndex::new(3), Command::User(Wish::Leave(node.incarnation)));
+    sim.command(NodeIndex::new(3), Command::User(MembershipCommand::Leave(node.incarnation)));
     until(sim, 10, |sim| agree(sim, &[0, 1, 2]));
     (node, gossip)
 }
@@ -334,7 +334,11 @@ fn commands_about_unknown_members_are_ignored() {
     for message in wishes {
         sim.command(NodeIndex::new(0), Command::Inject(member, message));
     }
-    for wish in [Wish::Leave(unknown), Wish::Down(unknown), Wish::Join(address(2))] {
+    for wish in [
+        MembershipCommand::Leave(unknown),
+        MembershipCommand::Down(unknown),
+        MembershipCommand::Join(address(2)),
+    ] {
         sim.command(NodeIndex::new(0), Command::User(wish));
     }
     sim.run_for(5 * SECOND);

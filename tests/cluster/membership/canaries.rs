@@ -1,7 +1,7 @@
 //! Fault injections of membership: the watch must detect each of them.
 
 use ostraca::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
-use ostraca::cluster::membership::port::MembershipCommand as Wish;
+use ostraca::cluster::membership::port::MembershipCommand;
 use ostraca_ddata::sim::NodeIndex;
 
 use super::super::whole::{Command, World};
@@ -30,7 +30,7 @@ fn fault_removed_by_verdict_is_detected_after_a_recovery() {
     sim.run_for(10 * SECOND);
     (3..7).for_each(|place| sim.crash(NodeIndex::new(place)));
     sim.run_for(30 * SECOND);
-    sim.command(NodeIndex::new(0), Command::User(Wish::Recover));
+    sim.command(NodeIndex::new(0), Command::User(MembershipCommand::Recover));
     sim.run_for(10 * SECOND);
     let sizes = (0..3).map(|place| {
         let epoch = sim.process(NodeIndex::new(place)).and_then(|node| node.epoch());

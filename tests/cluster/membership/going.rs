@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use ostraca::cluster::config::{ClusterConfig, Downing, DowningStrategyName};
 use ostraca::cluster::member::Status;
-use ostraca::cluster::membership::port::{MembershipCommand as Wish, StopReason};
+use ostraca::cluster::membership::port::{MembershipCommand, StopReason};
 use ostraca_ddata::sim::NodeIndex;
 
 use super::super::whole::{Command, World, addresses};
@@ -22,13 +22,13 @@ pub(super) fn cluster_of(seed: u64, nodes: usize, world: World) -> Sim {
     sim
 }
 
-fn ask(sim: &mut Sim, place: usize, wish: Wish) {
+fn ask(sim: &mut Sim, place: usize, wish: MembershipCommand) {
     sim.command(NodeIndex::new(place), Command::User(wish));
 }
 
 pub(super) fn leave(sim: &mut Sim, asked: usize, who: usize) {
     let id = at(sim, who).me().incarnation;
-    ask(sim, asked, Wish::Leave(id));
+    ask(sim, asked, MembershipCommand::Leave(id));
 }
 
 fn stopped(sim: &Sim, place: usize, why: StopReason) -> bool {
@@ -192,7 +192,7 @@ fn living_node_declared_dead_stops_and_is_removed() {
     for seed in 0..10 {
         let mut sim = cluster(seed, 4);
         let id = at(&sim, 2).me().incarnation;
-        ask(&mut sim, 1, Wish::Down(id));
+        ask(&mut sim, 1, MembershipCommand::Down(id));
         until(&mut sim, 2, |sim| stopped(sim, 2, StopReason::Downed));
         until(&mut sim, 20, |sim| agree(sim, &[0, 1, 3]));
     }
@@ -225,7 +225,7 @@ fn joiner_without_a_quorum_becomes_weakly_up() {
 #[test]
 fn full_shutdown_admits_and_promotes_no_node() {
     let mut sim = cluster(5, 3);
-    ask(&mut sim, 2, Wish::PrepareForFullShutdown);
+    ask(&mut sim, 2, MembershipCommand::PrepareForFullShutdown);
     until(&mut sim, 2, |sim| {
         (0..3).all(|place| {
             at(sim, place).membership.state().is_some_and(|state| state.preparing_for_shutdown)

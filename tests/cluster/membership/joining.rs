@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::gossip::ClusterId;
-use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNotice};
+use ostraca::cluster::membership::port::{MembershipCommand, OperatorNotice};
 use ostraca_ddata::replicator::epoch::MembershipChange;
 use ostraca_ddata::replicator::port as data;
 use ostraca_ddata::sim::{Fault, LinkSet, NodeIndex};
@@ -72,7 +72,7 @@ fn node_without_seeds_founds_alone_and_another_joins_it() {
     sim.run_for(20 * SECOND);
     assert!(at(&sim, 1).membership.gossip().is_none(), "it waits for a join command");
     let join = |sim: &mut Sim, place| {
-        sim.command(NodeIndex::new(1), Command::User(Wish::Join(address(place))));
+        sim.command(NodeIndex::new(1), Command::User(MembershipCommand::Join(address(place))));
     };
     join(&mut sim, 0);
     join(&mut sim, 0);
@@ -266,6 +266,6 @@ fn member_at_a_seed_name_is_not_invited() {
         sim.run_for(60 * SECOND);
         assert!(!is_missed(&sim), "{rest:?}");
         let id = at(&sim, left).me().incarnation;
-        sim.command(NodeIndex::new(left), Command::User(Wish::Leave(id)));
+        sim.command(NodeIndex::new(left), Command::User(MembershipCommand::Leave(id)));
     }
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ostraca::cluster::config::{ClusterConfig, DowningStrategyName, HostingLease};
-use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNotice, StopReason};
+use ostraca::cluster::membership::port::{MembershipCommand, OperatorNotice, StopReason};
 use ostraca::cluster::membership::recovery::{NotRecovered, RecoveryPlan};
 use ostraca_ddata::sim::NodeIndex;
 
@@ -20,7 +20,7 @@ fn patient() -> World {
 }
 
 fn force(sim: &mut Sim, place: usize) {
-    sim.command(NodeIndex::new(place), Command::User(Wish::Recover));
+    sim.command(NodeIndex::new(place), Command::User(MembershipCommand::Recover));
 }
 
 fn recovery(sim: &Sim, place: usize) -> Result<RecoveryPlan, NotRecovered> {
@@ -179,7 +179,7 @@ fn recovery_is_refused_after_a_released_lease() {
             config
         });
         let mut sim = cluster_of(seed, 5, world);
-        sim.command(NodeIndex::new(0), Command::User(Wish::Drained));
+        sim.command(NodeIndex::new(0), Command::User(MembershipCommand::Drained));
         crash(&mut sim, [3, 4]);
         sim.run_for(30 * SECOND);
         assert!(!serves(&sim, 0) && serves(&sim, 1), "seed {seed}");

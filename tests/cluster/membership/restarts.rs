@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::membership::port::{
-    MembershipCommand as Wish, OperatorNotice, ResumeRefusal, StopReason,
+    MembershipCommand, OperatorNotice, ResumeRefusal, StopReason,
 };
 use ostraca::cluster::membership::recovery::NotRecovered;
 use ostraca_ddata::replicator::epoch::EpochId;
@@ -176,7 +176,7 @@ fn copied_directory_resumes_by_operator_only() {
     assert!(at(&sim, 0).notices.iter().any(copied) && at(&sim, 0).membership.gossip().is_none());
     let planned = recovery(&sim, 0).expect("an operator may resume");
     assert_eq!((planned.kept.len(), planned.given_up.len()), (1, 1));
-    sim.command(NodeIndex::new(0), Command::User(Wish::Recover));
+    sim.command(NodeIndex::new(0), Command::User(MembershipCommand::Recover));
     until(&mut sim, 5, |sim| agree(sim, &[0]));
     sim.run_for(SECOND);
     end(&mut sim, 0, End::Killed);

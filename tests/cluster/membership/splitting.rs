@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ostraca::cluster::config::ClusterConfig;
 use ostraca::cluster::member::Status;
-use ostraca::cluster::membership::port::{MembershipCommand as Wish, OperatorNotice, StopReason};
+use ostraca::cluster::membership::port::{MembershipCommand, OperatorNotice, StopReason};
 use ostraca_ddata::sim::{Fault, LinkSet, NodeIndex};
 
 use super::super::whole::{Command, World, addresses};
@@ -245,7 +245,7 @@ fn newcomer_of_a_side_with_others_down_searches_again() {
         sim.restart(NodeIndex::new(2));
         until(&mut sim, 5, |sim| at(sim, 2).membership.gossip().is_some());
         let declared = at(&sim, stays).me().incarnation;
-        sim.command(NodeIndex::new(goes), Command::User(Wish::Down(declared)));
+        sim.command(NodeIndex::new(goes), Command::User(MembershipCommand::Down(declared)));
         leave(&mut sim, goes, goes);
         until(&mut sim, 5, |sim| at(sim, 2).lives_seen(goes).last() == Some(&Status::Exiting));
         assert_eq!(at(&sim, 2).lives_seen(stays).last(), Some(&Status::Down));

@@ -5,7 +5,7 @@ use ostraca::cluster::gossip::Gossip;
 use ostraca::cluster::member::Member;
 use ostraca::cluster::membership::Membership;
 use ostraca::cluster::membership::port::{
-    MembershipCommand as Wish, MembershipInput, MembershipOutput, MembershipSetup, Memory,
+    MembershipCommand, MembershipInput, MembershipOutput, MembershipSetup, Memory,
 };
 use ostraca::cluster::wire::{ClusterMessage, ComparedSettings, InitAnswer};
 use ostraca_ddata::clock::{Instant, Now, WallTime};
@@ -73,7 +73,7 @@ fn merge_of_two_halves_is_sent_to_all_by_few() {
             gossip.member(id).is_some_and(|member| member.hosting.draining)
         };
         for place in [0, nodes - 1] {
-            let wish = Wish::Host { entity_types: [].into(), draining: true };
+            let wish = MembershipCommand::Host { entity_types: [].into(), draining: true };
             sim.command(NodeIndex::new(place), Command::User(wish));
         }
         until(&mut sim, 1, |sim| {

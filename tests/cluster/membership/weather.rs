@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ostraca::cluster::config::{ClusterConfig, Downing, DowningStrategyName};
 use ostraca::cluster::downing::StaticQuorum;
-use ostraca::cluster::membership::port::MembershipCommand as Wish;
+use ostraca::cluster::membership::port::MembershipCommand;
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::sim::{
     DiskFate, Fault, Faults, LaneRule, LinkQuality, LinkSet, NodeIndex, RandomStream, Seed,
@@ -188,8 +188,8 @@ impl Weather {
         let Some((strike, _)) = drawn.copied() else { return };
         match strike {
             Strike::Start => self.start(sim),
-            Strike::Leave => self.ask(sim, Wish::Leave),
-            Strike::Down => self.ask(sim, Wish::Down),
+            Strike::Leave => self.ask(sim, MembershipCommand::Leave),
+            Strike::Down => self.ask(sim, MembershipCommand::Down),
             Strike::Crash => self.crash(sim),
             Strike::Flap => self.flap(sim),
             Strike::Loss => self.loss.set(self.most_loss),
@@ -214,7 +214,7 @@ impl Weather {
         }
     }
 
-    fn ask(&mut self, sim: &mut Sim, wish: fn(ReplicaId) -> Wish) {
+    fn ask(&mut self, sim: &mut Sim, wish: fn(ReplicaId) -> MembershipCommand) {
         let (Some(asked), Some(who)) = (self.some(sim), self.some(sim)) else { return };
         if living(sim).len() <= self.places.div_ceil(2).max(2) {
             return;
@@ -223,7 +223,7 @@ impl Weather {
             return;
         };
         let wish = wish(id);
-        if matches!(wish, Wish::Leave(_)) {
+        if matches!(wish, MembershipCommand::Leave(_)) {
             self.left.insert(who);
         }
         sim.command(NodeIndex::new(asked), Command::User(wish));

@@ -33,7 +33,7 @@ use ostraca::cluster::lease::guard::{GuardInput, GuardOutput, GuardedReplicator}
 use ostraca::cluster::member::{Address, Status};
 use ostraca::cluster::membership::Membership;
 use ostraca::cluster::membership::port::{
-    MembershipCommand as Wish, MembershipInput, MembershipSetup, Memory, OperatorNotice, StopReason,
+    MembershipCommand, MembershipInput, MembershipSetup, Memory, OperatorNotice, StopReason,
 };
 use ostraca::cluster::wire::{ClusterMessage, ComparedSettings};
 use ostraca::node::routes::membership::{
@@ -199,7 +199,7 @@ pub(crate) struct Packet {
 #[derive(Debug)]
 pub(crate) enum Command {
     /// A user's request to membership.
-    User(Wish),
+    User(MembershipCommand),
     /// Delivers a message as if the given node had sent it.
     Inject(NodeId, ClusterMessage),
     /// An input of the Replicator.
@@ -629,8 +629,8 @@ impl Process for WholeNode {
         if self.drained_at.is_some_and(|at| now.mono >= at) {
             let is_calm = self.is_calm(now);
             self.drained_at = (!is_calm).then(|| now.mono + LOOK_EVERY);
-            let drained =
-                is_calm.then_some(Work::Membership(MembershipInput::Command(Wish::Drained)));
+            let drained = is_calm
+                .then_some(Work::Membership(MembershipInput::Command(MembershipCommand::Drained)));
             self.work.extend(drained);
         }
         let is_due = |at: Option<Instant>| at.is_some_and(|at| now.mono >= at);

@@ -14,7 +14,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ostraca::cluster::membership::port::MembershipCommand as Wish;
+use ostraca::cluster::membership::port::MembershipCommand;
 use ostraca::sharding::config::ShardingConfig as Settings;
 use ostraca::sharding::coordinator::CoordinatorPhase;
 use ostraca::sharding::ids::{EntityType, ShardId};
@@ -150,7 +150,7 @@ impl Cluster {
 
     fn leave(&mut self, place: usize) {
         let id = self.at(place).me().incarnation;
-        self.sim.command(NodeIndex::new(place), Command::User(Wish::Leave(id)));
+        self.sim.command(NodeIndex::new(place), Command::User(MembershipCommand::Leave(id)));
     }
 
     fn at(&self, place: usize) -> &WholeNode {

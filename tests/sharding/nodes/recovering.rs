@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ostraca::cluster::membership::port::MembershipCommand as Wish;
+use ostraca::cluster::membership::port::MembershipCommand;
 use ostraca::sharding::ids::ShardId;
 use ostraca::sharding::region::{HostingPhase, Region};
 use ostraca_ddata::sim::{Faults, NodeIndex};
@@ -28,7 +28,7 @@ fn of_five(seed: u64) -> (Cluster, [usize; 2]) {
 }
 
 fn force(cluster: &mut Cluster, place: usize) {
-    cluster.sim.command(NodeIndex::new(place), Command::User(Wish::Recover));
+    cluster.sim.command(NodeIndex::new(place), Command::User(MembershipCommand::Recover));
 }
 
 fn lose_all_but(cluster: &mut Cluster, survivors: [usize; 2]) {
