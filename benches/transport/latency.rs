@@ -257,7 +257,7 @@ pub(crate) fn run_beside_bulk() {
     println!("{}", cores::seen());
 }
 
-fn beside(whom: &str, class: TrafficClass) {
+fn beside(load: &str, class: TrafficClass) {
     for (name, pace) in [("saturated", Pace::Saturated), ("125 MB/s", Pace::Gigabit)] {
         let rate = std::cell::Cell::new(0.0);
         let ours = || {
@@ -267,7 +267,7 @@ fn beside(whom: &str, class: TrafficClass) {
         };
         let [mine, raw] = rounds([&ours, &|| beside_bulk_raw(pace)]);
         println!(
-            "{name:<10} ours p50 {:>7.1}  p99 {:>8.1} ({whom} {:.0} MB/s)   two sockets of TCP + Noise \
+            "{name:<10} ours p50 {:>7.1}  p99 {:>8.1} ({load} {:.0} MB/s)   two sockets of TCP + Noise \
              p50 {:>7.1}  p99 {:>8.1}   ratio of p99 {:.2}",
             mine.at(50),
             mine.at(99),

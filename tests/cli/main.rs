@@ -4,6 +4,8 @@ mod asking;
 mod ending;
 mod json_output;
 mod logging;
+#[path = "../fixtures/memory_log.rs"]
+mod memory_log;
 mod names;
 mod orders;
 mod outputs;

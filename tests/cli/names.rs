@@ -1,42 +1,10 @@
 //! A node has one name in its log, in JSON, in the program's handles and in `explain`.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use rustix::process::Signal;
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::asking::{Bell, ended, json, node_at, settings, start};
+use crate::memory_log::MemoryLog;
 use crate::run;
-
-/// A log in memory.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
-    }
-}
 
 fn is_name(text: &str) -> bool {
     let is_hex = |text: &str| text.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'));
@@ -50,7 +18,7 @@ fn is_name(text: &str) -> bool {
 /// the node.
 #[tokio::test]
 async fn node_has_one_name_in_log_handles_and_answers() {
-    let log = Log::default();
+    let log = MemoryLog::default();
     let to_log = tracing_subscriber::fmt().json().with_writer(log.clone()).finish();
     let _logging = tracing::subscriber::set_default(to_log);
     let dir = tempfile::tempdir().expect("a directory");

@@ -7,6 +7,8 @@ mod guessing;
 mod hub;
 mod identity;
 mod lanes;
+#[path = "../fixtures/memory_log.rs"]
+mod memory_log;
 mod muxer;
 mod nodes;
 mod noise;

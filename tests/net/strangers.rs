@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{AsyncReadExt, AsyncWriteExt};
@@ -17,6 +16,7 @@ use rand::{Rng, SeedableRng};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
+use crate::memory_log::MemoryLog;
 use crate::nodes::{Node, config, serves, soon};
 
 const PREFACE: &[u8] = b"\x13/multistream/1.0.0\n\x15/ostraca/noise-psk/1\n";
@@ -182,41 +182,12 @@ async fn flood_over_ipv6_leaves_peers_admitted() {
     serves_during_flood("/ip6/::1/tcp/0", &["::1"], 100).await;
 }
 
-/// Log lines of this thread.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    /// Collects the events of this thread until the guard is dropped.
-    fn begin(&self) -> tracing::subscriber::DefaultGuard {
-        let log = self.clone();
-        let logging = tracing_subscriber::fmt().with_ansi(false).with_writer(move || log.clone());
-        tracing::subscriber::set_default(logging.finish())
-    }
-
-    fn lines_with(&self, text: &str) -> Vec<String> {
-        let log = self.0.lock().expect("not poisoned").clone();
-        let log = String::from_utf8(log).expect("UTF-8");
-        log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
-    }
-}
-
 #[tokio::test] // one thread, because the log is that of this thread
 async fn full_node_logs_the_busiest_address_once() {
     const BEYOND: usize = 10;
-    let log = Log::default();
-    let _logging = log.begin();
+    let log = MemoryLog::default();
+    let to_log = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
+    let _logging = tracing::subscriber::set_default(to_log);
     let node = Node::start(patient(NetConfig::default().listen)).await;
     let places = node.config.limits.handshakes * 3 / 4; // the others are for known addresses
     let mut crowd = Vec::new();
@@ -224,7 +195,9 @@ async fn full_node_logs_the_busiest_address_once() {
         crowd.push(knock(&node).await);
     }
     evicts(&node, BEYOND as u64).await;
-    let logged = log.lines_with("net.limit_exceeded");
+    let text = log.text();
+    let logged: Vec<&str> =
+        text.lines().filter(|line| line.contains("net.limit_exceeded")).collect();
     assert_eq!(logged.len(), 1, "{logged:#?}");
     for part in ["address=127.0.0.2", "limits.handshakes inbound handshakes are unfinished"] {
         assert!(logged[0].contains(part), "{part}: {logged:#?}");

@@ -6,6 +6,8 @@
 mod cluster;
 mod coverage;
 mod entities;
+#[path = "../fixtures/memory_log.rs"]
+mod memory_log;
 mod moves;
 mod nodes;
 mod order;

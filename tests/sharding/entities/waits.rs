@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::door::Door;
 use super::nodes::{Nodes, Plan};
+use crate::memory_log::MemoryLog;
 
 /// From when on a poll blocks its thread.
 const BLOCKS_FROM: Duration = Duration::from_millis(500);
@@ -116,25 +117,10 @@ impl Waits {
 
 /// The lines that are logged while `run` runs.
 pub(super) fn logged(run: impl FnOnce()) -> Vec<String> {
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-    impl std::io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("nobody panicked").extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let log = MemoryLog::default();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
     tracing::subscriber::with_default(subscriber, run);
-    let lines = lines.0.lock().expect("nobody panicked");
-    String::from_utf8_lossy(&lines).lines().map(str::to_owned).collect()
+    log.text().lines().map(str::to_owned).collect()
 }
 
 #[test]
