@@ -101,7 +101,7 @@ impl<B> FaultInjection<B> {
 }
 
 impl<B: Copy + PartialEq> FaultInjection<B> {
-    /// Plants `fault`.
+    /// A run with this planted fault and no other.
     #[cfg(feature = "canaries")]
     #[must_use]
     pub const fn with(fault: B) -> Self {
