@@ -86,6 +86,7 @@ mod bad_input;
 mod bad_links;
 mod canaries;
 mod chaos;
+mod effects;
 mod going;
 mod joining;
 mod recovering;

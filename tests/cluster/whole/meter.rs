@@ -22,6 +22,8 @@ pub(crate) struct Meter {
     pub(crate) lease: Sent,
     /// Messages of the Replicator: configurations and its own gossip.
     pub(crate) data: Sent,
+    /// Digests of the gossip state, which `membership` counts as well.
+    pub(crate) digests: u64,
     states: BTreeMap<usize, (Arc<Gossip>, u64)>, // by address; ≤ STATES_MAX
 }
 
@@ -42,6 +44,7 @@ impl Sent {
 impl Meter {
     pub(crate) fn reset(&mut self) {
         (self.membership, self.lease, self.data) = Default::default();
+        self.digests = 0;
     }
 
     pub(super) fn count(&mut self, body: &Body) {
@@ -50,7 +53,10 @@ impl Meter {
                 let bytes = self.state(state);
                 self.membership.add(bytes);
             }
-            Body::Cluster(message) => self.membership.add(length(message)),
+            Body::Cluster(message) => {
+                self.digests += u64::from(matches!(message, ClusterMessage::GossipDigest(_)));
+                self.membership.add(length(message));
+            }
             Body::Lease(message) => self.lease.add(length(message)),
             Body::Data(message) => self.data.add(message.encode().len() as u64),
             Body::Hello { .. }
