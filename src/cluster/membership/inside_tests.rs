@@ -1,4 +1,5 @@
-//! A node in a cluster: restarts of others that prove a death, and settings at their limits.
+//! A node in a cluster: restarts of others that prove a death, gossip that waited in the inbox, and
+//! settings at their limits.
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LEASE_MAX, LeaseSettings};
@@ -44,6 +45,26 @@ fn configuration_decides_whether_a_restart_is_proof() {
         let status = gossip.member(id('B')).map(|member| member.status);
         let expected = if agreed { Status::Down } else { Status::Up };
         assert_eq!(status, Some(expected), "own {own}, agreed {agreed}");
+    }
+}
+
+#[test]
+fn gossip_older_than_its_time_to_live_is_dropped() {
+    for limit in [1, 5].map(Duration::from_secs) {
+        let config = ClusterConfig { gossip_time_to_live: limit, ..ClusterConfig::default() };
+        let mut machine = member_of_three(config, LeaseSettings::default());
+        let mut news = machine.gossip().expect("A is in a cluster").clone();
+        let newcomer = Member { since: news.next_stamp(), ..joiner(6, 6) };
+        news.let_in(id('B'), newcomer).expect("a valid join");
+        let message = ClusterMessage::Gossip(Arc::new(news));
+        for (waited, is_accepted) in [(limit + Duration::from_millis(1), false), (limit, true)] {
+            let input =
+                MembershipInput::Message { from: node(2), message: message.clone(), waited };
+            machine.handle(Now::default(), input, &mut Outbox::new());
+            let gossip = machine.gossip().expect("A is in a cluster");
+            let is_known = gossip.contains(ReplicaId::new(6));
+            assert_eq!((is_known, machine.stats().late), (is_accepted, 1), "after {waited:?}");
+        }
     }
 }
 
