@@ -270,6 +270,24 @@ fn moves_take_one_question_and_invalid_ones_are_dropped() {
     assert_eq!(moves(&bench.pass(100 * MS)).len(), 1, "asked again after a pause");
 }
 
+#[test]
+fn rebalance_interval_is_the_pause_between_questions() {
+    for interval in [2, 8].map(Duration::from_secs) {
+        let settings = Settings { rebalance_interval: interval, ..Settings::default() };
+        let (mut bench, _) = acting_by(Some("mine"), settings, &[1]);
+        // The registration of the region brings the first question forward, so only the later ones
+        // show the interval.
+        let mut asked = moves(&bench.pass(interval));
+        for _ in 0..2 {
+            let [number] = asked[..] else { panic!("{interval:?}: {asked:?}") };
+            bench.advise(number, Ok(StrategyAnswer::Moves(BTreeMap::new())));
+            assert_eq!(moves(&bench.pass(interval - MS)), [0; 0], "{interval:?}");
+            asked = moves(&bench.pass(MS));
+        }
+        assert_eq!(asked.len(), 1, "{interval:?}");
+    }
+}
+
 /// The coordinator is active, and the other node's region is registered.
 fn own_with_another() -> Bench {
     let mut bench = acting_with(&[1, 2]);
