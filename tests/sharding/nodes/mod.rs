@@ -3,6 +3,7 @@
 //! and leave, and get new homes when a node crashes.
 
 pub(crate) mod chaos;
+mod effects;
 mod going;
 mod known_failures;
 mod queries;
