@@ -374,9 +374,19 @@ impl RegionRegistry {
 mod tests {
     use libp2p::PeerId;
     use ostraca_ddata::id::ReplicaId;
+    use tokio::sync::mpsc;
 
     use super::*;
+    use crate::config::Config;
+    use crate::net::handle::NetEvent;
     use crate::net::{NodeId, TrafficClass};
+    use crate::node::clock::Clock;
+    use crate::node::event_pump::{ConnectedNodes, EventPump, PendingDisconnects};
+    use crate::node::inbox::{Inbox, InboxLimits};
+    use crate::node::lease::LeaseDeadline;
+    use crate::node::parts;
+    use crate::node::sharding::{Sharding, ShardingSetup};
+    use crate::node::shutdown::{CoordinatedShutdown, ShutdownConfig};
 
     #[derive(Default)]
     struct HostingRecorder(Mutex<Vec<String>>);
@@ -548,6 +558,68 @@ mod tests {
         }
         region_registry.end();
         reminds.await.expect("the task ends with the machines");
+    }
+
+    /// Starts the event pump of a node with this `lane-broken-after`, and closes the node's
+    /// connection to `peer`. Returns the recorder of its only type, and a sender; the pump ends when
+    /// the sender is dropped.
+    async fn disconnected(
+        lane_broken_after: Duration,
+        peer: NodeId,
+    ) -> (Arc<HostingRecorder>, mpsc::UnboundedSender<NetEvent>) {
+        let mut config = Config::default();
+        config.sharding.lane_broken_after = lane_broken_after;
+        let (region_registry, recorder) = (Arc::new(RegionRegistry::default()), Arc::default());
+        assert!(host(&region_registry, "counter", &recorder));
+        let (part, clock) = (parts::alone().await, Clock::start());
+        let shutdown = CoordinatedShutdown::new(ShutdownConfig::default());
+        let sharding = Sharding::new(ShardingSetup {
+            me: ReplicaId::new(1),
+            config: &config,
+            net: Arc::default(),
+            inbox: Inbox::new(InboxLimits::default()),
+            lease: LeaseDeadline::none(clock),
+            clock,
+            region_registry: Arc::clone(&region_registry),
+            replicator: part.handle,
+            shutdown: shutdown.observer(),
+        });
+        let (net, net_events) = mpsc::unbounded_channel();
+        let pump = EventPump {
+            facts: part.facts,
+            up: watch::channel(ConnectedNodes::new()).0,
+            net_events,
+            events: mpsc::channel(1).1,
+            membership: None,
+            region_registry,
+            lane_broken_after: sharding.lane_broken_after(),
+            shutdown,
+            pending_disconnects: PendingDisconnects::default(),
+            said: BTreeMap::new(),
+        };
+        tokio::spawn(pump.listen());
+        net.send(NetEvent::Closed { node: peer }).expect("the pump runs");
+        (recorder, net)
+    }
+
+    /// The node that should wait for an hour was disconnected first: with equal times it would give
+    /// up the lane first, too.
+    #[tokio::test]
+    async fn closed_lane_is_given_up_after_the_configured_time() {
+        let peer = NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(7) };
+        let (patient, _patient_net) = disconnected(Duration::from_secs(3_600), peer).await;
+        let (hasty, _hasty_net) = disconnected(Duration::from_millis(1), peer).await;
+        let cut = format!("cut {}", RegionId::new(peer.incarnation));
+        let is_cut =
+            |recorder: &HostingRecorder| recorder.0.lock().expect("no panic").contains(&cut);
+        let waits = async {
+            while !is_cut(&hasty) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), waits).await.expect("it gives up the lane");
+        tokio::task::yield_now().await; // timers that expired at the same time take effect
+        assert!(!is_cut(&patient), "an hour has not passed");
     }
 
     #[tokio::test]
