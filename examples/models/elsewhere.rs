@@ -138,7 +138,7 @@ const MESSAGE_ORDER: &[Tested] = &[
     ("bounce-never-forward", "src/sharding/gate/tests/directed.rs"),
     (
         "a-lane-without-a-connection-has-no-room",
-        "tests/sharding/entities/lost_nodes.rs; src/net/lane/outbound/tests.rs",
+        "tests/sharding/entities/lost_nodes.rs, with a fault; src/net/lane/outbound/tests.rs",
     ),
     ("replies-and-bounces-pass-the-limit", "tests/net/hub.rs; tests/sharding/entities/lengths.rs"),
     ("moved-messages-are-exempt", "tests/sharding/entities/limits.rs"),

@@ -99,6 +99,8 @@ pub enum ShardingFault {
     IdleHandNothingOver,
     /// A lapse of the lease takes an instance from its entity's task that has not begun.
     LetGoTakesStarted,
+    /// A message enters the lane to another node although no connection carries the lane.
+    UnconnectedLaneTakes,
 }
 
 /// The injected fault, if any.

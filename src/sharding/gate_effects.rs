@@ -7,6 +7,7 @@ use super::batch::MessageInTransit;
 use super::dead_letters::DeadLetterReason;
 use super::entity::Entity;
 use super::envelope::Envelope;
+use super::fault_injection::ShardingFault;
 use super::frame;
 use super::gate::{
     Bounce, Full, GateEffects, Gone, LaneSendError, MailboxLimitCheck, Origin, SizedMessage, Waits,
@@ -33,6 +34,12 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
             // Registered before the second try, so that room reported after it reaches this shard.
             self.runtime.waiting_shards.add(to, self.shard.id);
             sent = self.runtime.world.send(to, frame);
+        }
+        if sent == Err(NoRoom::Full)
+            && self.runtime.fault_injection.has(ShardingFault::UnconnectedLaneTakes)
+        {
+            // Answers enter a lane without a connection.
+            sent = self.runtime.world.answer(to, frame);
         }
         match sent {
             Ok(()) => self.runtime.asks.set_holder(&item.message, Some(to)),

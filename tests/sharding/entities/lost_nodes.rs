@@ -9,6 +9,7 @@ use ostraca::cluster::lease::Departure;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::{AskError, AskFuture, TimeoutReason};
+use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
 use ostraca::sharding::ids::{EntityId, ShardId};
 use ostraca::sharding::reply::Reply;
 use serde::{Deserialize, Serialize};
@@ -57,8 +58,12 @@ struct Office {
 
 impl Office {
     fn new() -> Self {
+        Self::with(ShardingFaultInjection::none())
+    }
+
+    fn with(fault_injection: ShardingFaultInjection) -> Self {
         let (doors, handled) = ([(); 3].map(|()| Arc::default()), Arc::<AtomicUsize>::default());
-        let plan = Plan { nodes: 3, ..Plan::default() };
+        let plan = Plan { nodes: 3, fault_injection, ..Plan::default() };
         let mut nodes = Nodes::new(&plan, |me, _| {
             let node = index_of(me);
             let (door, handled) = (Arc::clone(&doors[node]), Arc::clone(&handled));
@@ -135,16 +140,33 @@ fn ask_on_the_lane_of_a_removed_node_fails_and_is_not_resent() {
     assert_eq!(office.handled(), 1, "only the first ask");
 }
 
-#[test]
-fn ask_that_waits_for_a_lane_is_answered_by_the_next_home() {
-    let mut office = Office::new();
+/// Node 1 asks while its lane to node 0 has no connection, and node 0 crashes before it has one.
+fn crash_behind_a_lane(
+    fault_injection: ShardingFaultInjection,
+) -> (Office, AskFuture<Clerk, usize>) {
+    let mut office = Office::with(fault_injection);
     office.limit_lanes(0);
     let asked = office.ask(Query::Now);
     office.limit_lanes(usize::MAX);
     office.nodes.crash(0);
+    (office, asked)
+}
+
+#[test]
+fn ask_that_waits_for_a_lane_is_answered_by_the_next_home() {
+    let (mut office, asked) = crash_behind_a_lane(ShardingFaultInjection::none());
     let home = office.nodes.wait_for(asked).expect("it was on no lane");
     assert_ne!(home, 0);
     assert_eq!(office.handled(), 2, "this ask and the first one, once each");
+}
+
+/// The reason why a lane without a connection has no room.
+#[test]
+fn ask_in_an_unconnected_lane_is_lost_with_its_node() {
+    let fault = ShardingFaultInjection::with(ShardingFault::UnconnectedLaneTakes);
+    let (mut office, asked) = crash_behind_a_lane(fault);
+    office.assert_lost(asked);
+    assert_eq!(office.handled(), 1, "only the first ask");
 }
 
 #[test]
