@@ -151,7 +151,10 @@ const MESSAGE_ORDER: &[Tested] = &[
     ("at-most-once", "tests/sharding/stack"),
     ("correlation-numbers-are-secret-and-single-use", "tests/sharding/entities/forging.rs"),
     ("every-known-loss-is-reported-to-the-asker", "tests/sharding/entities/failing.rs"),
-    ("asks-end-with-the-node-that-has-their-message", "tests/sharding/entities/lost_nodes.rs"),
+    (
+        "asks-end-with-the-node-that-has-their-message",
+        "tests/sharding/entities/lost_nodes.rs, with a fault",
+    ),
     ("ask-time-starts-at-the-call", "tests/sharding/entities/timeouts.rs"),
     (
         "a-timeout-names-the-handler-that-it-waits-for",

@@ -101,6 +101,8 @@ pub enum ShardingFault {
     LetGoTakesStarted,
     /// A message enters the lane to another node although no connection carries the lane.
     UnconnectedLaneTakes,
+    /// An ask goes on although the node whose lane has its message was removed.
+    AskOutlivesNode,
 }
 
 /// The injected fault, if any.

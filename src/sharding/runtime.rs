@@ -533,7 +533,9 @@ impl<E: Entity> Runtime<E> {
             });
             lost.extend(uses_lane.then_some(shard.id));
         }
-        if how == Departure::Unheard && !lost.is_empty() {
+        let ends_asks =
+            how == Departure::Unheard && !self.fault_injection.has(ShardingFault::AskOutlivesNode);
+        if ends_asks && !lost.is_empty() {
             let is_lost =
                 |asked: AskedShard| asked.runtime == self.number && lost.contains(&asked.shard);
             self.asks.lost_with(region, is_lost);

@@ -130,14 +130,34 @@ fn ask_fails_when_the_node_that_handles_it_is_removed() {
     assert_ne!(office.answer_to(Query::Now), 0, "the next ask reaches the next home");
 }
 
-#[test]
-fn ask_on_the_lane_of_a_removed_node_fails_and_is_not_resent() {
-    let mut office = Office::new();
+/// Node 1 asks, and node 0 crashes before the message arrives.
+fn crash_with_the_lane(
+    fault_injection: ShardingFaultInjection,
+) -> (Office, AskFuture<Clerk, usize>) {
+    let mut office = Office::with(fault_injection);
     let asked = office.ask(Query::Now);
     office.nodes.crash(0);
+    (office, asked)
+}
+
+#[test]
+fn ask_on_the_lane_of_a_removed_node_fails_and_is_not_resent() {
+    let (mut office, asked) = crash_with_the_lane(ShardingFaultInjection::none());
     office.assert_lost(asked);
     office.nodes.settle();
     assert_eq!(office.handled(), 1, "only the first ask");
+}
+
+/// The reason why the removal ends an ask: no answer can come.
+#[test]
+fn ask_that_outlives_its_node_waits_for_its_timeout() {
+    let fault = ShardingFaultInjection::with(ShardingFault::AskOutlivesNode);
+    let (mut office, asked) = crash_with_the_lane(fault);
+    let before = office.nodes.executor.now();
+    let why = office.nodes.wait_for(asked).expect_err("its message is lost");
+    assert!(matches!(why, AskError::Timeout { .. }), "{why}");
+    let waited = office.nodes.executor.now() - before;
+    assert!(waited >= Plan::default().settings.ask_timeout, "{waited:?}");
 }
 
 /// Node 1 asks while its lane to node 0 has no connection, and node 0 crashes before it has one.
