@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::region_registry::Progress;
@@ -53,15 +54,21 @@ impl Sharding {
     /// Like [`ready`](Self::ready), with a time limit of the caller.
     pub(crate) async fn ready_within(&self, within: Duration) -> Result<(), NotReady> {
         let (shutdown, mut progress) = (&self.0.shutdown, self.0.region_registry.progress());
-        let missing = |progress: &Progress| missing(&self.names(), progress);
-        let is_settled = |progress: &Progress| progress.ended || missing(progress).is_empty();
-        let waits = shutdown.reason().is_none() && !is_settled(&progress.borrow());
+        let names = || self.names();
+        let is_settled = |progress: &mut watch::Receiver<Progress>| {
+            unregistered(names, progress).is_none_or(|types| types.is_empty())
+        };
+        let waits = shutdown.reason().is_none() && !is_settled(&mut progress);
         if waits {
             if self.was_up_for_long().await {
                 return Ok(());
             }
             let settled = async {
-                let _ = progress.wait_for(is_settled).await; // fails if the node was dropped
+                while !is_settled(&mut progress) {
+                    if progress.changed().await.is_err() {
+                        return; // the node was dropped
+                    }
+                }
             };
             let changed = async {
                 tokio::select! {
@@ -71,13 +78,10 @@ impl Sharding {
             };
             let _ = tokio::time::timeout(within, changed).await;
         }
-        if progress.borrow().ended {
-            return Err(NotReady::Stopped);
-        }
+        let types = unregistered(names, &mut progress).ok_or(NotReady::Stopped)?;
         if let Some(reason) = shutdown.reason() {
             return Err(NotReady::Stopping { reason });
         }
-        let types = missing(&progress.borrow());
         if types.is_empty() { Ok(()) } else { Err(NotReady::Unregistered { types }) }
     }
 
@@ -108,6 +112,20 @@ impl Sharding {
     }
 }
 
+/// The types of `names` whose region has not been registered yet; `None` if the machines have ended.
+///
+/// `names` may lock the started types, and a start of a type borrows the watch under that lock.
+/// `names` is therefore called before the watch is borrowed; otherwise both could wait for each
+/// other, as soon as a third thread waits to write to the watch.
+fn unregistered(
+    names: impl FnOnce() -> BTreeSet<EntityType>,
+    progress: &mut watch::Receiver<Progress>,
+) -> Option<BTreeSet<EntityType>> {
+    let names = names();
+    let progress = progress.borrow_and_update();
+    (!progress.ended).then(|| missing(&names, &progress))
+}
+
 /// The types of `names` whose region has not been registered yet.
 fn missing(names: &BTreeSet<EntityType>, progress: &Progress) -> BTreeSet<EntityType> {
     names.difference(&progress.registered).cloned().collect()
@@ -115,6 +133,9 @@ fn missing(names: &BTreeSet<EntityType>, progress: &Progress) -> BTreeSet<Entity
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
     use tokio::sync::oneshot;
 
     use super::*;
@@ -164,6 +185,22 @@ mod tests {
             assert_eq!(ready, expected, "{disabled_after:?}");
             node.stop().await;
         }
+    }
+
+    #[test]
+    fn names_are_computed_before_progress_is_borrowed() {
+        let sender = watch::Sender::new(Progress::default());
+        let mut progress = sender.subscribe();
+        let names = || {
+            let (writer, (done, is_done)) = (sender.clone(), mpsc::channel());
+            thread::spawn(move || {
+                writer.send_modify(|progress| progress.ended = true);
+                let _ = done.send(()); // fails if the test has failed
+            });
+            is_done.recv_timeout(Duration::from_secs(60)).expect("the watch is not borrowed");
+            BTreeSet::new()
+        };
+        assert_eq!(unregistered(names, &mut progress), None, "it sees the newest progress");
     }
 
     #[test]
