@@ -58,25 +58,28 @@ impl Sharding {
         let is_settled = |progress: &mut watch::Receiver<Progress>| {
             unregistered(names, progress).is_none_or(|types| types.is_empty())
         };
-        let waits = shutdown.reason().is_none() && !is_settled(&mut progress);
-        if waits {
-            if self.was_up_for_long().await {
-                return Ok(());
-            }
-            let settled = async {
-                while !is_settled(&mut progress) {
-                    if progress.changed().await.is_err() {
-                        return; // the node was dropped
-                    }
+        if shutdown.reason().is_none() && !is_settled(&mut progress) {
+            // The time limit also holds for the look at membership, whose thread may be stuck.
+            let is_ignored = async {
+                if self.was_up_for_long().await {
+                    return true;
                 }
-            };
-            let changed = async {
+                let settled = async {
+                    while !is_settled(&mut progress) {
+                        if progress.changed().await.is_err() {
+                            return; // the node was dropped
+                        }
+                    }
+                };
                 tokio::select! {
                     () = settled => {}
                     () = shutdown.begun() => {}
                 }
+                false
             };
-            let _ = tokio::time::timeout(within, changed).await;
+            if let Ok(true) = tokio::time::timeout(within, is_ignored).await {
+                return Ok(());
+            }
         }
         let types = unregistered(names, &mut progress).ok_or(NotReady::Stopped)?;
         if let Some(reason) = shutdown.reason() {
@@ -176,7 +179,11 @@ mod tests {
                 HealthCheck { names, disabled_after, ..HealthCheck::default() };
             let node = Node::start(config).await.expect("it starts");
             node.cluster().wait_until_up().await.expect("it founds a cluster");
-            let ready = node.sharding().ready_within(Duration::from_millis(1)).await;
+            let within = match disabled_after {
+                None => Duration::from_millis(1),
+                Some(_) => Duration::from_secs(60), // the check ends at once
+            };
+            let ready = node.sharding().ready_within(within).await;
             let types = BTreeSet::from([absent.clone()]);
             let expected = match disabled_after {
                 None => Err(NotReady::Unregistered { types }),
@@ -185,6 +192,36 @@ mod tests {
             assert_eq!(ready, expected, "{disabled_after:?}");
             node.stop().await;
         }
+    }
+
+    #[tokio::test]
+    async fn stuck_membership_does_not_delay_the_check() {
+        let absent = EntityType::new("absent").expect("a name");
+        let mut config = Config::default();
+        config.sharding.healthcheck = HealthCheck {
+            names: vec![absent.clone()],
+            disabled_after: Some(Duration::from_secs(600)),
+            ..HealthCheck::default()
+        };
+        let node = Node::start(config).await.expect("it starts");
+        let sharding = node.sharding();
+        let (enter, entered) = oneshot::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let stuck = sharding.look(move |_| {
+            let _ = enter.send(()); // fails if the test has failed
+            let _ = released.recv(); // fails when the test drops the sender
+        });
+        let check = async {
+            entered.await.expect("the look begins");
+            let check = sharding.ready_within(Duration::from_millis(1));
+            let ready = tokio::time::timeout(Duration::from_secs(60), check).await;
+            drop(release);
+            ready.expect("the check ends in time")
+        };
+        let (looked, ready) = tokio::join!(stuck, check);
+        assert_eq!(looked, Ok(()));
+        assert_eq!(ready, Err(NotReady::Unregistered { types: BTreeSet::from([absent]) }));
+        node.stop().await;
     }
 
     #[test]
