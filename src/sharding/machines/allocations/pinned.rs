@@ -67,7 +67,7 @@ impl Pinned {
         due.then(|| self.read_from_majority())
     }
 
-    /// Handles the Replicator's answer, and returns the next request.
+    /// Handles the Replicator's answer to the last request, and returns the next request.
     pub(super) fn answered(
         &mut self,
         now: Instant,
