@@ -119,7 +119,7 @@ pub struct Epoch {
     #[serde(rename = "c", skip_serializing_if = "is_none")]
     cluster: u64, // the same in every configuration of a cluster
     #[serde(rename = "r")]
-    retired: Vec<ReplicaId>, // retirement table, in order of retirement; empty in this release
+    retired: Vec<ReplicaId>, // in order of retirement; ≤ LEFT_MAX; empty in this release
     #[serde(rename = "f")]
     forget_below: Option<EpochId>,
     #[serde(rename = "g")]
@@ -676,7 +676,9 @@ impl TryFrom<Raw> for Epoch {
         }
         let none = Vec::new();
         let kept = forced.as_ref().map_or(&none, |forced| &forced.kept);
-        for (ids, limit) in [(&members, MEMBERS_MAX), (&left, LEFT_MAX), (kept, MEMBERS_MAX)] {
+        for (ids, limit) in
+            [(&members, MEMBERS_MAX), (&left, LEFT_MAX), (&retired, LEFT_MAX), (kept, MEMBERS_MAX)]
+        {
             if ids.len() > limit {
                 return Err(InvalidEpoch::TooLarge { len: ids.len(), limit });
             }

@@ -148,6 +148,7 @@ fn malformed_configuration_does_not_decode() {
         ("v", vec![1, 1], "listed twice"),
         ("g", vec![3, 3], "listed twice"),
         ("g", (100..17_000).collect(), "at most 16384"),
+        ("r", (100..17_000).collect(), "at most 16384"),
     ] {
         let error = tampered(&epoch, field, value.clone()).unwrap_err();
         assert!(error.contains(says), "{field} {value:?}: {error}");
