@@ -199,7 +199,7 @@ impl DotSet {
                 return Err(DecodeError::ImpossibleDot);
             }
             let before = set.runs.last().copied();
-            if before.is_some_and(|b| (b.replica, b.last) >= (replica, first)) {
+            if before.is_some_and(|b| (b.replica, b.last + 1) >= (replica, first)) {
                 return Err(DecodeError::NotCanonical);
             }
             set.insert_run(DotRange { replica, first, last });
@@ -577,6 +577,35 @@ mod tests {
             prop_assert_eq!(CausalContext::decode(&mut reader).unwrap(), before);
             prop_assert!(reader.end().is_ok());
         }
+    }
+
+    #[test]
+    fn runs_that_are_not_joined_are_refused() {
+        let decode = |second: u64| {
+            let mut writer = LayoutWriter::new();
+            writer.length(2);
+            for first in [2, second] {
+                writer.replica(ReplicaId::new(7));
+                writer.varint(first);
+                writer.varint(1); // each run has two dots
+            }
+            let bytes = writer.finish();
+            DotSet::decode(&mut LayoutReader::new(&bytes)?)
+        };
+        assert_eq!(decode(5).map(|set| set.runs().len()), Ok(2));
+        assert_eq!(decode(4), Err(DecodeError::NotCanonical), "adjacent");
+        assert_eq!(decode(3), Err(DecodeError::NotCanonical), "overlapping");
+    }
+
+    #[test]
+    fn padded_number_is_refused() {
+        let decode = |counter: &[u8]| {
+            let start: &[u8] = &[1, 1, 7, 0, 0, 0, 0, 0, 0, 0, 1, 0]; // a vector with replica 7
+            let bytes = [start, counter, &[0]].concat();
+            CausalContext::decode(&mut LayoutReader::new(&bytes)?)
+        };
+        assert!(decode(&[5]).is_ok() && decode(&[0x85, 1]).is_ok());
+        assert_eq!(decode(&[0x85, 0]), Err(DecodeError::NotCanonical));
     }
 
     #[test]

@@ -271,9 +271,9 @@ pub enum DecodeError {
     /// A dot has the counter 0 or one above the highest.
     #[error("a dot with an impossible counter")]
     ImpossibleDot,
-    /// Replicas, runs, dots or keys are unsorted or duplicated, or a state contains empty places.
-    /// No release writes this.
-    #[error("not in canonical order")]
+    /// Replicas, runs, dots or keys are unsorted or duplicated, adjacent runs are not joined, a
+    /// number is padded, or a state contains empty places. No release writes this.
+    #[error("not in canonical form")]
     NotCanonical,
     /// An entry's dot is not in the context, or the same delta overwrites it.
     #[error("an entry's dot lies outside its context")]
@@ -442,8 +442,10 @@ impl<'a> LayoutReader<'a> {
                 return Err(DecodeError::Truncated);
             }
             value |= part << shift;
-            if byte < 0x80 {
-                return Ok(value);
+            match byte {
+                0 if shift > 0 => return Err(DecodeError::NotCanonical), // padding
+                0..0x80 => return Ok(value),
+                _ => {}
             }
         }
         Err(DecodeError::Truncated)

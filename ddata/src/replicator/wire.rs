@@ -109,7 +109,8 @@ impl ContextBytes {
     /// Decodes the causal context.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are not the canonical form of a context.
+    /// [`DecodeError`] if the bytes are not a context in canonical form. Only the table of replicas
+    /// may have another order, and replicas that are not used.
     pub fn decode(&self) -> Result<CausalContext, DecodeError> {
         let mut reader = LayoutReader::new(self.0.as_slice())?;
         let context = CausalContext::decode(&mut reader)?;
