@@ -7,10 +7,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Sharding, ShardingQueryError, ShardingUnavailable};
+use tokio::time::Instant;
+
+use super::{Sharding, ShardingQueryError, ShardingUnavailable, end_of_wait};
 use crate::cluster::member::Address;
 use crate::node::control::machine::Control;
-use crate::node::replicator::{GetError, ReadMajority, UpdateError, WriteMajority};
+use crate::node::replicator::{GetError, ReadMajority, Replicator, UpdateError, WriteMajority};
 use crate::sharding::allocation::pins::{self, PinsKey, Wanted};
 use crate::sharding::ids::{EntityType, RegionId, ShardId};
 
@@ -33,7 +35,7 @@ pub enum PinError {
     /// The write to the replicated data failed; its message states whether the change may be made.
     #[error(transparent)]
     Update(#[from] UpdateError),
-    /// The read of the replicated data failed.
+    /// The read of the replicated data failed. Nothing was changed.
     #[error(transparent)]
     Get(#[from] GetError),
 }
@@ -121,8 +123,9 @@ impl Sharding {
         self.change_pins(entity_type, wanted, within).await
     }
 
-    /// Removes pins. Returns when a majority of the nodes holds the change. The shards stay where
-    /// they are until another decision moves them.
+    /// Removes pins. Returns when a majority of the nodes holds the change. Every pin that was
+    /// acknowledged before is removed; one that is set at the same time may stay. The shards stay
+    /// where they are until another decision moves them.
     ///
     /// # Errors
     /// [`PinError`]; its message states whether pins were changed.
@@ -156,9 +159,7 @@ impl Sharding {
             return Err(ShardingQueryError::NoShard { entity_type, shard, shards }.into());
         }
         let key = PinsKey::new(&entity_type);
-        let (level, replicator) = (WriteMajority::within(within), &self.0.replicator);
-        replicator.update(key.key(), level, move |edit| pins::change(edit, &wanted)).await?;
-        Ok(())
+        write_pins(&self.0.replicator, &key, wanted, within).await
     }
 
     /// Reads the pins of a type from a majority of the nodes. The regions and homes in the result
@@ -186,6 +187,25 @@ impl Sharding {
     }
 }
 
+/// Writes changes of pins to a majority.
+///
+/// A removal has an effect only on the pins that this replica has seen. It therefore first reads
+/// the pins of a majority, which updates the local copy.
+async fn write_pins(
+    replicator: &Replicator,
+    key: &PinsKey,
+    wanted: Wanted,
+    within: Duration,
+) -> Result<(), PinError> {
+    let until = end_of_wait(within);
+    if wanted.values().any(Option::is_none) {
+        replicator.get(key.key(), ReadMajority::within(within)).await?;
+    }
+    let level = WriteMajority::within(until.saturating_duration_since(Instant::now()));
+    replicator.update(key.key(), level, move |edit| pins::change(edit, &wanted)).await?;
+    Ok(())
+}
+
 /// Regions that may host the type, by the addresses of their nodes.
 fn regions(control: &Control, entity_type: &EntityType) -> BTreeMap<Address, RegionId> {
     let Some(state) = control.membership().state() else { return BTreeMap::new() };
@@ -195,4 +215,47 @@ fn regions(control: &Control, entity_type: &EntityType) -> BTreeMap<Address, Reg
         state.may_take(region.replica()).then(|| (member.address.clone(), region))
     });
     able.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ostraca_ddata::data::Registry;
+    use ostraca_ddata::fault_injection::FaultInjection;
+    use ostraca_ddata::id::ReplicaId;
+    use ostraca_ddata::replicator::ReplicatorParameters;
+    use ostraca_ddata::replicator::config::ReplicatorConfig;
+    use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
+
+    use super::*;
+    use crate::node::parts::{ReplicatorSetup, start_replicator};
+    use crate::node::routes::Fact;
+
+    /// Two of three replicas never answer. The removal fails before it changes anything.
+    #[tokio::test]
+    async fn removal_needs_the_pins_of_a_majority() {
+        let machine = ReplicatorParameters {
+            me: ReplicaId::new(1),
+            config: ReplicatorConfig::default(),
+            registry: Registry::new(),
+            seed: 1,
+            fault_injection: FaultInjection::none(),
+        };
+        let part = start_replicator(ReplicatorSetup::new(machine), ()).await.expect("in memory");
+        let id = EpochId { generation: 1, number: 1 };
+        let members = (1..=3).map(ReplicaId::new).collect();
+        let epoch = Epoch::founding(id, members, EpochSettings::default()).expect("distinct");
+        part.facts.tell(Fact::Found(Arc::new(epoch)));
+        let key = PinsKey::new(&EntityType::new("bell").expect("a name"));
+        let write = |to: Option<Address>| {
+            let wanted = Wanted::from([(ShardId::new(3), to)]);
+            write_pins(&part.handle, &key, wanted, Duration::from_millis(1))
+        };
+        let here = Address::new("/ip4/10.0.0.1/tcp/1").expect("short");
+        let pinned = write(Some(here)).await;
+        assert!(matches!(pinned, Err(PinError::Update(_))), "{pinned:?}");
+        let removed = write(None).await;
+        assert!(matches!(removed, Err(PinError::Get(_))), "{removed:?}");
+    }
 }

@@ -81,7 +81,7 @@ impl PinsKey {
 /// Changes of pins: an address pins the shard, `None` removes its pin.
 pub type Wanted = BTreeMap<ShardId, Option<Address>>;
 
-/// Applies changes to the pins.
+/// Applies changes to the pins. A removal removes only a pin that this replica has seen.
 ///
 /// # Errors
 /// [`EditError`] of the map.
