@@ -483,12 +483,12 @@ impl<E: Entity, T> AskFuture<E, T> {
 impl<E: Entity, T> PendingAnswer<E, T> {
     fn poll(&mut self, question: &'static str, cx: &mut Context<'_>) -> Poll<Result<T, AskError>> {
         let Self { slot, target, asked_at, timeout, timer, edge } = self;
-        let Runtime { timeouts, world, .. } = &*target.runtime;
+        let Runtime { timeouts, asks, world, .. } = &*target.runtime;
+        let failed = |why| target.unanswered(question, why, world.now() - *asked_at);
         if let Poll::Ready(answer) = slot.poll(cx) {
             timer.end(timeouts);
             *edge = None;
-            let waited = || world.now() - *asked_at;
-            return Poll::Ready(answer.map_err(|why| target.unanswered(question, why, waited())));
+            return Poll::Ready(answer.map_err(failed));
         }
         if matches!(timer, AskTimer::Unset)
             && let (Some(by), Some(asked)) = (scope::handler(), target.as_asked())
@@ -496,6 +496,7 @@ impl<E: Entity, T> PendingAnswer<E, T> {
             let new = AskEdge::new(by, asked.clone());
             if new.is_loop(&asked) {
                 timer.end(timeouts);
+                let _unread = slot.forget(asks); // a later answer counts as late
                 let (entity_type, entity) = target.names();
                 return Poll::Ready(Err(AskError::AsksItself { entity_type, entity, question }));
             }
@@ -506,6 +507,10 @@ impl<E: Entity, T> PendingAnswer<E, T> {
             return Poll::Pending;
         }
         timer.end(timeouts);
+        if let Some(answer) = slot.forget(asks) {
+            *edge = None;
+            return Poll::Ready(answer.map_err(failed)); // it has arrived since the poll above
+        }
         let (kept, handler) = target.kept(*asked_at, slot.holder());
         let (entity_type, entity) = target.names();
         let cycle = match (edge.take(), target.as_asked()) {
@@ -546,7 +551,7 @@ impl<E: Entity, T> Drop for PendingAnswer<E, T> {
     fn drop(&mut self) {
         let Runtime { timeouts, asks, .. } = &*self.target.runtime;
         self.timer.end(timeouts);
-        self.slot.forget(asks);
+        let _unread = self.slot.forget(asks);
     }
 }
 

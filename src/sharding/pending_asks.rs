@@ -327,13 +327,17 @@ impl<T> AskSlot<T> {
         }
     }
 
-    /// Ends the wait: removes the value and the entry in the table.
-    pub(super) fn forget(&self, asks: &PendingAsks) {
-        let over = AskState::Over(None);
-        let _value = std::mem::replace(&mut *self.lock(), over);
+    /// Ends the wait: removes the entry in the table, and the result, which is returned if the ask
+    /// has one that was not read. Answers that arrive after that count as late.
+    pub(super) fn forget(&self, asks: &PendingAsks) -> Option<Result<T, AskFailure>> {
+        let before = std::mem::replace(&mut *self.lock(), AskState::Over(None));
         let number = self.number();
         if number > 0 {
             asks.take(number);
+        }
+        match before {
+            AskState::Waiting(_) => None,
+            AskState::Over(result) => result,
         }
     }
 

@@ -167,6 +167,22 @@ fn answered_and_dropped_asks_leave_no_state() {
 }
 
 #[test]
+fn answer_after_the_timeout_is_late_before_the_drop() {
+    let mut temple = Temple::new();
+    let (asker, timeout) = (&temple.nodes.nodes[1], SECOND / 2);
+    let mut asked = asker.region.entity("sibyl").ask_within(timeout, Question::Easy);
+    assert!(poll(&mut asked, Waker::noop()).is_pending());
+    temple.nodes.advance(timeout); // the message is still on its lane
+    let over = poll(&mut asked, Waker::noop());
+    assert!(matches!(over, Poll::Ready(Err(AskError::Timeout { .. }))), "{over:?}");
+    temple.nodes.settle();
+    let asks = &temple.nodes.nodes[1].asks;
+    assert_eq!((asks.waiting(), asks.late()), (0, 1), "the answer arrived after the timeout");
+    drop(asked);
+    assert_eq!((asks.waiting(), asks.late()), (0, 1));
+}
+
+#[test]
 fn ask_polled_by_another_task_wakes_that_task() {
     let mut temple = Temple::new();
     let (bell, mut asked) = (Arc::<Bell>::default(), temple.hard(SECOND));
