@@ -364,14 +364,15 @@ impl<E: Entity> ShardEntities<E> {
         let hash = hash(id.as_bytes());
         let known = self.entity_table.find(hash, id.as_bytes());
         let row = known.unwrap_or_else(|| self.entity_table.add(hash, id));
-        let is_first = self.entity_table.keep_state(row, state).is_none();
-        if is_first {
-            self.track_delivery(row, hash, DeliveryContext { shard, runtime }, after);
-            if self.entity_table.get(row).busy.is_none() {
-                self.rest(row, runtime, after);
-            }
+        if self.entity_table.is_dormant(row) {
+            return false;
         }
-        is_first
+        self.entity_table.keep_state(row, state);
+        self.track_delivery(row, hash, DeliveryContext { shard, runtime }, after);
+        if self.entity_table.get(row).busy.is_none() {
+            self.rest(row, runtime, after);
+        }
+        true
     }
 
     /// Starts a task for an entity.

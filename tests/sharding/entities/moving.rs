@@ -9,13 +9,16 @@ use ostraca::sharding::config::ShardingConfig;
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::{BoxError, Entity, Supervision};
-use ostraca::sharding::ids::{EntityId, ShardId};
+use ostraca::sharding::ids::{EntityId, Generation, ShardId};
 use ostraca::sharding::passivation::settings::{PassivationConfig, PassivationStrategy};
+use ostraca::sharding::region::{HostingPhase, RegionOutput, ShardHostState};
 use ostraca::sharding::reply::Reply;
+use ostraca::sharding::wire::ShardRoute;
+use ostraca_ddata::types::Term;
 use serde::{Deserialize, Serialize};
 
 use super::door::Door;
-use super::nodes::{MESSAGE_BYTES_MAX, Nodes, Plan, Step};
+use super::nodes::{MESSAGE_BYTES_MAX, Nodes, Plan, Step, node};
 
 /// The failure that the next instance or its factory shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -266,6 +269,29 @@ fn failed_import_is_a_failure_and_loses_the_state() {
             assert_eq!(purses.nodes.all_lost(), lost, "{supervision:?} {manner:?}");
         }
     }
+}
+
+/// No home writes a payload with two states of one entity, but a faulty peer may.
+#[test]
+fn second_state_of_an_entity_is_lost() {
+    let mut purses = plain();
+    let mut payload = vec![2]; // the version
+    for coins in [5_u64, 9] {
+        payload.push(2); // kind of the entry: a state
+        payload.extend(11_u32.to_le_bytes()); // its length
+        payload.extend(1_u16.to_le_bytes()); // length of the id
+        payload.push(b'a');
+        payload.extend(coins.to_le_bytes());
+    }
+    let (shard, home) = (ShardId::new(0), Some(node(1)));
+    let generation = Generation::new(Term { number: 2, owner: 1.into() }, 1);
+    let run = HostingPhase::Hosting(generation);
+    let stands = ShardHostState { shard, max_gen: generation, home, pending: false, run };
+    let hosting = &purses.nodes.nodes[1].hosting;
+    hosting.perform(RegionOutput::Route(ShardRoute { shard, generation, home }));
+    hosting.perform(RegionOutput::Start { shard, generation, payload: Some(payload.into()) });
+    hosting.perform(RegionOutput::Standing(stands));
+    assert_eq!((purses.count("a"), purses.lost_states()), (5, 1));
 }
 
 #[test]
