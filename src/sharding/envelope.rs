@@ -93,6 +93,16 @@ impl EnvelopeBuilder {
         Ok(envelope_builder)
     }
 
+    /// Adds the reply address to an envelope that was written without one.
+    pub(super) fn set_asker(&mut self, ReplyAddress { node, correlation }: ReplyAddress) {
+        let [node, correlation] = [node.replica().get(), correlation].map(u64::to_le_bytes);
+        self.bytes[Self::AT] = ASKS;
+        let at = Self::AT + 1; // after the flags
+        drop(self.bytes.splice(at..at, node.into_iter().chain(correlation)));
+        self.id_at += ASKER_BYTES as u16;
+        self.body_at += ASKER_BYTES as u16;
+    }
+
     /// Returns the bytes of the envelope.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {

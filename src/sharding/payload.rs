@@ -22,6 +22,7 @@ use super::ids::EntityId;
 use super::instance::Instance;
 use super::region_handle::BadFrame;
 use super::runtime::encode;
+use super::scope;
 use super::state_transfer::ExportedState;
 
 const VERSION: u8 = 2;
@@ -84,9 +85,15 @@ pub(super) fn seal<E: Entity>(
 }
 
 fn encoded<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<EnvelopeBuilder> {
-    // No asker in the header: the reply address of an ask is inside its message. A panic of user
-    // code must not poison the shard's lock.
-    catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).ok().flatten()
+    // A panic of user code must not poison the shard's lock.
+    let write = || catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).ok().flatten();
+    let (mut envelope_builder, asker) = scope::with_first_reply_address(write);
+    // The header repeats the reply address of an ask, so that its asker learns of a loss although
+    // the message is not decoded then.
+    if let (Some(envelope_builder), Some(asker)) = (&mut envelope_builder, asker) {
+        envelope_builder.set_asker(asker);
+    }
+    envelope_builder
 }
 
 fn append(bytes: &mut Vec<u8>, envelope: &[u8]) {

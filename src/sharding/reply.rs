@@ -103,14 +103,17 @@ impl<T> fmt::Debug for Reply<T> {
 impl<T: DeserializeOwned + Send + 'static> Serialize for Reply<T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let address = match &self.target {
-            ReplyTarget::Here { slot, asks, node } => (*node, slot.enlist(asks)),
-            ReplyTarget::There { to, .. } => (to.node, to.correlation),
+            ReplyTarget::Here { slot, asks, node } => {
+                ReplyAddress { node: *node, correlation: slot.enlist(asks) }
+            }
+            ReplyTarget::There { to, .. } => *to,
             ReplyTarget::Used => {
                 return Err(serde::ser::Error::custom("the reply was sent already"));
             }
         };
         self.passed_on.store(true, Ordering::Relaxed);
-        address.serialize(to)
+        scope::note_reply_address(address);
+        (address.node, address.correlation).serialize(to)
     }
 }
 

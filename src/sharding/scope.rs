@@ -8,7 +8,7 @@ use std::thread::LocalKey;
 
 use super::dead_letters::DeadLetterReason;
 use super::ids::EntityId;
-use super::pending_asks::{AnswerTypes, ReplySink};
+use super::pending_asks::{AnswerTypes, ReplyAddress, ReplySink};
 use super::shard_stage::SharedStage;
 use super::types::TypeRegistry;
 
@@ -30,6 +30,7 @@ thread_local! {
     // Default: an unused reply address is dropped by a handler that gave no answer.
     static DROP_REASON: Cell<Option<DeadLetterReason>> =
         const { Cell::new(Some(DeadLetterReason::NoAnswer)) };
+    static FIRST_REPLY_ADDRESS: Cell<Option<ReplyAddress>> = const { Cell::new(None) };
 }
 
 /// Sets a thread-local for the duration of `run`. The value is moved in and out again, which avoids
@@ -94,6 +95,20 @@ pub(super) fn types() -> Option<Arc<TypeRegistry>> {
     let of_answer =
         || ANSWER_TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&of.0)));
     reply_sink().map(|sink| Arc::clone(sink.types())).or_else(of_answer)
+}
+
+/// Serializes a message, and returns the first reply address in it as well.
+pub(super) fn with_first_reply_address<T>(
+    serialize: impl FnOnce() -> T,
+) -> (T, Option<ReplyAddress>) {
+    FIRST_REPLY_ADDRESS.set(None);
+    let serialized = serialize();
+    (serialized, FIRST_REPLY_ADDRESS.take())
+}
+
+/// A reply address was serialized.
+pub(super) fn note_reply_address(address: ReplyAddress) {
+    FIRST_REPLY_ADDRESS.set(FIRST_REPLY_ADDRESS.get().or(Some(address)));
 }
 
 /// Drops a message; the askers in it learn the reason `why`.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ostraca::cluster::lease::Departure;
 use ostraca::sharding::context::Context;
+use ostraca::sharding::dead_letters::DeadLetterReason;
 use ostraca::sharding::entity::Entity;
 use ostraca::sharding::entity_ref::{AskError, AskFuture, TimeoutReason};
 use ostraca::sharding::fault_injection::{ShardingFault, ShardingFaultInjection};
@@ -244,4 +245,26 @@ fn ask_whose_message_came_back_is_sent_to_the_next_home() {
     office.nodes.crash(0); // before node 0 acknowledges the barrier that ends its lane
     assert_eq!(office.nodes.wait_for(asked).expect("it was not there"), 2);
     assert_eq!(office.handled(), 2, "this ask and the first one, once each");
+}
+
+/// The asks were made on the former home, so their messages were encoded only for the move.
+#[test]
+fn ask_that_moved_from_its_node_is_refused_with_the_next_home() {
+    let mut office = Office::new();
+    let clerk = office.nodes.nodes[0].region.entity("clerk");
+    let [first, second, third] = [(); 3].map(|()| clerk.ask(Query::Later));
+    office.nodes.settle();
+    office.nodes.decide(SHARD, Some(2));
+    office.nodes.settle();
+    office.doors[0].open();
+    assert_eq!(office.nodes.wait_for(first).expect("its handler ended"), 0);
+    assert_eq!(office.handled(), 3, "the second one has begun at node 2, and the third one waits");
+    let before = office.nodes.executor.now();
+    office.nodes.crash(2);
+    let reasons = [DeadLetterReason::HandlerStopped, DeadLetterReason::NodeStopped];
+    for (asked, reason) in [second, third].into_iter().zip(reasons) {
+        let why = office.nodes.wait_for(asked).expect_err("its node stopped");
+        assert!(matches!(&why, AskError::Refused { why, .. } if *why == reason), "{why}");
+    }
+    assert_eq!(office.nodes.executor.now(), before, "they wait for no timeout");
 }
