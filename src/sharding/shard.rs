@@ -41,7 +41,7 @@ use super::tracked::UnfinishedTasks;
 use crate::threads::Apart;
 
 /// Why states are lost when the node is out.
-const OVER: &str = "their node is out of the configuration";
+pub(super) const OVER: &str = "their node is out of the configuration";
 
 /// A shard on this node.
 pub(super) struct Shard<E: Entity> {

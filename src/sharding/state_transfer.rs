@@ -24,7 +24,7 @@ use super::instance::Instance;
 use super::panics;
 use super::payload;
 use super::runtime::Runtime;
-use super::shard::Shard;
+use super::shard::{OVER, Shard};
 use super::tracked::UnfinishedTasks;
 use crate::sharding::region::{Reach, RegionInput};
 
@@ -152,6 +152,7 @@ impl<E: Entity> Runtime<E> {
     pub(super) fn lose_payload(&self, shard: ShardId, reach: Reach, payload: &Bytes) {
         let (carried, _) = payload::read(payload);
         let (lost, why) = match reach {
+            Reach::Unsent if self.is_over() => (DeadLetterReason::NodeStopped, OVER),
             Reach::Unsent => {
                 (DeadLetterReason::LastHostLeft, "the last node that hosts the type left")
             }
@@ -255,7 +256,14 @@ impl<E: Entity> Drop for DeferredDrop<E> {
             });
         }
         if let Some(payload) = self.drained.take() {
-            runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
+            if runtime.is_over() {
+                // The region's machine may have ended, and hands nothing over.
+                if let Some(payload) = payload {
+                    runtime.lose_payload(shard.id, Reach::Unsent, &payload);
+                }
+            } else {
+                runtime.world.tell(RegionInput::Drained { shard: shard.id, payload });
+            }
             runtime.share_limit();
             runtime.room_here(); // waiting callers try again, at the next home
         }

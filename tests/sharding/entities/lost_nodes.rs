@@ -268,3 +268,28 @@ fn ask_that_moved_from_its_node_is_refused_with_the_next_home() {
     }
     assert_eq!(office.nodes.executor.now(), before, "they wait for no timeout");
 }
+
+/// The region's machine handles the stop of its node before the end of the drain.
+#[test]
+fn ask_in_a_payload_sealed_before_the_stop_is_refused() {
+    // Messages of node 0 are dropped in a task after the drain, and those of node 1 at once.
+    for asking in [0, 1] {
+        let mut office = Office::new();
+        let clerk = office.nodes.nodes[asking].region.entity("clerk");
+        let [_first, second] = [(); 2].map(|()| clerk.ask(Query::Later));
+        office.nodes.settle();
+        office.nodes.decide(SHARD, Some(2));
+        office.nodes.settle();
+        office.doors[0].open();
+        while office.nodes.nodes[0].region.entities() > 0 {
+            office.nodes.step(Step::Task, 0);
+        }
+        let before = office.nodes.executor.now();
+        office.nodes.crash(0);
+        let why = office.nodes.wait_for(second).expect_err("its payload is lost");
+        let reason = DeadLetterReason::NodeStopped;
+        assert!(matches!(&why, AskError::Refused { why, .. } if *why == reason), "{why}");
+        assert_eq!(office.nodes.lost(reason), 1, "asked from node {asking}");
+        assert_eq!(office.nodes.executor.now(), before, "it waits for no timeout");
+    }
+}

@@ -56,6 +56,18 @@ fn payload_without_next_home_is_discarded_once() {
 }
 
 #[test]
+fn payload_sealed_before_the_stop_is_discarded() {
+    let mut bench = Bench::new();
+    bench.order(host(1, &[]));
+    bench.order(release(2, Some(2)));
+    assert_eq!(bench.tell(RegionInput::Over), [RegionOutput::StopAll]);
+    let (reach, from, payload) = (Reach::Unsent, region(1), Bytes::from_static(b"m"));
+    let lost = RegionOutput::Discard { reach, shard: SHARD, from, payload };
+    assert_eq!(bench.drained(Some("m")), [lost]);
+    assert_eq!(bench.drained(None), []);
+}
+
+#[test]
 fn payload_without_home_delays_leave_while_heirs_exist() {
     let stopped = || {
         let mut bench = Bench::new();
