@@ -44,7 +44,8 @@ pub enum DeadLetterReason {
     /// The message should return to its sender, but that node left the configuration.
     #[error("its sender's node left the cluster; not handled")]
     NodeGone,
-    /// The message came back on a lane that had been given up; it was counted as lost then.
+    /// The message came back on a lane that had been given up, and is counted now. The transport
+    /// counts what does not come back (`given_up` of its statistics), which may have been handled.
     #[error("its lane was cut for too long; it may have been handled")]
     LaneGivenUp,
     /// The payload of a move carried the message, and a later home may have handled it.

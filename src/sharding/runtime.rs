@@ -555,7 +555,7 @@ impl<E: Entity> Runtime<E> {
                 tracing::info!(
                     %entity_type, %shard, region = %self.world.name_of(region),
                     "sharding.lane_broken: the lane to the former home of a moved shard was given \
-                     up; messages that it had not acknowledged are lost"
+                     up; messages that it had not acknowledged may be lost"
                 );
             }
         }

@@ -65,7 +65,7 @@ pub trait GateEffects<M> {
     /// and an asker is told at once.
     fn refuse(&mut self, from: RegionId, item: SizedMessage<M>);
 
-    /// Drops a message that came back on a lane that was given up; it was counted as lost then.
+    /// Drops a message that came back on a lane that was given up: a dead letter is counted.
     fn ignore(&mut self, from: RegionId, item: SizedMessage<M>);
 
     /// Reserves room in the buffer for a message of `bytes` bytes in a gate where `own` wait; see
@@ -337,7 +337,8 @@ impl<M> Gate<M> {
 
     /// Called when a region's lane was cut for long while its node stays a member. If the shard has
     /// moved to another region and the gate waits for an echo of this lane, the lane is given up
-    /// and the result is true: the caller must count its unacknowledged messages as lost
+    /// and the result is true: its unacknowledged messages may be lost. Those that come back later
+    /// are passed to [`GateEffects::ignore`]
     /// (docs/protocol/message-order.md#a-cut-lane-is-given-up-only-after-a-move).
     pub fn give_up(&mut self, region: RegionId, post: &mut impl GateEffects<M>) -> bool {
         let elsewhere = self.route.known.home.is_some_and(|home| home != region);
