@@ -93,7 +93,8 @@ pub struct ShardingConfig {
     /// Pause before the first restart of an entity that failed.
     #[serde(with = "humantime_serde")]
     pub restart_backoff_min: Duration,
-    /// Longest pause before a restart; each further restart waits twice as long as the last.
+    /// Longest pause before a restart; each further restart waits twice as long as the last, until
+    /// a message is handled or none waits.
     #[serde(with = "humantime_serde")]
     pub restart_backoff_max: Duration,
     /// Messages that a region buffers for shards without a known home; at most a quarter for one

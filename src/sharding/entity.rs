@@ -154,7 +154,8 @@ pub trait Entity: Sized + Send + 'static {
 pub enum Supervision {
     /// Creates a fresh instance, which continues with the mailbox after a pause of
     /// `restart-backoff-min`. The pause doubles with each consecutive failure, up to
-    /// `restart-backoff-max`.
+    /// `restart-backoff-max`. It is the shortest one again after a handled message. If no message
+    /// waits at the end of the pause, the entity stops, and its failures are forgotten.
     #[default]
     Restart,
     /// Continues with the same instance and the next message. Its state may be half changed.

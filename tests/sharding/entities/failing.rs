@@ -368,6 +368,24 @@ fn pause_before_a_restart_doubles_up_to_its_maximum() {
     assert_eq!(made.load(Ordering::SeqCst), 4);
 }
 
+/// An entity without a waiting message is not kept for the count of its failures.
+#[test]
+fn failures_of_lone_messages_pause_for_the_minimum() {
+    let (mut nodes, made) = nodes(Supervision::Restart);
+    let fragile = nodes.nodes[0].region.entity("f");
+    for instances in 1..=3 {
+        fragile.tell(Blow::Hard).unwrap();
+        nodes.settle();
+        nodes.advance(Duration::from_millis(199));
+        nodes.settle();
+        assert_eq!(nodes.nodes[0].region.entities(), 1, "it pauses");
+        nodes.advance(Duration::from_millis(1));
+        nodes.settle();
+        assert_eq!(nodes.nodes[0].region.entities(), 0, "after 200 ms");
+        assert_eq!(made.load(Ordering::SeqCst), instances);
+    }
+}
+
 #[test]
 fn ask_without_a_time_of_its_own_has_the_configured_one() {
     let settings =
