@@ -150,6 +150,16 @@ fn every_value_out_of_range_is_named() {
 }
 
 #[test]
+fn wrong_proportions_are_named_with_their_policy() {
+    for policy in ["main", "window"] {
+        let levels = "{ policy = \"segmented\", proportions = [1.0] }";
+        let error = refusal(&format!("[passivation.composite]\n{policy} = {levels}"));
+        let expected = format!("passivation.composite.{policy}.proportions is [1.0]");
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[test]
 fn e20_strategies_read_from_text_and_built_in_code_are_equal() {
     let text = "[passivation]\nstrategy = \"composite\"\nactive-entity-limit = 20\n\
         idle-timeout = \"0s\"\n[passivation.composite]\nwindow-proportion = 0.2\n\

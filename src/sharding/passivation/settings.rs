@@ -278,15 +278,25 @@ impl PassivationConfig {
     }
 
     fn wrong_levels(&self) -> Option<SettingOutOfBounds> {
-        let segmented = Policy::Segmented(self.segmented.clone());
-        let policies = [&segmented, &self.composite.main].into_iter().chain(&self.composite.window);
-        let levels = policies.filter_map(|policy| match policy {
-            Policy::Segmented(levels) => Some(levels),
-            _ => None,
-        });
-        let wrong = levels.into_iter().find(|levels| !levels.fit())?;
+        let Composite { main, window, .. } = &self.composite;
+        let all = [
+            ("segmented.proportions", Some(&self.segmented)),
+            ("composite.main.proportions", main.levels()),
+            ("composite.window.proportions", window.as_ref().and_then(Policy::levels)),
+        ];
+        let mut given = all.into_iter().filter_map(|(setting, levels)| Some((setting, levels?)));
+        let (setting, wrong) = given.find(|(_, levels)| !levels.fit())?;
         let value = format!("{:?}", wrong.proportions);
-        Some(("segmented.proportions", value, "must be 2 to 8 shares above 0 that are 1 together"))
+        Some((setting, value, "must be 2 to 8 shares above 0 that are 1 together"))
+    }
+}
+
+impl Policy {
+    const fn levels(&self) -> Option<&Segmented> {
+        match self {
+            Self::Segmented(levels) => Some(levels),
+            _ => None,
+        }
     }
 }
 
