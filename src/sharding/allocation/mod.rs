@@ -219,14 +219,14 @@ impl Allocations {
     }
 
     /// The valid moves of the answer of the program's strategy with this name: the shard may move,
-    /// its region may give it, and the target is another region that may host.
+    /// its region may give it, and the new home is another one of the [targets](Self::targets).
     #[must_use]
     pub fn sensible(&self, answer: &BTreeMap<ShardId, RegionId>, strategy: &Arc<str>) -> Vec<Move> {
+        let targets = self.targets();
         let moves = self.homes().filter_map(|(shard, from)| {
             let to = *answer.get(&shard)?;
-            let takes = self.regions.get(&to).is_some_and(Candidate::may_host);
             let may_leave = self.may_move(shard) && self.may_give(from);
-            (to != from && takes && may_leave).then(|| Move {
+            (to != from && targets.contains(&to) && may_leave).then(|| Move {
                 shard,
                 from,
                 to,

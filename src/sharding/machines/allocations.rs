@@ -310,9 +310,7 @@ impl Allocating {
         };
         if let Some(shard) = program.homes.take(number) {
             return match advice {
-                Ok(StrategyAnswer::Home(to))
-                    if coordinator.is_target(to) && state.may_take(to.replica()) =>
-                {
+                Ok(StrategyAnswer::Home(to)) if is_target(coordinator, state, to) => {
                     self.chosen(shard, to, coordinator).into_iter().collect()
                 }
                 Ok(advice) => {
@@ -481,6 +479,17 @@ fn leaver(
     let record = coordinator.record(shard).filter(|_| coordinator.is_leaving(shard));
     let home = record.and_then(|record| record.home().region);
     home.or(asker.filter(|asker| coordinator.leaves(*asker)))
+}
+
+/// Whether the region is one of the [targets](Allocations::targets). Builds no snapshot, because the
+/// program's strategy answers for each shard.
+fn is_target(coordinator: &Coordinator, state: &ClusterState, region: RegionId) -> bool {
+    let version = |region: RegionId| {
+        let member = state.members.get(&region.replica())?;
+        state.may_take(region.replica()).then(|| AppVersion::new(&member.app_version))
+    };
+    let newest = coordinator.targets().filter_map(version).max();
+    coordinator.is_target(region) && newest.is_some() && version(region) == newest
 }
 
 fn decide(wanted: &Move) -> AllocationAction {

@@ -81,13 +81,15 @@ fn moves_in_flight_are_bounded_per_source_and_target() {
 
 #[test]
 fn invalid_moves_of_an_answer_are_dropped() {
-    let mut seen = sizes(&[3, 0]);
+    let mut seen = sizes(&[4, 0, 0]);
+    seen.regions.get_mut(&region(3)).expect("it is there").version = AppVersion::new("0.9");
     let moving = Moving { from: None, to: region(1) };
     seen.moving.insert(ShardId::new(3), moving);
     let answer = BTreeMap::from([
         (ShardId::new(1), region(2)),
         (ShardId::new(2), region(7)),  // unknown region
         (ShardId::new(3), region(2)),  // moves already
+        (ShardId::new(4), region(3)),  // runs an older program
         (ShardId::new(99), region(2)), // unknown shard
     ]);
     let why: Arc<str> = "mine".into();

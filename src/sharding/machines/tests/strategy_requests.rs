@@ -331,6 +331,20 @@ impl Bench {
 }
 
 #[test]
+fn region_of_an_older_program_as_answer_is_a_failure() {
+    let mut bench = own_with_another();
+    let mut state = (*bench.machines.with.state).clone();
+    let other = Arc::make_mut(state.members.get_mut(&OTHER).expect("a member"));
+    other.app_version = "2".to_owned();
+    bench.tell(ShardingInput::State(Arc::new(state)));
+    assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
+    let told = bench.home(1, HERE);
+    assert_eq!((written(&told), failures(&told).len()), (vec![], 1), "{told:?}");
+    assert_eq!(homes(&bench.pass(100 * MS)), [(2, 3)]);
+    assert_eq!(written(&bench.home(2, THERE)), [(3, Some(THERE))]);
+}
+
+#[test]
 fn leaving_node_waits_for_no_failing_strategy() {
     let mut bench = own_with_another();
     bench.place(&[3], THERE);
