@@ -41,7 +41,7 @@ impl ConsistentHashing {
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let limit = match self.rebalance_limit {
             0 => usize::MAX,
-            limit => limit.saturating_sub(seen.moving.len()),
+            limit => limit.saturating_sub(seen.moves_in_flight()),
         };
         if !seen.is_calm() {
             return Vec::new();

@@ -50,7 +50,7 @@ impl External {
     #[must_use]
     pub fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let by_address = by_address(seen);
-        let (mut given, mut taken) = in_flight(seen);
+        let (mut given, mut taken) = seen.moves_by_region();
         let limit =
             if self.max_moves_in_flight == 0 { usize::MAX } else { self.max_moves_in_flight };
         let movable =
@@ -93,18 +93,4 @@ fn at(address: &Address, seen: &Allocations) -> Option<RegionId> {
 fn by_address(seen: &Allocations) -> BTreeMap<&Address, RegionId> {
     let able = seen.regions.iter().filter(|(_, candidate)| candidate.may_host());
     able.map(|(&region, candidate)| (&candidate.address, region)).collect()
-}
-
-type MoveCounts = BTreeMap<RegionId, usize>;
-
-/// Number of moves in flight, by source and by target. First allocations do not count.
-fn in_flight(seen: &Allocations) -> (MoveCounts, MoveCounts) {
-    let (mut given, mut taken) = (MoveCounts::new(), MoveCounts::new());
-    for moving in seen.moving.values() {
-        if let Some(from) = moving.from {
-            *given.entry(from).or_insert(0) += 1;
-            *taken.entry(moving.to).or_insert(0) += 1;
-        }
-    }
-    (given, taken)
 }

@@ -90,13 +90,7 @@ impl<'a> BalancePlan<'a> {
     fn new(seen: &'a Allocations, targets: BTreeSet<RegionId>, leaving: &[RegionId]) -> Self {
         let sizes: BTreeMap<RegionId, usize> =
             seen.regions.iter().map(|(&region, of)| (region, of.shards.len())).collect();
-        let (mut given, mut taken) = (BTreeMap::new(), BTreeMap::new());
-        for moving in seen.moving.values() {
-            *taken.entry(moving.to).or_insert(0) += 1;
-            if let Some(from) = moving.from {
-                *given.entry(from).or_insert(0) += 1;
-            }
-        }
+        let (given, taken) = seen.moves_by_region();
         let mut plan =
             Self { seen, targets, quotas: BTreeMap::new(), sizes, given, taken, moves: Vec::new() };
         plan.quotas = plan.compute_quotas(leaving);

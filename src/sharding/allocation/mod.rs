@@ -85,6 +85,8 @@ pub struct Allocations {
     pub others_unsettled: bool,
 }
 
+type MoveCounts = BTreeMap<RegionId, usize>;
+
 /// A move in flight, or the first allocation of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moving {
@@ -234,6 +236,24 @@ impl Allocations {
             })
         });
         moves.collect()
+    }
+
+    /// Number of moves in flight, by source and by target. First allocations do not count: the limits
+    /// of moves do not delay them, so they must not use these limits up either.
+    fn moves_by_region(&self) -> (MoveCounts, MoveCounts) {
+        let (mut given, mut taken) = (MoveCounts::new(), MoveCounts::new());
+        for moving in self.moving.values() {
+            if let Some(from) = moving.from {
+                *given.entry(from).or_insert(0) += 1;
+                *taken.entry(moving.to).or_insert(0) += 1;
+            }
+        }
+        (given, taken)
+    }
+
+    /// Number of moves in flight, without first allocations.
+    fn moves_in_flight(&self) -> usize {
+        self.moving.values().filter(|moving| moving.from.is_some()).count()
     }
 
     /// Iterates over all shards and the present or planned home of each.

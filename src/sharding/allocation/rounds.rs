@@ -1,8 +1,8 @@
 //! Even numbers of shards in rounds: both algorithms of Pekko's least-shard strategy with its
 //! conditions for a round, for comparison and for clusters that prefer rounds.
 //!
-//! As in Pekko, a shard counts at its source until its move has ended. Shards are ordered by
-//! number; Pekko orders them by the text of their ids.
+//! As in Pekko, a shard counts at its source until its move has ended, and first allocations delay
+//! no round. Shards are ordered by number; Pekko orders them by the text of their ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ impl Default for LeastShardRounds {
     }
 }
 
-/// Shards by region. Moving shards count at their source.
+/// Shards by region. Moving shards count at their source, and first allocations at their target.
 type ShardsBefore = BTreeMap<RegionId, Vec<ShardId>>;
 
 impl LeastShardRounds {
@@ -61,7 +61,7 @@ impl LeastShardRounds {
     }
 
     fn by_threshold(&self, seen: &Allocations, before: &ShardsBefore) -> Vec<ShardId> {
-        let room = self.max_simultaneous_rebalance.saturating_sub(seen.moving.len());
+        let room = self.max_simultaneous_rebalance.saturating_sub(seen.moves_in_flight());
         let least = order(seen, before).first().map_or(0, |region| before[region].len());
         let most = before
             .values()
@@ -82,7 +82,7 @@ impl LeastShardRounds {
         seen: &Allocations,
         before: &ShardsBefore,
     ) -> Vec<ShardId> {
-        if !seen.moving.is_empty() {
+        if seen.moves_in_flight() > 0 {
             return Vec::new();
         }
         let total: usize = before.values().map(Vec::len).sum();
@@ -110,7 +110,8 @@ fn before(seen: &Allocations) -> ShardsBefore {
     let mut before: ShardsBefore =
         seen.regions.iter().map(|(&region, of)| (region, at_rest(&of.shards, seen))).collect();
     for (&shard, moving) in &seen.moving {
-        if let Some(shards) = moving.from.and_then(|from| before.get_mut(&from)) {
+        let source = moving.from.filter(|from| before.contains_key(from));
+        if let Some(shards) = before.get_mut(&source.unwrap_or(moving.to)) {
             shards.push(shard);
         }
     }

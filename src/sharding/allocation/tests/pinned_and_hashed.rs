@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
     AllocationReason, AllocationStrategy, Allocations, Candidate, ConsistentHashing, External,
+    Moving,
 };
 use super::{address, candidate, counts, done, in_progress, region, shards, sizes, started};
 use crate::cluster::member::Status;
@@ -56,6 +57,13 @@ fn c5_c6_two_a_round_and_none_that_moves_already() {
     assert_eq!(ring.rebalance(&seen), []);
     let all = RING.rebalance(&seen);
     assert!(first.iter().all(|of| all.iter().all(|other| other.shard != of.shard)));
+}
+
+#[test]
+fn first_allocations_do_not_count_as_moves_of_hashing() {
+    let mut seen = sizes(&[100, 0, 0]);
+    seen.moving.insert(ShardId::new(100), Moving { from: None, to: region(1) });
+    assert_eq!(ConsistentHashing { rebalance_limit: 2 }.rebalance(&seen).len(), 2);
 }
 
 #[test]

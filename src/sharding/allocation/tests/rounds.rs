@@ -3,7 +3,7 @@
 
 use proptest::{prop_assert, proptest};
 
-use super::super::{AllocationStrategy, Allocations, AppVersion, LeastShardRounds};
+use super::super::{AllocationStrategy, Allocations, AppVersion, LeastShardRounds, Moving};
 use super::{counts, done, in_progress, region, shards, sizes};
 use crate::cluster::member::Status;
 use crate::sharding::ids::ShardId;
@@ -70,6 +70,14 @@ fn a10_a11_the_newer_algorithm_keeps_both_limits() {
 fn a12_the_newer_algorithm_waits_until_all_moves_are_over() {
     let seen = in_progress(sizes(&[10, 0, 0]), &[1]);
     assert_eq!(unlimited().rebalance(&seen), []);
+}
+
+#[test]
+fn first_allocations_delay_no_round() {
+    let mut seen = sizes(&[10, 0, 0]);
+    seen.moving.insert(ShardId::new(10), Moving { from: None, to: region(1) });
+    assert_eq!(shards(&newer(3, 1.0).rebalance(&seen)), [1, 2, 3]);
+    assert_eq!(shards(&older(1, 1).rebalance(&seen)), [1]);
 }
 
 #[test]

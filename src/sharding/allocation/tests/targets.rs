@@ -80,6 +80,14 @@ fn moves_in_flight_are_bounded_per_source_and_target() {
 }
 
 #[test]
+fn first_allocations_leave_room_for_moves_to_their_target() {
+    let mut seen = sizes(&[100, 16]);
+    let first = Moving { from: None, to: region(2) };
+    seen.moving.extend((101..=116).map(|shard| (ShardId::new(shard), first)));
+    assert_eq!(LeastShard::default().rebalance(&seen).len(), 16);
+}
+
+#[test]
 fn invalid_moves_of_an_answer_are_dropped() {
     let mut seen = sizes(&[4, 0, 0]);
     seen.regions.get_mut(&region(3)).expect("it is there").version = AppVersion::new("0.9");
