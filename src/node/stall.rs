@@ -152,7 +152,9 @@ impl Checks {
         let is_same =
             |one: &LongPoll, other: &LongPoll| LongPoll { took: one.took, ..*other } == *one;
         let measured = now - self.resumed;
-        let mut long = polls::longer_than(STALL_THRESHOLD, Clock::since_boot());
+        let since_boot = Clock::since_boot();
+        polls::skip_gap(GAP, since_boot);
+        let mut long = polls::longer_than(STALL_THRESHOLD, since_boot);
         long.retain(|poll| {
             measured >= STALL_THRESHOLD || self.known.iter().any(|known| is_same(known, poll))
         });

@@ -17,6 +17,9 @@ const NONE: u64 = 0;
 /// Milliseconds since the host was started, as of the last check of a monitor of this process.
 static NOW: AtomicU64 = AtomicU64::new(1);
 
+/// The same clock at the end of the last gap between two checks.
+static RESUMED: AtomicU64 = AtomicU64::new(0);
+
 /// State of every thread that has ever polled a handler.
 static THREADS: Mutex<Vec<Weak<Polled>>> = Mutex::new(Vec::new()); // ≤ threads of the process
 
@@ -85,10 +88,35 @@ fn threads() -> MutexGuard<'static, Vec<Weak<Polled>>> {
     THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Called by a monitor before it advances the clock to `now`. If no monitor has advanced it for
+/// longer than `gap`, this process was suspended or had no monitor; then [`awake_for`] measures
+/// polls from `now` on.
+pub(crate) fn skip_gap(gap: Duration, now: Duration) {
+    let now = millis(now);
+    if now.saturating_sub(NOW.load(Ordering::Relaxed)) > millis(gap) {
+        RESUMED.fetch_max(now, Ordering::Relaxed);
+    }
+}
+
+/// Returns the handlers that have been polled for at least `span` as of the last check of a
+/// monitor. Time before the last gap between two checks does not count.
+pub(super) fn awake_for(span: Duration) -> Vec<LongPoll> {
+    let (now, resumed) = (NOW.load(Ordering::Relaxed), RESUMED.load(Ordering::Relaxed));
+    let measured = Duration::from_millis(now.saturating_sub(resumed));
+    let mut all = longer_than(span, Duration::ZERO); // zero does not advance the clock
+    all.iter_mut().for_each(|poll| poll.took = poll.took.min(measured));
+    all.retain(|poll| poll.took >= span);
+    all
+}
+
 /// Advances the clock to `now`, the time since the host was started. Returns the handlers of all
 /// nodes of this process that have been polled for at least `span`.
 pub fn longer_than(span: Duration, now: Duration) -> Vec<LongPoll> {
-    let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).max(1);
+    let millis = millis(now).max(1);
     let now = NOW.fetch_max(millis, Ordering::Relaxed).max(millis);
     let threads = threads();
     let polled = threads.iter().filter_map(Weak::upgrade).filter_map(|thread| {
@@ -112,15 +140,46 @@ pub fn longer_than(span: Duration, now: Duration) -> Vec<LongPoll> {
 mod tests {
     use super::*;
 
+    static CLOCK: Mutex<()> = Mutex::new(());
+
+    /// Keeps other tests of this file from advancing the clock, and returns its time: far ahead of
+    /// any host's clock, to which nodes of other tests advance it.
+    fn stopped_clock() -> (MutexGuard<'static, ()>, u64) {
+        let alone = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = (NOW.load(Ordering::Relaxed) + 10_000).max(1 << 50);
+        longer_than(Duration::MAX, Duration::from_millis(start));
+        (alone, start)
+    }
+
+    #[test]
+    fn time_of_a_suspension_does_not_count() {
+        let (_alone, start) = stopped_clock();
+        let (entities, span) = (Entities::unnamed(), Duration::from_millis(500));
+        let check = |now: u64| -> Option<u64> {
+            let now = Duration::from_millis(now);
+            skip_gap(Duration::from_millis(300), now);
+            longer_than(span, now);
+            let own = awake_for(span).into_iter().find(|poll| poll.entities == entities);
+            own.map(|poll| millis(poll.took))
+        };
+        entities.poll(ShardId::new(7), 9, || {
+            let resumed = start + 60_000;
+            assert_eq!(check(resumed), None);
+            assert_eq!(check(resumed + 300), None);
+            assert_eq!(check(resumed + 500), Some(500));
+            assert_eq!(check(resumed + 800), Some(800));
+        });
+        assert_eq!(check(start + 60_900), None);
+    }
+
     #[test]
     fn long_poll_is_named_until_it_ends() {
+        let (_alone, start) = stopped_clock();
         let entities = Entities::unnamed();
         let mine = |now: u64| -> Vec<LongPoll> {
             let all = longer_than(Duration::from_millis(500), Duration::from_millis(now));
             all.into_iter().filter(|poll| poll.entities == entities).collect()
         };
-        // Far ahead of any host's clock, which other tests of this process may advance.
-        let start = 1 << 50;
         assert_eq!(mine(start), []);
         let (shard, row) = (ShardId::new(7), 9);
         entities.poll(shard, row, || {

@@ -259,8 +259,7 @@ impl<E: Entity> Runtime<E> {
     /// Returns the polls of this type that block their threads, as of the stall monitor's last
     /// check.
     fn blocking_polls(&self) -> Vec<LongPoll> {
-        // The second argument is the time for the monitor's clock; zero does not advance it.
-        let mut all = polls::longer_than(BLOCKS_FROM, Duration::ZERO);
+        let mut all = polls::awake_for(BLOCKS_FROM);
         all.retain(|poll| poll.entities == self.polls);
         all
     }
