@@ -137,14 +137,22 @@ impl Checks {
         while !stopped.load(Ordering::Acquire) {
             std::thread::park_timeout(CHECK_INTERVAL);
             let Some(region_registry) = self.region_registry.upgrade() else { return };
-            let now = self.clock.mono();
-            if now - self.checked > GAP {
-                self.resumed = now;
-            }
-            self.checked = now;
-            let blocking = self.handlers(now, &region_registry);
-            self.runtime(now, &blocking);
+            self.check(self.clock.mono(), &region_registry);
         }
+    }
+
+    fn check(&mut self, now: Instant, region_registry: &RegionRegistry) {
+        let gap = now - self.checked;
+        if gap > GAP {
+            self.resumed = now;
+            if let Some(probe) = &mut self.probe {
+                // A reported stall goes on, and the gap is no part of it.
+                probe.since = if probe.is_told { probe.since + gap } else { now };
+            }
+        }
+        self.checked = now;
+        let blocking = self.handlers(now, region_registry);
+        self.runtime(now, &blocking);
     }
 
     /// Counts and logs the handlers that began to block since the last check. Returns all.
@@ -180,9 +188,6 @@ impl Checks {
     /// Checks the pending probe of the watched runtime, and spawns the next one if it has run.
     fn runtime(&mut self, now: Instant, blocking: &[BlockingHandler]) {
         if let Some(probe) = &mut self.probe {
-            if !probe.is_told {
-                probe.since = probe.since.max(self.resumed);
-            }
             let delay = now - probe.since;
             let has_run = !matches!(probe.ran.try_recv(), Err(oneshot::error::TryRecvError::Empty));
             if delay >= STALL_THRESHOLD && (probe.is_told || !has_run) {
@@ -242,4 +247,41 @@ fn names(blocking: &[BlockingHandler]) -> String {
     };
     let named: Vec<String> = blocking.iter().take(8).map(name).collect();
     named.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The probe never runs, because the test does not await.
+    #[tokio::test]
+    async fn suspension_is_no_part_of_a_reported_stall() {
+        let registry = Arc::<RegionRegistry>::default();
+        let mut checks = Checks {
+            counters: Arc::default(),
+            region_registry: Arc::downgrade(&registry),
+            watched: Handle::current(),
+            clock: Clock::start(),
+            checked: Instant::default(),
+            resumed: Instant::default(),
+            probe: None,
+            known: Vec::new(),
+            unlogged: Vec::new(),
+            last_logged: None,
+        };
+        let mut blocked = |millis: u64| {
+            checks.check(Instant::default() + Duration::from_millis(millis), &registry);
+            let StallCounters { runtime_blocked, runtime_blocked_millis_max, .. } =
+                &*checks.counters;
+            let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            (of(runtime_blocked), of(runtime_blocked_millis_max))
+        };
+        assert_eq!(blocked(100), (0, 0));
+        assert_eq!(blocked(400), (0, 0));
+        assert_eq!(blocked(60_400), (0, 0), "measured from the end of the suspension");
+        assert_eq!(blocked(60_700), (0, 0));
+        assert_eq!(blocked(61_000), (1, 600), "a stall");
+        assert_eq!(blocked(121_000), (1, 600), "suspended again");
+        assert_eq!(blocked(121_200), (1, 800));
+    }
 }
