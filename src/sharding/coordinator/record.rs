@@ -58,7 +58,9 @@ impl ShardRecord {
         if self.home.region.is_some() || reached != self.home.generation {
             return false;
         }
-        self.drained.insert(from);
+        if self.home.after.contains_key(&from) {
+            self.drained.insert(from);
+        }
         self.settle_empty(installed)
     }
 

@@ -332,6 +332,17 @@ fn stop_is_answered_after_the_drain() {
     assert_eq!(sent(&never), [(2, ToRegion::Stopped(other))], "no region hosts it");
 }
 
+/// Otherwise the record would grow with each region that reports a drain.
+#[test]
+fn drain_reported_by_a_non_predecessor_is_not_kept() {
+    let mut bench = Bench::hosted();
+    bench.hear(2, ToCoordinator::Stop(vec![(SHARD, 1)]));
+    bench.answer(StoreAnswer::Written);
+    let before = bench.machine.record(SHARD).cloned();
+    let out = bench.hear(3, ToCoordinator::Drained(vec![(SHARD, g(2))]));
+    assert_eq!((stopped(&out), bench.machine.record(SHARD)), (vec![], before.as_ref()));
+}
+
 #[test]
 fn stopping_shard_gets_a_home_only_after_the_stop() {
     let mut bench = Bench::hosted();
