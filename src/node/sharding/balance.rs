@@ -41,9 +41,17 @@ pub enum RebalanceError {
     NotCoordinator {
         /// Name of the entity type.
         entity_type: EntityType,
-        /// The node of its coordinator, if this node knows it.
+        /// The other node of its coordinator, if this node knows it. `None` also while the
+        /// coordinator of this node takes over.
         at: Option<ReplicaId>,
     },
+}
+
+impl RebalanceError {
+    /// The error of node `me`, which knows that the coordinator runs or takes over at node `at`.
+    fn not_coordinator(entity_type: EntityType, me: ReplicaId, at: Option<ReplicaId>) -> Self {
+        Self::NotCoordinator { entity_type, at: at.filter(|at| *at != me) }
+    }
 }
 
 fn remedy(coordinator: &Option<ReplicaId>) -> String {
@@ -115,7 +123,8 @@ impl Sharding {
         });
         let (acts, at) = at.await.map_err(ShardingQueryError::from)?;
         if !acts {
-            return Err(RebalanceError::NotCoordinator { entity_type, at });
+            let me = self.0.me.replica();
+            return Err(RebalanceError::not_coordinator(entity_type, me, at));
         }
         Ok(self.tell(ShardingInput::Rebalance(entity_type)).map_err(ShardingQueryError::from)?)
     }
@@ -126,15 +135,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refused_rebalance_names_the_coordinator() {
+    fn refused_rebalance_names_only_another_node() {
         let entity_type = EntityType::new("bell").expect("a name");
-        let refused = |at| {
-            let entity_type = entity_type.clone();
-            RebalanceError::NotCoordinator { entity_type, at }.to_string()
-        };
-        let other = ReplicaId::new(7);
+        let [me, other] = [1, 7].map(ReplicaId::new);
+        let refused = |at| RebalanceError::not_coordinator(entity_type.clone(), me, at).to_string();
         let text = "this node does not coordinate bell: nothing was done; ";
         assert_eq!(refused(Some(other)), format!("{text}call it on {other}, which does"));
-        assert_eq!(refused(None), format!("{text}this node knows no coordinator now, try again"));
+        for at in [None, Some(me)] {
+            let again = format!("{text}this node knows no coordinator now, try again");
+            assert_eq!(refused(at), again, "this node's own coordinator takes over, or none is");
+        }
     }
 }
