@@ -403,22 +403,24 @@ impl PeerLink {
     }
 
     fn opened(&mut self, now: Instant, class: TrafficClass, attempt: u64) {
+        let LaneState::On { connection, .. } = self.lanes[class as usize] else { return };
         if !self.stands(class, attempt) {
             return;
         }
         self.opened_at[class as usize] = Some(now);
         self.refused_since[class as usize] = None;
-        self.down_since = None;
-        self.dial(if class == TrafficClass::Bulk {
-            ConnectionPurpose::Bulk
-        } else {
-            ConnectionPurpose::Main
-        })
-        .back_off = BackOffState::default();
-        if let LaneState::On { connection, .. } = self.lanes[class as usize]
-            && let Some(DialSide::Us(purpose)) =
-                self.connections.get(&connection).map(|c| c.dialler)
-        {
+        let dialler = self.connections.get(&connection).map(|c| c.dialler);
+        // By connection and not by class: bulk that shares the carrier shows nothing about the
+        // dials for bulk, and bulk on its own connection shows nothing about the carrier.
+        let purpose = match dialler {
+            Some(DialSide::Us(purpose)) => purpose,
+            Some(DialSide::Peer) | None => ConnectionPurpose::Main,
+        };
+        self.dial(purpose).back_off = BackOffState::default();
+        if purpose == ConnectionPurpose::Main {
+            self.down_since = None;
+        }
+        if matches!(dialler, Some(DialSide::Us(_))) {
             self.good = self.dial(purpose).address.clone();
         }
     }

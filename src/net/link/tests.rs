@@ -453,6 +453,45 @@ fn bulk_gets_a_connection_of_its_own_and_shares_if_that_fails() {
 }
 
 #[test]
+fn bulk_that_shares_a_connection_reopens_there() {
+    let mut bench = kept();
+    bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    let mut outputs = bench.give(LinkInput::Want(TrafficClass::Bulk));
+    for _ in 0..BULK_ATTEMPTS {
+        assert_eq!(dials(&outputs), 1, "{outputs:?}");
+        outputs = bench.give(LinkInput::DialFailed(ConnectionPurpose::Bulk));
+        if Bench::opens(&outputs).is_empty() {
+            outputs = bench.pass(1_000 * MS);
+        }
+    }
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    bench.give(LinkInput::Ended { class, attempt, end: End::Broken });
+    let outputs = bench.pass(60 * MS);
+    assert_eq!(Bench::opens(&outputs), [(TrafficClass::Bulk, conn(1))]);
+}
+
+#[test]
+fn reopened_bulk_lane_does_not_replace_the_carrier() {
+    let mut bench = kept();
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    bench.give(LinkInput::Want(TrafficClass::Bulk));
+    let outputs = bench.established(2, DialSide::Us(ConnectionPurpose::Bulk));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    bench.give(LinkInput::Closed(conn(1)));
+    bench.pass(3_000 * MS);
+    bench.give(LinkInput::Ended { class, attempt, end: End::Broken });
+    let outputs = bench.pass(60 * MS);
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    let outputs = bench.pass(NetLimits::default().link_down_max - 3_060 * MS);
+    assert_eq!(outputs, [LinkOutput::GiveUp(TrafficClass::Control)]);
+}
+
+#[test]
 fn new_incarnation_reopens_every_lane() {
     let mut bench = kept();
     bench.established(1, DialSide::Us(ConnectionPurpose::Main));
