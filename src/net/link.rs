@@ -538,6 +538,9 @@ impl PeerLink {
         carrier: Option<ConnectionId>,
         out: &mut Outbox<LinkOutput>,
     ) {
+        if !self.is_wanted() {
+            self.down_since = None; // no lane waits; the next one may wait for the full time
+        }
         if !self.is_down(carrier) {
             return; // a flapping link counts as down until a lane opens
         }
@@ -566,9 +569,12 @@ impl PeerLink {
         self.wants(TrafficClass::Bulk) && carrier.is_some() && !has_own
     }
 
+    fn is_wanted(&self) -> bool {
+        self.kept || TrafficClass::ALL.into_iter().any(|class| self.wants(class))
+    }
+
     fn is_down(&self, carrier: Option<ConnectionId>) -> bool {
-        let wanted = self.kept || TrafficClass::ALL.into_iter().any(|class| self.wants(class));
-        wanted && carrier.is_none()
+        self.is_wanted() && carrier.is_none()
     }
 
     fn settle_lane(

@@ -514,6 +514,27 @@ fn lanes_of_an_unkept_peer_are_abandoned_once() {
 }
 
 #[test]
+fn lane_wanted_after_refusals_waits_the_full_time() {
+    let (me, peer) = peers();
+    let mut bench = Bench::new(me, peer);
+    bench.give(LinkInput::Want(TrafficClass::Control)); // down since now
+    bench.established(1, DialSide::Peer);
+    let admitted = LinkInput::Admitted { connection: conn(1), class: TrafficClass::Control };
+    let mut outputs = bench.give(admitted);
+    while bench.link.wants(TrafficClass::Control) {
+        for output in outputs {
+            let LinkOutput::Open { class, attempt, .. } = output else { panic!("{output:?}") };
+            bench.give(LinkInput::Ended { class, attempt, end: End::Refused });
+        }
+        outputs = bench.pass(MS);
+    }
+    bench.give(LinkInput::Closed(conn(1)));
+    assert_eq!(bench.give(LinkInput::Want(TrafficClass::User)), [], "a connection may come");
+    assert_eq!(bench.pass(NetLimits::default().link_down_max - MS), []);
+    assert_eq!(bench.pass(MS), [LinkOutput::GiveUp(TrafficClass::User)]);
+}
+
+#[test]
 fn a_released_peer_is_not_dialled() {
     let mut bench = kept();
     bench.give(LinkInput::DialFailed(ConnectionPurpose::Main));
