@@ -195,7 +195,8 @@ impl LowerBounds {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of simulated nodes are small")]
     pub fn of(plan: &Plan, push_bytes: u64) -> Self {
-        let (others, sides) = ((plan.nodes - 1) as f64, 1.0 + f64::from(plan.partition.is_some()));
+        let others = plan.nodes.saturating_sub(1) as f64;
+        let sides = 1.0 + f64::from(plan.partition.is_some());
         let kept = 1.0 - plan.loss;
         // All n messages arrive within k transmissions with probability (1 - p^k)^n.
         let sendings = if plan.loss > 0.0 {
@@ -216,6 +217,9 @@ impl LowerBounds {
 /// # Errors
 /// [`RunFailure::Unfit`] for an invalid plan, [`RunFailure::TooLong`] if a change does not reach all
 /// replicas.
+///
+/// # Panics
+/// With a report of the run, if a replica panics, which is a bug.
 pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<RunOutcome, RunFailure> {
     check_plan(plan)?;
     let mut run = Measurement::found(plan);
@@ -359,8 +363,10 @@ impl<'a> Measurement<'a> {
 
     fn wait(&mut self, change: usize) -> Result<(), RunFailure> {
         let done = self.sim.try_run_until(CHANGE_TIMEOUT, |sim| sim.observer().is_done());
+        let Err(failure) = done else { return Ok(()) };
+        assert!(!self.sim.has_failed(), "{failure}");
         let reached = self.sim.observer().seen().count();
-        done.map_err(|_| RunFailure::TooLong { change, reached, nodes: self.plan.nodes })
+        Err(RunFailure::TooLong { change, reached, nodes: self.plan.nodes })
     }
 
     fn settle(&mut self) {
@@ -422,4 +428,33 @@ impl<'a> Measurement<'a> {
 fn holds(replica: &Replica, key: &KeyName, wanted: &CausalContext) -> bool {
     let value = replica.replicator.peek(key);
     value.is_some_and(|value| value.state().context().includes(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::edit::EditError;
+
+    #[test]
+    #[should_panic(expected = "planned by the test")]
+    fn panic_of_a_replica_is_not_taken_for_loss() {
+        let plan = Plan { nodes: 2, ..Plan::default() };
+        let mut run = Measurement::found(&plan);
+        run.settle();
+        run.sim.observer_mut().expect(1);
+        let key = Key::<LWWRegister<u64>>::new("converges");
+        let update = Update::new(&key, WriteConsistency::Local, |_| -> Result<(), EditError> {
+            panic!("planned by the test")
+        });
+        run.sim.command(NodeIndex::new(0), ReplicaCommand::Update(update));
+        let _ = run.wait(1); // an error would be the wrong report
+    }
+
+    #[test]
+    fn bounds_of_a_plan_without_nodes_need_no_message() {
+        for loss in [0.0, 0.5] {
+            let bounds = LowerBounds::of(&Plan { nodes: 0, loss, ..Plan::default() }, 100);
+            assert_eq!(bounds, LowerBounds { rounds: 1.0, messages: 0.0, bytes: 0.0 });
+        }
+    }
 }

@@ -306,6 +306,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         Err(Box::new(self.failure(format!("not reached within {within:?} of simulated time"))))
     }
 
+    /// Whether a violation or a panic of a process has ended the run.
+    #[must_use]
+    pub const fn has_failed(&self) -> bool {
+        self.violation.is_some()
+    }
+
     /// Moves simulated time on to `end`.
     fn pass_to(&mut self, end: SimTime) {
         self.totals.simulated += end - self.now;
