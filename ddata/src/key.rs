@@ -95,7 +95,8 @@ impl<T> fmt::Debug for Key<T> {
 
 /// One key, or all keys with a prefix: `"online"`, `"shard-*"`.
 ///
-/// Settings use the same text form.
+/// Settings use the same text form. A single key whose name ends in `*` has none, because its text
+/// would mean a prefix: serializing its pattern fails.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
     /// Exactly the named key.
@@ -135,7 +136,13 @@ impl fmt::Display for Pattern {
 
 impl Serialize for Pattern {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
+        match self {
+            Self::Exact(name) if name.as_str().ends_with('*') => {
+                let why = format!("the key `{name}` ends in `*`: its text would mean a prefix");
+                Err(serde::ser::Error::custom(why))
+            }
+            _ => to.collect_str(self),
+        }
     }
 }
 
@@ -173,5 +180,20 @@ impl Group {
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pattern_reads_back_as_it_was_or_is_not_written() {
+        for pattern in [Pattern::new("online"), Pattern::new("shard-*"), Pattern::new("*")] {
+            let bytes = rmp_serde::to_vec(&pattern).unwrap();
+            assert_eq!(rmp_serde::from_slice::<Pattern>(&bytes).unwrap(), pattern);
+        }
+        let error = rmp_serde::to_vec(&Pattern::Exact("shard-*".into())).unwrap_err();
+        assert!(error.to_string().contains("`shard-*` ends in `*`"), "{error}");
     }
 }
