@@ -142,6 +142,7 @@ impl Directory {
         let mut slot = lanes.slot(class);
         let takes = slot.is_none() && !self.is_closed();
         if takes {
+            lane.set_incarnation(to);
             lanes.limits.apply(lane);
             *slot = Some(lane.clone());
         }
@@ -230,6 +231,18 @@ mod tests {
         let new = directory.lane(node.incarnation, TrafficClass::User).expect("known");
         new.send(&[], b"first").expect("room");
         assert!(new.next_generation() > old.next_generation());
+    }
+
+    #[test]
+    fn adopted_lane_leads_to_the_node_that_was_met() {
+        let (directory, _wanted) = Directory::new(NetLimits::default());
+        let node = node(1);
+        let unknown = NodeId { incarnation: ReplicaId::default(), ..node };
+        let lane = Lane::new(unknown, TrafficClass::Control, &NetLimits::default());
+        directory.add(node, &NodeInfo::of(node.incarnation));
+        assert!(directory.adopt(node.incarnation, TrafficClass::Control, &lane));
+        let adopted = directory.lane(node.incarnation, TrafficClass::Control).expect("known");
+        assert_eq!((lane.to(), adopted.to()), (node, node));
     }
 
     #[test]

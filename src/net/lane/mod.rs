@@ -30,10 +30,13 @@ mod threads;
 pub mod writer;
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Instant;
+
+use libp2p::PeerId;
+use ostraca_ddata::id::ReplicaId;
 
 use super::config::NetLimits;
 use super::frame::{FrameViolation, NAME_BYTES_MAX};
@@ -148,7 +151,8 @@ pub struct Lane(Arc<LaneShared>);
 
 #[derive(Debug)]
 struct LaneShared {
-    to: NodeId,
+    peer: PeerId,
+    incarnation: AtomicU64, // unknown until the welcome if the lane is the first contact
     class: TrafficClass,
     number: u32,
     substreams: AtomicU32,
@@ -174,7 +178,8 @@ impl Lane {
     #[must_use]
     pub fn new(to: NodeId, class: TrafficClass, limits: &NetLimits) -> Self {
         Self(Arc::new(LaneShared {
-            to,
+            peer: to.peer,
+            incarnation: AtomicU64::new(to.incarnation.get()),
             class,
             number: LANES.fetch_add(1, Ordering::Relaxed),
             substreams: AtomicU32::new(0),
@@ -186,7 +191,13 @@ impl Lane {
     /// Node to which the lane leads.
     #[must_use]
     pub fn to(&self) -> NodeId {
-        self.0.to
+        let incarnation = ReplicaId::new(self.0.incarnation.load(Ordering::Relaxed));
+        NodeId { peer: self.0.peer, incarnation }
+    }
+
+    /// Sets the incarnation to which the lane leads, once the peer has told it.
+    pub(super) fn set_incarnation(&self, incarnation: ReplicaId) {
+        self.0.incarnation.store(incarnation.get(), Ordering::Relaxed);
     }
 
     /// Traffic class of the lane.
