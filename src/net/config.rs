@@ -327,6 +327,23 @@ pub enum SecretError {
         /// Permission bits of the file.
         mode: u32,
     },
+    /// Another user owns the file and could have written it.
+    #[error(
+        "net.{holder}-secret-file: {path} belongs to user {owner}, who may write the secret: it must \
+         belong to the user of this process ({me}) or to root (`chown`); make a new secret if that \
+         user may have changed it",
+        path = path.display()
+    )]
+    Foreign {
+        /// Owner of the secrets: "cluster" or "client".
+        holder: &'static str,
+        /// Path of the file.
+        path: PathBuf,
+        /// User of this process.
+        me: u32,
+        /// Owner of the file.
+        owner: u32,
+    },
     /// A secret in the file is too short.
     #[error("net.{holder}-secret-file: {path}", path = path.display())]
     Short {

@@ -38,11 +38,29 @@ pub(in crate::net) fn open(path: &Path, holder: &'static str) -> Result<File, Se
     };
     let file = File::open(path).map_err(unreadable)?;
     let about = file.metadata().map_err(unreadable)?;
-    let mode = about.mode() & 0o7777;
-    if about.is_file() && mode & WRITABLE_BY_OTHERS != 0 {
-        return Err(SecretError::Writable { holder, path: path.to_owned(), mode });
+    if about.is_file() {
+        let me = rustix::process::geteuid().as_raw();
+        check_writers(path, holder, me, about.uid(), about.mode() & 0o7777)?;
     }
     Ok(file)
+}
+
+/// Checks that only the user of this process (`me`) and root can change the file. The owner counts
+/// whatever the mode is, because it can change the mode.
+fn check_writers(
+    path: &Path,
+    holder: &'static str,
+    me: u32,
+    owner: u32,
+    mode: u32,
+) -> Result<(), SecretError> {
+    if owner != me && owner != 0 {
+        return Err(SecretError::Foreign { holder, path: path.to_owned(), me, owner });
+    }
+    if mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(SecretError::Writable { holder, path: path.to_owned(), mode });
+    }
+    Ok(())
 }
 
 /// Returns a warning if every user may read the file.
@@ -105,6 +123,22 @@ mod tests {
             let error = load(path).expect_err("any user may have written it").to_string();
             assert!(error.contains(&format!("has mode {mode:o}")), "{error}");
             assert!(error.contains("chmod 600"), "{error}");
+        }
+    }
+
+    #[test]
+    fn secret_file_of_another_user_is_refused() {
+        for (me, owner, trusted) in
+            [(7, 7, true), (7, 0, true), (0, 0, true), (7, 8, false), (0, 8, false)]
+        {
+            for mode in [0o400, 0o600, 0o644] {
+                let checked = check_writers(Path::new("secret"), "cluster", me, owner, mode);
+                match checked {
+                    Ok(()) => assert!(trusted, "{me} {owner} {mode:o}"),
+                    Err(SecretError::Foreign { .. }) => assert!(!trusted, "{me} {owner} {mode:o}"),
+                    Err(error) => panic!("{me} {owner} {mode:o}: {error}"),
+                }
+            }
         }
     }
 
