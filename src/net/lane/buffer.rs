@@ -83,7 +83,7 @@ impl Buffer {
         self.small_reads = if len < self.bytes.len() / 8 { self.small_reads + 1 } else { 0 };
         if self.small_reads >= SMALL_READS && self.bytes.len() > BYTES_MIN {
             self.small_reads = 0;
-            let len = (self.bytes.len() / 2).max(self.end);
+            let len = (self.bytes.len() / 2).max(self.end).max(BYTES_MIN);
             self.bytes.truncate(len);
             self.bytes.shrink_to_fit();
         }
@@ -130,15 +130,18 @@ mod tests {
 
     #[test]
     fn buffer_shrinks_after_many_small_reads() {
-        let mut buffer = Buffer::new(64 * 1024);
-        while buffer.bytes.len() < BYTES_MAX {
-            let len = fill(&mut buffer, &vec![7; BYTES_MAX]);
-            buffer.consume(len);
+        // The second one is no multiple of the least size.
+        for max in [BYTES_MAX, 100_000] {
+            let mut buffer = Buffer::new(max);
+            while buffer.bytes.len() < max {
+                let len = fill(&mut buffer, &vec![7; max]);
+                buffer.consume(len);
+            }
+            for _ in 0..8 * SMALL_READS {
+                let len = fill(&mut buffer, b"little");
+                buffer.consume(len);
+            }
+            assert_eq!(buffer.bytes.len(), BYTES_MIN);
         }
-        for _ in 0..8 * SMALL_READS {
-            let len = fill(&mut buffer, b"little");
-            buffer.consume(len);
-        }
-        assert_eq!(buffer.bytes.len(), BYTES_MIN);
     }
 }
