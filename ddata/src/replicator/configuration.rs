@@ -323,6 +323,10 @@ impl Replicator {
 
     /// The promised terms, which the first answer about a sealed or synced state carries
     /// (docs/protocol/configurations.md#terms-travel-with-the-snapshot).
+    ///
+    /// Beside [`QueryAnswer::Gone`] they may belong to another configuration than the question.
+    /// That does no harm: this replica has made each of them, a promise holds in every later
+    /// configuration, and the receiver only raises its own.
     fn promises_for(&self, at: At, query: &Query) -> Vec<(Group, Term)> {
         match (at, query, &self.sealed_snapshot) {
             (At::Sealed(_), Query::Root { .. }, Some(sealed_snapshot)) => {
@@ -427,6 +431,8 @@ impl Replicator {
             QueryAnswer::Same => SyncStep::Done { found: false },
             QueryAnswer::Gone => {
                 self.anti_entropy.end(session);
+                // A sealed snapshot is gone only once its replica has installed a newer
+                // configuration, for which a syncing replica asks the voters from time to time.
                 if let At::Synced(epoch) = at {
                     self.drive(now, EpochInput::SourceFailed { epoch, from }, out);
                 }
