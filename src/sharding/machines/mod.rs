@@ -272,7 +272,8 @@ impl Machines {
     }
 
     /// The nodes that a question concerns. For [`ClusterQuery::Why`], these include the coordinator's
-    /// node and this node even if they no longer offer to host: they remember decisions.
+    /// node and, if the type is started here, this node even if they no longer offer to host: they
+    /// remember decisions.
     fn nodes_to_ask(
         &self,
         entity_type: &EntityType,
@@ -283,9 +284,12 @@ impl Machines {
             ClusterQuery::Count | ClusterQuery::Why(_) => self.regions(entity_type).collect(),
         };
         if matches!(question, ClusterQuery::Why(_)) {
-            let coordinator = self.of(entity_type).and_then(TypeMachines::coordinator_at);
+            let of_type = self.of(entity_type);
+            let coordinator = of_type.and_then(TypeMachines::coordinator_at);
             asked.extend(coordinator.map(RegionId::new));
-            asked.insert(RegionId::new(self.with.me));
+            // A node that has not started the type gives no answer.
+            let region = of_type.and_then(TypeMachines::region);
+            asked.extend(region.map(|_| RegionId::new(self.with.me)));
         }
         asked
     }

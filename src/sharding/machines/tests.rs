@@ -14,6 +14,7 @@ use crate::cluster::member::{Address, HostedTypes, Member};
 use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed_settings::AgreedSettings;
 use crate::sharding::coordinator::{Coordinator, CoordinatorPhase};
+use crate::sharding::explanation::Topic;
 use crate::sharding::home::ShardHome;
 use crate::sharding::ids::{EntityId, Generation, ShardId};
 use crate::sharding::region::{Reach, RegionOutput};
@@ -230,6 +231,19 @@ fn survey_does_not_wait_for_a_removed_member() {
     let mut out = bench.up(&[1], |_| {});
     out.extend(bench.pass(Duration::from_secs(1)));
     assert!(ends(&out), "2 is no member");
+}
+
+#[test]
+fn query_does_not_ask_a_node_without_the_type() {
+    let mut bench = Bench::new();
+    bench.up(&[1], |state| {
+        let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
+        me.hosting.entity_types.clear();
+    });
+    let question = ClusterQuery::Why(Topic::Shard(ShardId::new(3)));
+    let (entity_type, within) = (counter(), Duration::MAX);
+    let out = bench.tell(ShardingInput::Survey { id: 5, entity_type, question, within });
+    assert!(matches!(out[..], [ShardingOutput::Surveyed { id: 5, .. }]), "{out:?}");
 }
 
 #[test]
