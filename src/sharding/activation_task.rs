@@ -352,9 +352,10 @@ impl<E: Entity> ActivationTask<E> {
             if how == ActivationEnd::ByItself && shard.phase.is_draining() && !runtime.is_over() {
                 gate_effects.shard_entities.go_on(self.row, gate_effects.after); // a message came during the drop
             }
-            if shard.phase.get() == ShardStage::Open && !self.unfinished.is_empty() {
+            if !self.unfinished.is_empty() {
                 let unfinished = std::mem::take(&mut self.unfinished);
-                gate_effects.end_after(unfinished); // the entity then parks, or another task continues
+                // The entity then parks, or another task continues, or the drain ends.
+                gate_effects.end_after(unfinished);
                 return gate_effects.ended(gate);
             }
             gate_effects.ended(gate);

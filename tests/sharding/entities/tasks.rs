@@ -27,6 +27,8 @@ enum Order {
     Panic,
     Done,
     Passivate,
+    /// Sets a timer, and handles this message until its executor ends.
+    SetTimerAndHang,
 }
 
 /// Logs that it was dropped.
@@ -55,6 +57,10 @@ impl Entity for Worker {
             Order::Panic => cx.spawn(async { panic!("planned by the test") }),
             Order::Done => self.log.lock().expect("nobody panicked").push("done".to_owned()),
             Order::Passivate => cx.passivate(),
+            Order::SetTimerAndHang => {
+                let _timer = cx.after(Duration::from_secs(60), Order::Done);
+                std::future::pending::<()>().await;
+            }
         }
     }
 }
@@ -132,6 +138,19 @@ fn shard_leaves_after_the_tasks_of_its_entities() {
     }
     assert!(dropped_first);
     assert_eq!(works.taken(), ["dropped", "done"]);
+}
+
+/// The activation is dropped with its executor, so it cannot wait for the timer itself.
+#[test]
+fn shard_leaves_after_the_timers_of_a_dropped_activation() {
+    let mut works = Works::new();
+    works.tell(Order::SetTimerAndHang);
+    works.nodes.decide(ShardId::new(0), Some(1));
+    works.nodes.settle();
+    works.nodes.executor.end();
+    assert_eq!(works.nodes.nodes[0].region.entities(), 1, "a task waits for the timer");
+    works.nodes.settle();
+    assert_eq!(works.nodes.nodes[0].region.entities(), 0);
 }
 
 #[test]
