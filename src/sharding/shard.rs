@@ -553,7 +553,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     fn leave(&mut self, leaving: LeavingInstances<E>) {
         self.shard_entities.running += 1; // until they are dropped
         self.shard_entities.leaving += 1;
-        self.after.leaving = Some(leaving);
+        let before = self.after.leaving.replace(leaving);
+        assert!(before.is_none(), "the shard would wait for the replaced set for ever");
     }
 
     /// Idle instances were dropped; `states` are their exported states.
