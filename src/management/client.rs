@@ -203,23 +203,30 @@ impl Client {
         request: &AdminRequest,
         within: Duration,
     ) -> Result<AdminResponse, AdminRequestError> {
-        self.send(request).await?;
-        let answer = timeout(within, receive(&mut self.stream)).await;
+        let body = self.prepare(request)?;
+        let asked = async {
+            send(&mut self.stream, &body).await;
+            receive(&mut self.stream).await
+        };
+        let answer = timeout(within, asked).await;
         let answer = answer.map_err(|_| AdminRequestError::Silent { within })?;
         self.is_answer_due = !matches!(answer, Ok(_) | Err(AdminRequestError::Refused(_)));
         answer
     }
 
-    /// Watches a key. The client's connection serves only the watch from then on.
+    /// Watches a key. The client's connection serves only the watch from then on. Sending the
+    /// request has no time limit.
     ///
     /// # Errors
     /// [`AdminRequestError`] if the request was not sent.
     pub async fn watch(mut self, key: &str) -> Result<KeyWatch, AdminRequestError> {
-        self.send(&AdminRequest::Watch { key: key.to_owned() }).await?;
+        let body = self.prepare(&AdminRequest::Watch { key: key.to_owned() })?;
+        send(&mut self.stream, &body).await;
         Ok(KeyWatch { stream: self.stream })
     }
 
-    async fn send(&mut self, request: &AdminRequest) -> Result<(), AdminRequestError> {
+    /// Encodes a request that will be sent next. From then on its answer is due.
+    fn prepare(&mut self, request: &AdminRequest) -> Result<Vec<u8>, AdminRequestError> {
         let body = wire::encode(request);
         if body.len() > REQUEST_BYTES_MAX {
             return Err(AdminRequestError::TooLong { len: body.len() });
@@ -227,9 +234,7 @@ impl Client {
         if std::mem::replace(&mut self.is_answer_due, true) {
             return Err(AdminRequestError::Unanswered);
         }
-        // Ignores a failed write: before it closed, the node may have sent the reason.
-        let _ = wire::write_frame(&mut self.stream, &body).await;
-        Ok(())
+        Ok(body)
     }
 }
 
@@ -271,6 +276,11 @@ impl std::fmt::Debug for KeyWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeyWatch")
     }
+}
+
+async fn send(stream: &mut Box<dyn Duplex>, body: &[u8]) {
+    // Ignores a failed write: before it closed, the node may have sent the reason.
+    let _ = wire::write_frame(stream, body).await;
 }
 
 async fn receive(stream: &mut Box<dyn Duplex>) -> Result<AdminResponse, AdminRequestError> {
@@ -333,6 +343,18 @@ mod tests {
         assert!(asked(&mut node).now_or_never().is_none(), "nothing is sent");
         let watch = client.watch("third").await;
         assert!(matches!(watch, Err(AdminRequestError::Unanswered)), "{watch:?}");
+    }
+
+    #[tokio::test]
+    async fn node_that_reads_no_request_is_silent() {
+        let (near, _node) = tokio::io::duplex(64);
+        let mut client = Client::over(near);
+        let within = Duration::from_millis(1);
+        let long = get(&"x".repeat(1_000)); // longer than the buffer, so that sending it waits
+        let answer = timeout(LONG, client.ask(&long, within)).await.expect("it ends by itself");
+        assert!(matches!(answer, Err(AdminRequestError::Silent { .. })), "{answer:?}");
+        let second = client.ask(&get("second"), LONG).await;
+        assert!(matches!(second, Err(AdminRequestError::Unanswered)), "{second:?}");
     }
 
     #[tokio::test]
