@@ -149,8 +149,11 @@ pub enum AdminRequestError {
     /// The node closed the connection. It may have executed the request.
     #[error("the node closed the connection before it answered; it may have executed the request")]
     HungUp,
-    /// The node has stopped, so the watch ends.
-    #[error("the node has stopped, so the watch ended: watch on another node")]
+    /// The node ended the watch, because it has stopped or had refused the watch.
+    #[error(
+        "the node ended the watch, because it has stopped or had refused the watch: watch on \
+         another node"
+    )]
     Ended,
     /// The connection failed. The node may have executed the request.
     #[error("the connection to the node failed; it may have executed the request")]
@@ -261,7 +264,8 @@ impl KeyWatch {
     /// nothing. Intermediate values may be skipped. Not cancel-safe.
     ///
     /// # Errors
-    /// [`AdminRequestError`]; [`AdminRequestError::Ended`] when the node has stopped.
+    /// [`AdminRequestError`]; [`AdminRequestError::Ended`] when the node has stopped, and after it
+    /// refused the watch.
     pub async fn next(&mut self) -> Result<Option<Data>, AdminRequestError> {
         match receive(&mut self.stream).await {
             Ok(AdminResponse::Value(value)) => Ok(value),

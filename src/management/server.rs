@@ -98,7 +98,9 @@ impl Server {
         loop {
             let Some(request) = receive(stream).await? else { return Ok(()) };
             slot.set_answering()?;
-            let request = match wire::decode::<AdminRequest>(&request) {
+            let request = wire::decode::<AdminRequest>(&request);
+            let is_watch = matches!(request, Ok(AdminRequest::Watch { .. }));
+            let request = match request {
                 Ok(request) => self.origin.admit(request).map_err(AdminResponse::Refused),
                 Err(why) => Err(refused(RefusalReason::NotUnderstood, &why)),
             };
@@ -111,6 +113,9 @@ impl Server {
                 Err(refusal) => refusal,
             };
             timeout(UNREAD_MAX, send(stream, &answer)).await.map_err(|_| CloseReason::Unread)??;
+            if is_watch {
+                return Ok(()); // it was refused, and its caller waits for nothing but changes
+            }
             slot.set_idle()?;
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! A frame is a length (`u32`, big-endian, of the body) and a body, which is a MessagePack value
 //! with named fields. The caller sends a request and the node sends one answer, except for
-//! [`AdminRequest::Watch`]: its answers continue until either side closes the connection. A reader
-//! ignores unknown fields and uses the default for missing ones. A node refuses an unknown request
-//! and reads the next one. The module knows neither sockets nor nodes.
+//! [`AdminRequest::Watch`]: its answers continue until either side closes the connection, which the
+//! node also does after it refused the watch. A reader ignores unknown fields and uses the default
+//! for missing ones. A node refuses an unknown request and reads the next one. The module knows
+//! neither sockets nor nodes.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

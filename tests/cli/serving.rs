@@ -152,6 +152,8 @@ async fn watch_beyond_the_limit_is_refused() {
             Ok(None) if n < 16 => watching.push(watch),
             Err(AdminRequestError::Refused(why)) if n == 16 && why.why == RefusalReason::Busy => {
                 assert!(why.text.contains("16 connections of this node watch"), "{why}");
+                let next = tokio::time::timeout(SOON, watch.next()).await;
+                assert!(matches!(next, Ok(Err(AdminRequestError::Ended))), "{next:?}");
             }
             other => panic!("{n}: {other:?}"),
         }
