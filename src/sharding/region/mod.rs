@@ -748,14 +748,7 @@ impl Machine for Region {
 
     fn handle(&mut self, now: Now, input: RegionInput, out: &mut RegionOutbox) {
         if self.over {
-            // It has stopped for good and must send nothing more. No other region has a payload
-            // that was sealed before and arrives only now, so it is lost.
-            if let RegionInput::Drained { shard, payload: Some(payload) } = input {
-                self.stats.discarded += 1;
-                let (reach, from) = (Reach::Unsent, self.me);
-                out.push(RegionOutput::Discard { reach, shard, from, payload });
-            }
-            return;
+            return self.after_stop(input, out);
         }
         match input {
             RegionInput::Tick => return self.work(now, out),

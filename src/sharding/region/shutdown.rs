@@ -12,7 +12,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::types::Term;
 
-use super::{HostingPhase, Region, RegionOutbox, RegionOutput, RegionShard};
+use super::{HostingPhase, Reach, Region, RegionInput, RegionOutbox, RegionOutput, RegionShard};
 use crate::sharding::fault_injection::ShardingFault;
 use crate::sharding::ids::ShardId;
 use crate::sharding::wire::{
@@ -81,6 +81,16 @@ impl Region {
     pub(super) fn is_named_again(&mut self, now: Instant) {
         if let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.permitted) {
             (leaving.permitted, leaving.ask_at) = (false, now);
+        }
+    }
+
+    /// Handles an input after the region has stopped for good: it must send nothing more. No other
+    /// region has a payload that was sealed before and arrives only now, so it is lost.
+    pub(super) fn after_stop(&mut self, input: RegionInput, out: &mut RegionOutbox) {
+        if let RegionInput::Drained { shard, payload: Some(payload) } = input {
+            self.stats.discarded += 1;
+            let (reach, from) = (Reach::Unsent, self.me);
+            out.push(RegionOutput::Discard { reach, shard, from, payload });
         }
     }
 
