@@ -330,17 +330,35 @@ pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Re
     let called = |member: &&Arc<member::Member>| {
         member.node.to_string() == name || Some(plain(member.address.as_str())) == dialled
     };
-    let is_id = |text: &&str| text.len() == 16 && text.bytes().all(|it| it.is_ascii_hexdigit());
-    let ends_in = name.rsplit('/').next().filter(|text| !name.starts_with('/') && is_id(text));
-    let incarnation = ends_in.and_then(|text| u64::from_str_radix(text, 16).ok());
     let known = members.iter().find(called).map(|member| member.incarnation());
-    known.or(incarnation.map(ReplicaId::new)).ok_or_else(|| {
+    let nodes = members.iter().map(|member| member.node);
+    known.or_else(|| incarnation_of(name, nodes)).ok_or_else(|| {
         let text = format!(
             "{name} is neither a member's name or address nor an incarnation: `ostraca members` \
              lists them"
         );
         RequestRefusal { why: RefusalReason::UnknownMember, text }
     })
+}
+
+/// Parses `PEER/INCARNATION` or an incarnation alone. `None` for other texts, and if the incarnation
+/// is that of a member with another peer.
+fn incarnation_of(name: &str, mut members: impl Iterator<Item = NodeId>) -> Option<ReplicaId> {
+    let (peer, incarnation) = match name.split_once('/') {
+        Some((peer, incarnation)) => (Some(peer), incarnation),
+        None => (None, name),
+    };
+    let is_hex = |text: &str, digits: usize| {
+        text.len() == digits && text.bytes().all(|it| it.is_ascii_hexdigit())
+    };
+    if !is_hex(incarnation, 16) || peer.is_some_and(|peer| !is_hex(peer, 8)) {
+        return None;
+    }
+    let id = ReplicaId::new(u64::from_str_radix(incarnation, 16).ok()?);
+    let differs =
+        |node: NodeId| peer.is_some_and(|peer| !node.peer.to_string().eq_ignore_ascii_case(peer));
+    let is_other = |node: NodeId| node.incarnation == id && differs(node);
+    (!members.any(is_other)).then_some(id)
 }
 
 fn named(region: RegionId, known: &MembersByIncarnation) -> RegionInfo {
@@ -531,4 +549,34 @@ pub(super) fn error_chain(error: &dyn Error) -> String {
         cause = behind.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::PeerKey;
+
+    use super::*;
+
+    #[test]
+    fn peer_of_a_name_must_be_that_of_the_member() {
+        let incarnation = ReplicaId::new(0xc0ff_ee01);
+        let member = NodeId { peer: PeerKey::new([0xab; 32]), incarnation };
+        let found = |name: &str| incarnation_of(name, [member].into_iter());
+        assert_eq!(found(&member.to_string()), Some(incarnation));
+        for name in ["00000000c0ffee01", "ABABABAB/00000000C0FFEE01"] {
+            assert_eq!(found(name), Some(incarnation), "{name}");
+        }
+        let former = ReplicaId::new(0xc0ff_ee02);
+        assert_eq!(found("abababac/00000000c0ffee02"), Some(former), "it may have been removed");
+        for name in [
+            "abababac/00000000c0ffee01",
+            "x/00000000c0ffee01",
+            "/00000000c0ffee01",
+            "abababab/abababab/00000000c0ffee01",
+            "c0ffee01",
+            "abababab/",
+        ] {
+            assert_eq!(found(name), None, "{name}");
+        }
+    }
 }
