@@ -18,7 +18,7 @@ use super::wire::{
 use crate::cluster::member::Member;
 use crate::node::cluster::{DownError, LeaveError};
 use crate::node::replicator::DeleteError;
-use crate::node::sharding::{RebalanceError, ShardingQueryError};
+use crate::node::sharding::{DrainProgress, RebalanceError, ShardingQueryError};
 use crate::sharding::ids::ShardId;
 
 type OrderResult = Result<AdminResponse, RequestRefusal>;
@@ -108,12 +108,17 @@ pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> Or
         false => sharding.drain(within).await.map_err(stopped)?,
         true => sharding.stop_draining().await.map_err(stopped)?,
     };
-    let shards = left.left.into_iter().map(|(name, count)| (name.to_string(), count as u64));
-    Ok(AdminResponse::Drained(DrainReport {
-        node: handles.cluster.me().to_string(),
-        draining: !undo,
-        shards: shards.collect(),
-    }))
+    drained(handles.cluster.me().to_string(), undo, left)
+}
+
+fn drained(node: String, undo: bool, progress: DrainProgress) -> OrderResult {
+    let DrainProgress { left, draining } = progress;
+    if undo && draining {
+        let text = "this node is leaving its cluster, so it gets no shards again: nothing was done";
+        return Err(RequestRefusal { why: RefusalReason::Stopped, text: text.to_owned() });
+    }
+    let shards = left.into_iter().map(|(name, count)| (name.to_string(), count as u64)).collect();
+    Ok(AdminResponse::Drained(DrainReport { node, draining, shards }))
 }
 
 /// Stops shards of a type; without numbers, all of them.
@@ -164,5 +169,28 @@ pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResu
         }
         Err(RebalanceError::Query(ShardingQueryError::Unanswered(why))) => Err(stopped(why)),
         Err(RebalanceError::Query(why)) => Err(not_started(handles, entity_type, &why).await),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drain_of_a_leaving_node_is_not_undone() {
+        for (undo, draining, is_refused) in
+            [(false, true, false), (true, false, false), (true, true, true)]
+        {
+            let progress = DrainProgress { draining, ..DrainProgress::default() };
+            match drained("n".to_owned(), undo, progress) {
+                Ok(AdminResponse::Drained(report)) => {
+                    assert_eq!((report.draining, is_refused), (draining, false));
+                }
+                Err(refusal) => {
+                    assert_eq!((refusal.why, is_refused), (RefusalReason::Stopped, true));
+                }
+                Ok(other) => panic!("{other:?}"),
+            }
+        }
     }
 }

@@ -19,6 +19,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub struct DrainProgress {
     /// Number of shards that still live on the node, by type; types without shards are left out.
     pub left: BTreeMap<EntityType, usize>, // ≤ types that a node starts
+    /// Whether no further shards come to the node, because it drains or leaves its cluster.
+    pub draining: bool,
 }
 
 impl DrainProgress {
@@ -85,7 +87,8 @@ impl Sharding {
     }
 
     /// Ends a [`drain`](Self::drain): this node may host shards again. Has no effect on a node that
-    /// is leaving its cluster. Returns the shards that live here.
+    /// is leaving its cluster, which [`DrainProgress::draining`] shows. Returns the shards that live
+    /// here.
     ///
     /// # Errors
     /// [`ShardingUnavailable`] if the node has stopped.
@@ -99,9 +102,12 @@ impl Sharding {
             let hosted = |of_type: &TypeMachines| {
                 of_type.region().map_or(0, |region| region.hosted().count())
             };
-            let types = control.machines().types();
-            let counted = types.map(|(name, of_type)| (name.clone(), hosted(of_type)));
-            DrainProgress { left: counted.filter(|(_, shards)| *shards > 0).collect() }
+            let machines = control.machines();
+            let counted = machines.types().map(|(name, of_type)| (name.clone(), hosted(of_type)));
+            DrainProgress {
+                left: counted.filter(|(_, shards)| *shards > 0).collect(),
+                draining: machines.is_draining(),
+            }
         })
         .await
     }

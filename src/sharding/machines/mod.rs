@@ -119,6 +119,12 @@ impl Machines {
         self.types.iter()
     }
 
+    /// Whether no further shards come to this node: it drains or leaves.
+    #[must_use]
+    pub const fn is_draining(&self) -> bool {
+        self.draining || self.leaving
+    }
+
     /// Regions that host a type, according to the members. Proxies are not listed.
     pub fn regions(&self, entity_type: &EntityType) -> impl Iterator<Item = RegionId> {
         let members = self.with.state.members.iter();

@@ -418,9 +418,12 @@ fn a_node_that_drains_says_so_and_goes_on_hosting() {
         [host(false)],
         "the node takes shards again"
     );
+    assert!(!bench.machines.is_draining());
     bench.tell(ShardingInput::Drain);
+    assert!(bench.machines.is_draining());
     bench.tell(ShardingInput::Leave);
     assert_eq!(bench.tell(ShardingInput::StopDraining), [], "a node that leaves drains for good");
+    assert!(bench.machines.is_draining());
 }
 
 /// Node 2 has started the type again and coordinates, but the messages that announced it were lost.
