@@ -126,7 +126,7 @@ impl ConnectionManager {
         };
         let now = std::time::Instant::now();
         let is_due = match peer {
-            Some(_) => self.warning_throttle.due(now, peer, kind),
+            Some(id) => self.warning_throttle.due(now, self.source(id), kind),
             None => self.warning_throttle.dial_due(now, address, kind),
         };
         if !is_due {

@@ -1,12 +1,16 @@
 //! Tests that drive connection managers by hand, one event at a time, to check what each does when
 //! several things happen before it runs. No test depends on the relative speed of two tasks.
 
+use std::io;
 use std::sync::Mutex;
 
 use futures::future::BoxFuture;
+use libp2p::TransportError;
 
 use super::*;
 use crate::net::config::NetLimits;
+use crate::net::noise::NoiseError;
+use crate::net::warning_throttle::WarningSource;
 use crate::net::{Busy, Inbound};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -239,4 +243,17 @@ async fn second_peer_with_an_equal_incarnation_is_refused() {
     }
     assert_eq!(a.manager.directory.whose(node.incarnation), Some(node.peer));
     assert_eq!(a.manager.admit(node.peer, connection, &facts), Ok(()));
+}
+
+#[tokio::test]
+async fn refused_dial_of_known_peer_is_throttled_as_known() {
+    let (mut a, b) = linked().await;
+    let (peer, kind) = (b.manager.me.peer, "dial: secret");
+    let cause = io::Error::other(NoiseError::Handshake(snow::Error::Decrypt));
+    let cause = TransportError::Other(io::Error::other(cause));
+    let error = DialError::Transport(vec![(b.address.clone(), cause)]);
+    a.manager.complain_of_dial(Some(peer), &b.address, &error);
+    let (now, throttle) = (std::time::Instant::now(), &mut a.manager.warning_throttle);
+    assert!(!throttle.due(now, WarningSource::Known(peer), kind), "it was logged just now");
+    assert!(throttle.due(now, WarningSource::Stranger(peer), kind));
 }
