@@ -249,9 +249,13 @@ fn without_effect(config: &Config) -> Vec<Warning> {
     let Config { cluster, sharding, .. } = config;
     let (downing, lease) = (&cluster.downing, &cluster.lease);
     let strategy = format!("cluster.downing.strategy = \"{}\"", downing.strategy);
-    let ends_at_once = matches!(
+    // The first three end a side without a quorum at once, and `manual` never ends one.
+    let never_waits = matches!(
         downing.strategy,
-        DowningStrategyName::StaticQuorum | DowningStrategyName::DownAll
+        DowningStrategyName::StaticQuorum
+            | DowningStrategyName::DownAll
+            | DowningStrategyName::LeaseMajority
+            | DowningStrategyName::Manual
     );
     let enabled = format!("cluster.lease.enabled = {}", lease.enabled);
     let mut found = vec![
@@ -261,7 +265,7 @@ fn without_effect(config: &Config) -> Vec<Warning> {
             "cluster.seeds".to_owned(),
         ),
         (
-            downing.wait_without_quorum.is_some() && ends_at_once,
+            downing.wait_without_quorum.is_some() && never_waits,
             "cluster.downing.wait-without-quorum".to_owned(),
             strategy.clone(),
         ),
@@ -325,9 +329,10 @@ mod tests {
     use super::*;
     use crate::config::load;
 
+    /// The warnings of a program that provides the lease of `lease-majority`.
     fn checked(text: &str) -> Result<Vec<String>, String> {
         let config = load::from_text(text).map_err(|error| error.to_string())?;
-        let warnings = config.check().map_err(|error| error.to_string())?;
+        let warnings = config.check_with(true).map_err(|error| error.to_string())?;
         Ok(warnings.iter().map(ToString::to_string).collect())
     }
 
@@ -426,7 +431,7 @@ mod tests {
     }
 
     /// Settings that make a doubtful combination, and a part of the warning.
-    const DOUBTFUL: [(&str, &str); 12] = [
+    const DOUBTFUL: [(&str, &str); 14] = [
         (
             "[cluster.sharding]\nask-timeout = \"5s\"",
             "cluster.sharding.ask-timeout is 5s, and a failover takes up to 8s 800ms",
@@ -463,6 +468,15 @@ mod tests {
         (
             "[cluster.downing]\nstrategy = \"down-all\"\nwait-without-quorum = \"30min\"",
             "wait-without-quorum is set and has no effect with cluster.downing.strategy = \"down-all\"",
+        ),
+        (
+            "[cluster.downing]\nstrategy = \"lease-majority\"\nwait-without-quorum = \"30min\"",
+            "wait-without-quorum is set and has no effect with \
+             cluster.downing.strategy = \"lease-majority\"",
+        ),
+        (
+            "[cluster.downing]\nstrategy = \"manual\"\nwait-without-quorum = \"30min\"",
+            "wait-without-quorum is set and has no effect with cluster.downing.strategy = \"manual\"",
         ),
         (
             "[cluster.downing]\ndown-removal-margin = \"9s\"",
