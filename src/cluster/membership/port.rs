@@ -307,6 +307,28 @@ pub enum ResumeRefusal {
     /// A seed belongs to another cluster.
     #[error("a seed belongs to cluster {0}")]
     OtherCluster(ClusterId),
+    /// No configuration can succeed that of the former process: the evidence is damaged, or no
+    /// higher number is left. An operator cannot overrule this.
+    #[error(
+        "no configuration can succeed {0}: the evidence in its data directory is damaged, or no \
+         higher number is left"
+    )]
+    NoSuccessor(EpochId),
+}
+
+/// How an operator can continue in spite of a refusal to resume a cluster.
+const fn remedy(because: ResumeRefusal) -> &'static str {
+    match because {
+        ResumeRefusal::NoSuccessor(_) => {
+            "To continue, delete the file `membership` in its data directory and restart it: it \
+             joins another cluster or founds one"
+        }
+        ResumeRefusal::Copied | ResumeRefusal::Member | ResumeRefusal::OtherCluster(_) => {
+            "If no other process continues that cluster, `ostraca recover --force` on this node \
+             resumes it; to join another cluster, delete the file `membership` in its data \
+             directory and restart it"
+        }
+    }
 }
 
 fn also_waiting(stopped: &[Address]) -> String {
@@ -398,9 +420,8 @@ pub enum OperatorNotice {
     /// The only member of a cluster has restarted, but there is a reason not to resume it alone.
     #[error(
         "this node was the only member of cluster {cluster} and does not resume it alone, because \
-         {because}. If no other process continues that cluster, `ostraca recover --force` on this \
-         node resumes it; to join another cluster, delete the file `membership` in its data directory \
-         and restart it"
+         {because}. {}",
+        remedy(*because)
     )]
     NotResumed {
         /// The cluster in the data directory.

@@ -4,6 +4,7 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings};
 
 use super::cluster_search::is_lost;
+use super::port::ResumeRefusal;
 use super::*;
 use crate::cluster::wire::{Foundation, FoundingBallot, FoundingMemory, InitAnswer};
 
@@ -269,4 +270,31 @@ fn sole_evidence_yields_to_a_member_that_answers() {
         !founds(&mut Bench::on(None, memory()), 120),
         "no lock proves that the former process ended"
     );
+}
+
+/// Without the refusal, the deadline of the resumption would stay in the past.
+#[test]
+fn evidence_without_a_successor_is_refused_once() {
+    let last = EpochId { generation: u64::MAX / 2, number: 3 };
+    let epoch = Epoch::founding(last, vec![ReplicaId::new(77)], EpochSettings::default());
+    let sole = Some(SoleMemberEvidence { epoch: epoch.expect("one").into(), directory: 4 });
+    let memory = Memory { cluster: Some(CLUSTER), sole, ..Memory::default() };
+    let mut machine = Bench::on(Some(4), memory).0;
+    let because = ResumeRefusal::NoSuccessor(last);
+    let refused = OperatorNotice::NotResumed { cluster: CLUSTER, because };
+    let mut out = Outbox::new();
+    for seconds in 0..=3 {
+        let mono = Now::default().mono + Duration::from_secs(seconds);
+        let now = Now { mono, ..Now::default() };
+        if seconds == 3 {
+            let order = MembershipInput::Command(MembershipCommand::Recover);
+            machine.handle(now, order, &mut out);
+        }
+        machine.handle(now, MembershipInput::Tick, &mut out);
+        assert!(machine.next_deadline() > Some(mono), "after {seconds} s");
+    }
+    assert_eq!(machine.waits_for(), Some(refused.clone()));
+    let is_notice =
+        |output: &MembershipOutput| *output == MembershipOutput::Notice(refused.clone());
+    assert_eq!(out.drain().filter(is_notice).count(), 1);
 }

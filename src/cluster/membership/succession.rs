@@ -140,8 +140,13 @@ impl Succession {
         if self.doubt.is_some() || now.mono < self.due {
             return None;
         }
-        let foundation = self.foundation(core, now)?;
-        let directory = core.directory?;
+        let (Some(foundation), Some(directory)) = (self.foundation(core, now), core.directory)
+        else {
+            self.is_ordered = false; // not even an order makes it possible
+            let because = ResumeRefusal::NoSuccessor(self.sole.epoch.id());
+            self.doubt(core, now, because, out);
+            return None;
+        };
         core.memory.sole = Some(SoleMemberEvidence { epoch: foundation.epoch.clone(), directory });
         core.persist(out);
         self.prepared = Some((core.ordered, foundation));
