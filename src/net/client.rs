@@ -18,7 +18,7 @@ mod stream;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use libp2p::core::upgrade::NegotiationError;
@@ -51,7 +51,7 @@ const PROBE_WITHIN: Duration = Duration::from_secs(1);
 /// Cluster name, secret, private network, allow-list and limits are taken from `config`; the client
 /// does not listen and stores nothing in the data directory. Must be called in a tokio runtime,
 /// which must keep running while the stream is used. If `address` is a name, its addresses are
-/// tried in order until one admits the client.
+/// tried in order until one admits the client; each has an equal share of the remaining time.
 ///
 /// # Errors
 /// [`ConnectError`], whose text names the cause and the remedy. In that case the node has received
@@ -79,19 +79,36 @@ pub async fn connect_as(
     config.read_secret()?;
     admission::check(&config)?;
     config.secret = config.secret.map(Secrets::of_client);
-    let calling = async {
-        let mut last = None;
-        for at in address::resolve(address).await? {
-            match call(identity, &config, &at).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.expect("a name without addresses does not resolve"))
-    };
-    match tokio::time::timeout(within, calling).await {
-        Ok(called) => called,
+    let begun = Instant::now();
+    match tokio::time::timeout(within, address::resolve(address)).await {
+        Ok(resolved) => call_any(identity, &config, &resolved?, begun, within).await,
         Err(_) => Err(no_answer(address, within).await),
+    }
+}
+
+/// Calls these addresses in order until one admits the client; `within` counts from `begun`. Each has
+/// an equal share of the time that is left, so that a silent one leaves time for the others.
+async fn call_any(
+    identity: &Identity,
+    config: &NetConfig,
+    addresses: &[Multiaddr],
+    begun: Instant,
+    within: Duration,
+) -> Result<ClientStream, ConnectError> {
+    let count = |addresses: &[Multiaddr]| u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+    let (mut untried, mut last) = (addresses, None);
+    while let Some((address, rest)) = untried.split_first() {
+        let share = within.saturating_sub(begun.elapsed()) / count(untried);
+        last = match tokio::time::timeout(share, call(identity, config, address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => Some(Ok(error)),
+            Err(_) => Some(Err(address)), // it was silent
+        };
+        untried = rest;
+    }
+    match last.expect("a name without addresses does not resolve") {
+        Ok(error) => Err(error),
+        Err(silent) => Err(no_answer(silent, within / count(addresses)).await),
     }
 }
 
@@ -394,4 +411,34 @@ pub enum ConnectError {
         /// Error of the handshake.
         source: HandshakeError,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_address_leaves_time_for_the_next() {
+        let (identity, config) = (Identity::load(None).expect("an identity"), NetConfig::default());
+        let config = NetConfig { listen: Vec::new(), ..config };
+        let at = |listener: &TcpListener| -> Multiaddr {
+            let port = listener.local_addr().expect("bound").port();
+            format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("an address")
+        };
+        // This listener accepts connections and never sends anything.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let closed = TcpListener::bind("127.0.0.1:0").expect("another port");
+        let addresses = [at(&silent), at(&closed)];
+        drop(closed);
+        let within = Duration::from_millis(200);
+        let called = call_any(&identity, &config, &addresses, Instant::now(), within).await;
+        match called.expect_err("no node is there") {
+            ConnectError::NobodyListens { address, .. }
+            | ConnectError::NoAnswer { address, .. }
+            | ConnectError::Silent { address, .. } => assert_eq!(address, addresses[1]),
+            other => panic!("{other}"),
+        }
+    }
 }
