@@ -112,7 +112,7 @@ struct OpenConnection {
 
 #[derive(Debug)]
 struct PeerConnections {
-    connections: BTreeSet<ConnectionId>, // including closing ones; ids increase
+    connections: BTreeSet<ConnectionId>, // including closing ones
     slots: Arc<PeerSlots>,
     /// Whether a lane or a client's stream was opened on one of them.
     is_admitted: bool,
@@ -181,17 +181,16 @@ impl Connections {
 
     /// Returns the peer's oldest connection if the peer exceeds its limit.
     pub(super) fn crowded_out(&mut self, peer: PeerId) -> Option<ConnectionId> {
-        let mut live = self
-            .peers
-            .get(&peer)?
-            .connections
-            .iter()
-            .copied()
-            .filter(|id| self.open.get(id).is_some_and(|open| !open.closing));
-        let oldest = live.next()?;
-        if live.count() < self.limits.connections_per_peer {
+        let live = self.peers.get(&peer)?.connections.iter().filter_map(|id| {
+            let open = self.open.get(id).filter(|open| !open.closing)?;
+            Some((open.rank, *id))
+        });
+        if live.clone().count() <= self.limits.connections_per_peer {
             return None;
         }
+        // The swarm gives out ids when a dial begins, so the lowest id may be that of a slow dial
+        // that has reached the restarted peer.
+        let (_, oldest) = live.min()?;
         self.count(Exceeded::ConnectionsPerPeer);
         Some(oldest)
     }
@@ -420,6 +419,17 @@ mod tests {
         assert_eq!(all.crowded_out(peer), None);
         all.closed(id(1));
         assert_eq!(all.refusals().connections_per_peer, 1);
+    }
+
+    #[test]
+    fn slow_dial_is_newer_than_connections_before_its_end() {
+        let mut all = connections(&NetLimits { connections_per_peer: 2, ..NetLimits::default() });
+        let peer = PeerId::random();
+        for number in [3, 2, 1] {
+            assert_eq!(all.crowded_out(peer), None);
+            all.admit(id(number), peer, None).expect("within the limit");
+        }
+        assert_eq!(all.crowded_out(peer), Some(id(3)), "its handshake has ended first");
     }
 
     #[test]
