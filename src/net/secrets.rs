@@ -7,6 +7,7 @@
 //! the old one.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -270,11 +271,7 @@ pub(super) async fn follow<T>(
     let mut follower = FileFollower { current: secrets, files, seen: None, complaint: None };
     loop {
         tokio::time::sleep(every).await;
-        let Ok(returned) = tokio::task::spawn_blocking(move || follower.check()).await else {
-            return; // the runtime shuts down
-        };
-        let (next, adopted) = returned;
-        follower = next;
+        let Some(adopted) = follower.check_blocking(FileFollower::check).await else { return };
         let Some(commands) = commands.upgrade() else { return };
         if adopted {
             let _ = commands.send(command(follower.current.clone())); // an error: the node stops
@@ -282,6 +279,7 @@ pub(super) async fn follow<T>(
     }
 }
 
+#[derive(Clone)]
 struct FileFollower {
     current: Secrets,
     files: Files,              // those of `current` that can be read again
@@ -290,6 +288,27 @@ struct FileFollower {
 }
 
 impl FileFollower {
+    /// Runs a check on a thread for blocking calls. Returns whether new secrets were adopted; `None`
+    /// if the runtime shuts down. A check that panics changes nothing, and the next one may succeed.
+    async fn check_blocking(
+        &mut self,
+        check: impl FnOnce(Self) -> (Self, bool) + Send + 'static,
+    ) -> Option<bool> {
+        let checked = self.clone();
+        match tokio::task::spawn_blocking(move || check(checked)).await {
+            Ok((next, adopted)) => {
+                *self = next;
+                Some(adopted)
+            }
+            Err(error) if error.is_panic() => {
+                let complaint = "reading the files of secrets panicked, which is a bug of Ostraca";
+                self.complain(complaint.to_owned(), None);
+                Some(false)
+            }
+            Err(_) => None,
+        }
+    }
+
     /// Reads the files once. Returns whether new secrets were adopted.
     fn check(mut self) -> (Self, bool) {
         let read = self.current.clone().read(self.files.clone());
@@ -298,7 +317,7 @@ impl FileFollower {
         let read = match read {
             Ok(read) => read,
             Err(error) => {
-                self.complain(&error);
+                self.complain(error.to_string(), error.source());
                 return (Self { seen: None, ..self }, false);
             }
         };
@@ -316,10 +335,9 @@ impl FileFollower {
         (Self { current: read, seen: None, ..self }, true)
     }
 
-    fn complain(&mut self, error: &SecretError) {
-        let complaint = error.to_string();
+    fn complain(&mut self, complaint: String, cause: Option<&(dyn Error + 'static)>) {
         if self.complaint.as_ref() != Some(&complaint) {
-            let cause = std::error::Error::source(error).map(tracing::field::display);
+            let cause = cause.map(tracing::field::display);
             tracing::warn!(
                 cause,
                 "net.secrets_unusable: {complaint}; the secrets in use stay as they were"
@@ -462,6 +480,22 @@ mod tests {
         let (follower, nth) = adopted(follower);
         assert_eq!(nth, Some(2));
         assert_eq!(follower.current.cluster(), [secret(2), secret(1)]);
+    }
+
+    #[tokio::test]
+    async fn panic_of_a_check_does_not_end_the_following() {
+        let (cluster, files) = (file(&line(1)), Files::default());
+        let current = Secrets::from(secret(0));
+        let mut follower = FileFollower { current, files, seen: None, complaint: None };
+        let checked = follower.check_blocking(|_| panic!("a fault in the check")).await;
+        assert_eq!(checked, Some(false));
+        assert_eq!(follower.current.cluster(), [secret(0)], "the secrets in use stay");
+        assert!(follower.complaint.is_some(), "it was logged");
+        follower.files.cluster = Some(cluster.path().to_owned());
+        for adopted in [false, true] {
+            assert_eq!(follower.check_blocking(FileFollower::check).await, Some(adopted));
+        }
+        assert_eq!(follower.current.cluster(), [secret(1)]);
     }
 
     #[tokio::test]
