@@ -627,6 +627,9 @@ impl Replicator {
         for id in done {
             Self::reply(id, Ok(super::request::ReplicatorReply::Flushed), out);
         }
+        if self.flushes.is_empty() {
+            self.pushes.release();
+        }
     }
 
     pub(super) fn link_up(&mut self, now: Now, peer: ReplicaId, out: &mut ReplicatorOutbox) {

@@ -67,6 +67,27 @@ fn comparison_does_not_confirm_unsettled_changes() {
     assert_eq!(bare.answer(flush), Some(Ok(ReplicatorReply::Flushed)));
 }
 
+/// Regression test: a push that a successful flush had waited for was never left to anti-entropy if
+/// an install restarted it later.
+#[test]
+fn flush_that_succeeds_keeps_no_push() {
+    let mut bare = Bare::of(4);
+    let write = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    let (push, _) = bare.push_to_all(4);
+    let flush = flush(&mut bare);
+    for n in 1..4 {
+        bare.hear(n, Body::Ack { push, scope: AckScope::All, counts: false, nacks: vec![] });
+    }
+    assert_eq!(bare.answer(flush), Some(Ok(ReplicatorReply::Flushed)));
+    assert_eq!(bare.answer(write), None, "no peer counts it");
+    let change = MembershipChange { leave: vec![peer(3)], ..MembershipChange::default() };
+    let next = Arc::new(first_epoch(4).next(&change).expect("it may leave"));
+    bare.hear(1, Body::Epoch(EpochMessage::Install { epoch: next }));
+    bare.pass(secs(60));
+    assert!(matches!(bare.answer(write), Some(Err(RequestError::Timeout(_)))));
+    assert_eq!(bare.replicator.stats().pushes_open, 0, "it is left to anti-entropy");
+}
+
 #[test]
 fn flush_timeout_names_the_peers_that_lack_changes() {
     let mut bare = Bare::of(4);
