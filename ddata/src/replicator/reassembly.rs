@@ -5,6 +5,9 @@
 //! cut into pieces, which may arrive in any order; without that, state larger than a frame would
 //! never reach a peer. Incomplete messages are bounded in bytes over all peers and in number per
 //! peer. Beyond a bound the oldest is dropped, and its sender sends it again.
+//!
+//! A duplicate piece that arrives after its message was complete opens an incomplete message. It
+//! stays until a bound or the removal of the peer drops it, and then counts as dropped.
 
 use std::collections::BTreeMap;
 

@@ -51,7 +51,8 @@ pub struct ReplicatorStats {
     pub strangers: u64,
     /// Stamps more than `max_clock_skew` ahead of this node's wall clock.
     pub impossible_clocks: u64,
-    /// Cut messages dropped before they were complete: too long, malformed, or over a bound.
+    /// Cut messages dropped before they were complete: too long, malformed, over a bound, or only
+    /// late duplicates of pieces.
     pub assemblies_dropped: u64,
     /// Messages longer than `assembly_bytes_max` that were not sent, and pieces of such messages
     /// that were not accepted.
