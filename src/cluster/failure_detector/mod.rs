@@ -161,9 +161,9 @@ impl Monitor {
 
     /// Sets the members, and those of them that this node monitors (`ring`).
     ///
-    /// Suspected and accused members stay monitored until they answer or are no longer members;
-    /// other members that leave the ring are dropped. Newly monitored members get a heartbeat at
-    /// once.
+    /// Suspected and accused members, and those with connection evidence, stay monitored until they
+    /// answer or are no longer members; other members that leave the ring are dropped. Newly
+    /// monitored members get a heartbeat at once.
     pub fn set_members(
         &mut self,
         now: Instant,

@@ -80,7 +80,10 @@ impl Subject {
 
     /// Whether this node has no reason to monitor the member any longer.
     pub(super) fn is_idle(&self) -> bool {
-        !self.on_ring && self.suspicion == Suspicion::Trusted && self.speaks_at.is_none()
+        !self.on_ring
+            && self.suspicion == Suspicion::Trusted
+            && self.speaks_at.is_none()
+            && self.link == ConnectionEvidence::default()
     }
 
     /// Next time at which the suspicion may change without an input.

@@ -428,6 +428,37 @@ fn observer_off_the_ring_is_silent_after_an_accusation() {
 }
 
 #[test]
+fn change_of_members_keeps_half_of_the_evidence() {
+    let orders: [[Fact; 2]; 2] =
+        [[Monitor::closed, Monitor::refused], [Monitor::refused, Monitor::closed]];
+    for [first, second] in orders {
+        let mut net = Net::new(3, 11);
+        let (all, ring) = (nodes(0..3), nodes([1]));
+        net.does(0, |monitor, now, out| monitor.set_members(now, all.clone(), &ring, out));
+        net.run_until(at(20_500));
+        net.crash(2);
+        net.does(0, |monitor, now, out| first(monitor, now, node(2), out));
+        net.does(0, |monitor, now, out| monitor.set_members(now, all.clone(), &ring, out));
+        net.does(0, |monitor, now, out| second(monitor, now, node(2), out));
+        net.run_until(at(21_300));
+        let accused: Vec<NodeId> =
+            net.accusations().into_iter().map(|(_, _, subject, _)| subject).collect();
+        assert_eq!(accused, [node(2)], "an observer off the ring has both halves");
+    }
+}
+
+#[test]
+fn member_off_the_ring_is_dropped_with_its_evidence() {
+    let mut net = Net::new(3, 11);
+    let (all, ring) = (nodes(0..3), nodes([1]));
+    net.does(0, |monitor, now, out| monitor.set_members(now, all.clone(), &ring, out));
+    net.does(0, |monitor, now, out| monitor.closed(now, node(2), out));
+    net.does(0, |monitor, now, out| monitor.connected(now, node(2), out));
+    net.does(0, |monitor, now, out| monitor.set_members(now, all.clone(), &ring, out));
+    assert_eq!(net.monitors[0].monitored().collect::<BTreeSet<_>>(), ring);
+}
+
+#[test]
 fn observer_on_the_ring_accuses_independently() {
     let mut net = Net::new(3, 12);
     net.run_until(at(20_500));
