@@ -111,20 +111,22 @@ impl Watchers {
 
     /// Returns a stream of the present state followed by every change.
     pub(crate) fn listen(self: &Arc<Self>) -> ClusterEvents {
-        let Some((first, changes)) = self.subscribe() else {
+        let (first, changes) = self.subscribe();
+        if changes.is_none() {
             return ClusterEvents(stream::empty().boxed());
-        };
+        }
         let watchers = self.clone();
-        let later = stream::unfold((watchers, changes), |(watchers, mut changes)| async move {
+        let later = stream::unfold((watchers, changes), |(watchers, changes)| async move {
+            let mut changes = changes?;
             match changes.recv().await {
-                Ok(event) => Some((event, (watchers, changes))),
+                Ok(event) => Some((event, (watchers, Some(changes)))),
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(
                         missed,
                         "cluster.slow_listener: a listener of the program read too slowly and gets \
                          the present state instead of the missed events"
                     );
-                    let (state, changes) = watchers.subscribe()?;
+                    let (state, changes) = watchers.subscribe();
                     Some((state, (watchers, changes)))
                 }
                 Err(RecvError::Closed) => None,
@@ -133,10 +135,11 @@ impl Watchers {
         ClusterEvents(stream::once(async { first }).chain(later).boxed())
     }
 
-    fn subscribe(&self) -> Option<(ClusterEvent, broadcast::Receiver<ClusterEvent>)> {
+    /// The present state, and a receiver of later changes; `None` after the end.
+    fn subscribe(&self) -> (ClusterEvent, Option<broadcast::Receiver<ClusterEvent>>) {
         let listeners = self.lock();
-        let changes = listeners.as_ref()?.subscribe();
-        Some((ClusterEvent::CurrentState(self.state()), changes))
+        let changes = listeners.as_ref().map(broadcast::Sender::subscribe);
+        (ClusterEvent::CurrentState(self.state()), changes)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<broadcast::Sender<ClusterEvent>>> {
@@ -210,6 +213,20 @@ mod tests {
         assert_eq!(events.next().now_or_never(), None);
         watchers.publish(ClusterEvent::ConvergenceChanged(false));
         assert_eq!(events.next().await, Some(ClusterEvent::ConvergenceChanged(false)));
+    }
+
+    #[tokio::test]
+    async fn lagging_listener_gets_the_last_state_after_the_end() {
+        let watchers = Watchers::new();
+        let mut events = watchers.listen();
+        events.next().await.expect("the present state");
+        for n in 0..=BEHIND_MAX {
+            watchers.publish(ClusterEvent::ConvergenceChanged(n % 2 == 0));
+        }
+        watchers.end();
+        let Some(ClusterEvent::CurrentState(last)) = events.next().await else { panic!("last") };
+        assert!(last.converged);
+        assert_eq!(events.next().await, None);
     }
 
     #[test]
