@@ -52,16 +52,18 @@ impl Cluster {
     /// [`RecoverError`]; after [`Late`](RecoverError::Late) the recovery may still be completed.
     pub async fn recover_by_force(&self) -> Result<RecoveryResult, RecoverError> {
         let refused = self.look(|control: &Control| control.membership().not_forced()).await?;
-        let planned = self.recovery().await?;
+        let clock = self.clock;
+        let look = move |control: &Control| {
+            let membership = control.membership();
+            let planned = membership.recovery(clock.mono());
+            planned.map(|planned| (planned, membership.configuration().cloned()))
+        };
+        let (planned, replaced) = self.look(look).await??;
         self.order(MembershipCommand::Recover).await?;
         let forced = self.forced_after(planned.replaces, refused);
         let late = |_| RecoverError::Late { within: WITHIN };
         let forced = tokio::time::timeout(WITHIN, forced).await.map_err(late)??;
-        let members = forced.members();
-        let mut before = [planned.kept, planned.given_up].concat();
-        before.sort_by_key(|id| members.iter().position(|member| member == id));
-        let (kept, given_up) = before.into_iter().partition(|id| members.contains(id));
-        let recovery = RecoveryPlan { replaces: planned.replaces, kept, given_up };
+        let recovery = carried_out(planned, replaced.as_deref(), &forced);
         let (configuration, voters) = (forced.id(), forced.voters().len());
         Ok(RecoveryResult { recovery, configuration, voters })
     }
@@ -90,6 +92,16 @@ impl Cluster {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
+}
+
+/// The plan as the forced configuration carried it out: a member that was reached when the plan was
+/// made may be abandoned. `replaced` is the configuration of the plan, whose members are oldest
+/// first; `None` if this node was in none.
+fn carried_out(plan: RecoveryPlan, replaced: Option<&Epoch>, forced: &Epoch) -> RecoveryPlan {
+    let mut before = [plan.kept, plan.given_up].concat();
+    before.sort_by_key(|id| replaced?.members().iter().position(|member| member == id));
+    let (kept, given_up) = before.into_iter().partition(|id| forced.is_member(*id));
+    RecoveryPlan { replaces: plan.replaces, kept, given_up }
 }
 
 #[cfg(test)]
@@ -244,5 +256,17 @@ mod tests {
         let forced = Arc::new(forced.expect("a member"));
         bench.tell(MembershipInput::Installed(forced.clone()));
         assert_eq!(bench.forced_after(planned.replaces, None), Some(Ok(forced)));
+    }
+
+    #[test]
+    fn result_lists_abandoned_members_oldest_first() {
+        let ids = |numbers: &[u64]| numbers.iter().copied().map(ReplicaId::new).collect::<Vec<_>>();
+        let plan =
+            RecoveryPlan { replaces: epoch().id(), kept: ids(&[1, 3, 4]), given_up: ids(&[2, 5]) };
+        let kept = ids(&[3]).into_iter().collect();
+        let forced = epoch().forced(ReplicaId::new(1), &kept, 9_000).expect("a member");
+        let replaced = Some(epoch());
+        let done = carried_out(plan, replaced.as_deref(), &forced);
+        assert_eq!((done.kept, done.given_up), (ids(&[1, 3]), ids(&[2, 4, 5])));
     }
 }
