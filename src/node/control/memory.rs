@@ -79,8 +79,9 @@ impl MemoryWriter {
         let (orders, mut receiver) = mpsc::unbounded_channel::<Memory>();
         let task = runtime.spawn(async move {
             while let Some(memory) = receiver.recv().await {
-                write(&dir, encode(&memory), || receiver.is_closed()).await;
-                let _ = inbox.fact(MembershipInput::Persisted.into()); // fails only after membership's end
+                if write(&dir, encode(&memory), || receiver.is_closed()).await {
+                    let _ = inbox.fact(MembershipInput::Persisted.into()); // fails after the end
+                }
             }
         });
         (Self { orders }, task)
@@ -93,12 +94,12 @@ impl MemoryWriter {
 }
 
 /// Repeats the write until it succeeds, because membership must send no message that relies on the
-/// state before. Gives up after a failure if the handle was dropped.
-async fn write(dir: &Path, bytes: Vec<u8>, is_over: impl Fn() -> bool) {
+/// state before. Gives up after a failure if the handle was dropped. Returns whether it succeeded.
+async fn write(dir: &Path, bytes: Vec<u8>, is_over: impl Fn() -> bool) -> bool {
     loop {
         let (to, these) = (dir.to_owned(), bytes.clone());
         let why = match spawn_blocking(move || write_durably(&to, FILE, &these)).await {
-            Ok(Ok(())) => return,
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
@@ -109,7 +110,7 @@ async fn write(dir: &Path, bytes: Vec<u8>, is_over: impl Fn() -> bool) {
              this user to write"
         );
         if is_over() {
-            return;
+            return false;
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -119,6 +120,7 @@ async fn write(dir: &Path, bytes: Vec<u8>, is_over: impl Fn() -> bool) {
 mod tests {
     use super::*;
     use crate::cluster::gossip::ClusterId;
+    use crate::node::inbox::InboxLimits;
 
     #[test]
     fn written_state_is_read_back_and_leaves_no_other_files() {
@@ -130,6 +132,18 @@ mod tests {
             assert_eq!(load(dir.path()).expect("readable"), memory);
         }
         assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 1);
+    }
+
+    #[tokio::test]
+    async fn abandoned_write_is_not_reported_as_done() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let inbox = ControlInbox::new(InboxLimits::default());
+        let missing = dir.path().join("missing");
+        let (writer, task) = MemoryWriter::start(missing, inbox.clone(), &Handle::current());
+        writer.write(Memory::default());
+        drop(writer);
+        task.await.expect("the task gives up");
+        assert_eq!(inbox.waiting().facts, 0);
     }
 
     #[test]
