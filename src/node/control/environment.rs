@@ -278,7 +278,7 @@ fn carried(word: &MachineMessage) -> Option<ShardId> {
         MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Part(part))) => Some(part.shard),
         MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Released(words))) => {
             let length = |word: &&Released| word.payload.as_ref().map_or(0, bytes::Bytes::len);
-            words.iter().max_by_key(length).map(|word| word.shard)
+            words.iter().max_by_key(length).filter(|word| length(word) > 0).map(|word| word.shard)
         }
         _ => None,
     }
@@ -404,6 +404,8 @@ mod tests {
         let say = |message| MachineMessage::Sharding(ShardingMessage::Region(message));
         let released = say(ToRegion::Released(vec![word(1, 5), word(2, 90), word(3, 0)]));
         assert_eq!(carried(&released), Some(ShardId::new(2)));
+        let without = say(ToRegion::Released(vec![word(1, 0), word(3, 0)]));
+        assert_eq!(carried(&without), None, "no payload is too long");
         let (shard, bytes) = (ShardId::new(4), vec![0; 9].into());
         let piece = say(ToRegion::Part(PayloadPart { shard, last, at: 0, bytes }));
         assert_eq!(carried(&piece), Some(shard));
