@@ -1,6 +1,6 @@
 //! Event pump of a node: passes events of the transport and the Replicator to the concerned parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -166,9 +166,7 @@ impl EventPump {
 
     fn tell_up(&self, node: NodeId, facts: &NetFacts, dialled: Option<Address>) {
         let Some(node) = routes::to_cluster(node) else { return };
-        let own = facts.addresses.iter().filter_map(|text| bare(&text.parse().ok()?));
-        let mut addresses: Vec<Address> = own.chain(dialled).collect(); // ≤ ADDRESSES_MAX + 1
-        addresses.dedup();
+        let addresses = addresses(facts, dialled);
         self.tell(MembershipInput::Up {
             node,
             addresses,
@@ -230,6 +228,13 @@ impl EventPump {
     }
 }
 
+/// Addresses that a node announced, and the one at which this node dialled it, each once.
+fn addresses(facts: &NetFacts, dialled: Option<Address>) -> Vec<Address> {
+    let announced = facts.addresses.iter().filter_map(|text| bare(&text.parse().ok()?));
+    let all: BTreeSet<Address> = announced.chain(dialled).collect(); // ≤ ADDRESSES_MAX + 1
+    all.into_iter().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use ostraca_ddata::id::ReplicaId;
@@ -266,6 +271,16 @@ mod tests {
         assert_eq!(ups.borrow().values().copied().collect::<Vec<_>>(), [new]);
         pump.net(handle::NetEvent::Forgotten { node: new });
         assert!(ups.borrow().is_empty());
+    }
+
+    #[test]
+    fn membership_is_told_each_address_once() {
+        let [first, second] = ["/ip4/10.0.0.1/tcp/1", "/ip4/10.0.0.2/tcp/1"];
+        let mut facts = NetFacts::of(ReplicaId::new(1));
+        facts.addresses = [first, second, first, "no address"].map(str::to_owned).into();
+        let dialled = Address::new(second).expect("short");
+        let told = addresses(&facts, Some(dialled.clone()));
+        assert_eq!(told, [Address::new(first).expect("short"), dialled]);
     }
 
     #[tokio::test]
