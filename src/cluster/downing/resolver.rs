@@ -215,6 +215,11 @@ impl DowningResolver {
 
     fn down_all_at(&self) -> Option<Instant> {
         let on_top = self.timing.down_all_after.filter(|_| self.strategy.weighs_sides())?;
+        // Each node stops itself. An Exiting node leaves anyway, and must not remove the others.
+        let stops = |view: &View| view.downable().any(|node| node == view.own);
+        if !self.view.as_ref().is_some_and(stops) {
+            return None;
+        }
         self.unquiet_since.map(|since| since + self.timing.stable_after + on_top)
     }
 

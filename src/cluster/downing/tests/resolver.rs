@@ -217,6 +217,15 @@ fn unstable_cluster_is_downed_on_every_node() {
 }
 
 #[test]
+fn exiting_node_downs_no_unstable_cluster() {
+    let timing = Timing { down_all_after: Some(Duration::from_secs(1)), ..STABLE };
+    let mut exiting = resolver(majority(), timing);
+    exiting.observe(at(0), seen_by('B', "A !B C | D E"));
+    exiting.observe(at(1_500), seen_by('B', "A !B C E | D"));
+    assert_eq!(run(&mut exiting, 1_500, 60_000), NOTHING);
+}
+
+#[test]
 fn unstable_cluster_that_heals_is_not_downed() {
     let timing = Timing { down_all_after: Some(Duration::from_secs(1)), ..STABLE };
     let mut resolver = resolver(majority(), timing);
