@@ -8,7 +8,7 @@ use super::durability::WriteCompletion;
 use super::epoch::EpochId;
 use super::fence::{Fencing, GROUPS_MAX, PromiseRefusal, is_promise};
 use super::port::{LaneClass, ReplicatorOutput};
-use super::quorum::Level;
+use super::quorum::{Level, quorum_size};
 use super::read_protocol::merge_into;
 use super::request::{Guard, ReplicatorReply, RequestError, RequestId};
 use super::requests::ResolvedLevel;
@@ -405,8 +405,11 @@ impl Replicator {
     pub(super) fn tick_fences(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for (id, mut fencing) in self.fencings.take_due(now.mono) {
             if fencing.deadline <= now.mono {
-                let needed = self.electors().voters.len() / 2 + 1;
-                self.timed_out(id, &fencing.answered(), needed, out);
+                let answered = fencing.answered();
+                let needed = self.epochs.installed().map_or(1, |epoch| {
+                    quorum_size(epoch.voters().len(), answered.contains(&epoch.tiebreaker()))
+                });
+                self.timed_out(id, &answered, needed, out);
                 continue;
             }
             fencing.resends += 1;

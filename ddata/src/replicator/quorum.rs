@@ -160,6 +160,12 @@ pub fn is_quorum(
     !voters.is_empty() && (2 * count > voters.len() || (2 * count == voters.len() && tie))
 }
 
+/// The number of answers that make a quorum: half of the voters, rounded up, if the tiebreaker is
+/// among the answers, otherwise more than half.
+pub(super) const fn quorum_size(voters: usize, has_tiebreaker: bool) -> usize {
+    if has_tiebreaker { voters.div_ceil(2) } else { voters / 2 + 1 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,6 +284,8 @@ mod tests {
                 let twin = 2 * bits.count_ones() > u32::from(voters)
                     || (2 * bits.count_ones() == u32::from(voters) && bits & 1 == 1);
                 assert_eq!(is(bits), twin);
+                let size = quorum_size(all.len(), bits & 1 == 1);
+                assert_eq!(is(bits), bits.count_ones() as usize >= size);
                 assert!(is(bits) || (bits.count_ones() as usize) < majority);
             }
         }

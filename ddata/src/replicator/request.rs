@@ -290,7 +290,8 @@ impl PartialEq for ModifyError {
 pub struct Tally {
     /// Number of replicas that answered, this one included if it counts.
     pub answered: usize,
-    /// Number of answers that the request needs.
+    /// Number of answers that the request needs. Of a fence: half of the voters, rounded up, if the
+    /// tiebreaker is among those that answered, otherwise more than half.
     pub needed: usize,
     /// The members that have not answered; at most [`MISSING_MAX`] of them. A member that has
     /// announced its stop is named only if it votes.

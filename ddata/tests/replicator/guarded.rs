@@ -13,7 +13,7 @@ use ostraca_ddata::replicator::wire::{Body, Entry, EntryContent, Nack, WireGuard
 use ostraca_ddata::types::{LWWMap, LWWRegister, ORMap, Term};
 
 use crate::bare::{Answer, Bare, Words, change, guarded, insert, nack, peer};
-use crate::cluster::{Cluster, Plan, READ_MAJORITY, WRITE_MAJORITY, millis, secs};
+use crate::cluster::{Cluster, Plan, READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
 use crate::node::replica;
 
 type Home = LWWRegister<u32>;
@@ -531,6 +531,18 @@ fn fence_timeout_names_the_silent_members() {
     let Some(Err(RequestError::Timeout(tally))) = bare.answer(id) else { panic!("no timeout") };
     assert_eq!((tally.answered, tally.needed), (2, 3));
     assert_eq!(tally.missing, [peer(2), peer(3), peer(4)]);
+}
+
+#[test]
+fn fence_timeout_counts_by_the_tie_rule() {
+    for (me, needed) in [(0, 2), (1, 3)] {
+        let mut bare = Bare::named(peer(me), ReplicatorConfig::default());
+        bare.found(first_epoch(4)); // node 0 is the tiebreaker
+        let id = bare.ask(fence(term(1, me)));
+        bare.pass(secs(4));
+        let Some(Err(RequestError::Timeout(tally))) = bare.answer(id) else { panic!("{me}") };
+        assert_eq!((tally.answered, tally.needed), (1, needed), "{me}");
+    }
 }
 
 #[test]
