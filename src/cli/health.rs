@@ -8,7 +8,7 @@ use ostraca::management::client::AdminRequestError;
 use ostraca::management::wire::{AdminRequest, AdminResponse, Health, RefusalReason};
 use serde_json::json;
 
-use super::target::{NodeOptions, milliseconds, patience, run_blocking};
+use super::target::{NodeOptions, NotKnownThere, milliseconds, patience, run_blocking};
 use super::{CommandResult, Usage};
 
 /// Options of `ostraca health`.
@@ -71,7 +71,7 @@ fn found(asked: Result<AdminResponse, Box<dyn Error>>) -> Result<HealthResult, B
     };
     // A node that refuses is live, unless it is stopping.
     let refused = |error: &AdminRequestError| matches!(error, AdminRequestError::Refused(why) if why.why != RefusalReason::Stopped);
-    let live = error.downcast_ref().is_some_and(refused);
+    let live = error.is::<NotKnownThere>() || error.downcast_ref().is_some_and(refused);
     Ok(HealthResult {
         live,
         health: Health { reason: Some(error_chain(&*error)), ..Health::default() },
@@ -116,6 +116,30 @@ impl HealthResult {
             }
             (false, _) if !self.live => format!("{name} is not live: {reason}"),
             (false, _) => format!("{name} is not ready: {reason}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca::management::wire::RequestRefusal;
+
+    use super::*;
+
+    #[test]
+    fn node_that_refuses_is_live_unless_it_is_stopping() {
+        let refusal = |why| RequestRefusal { why, text: "refused".to_owned() };
+        let older = NotKnownThere(refusal(RefusalReason::NotUnderstood));
+        let errors: [(Box<dyn Error>, bool); 4] = [
+            (older.into(), true),
+            (AdminRequestError::Refused(refusal(RefusalReason::Busy)).into(), true),
+            (AdminRequestError::Refused(refusal(RefusalReason::Stopped)).into(), false),
+            (AdminRequestError::HungUp.into(), false),
+        ];
+        for (error, is_live) in errors {
+            let text = error.to_string();
+            let found = found(Err(error)).expect("a result of the check");
+            assert_eq!((found.is(true), found.is(false)), (is_live, false), "{text}");
         }
     }
 }

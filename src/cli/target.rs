@@ -127,7 +127,7 @@ fn variable(name: &str) -> Option<PathBuf> {
     "{0}; nodes of older releases do not know this request: update the node, or use the ostraca \
      tool of its release"
 )]
-struct NotKnownThere(RequestRefusal);
+pub(super) struct NotKnownThere(pub(super) RequestRefusal);
 
 /// Whether the first release with the management protocol knows this request.
 const fn is_of_first_release(request: &AdminRequest) -> bool {
