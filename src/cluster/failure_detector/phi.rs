@@ -30,6 +30,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
 /// ```
 #[must_use]
 pub fn phi(elapsed: Duration, mean: Duration, deviation: Duration) -> f64 {
+    let deviation = deviation.max(Duration::from_nanos(1)); // 0/0 would be NaN
     of_deviations((elapsed.as_secs_f64() - mean.as_secs_f64()) / deviation.as_secs_f64())
 }
 
@@ -295,6 +296,14 @@ mod tests {
             last = phi;
         }
         assert!(last.is_infinite());
+    }
+
+    #[test]
+    fn phi_without_deviation_is_a_number() {
+        let phi_at = |millis| phi(ms(millis), SECOND, Duration::ZERO);
+        assert!(phi_at(999).abs() < 0.1);
+        assert!((phi_at(1_000) - 0.3).abs() < 0.1);
+        assert!(phi_at(1_001).is_infinite());
     }
 
     #[test]
