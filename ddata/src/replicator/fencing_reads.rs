@@ -218,12 +218,17 @@ impl Replicator {
             );
             return self.refused(now, from, why, out);
         }
+        // Decoded before the promise, because a promise must be answered and, with durable keys,
+        // written.
+        let theirs: Result<BTreeMap<_, _>, _> = held
+            .iter()
+            .map(|held| held.context.decode().map(|context| (&held.key, context)))
+            .collect();
+        let Ok(theirs) = theirs else { return self.undecodable(now, from, "a context", out) };
         match self.promises.promise(group, term, self.fault_injection) {
             Ok(_) => {
                 self.store.know_group(group);
-                let Some(body) = self.promised(now, from, request, group, held, out) else {
-                    return;
-                };
+                let body = self.promised(request, group, theirs);
                 if self.is_durable() {
                     let message = ReplicatorMessage { epoch: self.epochs.id(), body };
                     let send = ReplicatorOutput::Send { to: from, class: LaneClass::Data, message };
@@ -246,22 +251,11 @@ impl Replicator {
 
     /// The answer with a promise: what this replica holds of the group and the asker lacks.
     fn promised(
-        &mut self,
-        now: Now,
-        from: ReplicaId,
+        &self,
         request: u64,
         group: &Group,
-        held: &[KeyContext],
-        out: &mut ReplicatorOutbox,
-    ) -> Option<Body> {
-        let mut theirs: BTreeMap<&KeyName, CausalContext> = BTreeMap::new();
-        for held in held {
-            let Ok(context) = held.context.decode() else {
-                self.undecodable(now, from, "a context", out);
-                return None;
-            };
-            theirs.insert(&held.key, context);
-        }
+        mut theirs: BTreeMap<&KeyName, CausalContext>,
+    ) -> Body {
         let nothing = CausalContext::new();
         let (mut differing, mut entries) = (Vec::new(), Vec::new());
         for mine in self.store.of_group(group) {
@@ -274,7 +268,7 @@ impl Replicator {
         }
         let unknown = theirs.iter().filter(|(_, context)| !context.is_empty());
         differing.extend(unknown.map(|(key, _)| KeyContext::new(key, &nothing)));
-        Some(Body::Promised { request, counts: true, differing, entries })
+        Body::Promised { request, counts: true, differing, entries }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]

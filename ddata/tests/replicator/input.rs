@@ -139,6 +139,7 @@ fn undecodable_parts_are_counted_and_change_nothing() {
         let what = format!("{body:?}");
         bare.hear(1, body);
         assert_eq!(dump(&bare), before, "{what}");
+        assert_eq!(bare.replicator.promises(), [], "{what}");
         assert_eq!(bare.replicator.stats().undecodable, counted, "{what}");
         assert!(bare.now(insert("k", "coffee", To::Local)).is_ok(), "{what}");
     }
