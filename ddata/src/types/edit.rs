@@ -481,7 +481,7 @@ impl KeyState {
     /// replica has no dot left.
     pub fn delete(&mut self, author: Author) -> Delta {
         if self.is_bottom() || self.next_dot(author.replica).counter > COUNTER_MAX {
-            let store = self.store.clone();
+            let store = self.store.empty_like();
             return Delta { dots: DotSet::new(), gone: DotSet::new(), store, after: None };
         }
         let mut dots = DotSet::new();

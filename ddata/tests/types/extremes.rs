@@ -110,6 +110,21 @@ fn change_beyond_the_last_dot_is_refused() {
     assert_eq!(Causal::decode(&counter.encode()), Ok(counter));
 }
 
+/// Regression: the delta of a delete without a dot had no dots, but contained the live entries.
+#[test]
+fn delete_beyond_the_last_dot_adds_nothing_to_a_join() {
+    let mut counter = Causal::<PNCounter>::new();
+    counter.apply(&claim::<PNCounter>(0, COUNTER_MAX - 1)).expect("builds on nothing");
+    counter.edit(author(0, 0), |counter| counter.increment()).expect("one dot is left");
+    let deleted = counter.delete(author(0, 0));
+    let edited = counter.edit(author(1, 0), |counter| counter.increment());
+    let (_, change) = edited.expect("its own dots are few");
+    let mut joined = change.clone();
+    joined.join(&deleted);
+    assert_eq!(joined, change);
+    assert_eq!(Delta::decode(&joined.encode(), &PNCounter::shape()), Ok(change));
+}
+
 /// Regression: the positive and the negative totals saturated before they were subtracted.
 #[test]
 fn counter_saturates_only_in_the_result() {
