@@ -162,7 +162,9 @@ impl ChangeBuilder {
             (None, None) => self.author.time.max(above.unwrap_or_default()),
         };
         let attempted = Stamp { term, time };
-        let saturated = self.author.term.is_none() && time == HybridTimestamp::MAX;
+        // Only a clock that has reached the end may repeat its time; a chosen version must rise.
+        let is_clock = seq.is_none() && self.author.term.is_none();
+        let saturated = is_clock && time == HybridTimestamp::MAX;
         match live {
             Some(live)
                 if attempted <= live

@@ -227,6 +227,16 @@ fn set_at_takes_rising_versions_only() {
     assert_eq!(get(&merged(&register, &concurrent)), Some(4));
 }
 
+/// Regression: the highest version could be written over itself, as if a clock had reached it.
+#[test]
+fn highest_version_is_not_set_over_itself() {
+    let mut register = Register::new();
+    register.edit(at(1, 0), |register| register.set_at(u64::MAX, &1)).unwrap();
+    let refused = register.edit(at(2, 0), |register| register.set_at(u64::MAX, &2));
+    assert!(matches!(refused, Err(EditError::Stale { .. })));
+    assert_eq!(get(&register), Some(1));
+}
+
 #[test]
 fn error_within_an_edit_changes_nothing() {
     let mut map = Causal::<LWWMap<u8, u8>>::new();
