@@ -371,7 +371,7 @@ impl DotPayload for Stamped {
             0 | 2 => (Term::default(), reader.fixed()?),
             1 => {
                 let term = Term { number: reader.varint()?, owner: reader.replica()? };
-                if term == Term::default() || term.number > Term::NUMBER_MAX {
+                if !term.is_valid() {
                     return Err(DecodeError::NotCanonical);
                 }
                 (term, reader.varint()?)

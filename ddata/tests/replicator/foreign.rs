@@ -104,6 +104,7 @@ fn register_with_an_invalid_term_does_not_decode() {
     };
     assert!(Causal::<Home>::decode(&written(u64::MAX / 2)).is_ok());
     assert!(Causal::<Home>::decode(&written(u64::MAX / 2 + 1)).is_err(), "it would win for ever");
+    assert!(Causal::<Home>::decode(&written(0)).is_err(), "no replica can hold term 0");
 }
 
 #[test]
