@@ -512,7 +512,9 @@ fn unread(why: &GetError) -> RequestRefusal {
 fn unwritten(why: &UpdateError) -> RequestRefusal {
     let kind = match why {
         UpdateError::Timeout(_) => RefusalReason::TooFew,
-        UpdateError::Guarded { .. } | UpdateError::Fenced { .. } => RefusalReason::Guarded,
+        UpdateError::Guarded { .. }
+        | UpdateError::GuardedMeanwhile { .. }
+        | UpdateError::Fenced { .. } => RefusalReason::Guarded,
         UpdateError::WrongType { .. } => RefusalReason::WrongType,
         UpdateError::NotJoined => RefusalReason::NotJoined,
         UpdateError::Overloaded { .. } => RefusalReason::Busy,

@@ -41,7 +41,9 @@ pub(super) async fn delete(handles: &Handles, key: &str, level: ConsistencyLevel
 fn not_deleted(why: &DeleteError) -> RequestRefusal {
     let kind = match why {
         DeleteError::Timeout(_) => RefusalReason::TooFew,
-        DeleteError::Guarded { .. } => RefusalReason::Guarded,
+        DeleteError::Guarded { .. } | DeleteError::GuardedMeanwhile { .. } => {
+            RefusalReason::Guarded
+        }
         DeleteError::NotJoined => RefusalReason::NotJoined,
         DeleteError::Overloaded { .. } => RefusalReason::Busy,
         DeleteError::Stopped | DeleteError::Interrupted => RefusalReason::Stopped,

@@ -1,14 +1,15 @@
 //! Errors of requests to the Replicator, one enum for each kind of request.
 //!
 //! Every variant states whether the change may have been made. It may have been after `Timeout`,
-//! `StoreFailure`, `Interrupted` and `Unanswered`, and after `Fenced` if its message states so;
-//! after all others nothing was changed.
+//! `StoreFailure`, `Excluded`, `GuardedMeanwhile`, `Interrupted` and `Unanswered`, and after
+//! `Fenced` if its message states so; after all others nothing was changed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::data::NotRegistered;
 use ostraca_ddata::key::Group;
+use ostraca_ddata::replicator::epoch::EpochId;
 use ostraca_ddata::replicator::request::{RequestError, Tally};
 use ostraca_ddata::types::Term;
 use ostraca_ddata::types::edit::EditError;
@@ -66,6 +67,27 @@ pub enum UpdateError {
     StoreFailure {
         /// Number of replicas whose store failed.
         failed: usize,
+    },
+    /// This node was removed from the cluster while the request was open. The change is made on this
+    /// node, which spreads nothing any longer; a majority may hold it. Restart the node, and read at
+    /// a majority before repeating an update that must not happen twice.
+    #[error(
+        "configuration {epoch} removed this node; the change stays applied here and may be on a \
+         majority: restart the node, and read at a majority"
+    )]
+    Excluded {
+        /// The configuration without this node.
+        epoch: EpochId,
+    },
+    /// The change is made on this node, which did not know that the key belongs to a guarded group.
+    /// It may spread, but loses against every guarded write.
+    #[error(
+        "group `{group}` guards the key, which this node did not know: the change stays applied \
+         here, may spread and loses against guarded ones; acquire a term"
+    )]
+    GuardedMeanwhile {
+        /// The group of the key.
+        group: Group,
     },
     /// The caller's function returned an error. Nothing was changed.
     #[error("the update's function failed and nothing was changed")]
@@ -148,7 +170,7 @@ pub enum UpdateError {
         /// How long the caller waited.
         waited: Duration,
     },
-    /// Nothing was changed, for a reason that this release does not know.
+    /// Nothing was changed, for another reason, which the message states.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -163,6 +185,8 @@ impl From<RequestError> for UpdateError {
         match error {
             RequestError::Timeout(tally) => Self::Timeout(tally),
             RequestError::StoreFailure { failed } => Self::StoreFailure { failed },
+            RequestError::Excluded { epoch } => Self::Excluded { epoch },
+            RequestError::GuardedMeanwhile { group } => Self::GuardedMeanwhile { group },
             RequestError::ModifyFailure(why) => match &*why.0 {
                 EditError::Custom(own) if own.is::<Panicked>() => {
                     Self::Panicked { message: own.to_string() }
@@ -204,6 +228,12 @@ pub enum GetError {
     /// This node is in no configuration. `ReadLocal` still works.
     #[error("this node is no member: retry after it has joined, or read locally")]
     NotJoined,
+    /// This node was removed from the cluster while the request was open. `ReadLocal` still works.
+    #[error("configuration {epoch} removed this node: restart it and read again")]
+    Excluded {
+        /// The configuration without this node.
+        epoch: EpochId,
+    },
     /// The consistency level needs more replicas than exist.
     #[error("the level needs {needed} replicas and {existing} exist")]
     NotEnoughReplicas {
@@ -227,7 +257,7 @@ pub enum GetError {
         /// How long the caller waited.
         waited: Duration,
     },
-    /// A reason that this release does not know.
+    /// Another reason, which the message states.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -248,6 +278,7 @@ impl From<RequestError> for GetError {
             RequestError::Timeout(tally) => Self::Timeout(tally),
             RequestError::WrongType { expected, found } => Self::WrongType { expected, found },
             RequestError::NotJoined => Self::NotJoined,
+            RequestError::Excluded { epoch } => Self::Excluded { epoch },
             RequestError::NotEnoughReplicas { needed, existing } => {
                 Self::NotEnoughReplicas { needed, existing }
             }
@@ -275,6 +306,27 @@ pub enum DeleteError {
     StoreFailure {
         /// Number of replicas whose store failed.
         failed: usize,
+    },
+    /// This node was removed from the cluster while the request was open. The value that it had seen
+    /// is deleted on this node, which spreads nothing any longer; a majority may have deleted it.
+    /// Restart the node, and read at a majority.
+    #[error(
+        "configuration {epoch} removed this node; the delete stays applied here and may be on a \
+         majority: restart the node, and read at a majority"
+    )]
+    Excluded {
+        /// The configuration without this node.
+        epoch: EpochId,
+    },
+    /// The value is deleted on this node, which did not know that the key belongs to a guarded group.
+    /// The delete may spread, but loses against every guarded write.
+    #[error(
+        "group `{group}` guards the key, which this node did not know: the delete stays applied \
+         here, may spread and loses against guarded writes; write a `None` under a term instead"
+    )]
+    GuardedMeanwhile {
+        /// The group of the key.
+        group: Group,
     },
     /// Nothing was deleted: keys of a guarded group are never removed.
     #[error("the key is guarded by group `{group}`: write a `None` under its term instead")]
@@ -316,7 +368,7 @@ pub enum DeleteError {
         /// How long the caller waited.
         waited: Duration,
     },
-    /// Nothing was deleted, for a reason that this release does not know.
+    /// Nothing was deleted, for another reason, which the message states.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -326,6 +378,8 @@ impl From<RequestError> for DeleteError {
         match error {
             RequestError::Timeout(tally) => Self::Timeout(tally),
             RequestError::StoreFailure { failed } => Self::StoreFailure { failed },
+            RequestError::Excluded { epoch } => Self::Excluded { epoch },
+            RequestError::GuardedMeanwhile { group } => Self::GuardedMeanwhile { group },
             RequestError::Guarded { group } => Self::Guarded { group },
             RequestError::NotJoined => Self::NotJoined,
             RequestError::NotEnoughReplicas { needed, existing } => {
@@ -347,6 +401,16 @@ pub enum FlushError {
     /// This node is in no configuration, so there are no replicas to deliver to.
     #[error("this node is no member: retry after it has joined")]
     NotJoined,
+    /// This node was removed from the cluster before every replica had its changes. It delivers
+    /// nothing any longer, so that changes which no other replica holds are lost.
+    #[error(
+        "configuration {epoch} removed this node before all changes were delivered; those that no \
+         other replica holds are lost"
+    )]
+    Excluded {
+        /// The configuration without this node.
+        epoch: EpochId,
+    },
     /// The limit of waiting requests was reached.
     #[error("{limit} requests wait already: retry later")]
     Overloaded {
@@ -356,7 +420,7 @@ pub enum FlushError {
     /// The node has stopped.
     #[error("the node has stopped")]
     Stopped,
-    /// A reason that this release does not know.
+    /// Another reason, which the message states.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -376,6 +440,7 @@ impl From<RequestError> for FlushError {
         match error {
             RequestError::Timeout(_) => Self::Timeout,
             RequestError::NotJoined => Self::NotJoined,
+            RequestError::Excluded { epoch } => Self::Excluded { epoch },
             RequestError::Overloaded { limit } => Self::Overloaded { limit },
             other => Self::Refused(other),
         }
@@ -395,7 +460,7 @@ pub enum QueryError {
     /// The node has stopped.
     #[error("the node has stopped: ask another one")]
     Stopped,
-    /// A reason that this release does not know.
+    /// Another reason, which the message states.
     #[error(transparent)]
     Refused(RequestError),
 }
@@ -418,5 +483,44 @@ impl From<RequestError> for QueryError {
             RequestError::Overloaded { limit } => Self::Overloaded { limit },
             other => Self::Refused(other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How an update and a delete report a reason: their messages, and whether they are `Refused`.
+    fn reported(why: &RequestError) -> [(String, bool); 2] {
+        let update = UpdateError::from(why.clone());
+        let delete = DeleteError::from(why.clone());
+        [
+            (update.to_string(), matches!(update, UpdateError::Refused(_))),
+            (delete.to_string(), matches!(delete, DeleteError::Refused(_))),
+        ]
+    }
+
+    #[test]
+    fn change_that_stays_applied_is_not_reported_as_refused() {
+        let (epoch, group) = (EpochId { generation: 1, number: 2 }, Group::new("g-"));
+        for why in [RequestError::Excluded { epoch }, RequestError::GuardedMeanwhile { group }] {
+            for (message, is_refused) in reported(&why) {
+                assert!(!is_refused && message.contains("stays applied here"), "{message}");
+            }
+        }
+        for why in [RequestError::NotLoaded, RequestError::EmptyKey] {
+            for (message, is_refused) in reported(&why) {
+                assert!(is_refused && message.contains("nothing was changed"), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn read_and_flush_report_the_removal_of_their_node() {
+        let epoch = EpochId { generation: 1, number: 2 };
+        let read = GetError::from(RequestError::Excluded { epoch });
+        assert!(matches!(read, GetError::Excluded { epoch: by } if by == epoch), "{read}");
+        let flush = FlushError::from(RequestError::Excluded { epoch });
+        assert!(matches!(flush, FlushError::Excluded { epoch: by } if by == epoch), "{flush}");
     }
 }

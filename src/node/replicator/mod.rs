@@ -347,7 +347,8 @@ impl Replicator {
     /// Waits until every change made on this node so far is delivered to every replica.
     ///
     /// # Errors
-    /// [`FlushError`]. No change is lost: undelivered changes will be delivered later.
+    /// [`FlushError`]. Unless this node was removed, no change is lost: undelivered changes will be
+    /// delivered later.
     pub fn flush_changes(
         &self,
         within: Duration,
