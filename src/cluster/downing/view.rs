@@ -43,7 +43,8 @@ pub struct View {
     /// Members that any observer reports as unreachable, and for how long they have been. Never
     /// this node.
     pub unreachable: BTreeMap<NodeId, Duration>,
-    /// Records about unreachable members. Only records between members are contained.
+    /// Records about unreachable members. Only records between members are contained, and none of
+    /// Down observers.
     pub records: BTreeSet<UnreachableRecord>,
     /// Members that have seen the present gossip state.
     pub seen: BTreeSet<NodeId>,

@@ -189,18 +189,28 @@ impl FailureHandler {
 
 /// Members that other members report as unreachable. Records of Down members do not count.
 fn accused_by_others(gossip: &Gossip, me: ReplicaId) -> BTreeSet<ReplicaId> {
-    let counts = |id: ReplicaId| gossip.member(id).is_some_and(|m| m.status != Status::Down);
-    gossip.reachability().accused(|observer| observer != me && counts(observer))
+    gossip.reachability().accused(|observer| observer != me && is_not_down(gossip, observer))
+}
+
+/// The records between members, without those of Down members.
+fn records(gossip: &Gossip) -> BTreeSet<UnreachableRecord> {
+    let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
+    let counted = gossip.reachability().records().filter_map(|record| {
+        let (observer, subject) = (node(record.observer)?, node(record.subject)?);
+        let record = UnreachableRecord { observer, subject };
+        is_not_down(gossip, observer.incarnation).then_some(record)
+    });
+    counted.collect()
+}
+
+fn is_not_down(gossip: &Gossip, id: ReplicaId) -> bool {
+    gossip.member(id).is_some_and(|member| member.status != Status::Down)
 }
 
 /// The gossip state as a view for the downing strategy.
 pub(super) fn view(core: &MembershipCore, gossip: &Gossip) -> View {
     let me = core.me.incarnation;
     let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
-    let records = gossip.reachability().records().filter_map(|record| {
-        let (observer, subject) = (node(record.observer)?, node(record.subject)?);
-        Some(UnreachableRecord { observer, subject })
-    });
     let unreachable = nodes(gossip, &gossip.unreachable_to(me));
     let electorate = |epoch: &Arc<Epoch>| {
         // A voter that gossip does not contain cannot answer.
@@ -218,7 +228,7 @@ pub(super) fn view(core: &MembershipCore, gossip: &Gossip) -> View {
             .into_iter()
             .map(|node| (node, Duration::ZERO))
             .collect::<BTreeMap<_, _>>(),
-        records: records.collect(),
+        records: records(gossip),
         seen: nodes(gossip, gossip.seen()),
         connected: gossip
             .members()
@@ -255,6 +265,7 @@ fn summary(resolution: &downing::Resolution) -> String {
 mod tests {
     use super::*;
     use crate::cluster::downing::{DowningDecision, Resolution};
+    use crate::cluster::gossip::tests::{id, node, state};
 
     fn summary_of(down: u64, overruled: Option<DowningDecision>) -> String {
         let node = |n| NodeId { peer: PeerKey::new([0; 32]), incarnation: ReplicaId::new(n) };
@@ -276,5 +287,17 @@ mod tests {
         let overruled = summary_of(3, Some(DowningDecision::DownReachable));
         assert!(overruled.contains("instead of DownReachable: "), "{overruled}");
         assert!(overruled.ends_with("/0000000000000003"), "{overruled}");
+    }
+
+    /// Otherwise a member that accused another one and was declared dead would make that one
+    /// indirectly connected.
+    #[test]
+    fn view_has_no_records_of_down_members() {
+        let record = |observer: char, subject: char| {
+            let [observer, subject] = [observer, subject].map(|name| node(id(name).get()));
+            UnreachableRecord { observer, subject }
+        };
+        let expected = BTreeSet::from([record('A', 'C'), record('A', 'D')]);
+        assert_eq!(records(&state("A B Cd D; C>A C>B A>C A>D")), expected);
     }
 }
