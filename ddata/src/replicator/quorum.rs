@@ -12,12 +12,13 @@ use std::collections::BTreeSet;
 use crate::fault_injection::{FaultInjection, ReplicatorFault};
 use crate::id::ReplicaId;
 
-/// There are no voters to count, because this node has no configuration yet. Nothing was sent.
+/// There are no voters to count, because this node has no configuration yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no configuration has a voter yet; nothing was changed, retry after this node has joined")]
 pub struct NoMembers;
 
-/// Why no set of answers can reach a consistency level. Nothing was sent.
+/// Why no set of answers can reach a consistency level. A new request fails with it before anything
+/// is sent; an open read may fail with it later, when a smaller configuration is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NeedError {
@@ -26,7 +27,7 @@ pub enum NeedError {
     NoMembers(#[from] NoMembers),
     /// The level names more replicas than the configuration has: lower it, or add nodes.
     #[error(
-        "the level needs {needed} replicas, the configuration has {existing}; nothing was sent"
+        "the level needs {needed} replicas, the configuration has {existing}; nothing was changed"
     )]
     NotEnoughReplicas {
         /// Replicas that the level asks for.
@@ -103,7 +104,7 @@ impl Level {
     ///
     /// # Errors
     /// [`NeedError::NoMembers`] in an empty configuration, [`NeedError::NotEnoughReplicas`] if
-    /// `Count` asks for more members than count. Both mean that nothing was sent.
+    /// `Count` asks for more members than count.
     pub fn need(self, electorate: Electorate) -> Result<Need, NeedError> {
         let Electorate { members, voters } = electorate;
         let majority = needed(voters, 0, 0)?;
