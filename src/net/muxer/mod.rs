@@ -114,7 +114,7 @@ pub enum MuxerError {
     /// The peer violated the protocol, and was sent go-away.
     #[error("the peer violated the yamux protocol")]
     Violation(#[from] MuxerViolation),
-    /// This side has used all 2³¹ stream ids.
+    /// This side has used its stream ids except for the last one, about 2³¹.
     #[error("the stream ids of the connection are used up: dial again")]
     NoMoreStreams,
 }
