@@ -74,6 +74,8 @@ fn long_run() {
     let base = number("OSTRACA_FUZZ_BASE").unwrap_or(1 << 32);
     let only = env::var("OSTRACA_FUZZ_BODY").ok();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+    let is_body = BODIES.iter().any(|(name, ..)| wanted(name));
+    assert!(is_body, "OSTRACA_FUZZ_BODY={only:?} is the name of no body");
     let mut crashes = 0;
     for (name, test, corpus, body) in BODIES.into_iter().filter(|(name, ..)| wanted(name)) {
         crashes += run((name, test), &corpus(), body, executions, base);

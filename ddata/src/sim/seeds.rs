@@ -110,8 +110,9 @@ impl Totals {
 pub struct Seeds {
     test: &'static str,
     trace: TraceLevel,
-    next: u64,
-    last: Option<u64>, // not included; `None`: until the time limit
+    first: u64,
+    done: u64,          // seeds returned so far
+    count: Option<u64>, // of all seeds; `None`: until the time limit
     time: Option<TimeLimit>,
     current: Option<Seed>,
 }
@@ -125,23 +126,28 @@ pub struct Seeds {
 /// If one of the environment variables is set but not a number.
 #[must_use]
 pub fn seeds(test: &'static str, default_count: u64) -> Seeds {
-    let plan = SeedPlan::from_env(default_count);
-    let trace = plan.trace;
-    let time = plan.seconds.map(TimeLimit::new);
-    Seeds { test, trace, next: plan.first, last: plan.last, time, current: None }
+    Seeds::of(test, SeedPlan::from_env(default_count))
+}
+
+impl Seeds {
+    fn of(test: &'static str, plan: SeedPlan) -> Self {
+        let SeedPlan { first, count, trace, .. } = plan;
+        let time = plan.seconds.map(TimeLimit::new);
+        Self { test, trace, first, done: 0, count, time, current: None }
+    }
 }
 
 impl Iterator for Seeds {
     type Item = Seed;
 
     fn next(&mut self) -> Option<Seed> {
-        let used_up = match (&self.time, self.last) {
-            (Some(time), _) => time.is_up(),
-            (None, last) => last.is_some_and(|last| self.next >= last),
+        let used_up = match (&self.time, self.count) {
+            (Some(time), _) => self.done > 0 && time.is_up(), // a test without a run can't fail
+            (None, count) => count.is_some_and(|count| self.done >= count),
         };
-        self.current =
-            (!used_up).then_some(Seed { value: self.next, test: self.test, trace: self.trace });
-        self.next = self.next.wrapping_add(1);
+        let value = self.first.wrapping_add(self.done);
+        self.current = (!used_up).then_some(Seed { value, test: self.test, trace: self.trace });
+        self.done += u64::from(!used_up);
         self.current
     }
 }
@@ -239,7 +245,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SeedPlan {
     first: u64,
-    last: Option<u64>,
+    count: Option<u64>, // `None`: until the time limit
     seconds: Option<u64>,
     trace: TraceLevel,
 }
@@ -259,15 +265,12 @@ impl SeedPlan {
         base: impl FnOnce() -> u64,
     ) -> Self {
         let fixed =
-            Self { first: 0, last: Some(default_count), seconds: None, trace: TraceLevel::Brief };
+            Self { first: 0, count: Some(default_count), seconds: None, trace: TraceLevel::Brief };
         match (seed, seconds) {
-            (Some(seed), _) => Self {
-                first: seed,
-                last: Some(seed.saturating_add(1)),
-                trace: TraceLevel::Full,
-                ..fixed
-            },
-            (None, Some(_)) => Self { first: base(), last: None, seconds, ..fixed },
+            (Some(seed), _) => {
+                Self { first: seed, count: Some(1), trace: TraceLevel::Full, ..fixed }
+            }
+            (None, Some(_)) => Self { first: base(), count: None, seconds, ..fixed },
             (None, None) => fixed,
         }
     }
@@ -318,10 +321,22 @@ mod tests {
     fn environment_selects_the_seeds() {
         let plan = |seed, seconds| SeedPlan::of(10, seed, seconds, || 1_000);
         let (brief, full) = (TraceLevel::Brief, TraceLevel::Full);
-        let expected = |first, last, seconds, trace| SeedPlan { first, last, seconds, trace };
+        let expected = |first, count, seconds, trace| SeedPlan { first, count, seconds, trace };
         assert_eq!(plan(None, None), expected(0, Some(10), None, brief));
-        assert_eq!(plan(Some(7), Some(60)), expected(7, Some(8), None, full));
+        assert_eq!(plan(Some(7), Some(60)), expected(7, Some(1), None, full));
         assert_eq!(plan(None, Some(60)), expected(1_000, None, Some(60), brief));
+    }
+
+    /// Regression: the seed `u64::MAX` and a time limit of zero ran nothing, so the test passed.
+    #[test]
+    fn every_environment_runs_a_seed() {
+        let values = |seed, seconds| {
+            let plan = SeedPlan::of(2, seed, seconds, || u64::MAX);
+            Seeds::of("", plan).map(|seed| seed.value).collect::<Vec<_>>()
+        };
+        assert_eq!(values(None, None), [0, 1]);
+        assert_eq!(values(Some(u64::MAX), None), [u64::MAX]);
+        assert_eq!(values(None, Some(0)), [u64::MAX]);
     }
 
     #[test]

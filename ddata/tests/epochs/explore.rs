@@ -330,11 +330,16 @@ impl Run {
     }
 }
 
-/// The seeds of a suite: the one in `OSTRACA_SEED`, or the number in `OSTRACA_SEEDS`, or `count`.
-pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
-    let set = |name| std::env::var(name).ok().and_then(|value: String| value.parse::<u64>().ok());
+/// The seeds of a suite: the one in `OSTRACA_SEED`, or the number in `OSTRACA_SEEDS`, or `count`;
+/// at least one.
+pub(crate) fn seeds(count: u64) -> std::ops::RangeInclusive<u64> {
+    let set = |name: &str| {
+        let text = std::env::var(name).ok()?;
+        let number = text.parse::<u64>();
+        Some(number.unwrap_or_else(|_| panic!("{name}={text:?} is not a number")))
+    };
     let count = set("OSTRACA_SEEDS").unwrap_or(count);
-    set("OSTRACA_SEED").map_or(0..count, |seed| seed..seed + 1)
+    set("OSTRACA_SEED").map_or(0..=count.saturating_sub(1), |seed| seed..=seed)
 }
 
 /// The first seed below `count` in which the fault violates one of the properties in `by`.
@@ -395,7 +400,7 @@ fn name(outcome: &ProposalOutcome) -> &'static str {
 fn acked_writes_survive_and_all_serve_after_faults() {
     let mut reached = Reached::default();
     let seeds = seeds(12_000);
-    let one = seeds.end - seeds.start == 1;
+    let one = seeds.start() == seeds.end();
     for seed in seeds {
         let mut run = Run::new(seed, FaultInjection::none());
         run.world.check.strict = true;

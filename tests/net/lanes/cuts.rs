@@ -15,9 +15,9 @@ pub(crate) fn seeds(test: &str, fixed: u64, run: impl Fn(u64)) {
     let seeds = match env::var("OSTRACA_SEED") {
         Ok(seed) => {
             let seed: u64 = seed.parse().expect("OSTRACA_SEED is a number");
-            seed..seed + 1
+            seed..=seed
         }
-        Err(_) => 0..fixed,
+        Err(_) => 0..=fixed - 1,
     };
     for seed in seeds {
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed)));
