@@ -68,6 +68,33 @@ fn gossip_older_than_its_time_to_live_is_dropped() {
     }
 }
 
+/// C has not been in a configuration, and reaches no member. After a restart it would search again
+/// only with a data directory.
+#[test]
+fn verdict_ends_only_newcomers_with_a_data_directory() {
+    for (directory, expected) in [(Some(4), Some(StopReason::DownedItself)), (None, None)] {
+        let mut machine = Membership::new(MembershipSetup {
+            me: node(3),
+            address: joiner(3, 3).address,
+            config: ClusterConfig::default(),
+            settings: ComparedSettings::default(),
+            memory: Memory::default(),
+            directory,
+            seed: 1,
+            fault_injection: MembershipFaultInjection::none(),
+        });
+        let lost = state("A B Cj; C>A C>B");
+        let inside = JoinedState::new(&mut machine.core, Now::default(), lost);
+        machine.stage = MembershipStage::Inside(Box::new(inside));
+        for second in 0..10 {
+            let mono = Instant::from_nanos(second * 1_000_000_000);
+            let now = Now { mono, ..Now::default() };
+            machine.handle(now, MembershipInput::Tick, &mut Outbox::new());
+        }
+        assert_eq!(machine.stopped(), expected, "directory {directory:?}");
+    }
+}
+
 #[test]
 fn longest_times_of_settings_do_not_overflow() {
     let longest = Duration::MAX;
