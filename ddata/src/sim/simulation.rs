@@ -271,7 +271,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// As [`run_for`](Self::run_for).
     ///
     /// # Errors
-    /// A violation, or a panic of a process. The run cannot be continued after that.
+    /// A violation, also one that was found before this call, or a panic of a process. The run
+    /// cannot be continued after that: a later call returns the same reason.
     pub fn try_run_for(&mut self, span: Duration) -> Result<(), Box<Failure>> {
         let end = self.now + span;
         self.guarded(|sim| while sim.violation.is_none() && sim.step(end) {})?;
@@ -320,7 +321,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Runs `work` and turns a violation or a panic into a failure.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Box<Failure>> {
-        assert!(self.violation.is_none(), "this run has failed already: {:?}", self.violation);
+        if let Some(reason) = self.violation.clone() {
+            return Err(Box::new(self.failure(reason))); // found between runs, or reported before
+        }
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
         if let Err(panic) = &outcome {
             self.violation = Some(super::seeds::panic_text(panic.as_ref()));

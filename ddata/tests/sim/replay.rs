@@ -162,6 +162,38 @@ fn panic_of_a_process_is_a_failure_with_a_report() {
     assert_eq!(failure.seed.value, 5);
 }
 
+/// An observer that fails as long as node 1 is up.
+struct OneDown;
+
+impl Observer<Probe> for OneDown {
+    fn check(&mut self, view: &SimulationView<'_, Probe>) -> Result<(), InvariantViolation> {
+        match view.process(node(1)) {
+            Some(_) => Err(InvariantViolation::new("node 1 is up")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Regression: the next run panicked without the seed, the hash and the faults.
+#[test]
+fn violation_found_outside_a_run_fails_the_next_one() {
+    for started in [1, 2] {
+        let setup = SimulationSetup {
+            started: Some(started),
+            faults: Faults::none(),
+            ..SimulationSetup::new(5, 2)
+        };
+        let mut sim = Simulation::new(setup, OneDown, |boot| Probe::new(&boot, false));
+        sim.restart(node(1));
+        for outcome in [sim.try_run_for(millis(1)), sim.try_run_until(millis(1), |_| true)] {
+            let failure = outcome.expect_err("node 1 is up");
+            assert_eq!(failure.reason, "node 1 is up");
+            assert_eq!((failure.at.elapsed(), failure.hash), (Duration::ZERO, sim.hash()));
+            assert!(failure.to_string().contains("t=0s restart 1"), "{failure}");
+        }
+    }
+}
+
 #[test]
 fn unreached_condition_is_a_failure() {
     let mut sim = probes(1, 1, Faults::none());
