@@ -262,7 +262,10 @@ impl<'a> Words<'a> {
     }
 
     fn groups(&mut self) -> Option<Vec<Vec<NodeIndex>>> {
-        self.rest.next_if(|word| word.starts_with('{'))?.split('|').map(parse_set).collect()
+        match self.rest.next_if(|word| word.starts_with('{')) {
+            Some(groups) => groups.split('|').map(parse_set).collect(),
+            None => Some(Vec::new()),
+        }
     }
 
     fn links(&mut self) -> Option<Vec<LinkSet>> {
@@ -331,6 +334,23 @@ mod tests {
         let schedule = Schedule::parse(&format!("# found by seed 7\n\n{text}")).expect("it parses");
         assert_eq!(schedule.lines.len(), 5);
         assert_eq!(schedule.to_string(), text);
+    }
+
+    /// Regression: a partition without groups was printed, but not parsed.
+    #[test]
+    fn faults_that_affect_nothing_round_trip() {
+        for span in [None, Some(Duration::from_secs(3))] {
+            let faults = [
+                Fault::Partition { groups: Vec::new(), span },
+                Fault::Partition { groups: vec![Vec::new()], span },
+                Fault::Cut { links: Vec::new(), span },
+                Fault::Delay { links: Vec::new(), by: Duration::from_secs(1), span },
+            ];
+            let at = SimTime::default();
+            let lines = faults.map(|fault| ScheduledFault { at, trigger: None, fault });
+            let schedule = Schedule { lines: lines.into() };
+            assert_eq!(Schedule::parse(&schedule.to_string()).as_ref(), Ok(&schedule));
+        }
     }
 
     #[test]
