@@ -10,8 +10,9 @@ use crate::cluster::member::Address;
 /// Maximum number of connected nodes. Further ones are ignored; the transport's own limit is lower.
 const LINKS_MAX: usize = 20_000;
 
-/// Maximum number of addresses per node.
-const ADDRESSES_MAX: usize = 16;
+/// Maximum number of addresses per node: twice the number that a node may announce (16), so that
+/// there is room for those at which this node dialled it.
+const ADDRESSES_MAX: usize = 32;
 
 /// The nodes that are connected now.
 #[derive(Debug, Default)]
@@ -60,5 +61,23 @@ impl ConnectedPeers {
         let first = |addresses: &BTreeSet<Address>| addresses.intersection(wanted).next().cloned();
         let found = self.up.iter().filter_map(|(node, at)| Some((*node, first(at)?)));
         found.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+
+    #[test]
+    fn dialled_address_is_kept_beside_all_announced_ones() {
+        let address = |port: u16| Address::new(format!("/ip4/10.0.0.1/tcp/{port}")).expect("short");
+        let node = NodeId { peer: PeerKey::new([1; 32]), incarnation: ReplicaId::new(1) };
+        let mut peers = ConnectedPeers::default();
+        peers.up(node, (1..=16).map(address).collect());
+        let dialled = address(17);
+        peers.up(node, vec![dialled.clone()]);
+        assert_eq!(peers.at(&BTreeSet::from([dialled.clone()])), [(node, dialled)]);
     }
 }
