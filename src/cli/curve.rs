@@ -66,12 +66,26 @@ pub(crate) fn draw(
 #[expect(clippy::cast_precision_loss, reason = "shares for a picture")]
 fn steps(seen: &[Duration], end: f64) -> Vec<(f64, f64)> {
     let all = seen.len().max(1) as f64;
+    let share = |replicas: usize| replicas as f64 / all * 100.0;
     let mut corners = vec![(0.0, 0.0)];
     for (before, at) in seen.iter().enumerate() {
         let x = at.as_secs_f64() * 1e3;
-        corners.push((x, before as f64 / all * 100.0));
-        corners.push((x, (before + 1) as f64 / all * 100.0));
+        corners.push((x, share(before)));
+        corners.push((x, share(before + 1)));
     }
-    corners.push((end, 100.0));
+    corners.push((end, share(seen.len())));
     corners
+}
+
+#[cfg(test)]
+mod tests {
+    /// Regression: the line of a change that no replica has rose to 100 %.
+    #[test]
+    fn line_ends_at_the_share_that_was_reached() {
+        use super::{Duration, steps}; // unused in a bench, which has no test harness
+        assert_eq!(steps(&[], 3.0), [(0.0, 0.0), (3.0, 0.0)]);
+        let seen = [1, 2].map(Duration::from_millis);
+        let both = [(0.0, 0.0), (1.0, 0.0), (1.0, 50.0), (2.0, 50.0), (2.0, 100.0), (3.0, 100.0)];
+        assert_eq!(steps(&seen, 3.0), both);
+    }
 }
