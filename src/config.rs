@@ -17,6 +17,7 @@ use libp2p::multiaddr::Protocol;
 use ostraca_ddata::replicator;
 
 use crate::cluster::config::{ClusterConfig, ClusterConfigError, DowningStrategyName};
+use crate::cluster::member::{NAME_BYTES_MAX, ROLES_MAX};
 use crate::management::config::{LongPath, Management};
 use crate::net;
 use crate::net::admission;
@@ -201,6 +202,7 @@ impl Config {
         wrong.extend(self.management.check().err().map(InvalidConfig::from));
         wrong.extend(cluster.failure_detector.check().err().map(InvalidConfig::from));
         wrong.extend(check_times(cluster));
+        wrong.extend(check_names(cluster));
         wrong.extend(check_seeds(cluster).err());
         if cluster.downing.strategy == DowningStrategyName::LeaseMajority && !has_lease {
             wrong.push(InvalidConfig::NoLeaseProvider);
@@ -314,6 +316,24 @@ fn check_times(cluster: &ClusterConfig) -> Vec<InvalidConfig> {
     wrong.into_iter().map(|wrong| refused(wrong).into()).collect()
 }
 
+/// Checks the limits of a member's names: other nodes do not decode a member that exceeds them.
+fn check_names(cluster: &ClusterConfig) -> Vec<InvalidConfig> {
+    let (roles, version) = (&cluster.roles, &cluster.app_version);
+    let mut wrong: Vec<(&'static str, String, &'static str)> = Vec::new();
+    if roles.len() > ROLES_MAX {
+        let value = format!("a list of {} names", roles.len());
+        wrong.push(("roles", value, "must have at most 64 names"));
+    }
+    if let Some(role) = roles.iter().find(|role| !(1..=NAME_BYTES_MAX).contains(&role.len())) {
+        wrong.push(("roles", format!("a list with {role:?}"), "a name must have 1 to 128 bytes"));
+    }
+    if version.len() > NAME_BYTES_MAX {
+        wrong.push(("app-version", version.clone(), "must have at most 128 bytes"));
+    }
+    let refused = |(setting, value, must)| ClusterConfigError::OutOfRange { setting, value, must };
+    wrong.into_iter().map(|wrong| refused(wrong).into()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -382,7 +402,7 @@ mod tests {
 
     #[test]
     fn out_of_range_cluster_setting_is_refused_by_name() {
-        let broken: [BrokenClusterSetting; 20] = [
+        let broken: [BrokenClusterSetting; 23] = [
             (|c| c.gossip_interval = Duration::ZERO, "cluster.gossip-interval"),
             (|c| c.retry_unsuccessful_join_after = Duration::ZERO, "retry-unsuccessful-join-after"),
             (|c| c.seed_node_timeout = Duration::ZERO, "cluster.seed-node-timeout"),
@@ -418,6 +438,12 @@ mod tests {
             (|c| c.downing.strategy = DowningStrategyName::AutoDown, "trust-downing"),
             (|c| c.downing.strategy = DowningStrategyName::LeaseMajority, "lease-majority"),
             (|c| c.downing.trust_downing = true, "trust-downing is set"),
+            (|c| c.roles = [String::new()].into(), "cluster.roles is a list with \"\": a name"),
+            (
+                |c| c.roles = (0..65_u8).map(|role| role.to_string()).collect(),
+                "cluster.roles is a list of 65 names",
+            ),
+            (|c| c.app_version = "1".repeat(129), "cluster.app-version is 111"),
         ];
         for (breaks, named) in broken {
             let error = with(breaks).expect_err(named).to_string();

@@ -12,6 +12,8 @@ use std::fmt;
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::gossip::wire::COUNTER_MAX;
+
 /// Maximum length of an [`Address`] in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
 
@@ -248,8 +250,10 @@ pub struct HostedTypes {
     pub entity_types: BTreeSet<String>, // ≤ ENTITY_TYPES_MAX
 }
 
-/// One incarnation of a node, as recorded in the gossip state.
+/// One incarnation of a node, as recorded in the gossip state. Decoding refuses a member that
+/// [`Member::check`] refuses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "RawMember")]
 pub struct Member {
     /// Peer key and incarnation of the node.
     #[serde(rename = "n")]
@@ -261,13 +265,13 @@ pub struct Member {
     #[serde(rename = "s")]
     pub status: Status,
     /// Roles of the node. Constant within an incarnation.
-    #[serde(rename = "r", default, skip_serializing_if = "BTreeSet::is_empty")]
+    #[serde(rename = "r", skip_serializing_if = "BTreeSet::is_empty")]
     pub roles: BTreeSet<String>, // ≤ ROLES_MAX
     /// Age of the member: a lower number means an older member. Assigned when it becomes Up.
-    #[serde(rename = "u", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
     pub up_number: Option<u64>,
     /// Version of the application. Constant within an incarnation.
-    #[serde(rename = "v", default, skip_serializing_if = "String::is_empty")]
+    #[serde(rename = "v", skip_serializing_if = "String::is_empty")]
     pub app_version: String,
     /// Time of the join request in ticks of the gossip's counter (`Gossip::next_stamp`), assigned
     /// by the node that answered the request. Constant within an incarnation: every node that adds
@@ -275,8 +279,41 @@ pub struct Member {
     #[serde(rename = "b")]
     pub since: u64,
     /// Hosted entity types, and whether the member drains.
-    #[serde(rename = "h", default)]
+    #[serde(rename = "h")]
     pub hosting: HostedTypes,
+}
+
+/// [`Member`] on the wire, not checked yet.
+#[derive(Deserialize)]
+struct RawMember {
+    #[serde(rename = "n")]
+    node: NodeId,
+    #[serde(rename = "a")]
+    address: Address,
+    #[serde(rename = "s")]
+    status: Status,
+    #[serde(rename = "r", default)]
+    roles: BTreeSet<String>,
+    #[serde(rename = "u", default)]
+    up_number: Option<u64>,
+    #[serde(rename = "v", default)]
+    app_version: String,
+    #[serde(rename = "b")]
+    since: u64,
+    #[serde(rename = "h", default)]
+    hosting: HostedTypes,
+}
+
+impl TryFrom<RawMember> for Member {
+    type Error = InvalidMember;
+
+    fn try_from(raw: RawMember) -> Result<Self, InvalidMember> {
+        let RawMember { node, address, status, roles, up_number, app_version, since, hosting } =
+            raw;
+        let member = Self { node, address, status, roles, up_number, app_version, since, hosting };
+        member.check()?;
+        Ok(member)
+    }
 }
 
 /// Reason why a member is invalid.
@@ -297,6 +334,9 @@ pub enum InvalidMember {
         /// Length of the name in bytes.
         len: usize,
     },
+    /// A stamp, an age or a revision exceeds the maximum counter on the wire.
+    #[error("counter {0} is out of range, at most {COUNTER_MAX} is allowed")]
+    Counter(u64),
     /// The member has status Removed; removed incarnations are recorded as tombstones only.
     #[error("replica {0} is removed and listed as a member")]
     Removed(ReplicaId),
@@ -363,7 +403,7 @@ impl Member {
         matches!(self.status, Status::Up | Status::Leaving)
     }
 
-    /// Checks the names and their number against the limits.
+    /// Checks the names, their number and the counters against the limits.
     ///
     /// # Errors
     /// [`InvalidMember`] names the limit that was exceeded.
@@ -380,6 +420,10 @@ impl Member {
         }
         if self.app_version.len() > NAME_BYTES_MAX {
             return Err(InvalidMember::Name { len: self.app_version.len() });
+        }
+        let counters = [self.since, self.up_number.unwrap_or(0), self.hosting.revision];
+        if let Some(counter) = counters.into_iter().find(|counter| *counter > COUNTER_MAX) {
+            return Err(InvalidMember::Counter(counter));
         }
         if self.status == Status::Removed {
             return Err(InvalidMember::Removed(self.incarnation()));

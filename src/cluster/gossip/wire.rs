@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::delta::{BASES_MAX, GossipDelta};
 use super::exchange::{GossipSeen, GossipStatus};
 use super::{ClusterId, Gossip, GossipContent, MEMBERS_MAX, TOMBSTONES_MAX};
-use crate::cluster::member::{InvalidMember, Member};
+use crate::cluster::member::Member;
 use crate::cluster::reachability::{Reachability, ReachabilityStatus, Row};
 
 /// Maximum length of an encoded value of this module: the default limit of a transport message.
@@ -82,9 +82,6 @@ pub enum InvalidGossip {
     /// A node accuses itself.
     #[error("replica {0} accuses itself")]
     SelfAccused(ReplicaId),
-    /// A member exceeds a limit.
-    #[error("invalid member")]
-    Member(#[from] InvalidMember),
 }
 
 /// Encodes a [`Gossip`], a [`GossipStatus`] or a [`GossipSeen`].
@@ -394,10 +391,6 @@ fn members_of(list: Vec<Arc<Member>>) -> Result<BTreeMap<ReplicaId, Arc<Member>>
     within(list.len(), MEMBERS_MAX)?;
     let mut members = BTreeMap::new();
     for member in list {
-        member.check()?;
-        counter(member.since)?;
-        counter(member.up_number.unwrap_or(0))?;
-        counter(member.hosting.revision)?;
         let id = member.incarnation();
         if members.insert(id, member).is_some() {
             return Err(InvalidGossip::Twice(id));

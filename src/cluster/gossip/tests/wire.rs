@@ -14,6 +14,7 @@ use super::super::{MEMBERS_MAX, TOMBSTONES_MAX};
 use super::history::any_state;
 use super::*;
 use crate::cluster::member::HostedTypes;
+use crate::cluster::wire::{ClusterMessage, ComparedSettings, FoundingBallot};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -215,10 +216,10 @@ fn malformed_state_is_refused() {
     assert!(decode::<Gossip>(&encode(&full())).is_ok());
 }
 
-#[test]
-fn malformed_member_is_refused() {
+/// Members that no node may send, each with the reason.
+fn malformed_members() -> [(&'static str, Member); 8] {
     let many = |count: u64| (0..count).map(|n| n.to_string()).collect::<BTreeSet<_>>();
-    let table = [
+    [
         ("since the far future", Member { since: FAR, ..first() }),
         ("an age from the far future", Member { up_number: Some(FAR), ..first() }),
         ("removed", Member { status: Status::Removed, ..first() }),
@@ -233,11 +234,45 @@ fn malformed_member_is_refused() {
             "a revision from the far future",
             hosting(HostedTypes { revision: FAR, ..first().hosting }),
         ),
-    ];
-    for (name, member) in table {
+    ]
+}
+
+#[test]
+fn malformed_member_is_refused() {
+    for (name, member) in malformed_members() {
         refused(name, |gossip| {
             gossip.content.members.insert(id('A'), Arc::new(member.clone()));
         });
+    }
+}
+
+/// Messages with a member that is in no gossip state.
+fn messages_with(member: &Member) -> [ClusterMessage; 3] {
+    let member = || Box::new(member.clone());
+    let settings = ComparedSettings::default;
+    let ballot = FoundingBallot { number: 1, proposer: id('B') };
+    [
+        ClusterMessage::InitJoin {
+            member: member(),
+            settings: settings(),
+            seeds: BTreeSet::new(),
+            cluster: None,
+        },
+        ClusterMessage::Join { member: member(), settings: settings() },
+        ClusterMessage::FoundingPromise { ballot, member: member(), accepted: None },
+    ]
+}
+
+#[test]
+fn malformed_member_of_any_message_is_refused() {
+    for (name, member) in malformed_members() {
+        for message in messages_with(&member) {
+            let decoded = decode::<ClusterMessage>(&encode(&message));
+            assert!(matches!(decoded, Err(GossipDecodeError::Malformed { .. })), "{name}");
+        }
+    }
+    for message in messages_with(&first()) {
+        assert_eq!(decode::<ClusterMessage>(&encode(&message)).unwrap(), message);
     }
 }
 
