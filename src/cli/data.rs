@@ -7,7 +7,9 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Subcommand};
 use ostraca::management::client::{AdminConnectError, AdminRequestError, Client};
 use ostraca::management::msgpack_value::MsgpackValue;
-use ostraca::management::wire::{AdminRequest, AdminResponse, Data, KEYS_MAX, Packed};
+use ostraca::management::wire::{
+    AdminRequest, AdminResponse, ConsistencyLevel, Data, KEYS_MAX, Packed,
+};
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
@@ -144,34 +146,50 @@ impl DataArguments {
 impl Get {
     async fn run(self) -> CommandResult {
         let Self { key, consistency, asking: NodeOptions { target, output } } = self;
-        let request = AdminRequest::Get { key: key.clone(), level: consistency.level_of_read() };
+        let level = consistency.level_of_read();
+        let request = AdminRequest::Get { key: key.clone(), level };
         let until = Instant::now() + consistency.patience() + MARGIN;
         match target.ask(&request, consistency.patience()).await? {
             AdminResponse::Value(Some(data)) => {
                 output.print(&shown::json(&key, Some(&data)), || shown::text(&key, &data))
             }
-            AdminResponse::Value(None) => Err(missing_key(&target, &key, until).await.into()),
+            AdminResponse::Value(None) => {
+                let keys = some_keys(&target, until).await;
+                Err(missing_key(&key, level, keys.as_deref()).into())
+            }
             _ => Err(AdminRequestError::Unexpected.into()),
         }
     }
 }
 
-/// The error for a key that holds nothing; it lists keys that hold a value.
-async fn missing_key(target: &NodeTarget, key: &str, until: Instant) -> MissingKey {
+/// Returns keys that hold a value on the node, one more than an error lists; `None` if the node does
+/// not tell, because the error about the missing key matters more than that one.
+async fn some_keys(target: &NodeTarget, until: Instant) -> Option<Vec<String>> {
     let request =
         AdminRequest::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };
-    let there = match timeout_at(until, target.ask(&request, Duration::ZERO)).await {
-        Ok(Ok(AdminResponse::Keys(keys))) => keys,
-        _ => Vec::new(), // the error about the key matters more than this one
+    match timeout_at(until, target.ask(&request, Duration::ZERO)).await {
+        Ok(Ok(AdminResponse::Keys(keys))) => Some(keys),
+        _ => None,
+    }
+}
+
+/// The error for a key that holds nothing; it lists keys that hold a value, if they are known.
+fn missing_key(key: &str, level: ConsistencyLevel, keys: Option<&[String]>) -> MissingKey {
+    let nothing = match level {
+        ConsistencyLevel::Majority { .. } => "holds nothing on a majority of the replicas",
+        _ => "holds nothing on this node, others may hold a value (--majority)",
     };
-    let names = there.iter().take(NAMED_MAX).map(|key| printable::word(key));
-    let names = names.collect::<Vec<_>>().join(", ");
-    let there = match there.len() {
-        0 => "this node holds no keys at all".to_owned(),
-        1..=NAMED_MAX => format!("the keys that hold something are {names}"),
-        _ => format!("keys that hold something are {names} and more: `ostraca data list`"),
+    let there = match keys {
+        None => "`ostraca data list` lists the keys of this node".to_owned(),
+        Some([]) => "this node holds no keys".to_owned(),
+        Some(keys) => {
+            let names = keys.iter().take(NAMED_MAX).map(|key| printable::word(key));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let more = if keys.len() > NAMED_MAX { " and more: `ostraca data list`" } else { "" };
+            format!("this node holds the keys {names}{more}")
+        }
     };
-    MissingKey(format!("{key} holds nothing: it was never written, or was deleted; {there}"))
+    MissingKey(format!("{key} {nothing}; {there}"))
 }
 
 impl Set {
@@ -305,4 +323,32 @@ async fn page(
     let page = if keys.len() < KEYS_MAX as usize { Page::Last } else { Page::Full };
     all.extend(keys);
     Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: if the node did not tell its keys, the error claimed that it holds none.
+    #[test]
+    fn error_for_a_missing_key_lists_only_known_keys() {
+        let text = |level: ConsistencyLevel, names: Option<&str>| {
+            let keys = names.map(|it| it.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+            missing_key("k", level, keys.as_deref()).0
+        };
+        let nothing = "k holds nothing on this node, others may hold a value (--majority); ";
+        for (names, there) in [
+            (None, "`ostraca data list` lists the keys of this node"),
+            (Some(""), "this node holds no keys"),
+            (Some("1 2"), "this node holds the keys 1, 2"),
+            (
+                Some("1 2 3 4 5 6 7 8 9"),
+                "this node holds the keys 1, 2, 3, 4, 5, 6, 7, 8 and more: `ostraca data list`",
+            ),
+        ] {
+            assert_eq!(text(ConsistencyLevel::Local, names), format!("{nothing}{there}"));
+        }
+        let majority = text(ConsistencyLevel::Majority { within_ms: 1 }, Some(""));
+        assert!(majority.starts_with("k holds nothing on a majority of the replicas; "));
+    }
 }

@@ -193,8 +193,8 @@ async fn data_get_reads_all_types_and_set_only_registers() {
     }
     let (code, answer, errors) = ask(&["data", "get", "onlin"]);
     assert_eq!((code, answer.as_str()), (3, ""));
-    let expected = "error: onlin holds nothing: it was never written, or was deleted; the keys \
-                    that hold something are hits, online, rooms, seats\n";
+    let expected = "error: onlin holds nothing on this node, others may hold a value \
+                    (--majority); this node holds the keys hits, online, rooms, seats\n";
     assert_eq!(errors, expected);
     let (code, _, errors) = ask(&["data", "set", "big", &"x".repeat(120_000)]);
     assert_eq!(code, 0, "{errors}");
