@@ -68,9 +68,9 @@ pub enum AdminConnectError {
         /// The path without a file.
         path: PathBuf,
     },
-    /// The socket's node was killed; the socket file still exists.
+    /// No process listens on the socket: its node has ended without removing the file.
     #[error(
-        "no node listens at {path}: its process was killed; start it again",
+        "no process listens on the socket {path}: its node has ended, start it again",
         path = path.display()
     )]
     Dead {
@@ -87,20 +87,20 @@ pub enum AdminConnectError {
         /// Path of the other file.
         path: PathBuf,
     },
-    /// Another user owns the socket.
+    /// This user may not connect to the socket, or not enter a directory above it.
     #[error(
-        "{path} belongs to another user: ask as the user that runs the node (`sudo -u USER \
+        "this user may not connect to {path}: ask as the user that runs the node (`sudo -u USER \
          ostraca …`)",
         path = path.display()
     )]
     Forbidden {
-        /// Path of the other user's socket.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// The node accepts no connection.
     #[error(
-        "the node at {path} has not accepted the connection within {CONNECTING_MAX:?}: it is \
-         stopped or stuck, see its log",
+        "the node at {path} accepts no connection: it may be stopped (SIGSTOP, a debugger), stuck \
+         or overloaded, see its log",
         path = path.display()
     )]
     Stuck {
@@ -139,8 +139,8 @@ pub enum AdminRequestError {
     Unanswered,
     /// The node did not answer in time. It may have executed the request.
     #[error(
-        "no answer from the node within {within:?}, although it accepted the connection: it may be \
-         stopped (SIGSTOP, a debugger) or overloaded; it may still execute the request, see its log"
+        "no answer from the node within {within:?}: it may be stopped (SIGSTOP, a debugger) or \
+         overloaded; it may still execute the request, see its log"
     )]
     Silent {
         /// Time that the node had for its answer.
@@ -149,10 +149,10 @@ pub enum AdminRequestError {
     /// The node closed the connection. It may have executed the request.
     #[error("the node closed the connection before it answered; it may have executed the request")]
     HungUp,
-    /// The node ended the watch, because it has stopped or had refused the watch.
+    /// The node ended the watch, for example because it has stopped or had refused the watch.
     #[error(
-        "the node ended the watch, because it has stopped or had refused the watch: watch on \
-         another node"
+        "the node ended the watch: it may have stopped, or have refused the watch; watch again, or \
+         on another node"
     )]
     Ended,
     /// The connection failed. The node may have executed the request.
@@ -160,7 +160,8 @@ pub enum AdminRequestError {
     Frame(#[from] FrameError),
     /// The answer can't be decoded. The node has probably executed the request.
     #[error(
-        "the answer has the format of another release: use the ostraca tool of the node's release"
+        "the answer can't be decoded, it may be of another release: use the ostraca tool of the \
+         node's release"
     )]
     Foreign(#[from] ValueError),
     /// The answer belongs to another request. The node has probably executed the request.
@@ -179,7 +180,7 @@ impl Client {
         let connected = connected.map_err(|_| AdminConnectError::Stuck { path: path() })?;
         connected.map(Self::over).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => AdminConnectError::Nowhere { path: path() },
-            io::ErrorKind::ConnectionRefused if !is_socket(&path()) => {
+            io::ErrorKind::ConnectionRefused if is_other_file(&path()) => {
                 AdminConnectError::NoSocket { path: path() }
             }
             io::ErrorKind::ConnectionRefused => AdminConnectError::Dead { path: path() },
@@ -243,9 +244,9 @@ impl Client {
 
 /// Distinguishes a file that is not a socket from a socket without a listener; the system refuses a
 /// connection to either with the same error.
-fn is_socket(path: &Path) -> bool {
+fn is_other_file(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    path.metadata().is_ok_and(|found| found.file_type().is_socket())
+    path.metadata().is_ok_and(|found| !found.file_type().is_socket())
 }
 
 impl std::fmt::Debug for Client {
