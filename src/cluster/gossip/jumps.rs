@@ -1,18 +1,18 @@
 //! Upper bounds for the counters in a received gossip state, relative to those held here.
 //!
 //! **Jump rule.** A counter is incremented by one with each change, so an honest peer is never far
-//! ahead. A state with a counter that exceeds the bounds below is rejected as a whole. Without the
-//! rule, one corrupt or hostile value near `COUNTER_MAX` would be merged by all nodes; the next
-//! honest change would raise it above the highest value of the wire format, and no node could
-//! decode it.
+//! ahead. A state with a counter that exceeds the bounds below is rejected as a whole, and a joining
+//! or adopted node with such a counter is not let in. Without the rule, one corrupt or hostile value
+//! near `COUNTER_MAX` would be merged by all nodes; the next honest change would raise it above the
+//! highest value of the wire format, and no node could decode it.
 
 use std::sync::Arc;
 
 use ostraca_ddata::id::ReplicaId;
 
-use super::Gossip;
 use super::delta::GossipDelta;
 use super::exchange::GossipRefused;
+use super::{Gossip, JoinRefused};
 use crate::cluster::member::Member;
 use crate::cluster::reachability::Row;
 
@@ -43,6 +43,16 @@ impl Gossip {
             delta.tombstones.values(),
             delta.version.dots.iter(),
         )
+    }
+
+    /// Checks the counters of a node that this state does not contain, before it is let in.
+    pub(super) fn is_near_joiner(&self, joiner: &Member) -> Result<(), JoinRefused> {
+        let stamps = self.next_stamp().saturating_add(JUMP_MAX);
+        let counters = [(joiner.since, stamps), (joiner.hosting.revision, JUMP_MAX)];
+        match counters.into_iter().find(|(number, limit)| number > limit) {
+            Some((number, limit)) => Err(JoinRefused::Jump { number, limit }),
+            None => Ok(()),
+        }
     }
 
     fn are_near<'a>(
@@ -87,7 +97,7 @@ mod tests {
     use ostraca_ddata::id::{NodeId, PeerKey};
 
     use super::*;
-    use crate::cluster::gossip::{ClusterId, GossipContent};
+    use crate::cluster::gossip::{ClusterId, GossipContent, Joined};
     use crate::cluster::member::Address;
     use crate::cluster::reachability::ReachabilityStatus;
 
@@ -107,11 +117,9 @@ mod tests {
     }
 
     fn with_member(change: impl Fn(&mut Member)) -> Gossip {
-        let mut gossip = Gossip::found(ClusterId(7), member(1)).expect("within bounds");
-        let mut changed = member(2);
-        change(&mut changed);
-        gossip.let_in(A, changed).expect("within bounds");
-        gossip
+        with_content(|content| {
+            change(Arc::make_mut(content.members.get_mut(&B).expect("a member")));
+        })
     }
 
     /// A's state after merging B's state and one honest change.
@@ -142,6 +150,24 @@ mod tests {
         let near = with_member(|member| member.hosting.revision = JUMP_MAX);
         assert!(after(&near).is_ok());
     }
+
+    #[test]
+    fn joiner_with_counters_that_jump_is_not_let_in() {
+        let mut ours = state();
+        let limit = ours.next_stamp() + JUMP_MAX;
+        let joiner = |since, revision| {
+            let mut joiner = Member { since, ..member(3) };
+            joiner.hosting.revision = revision;
+            joiner
+        };
+        for (since, revision) in [(limit + 1, 0), (1, JUMP_MAX + 1)] {
+            let refused = ours.let_in(A, joiner(since, revision));
+            assert!(matches!(refused, Err(JoinRefused::Jump { .. })), "{since}: {refused:?}");
+            assert_eq!(ours, state(), "nothing was changed");
+        }
+        assert_eq!(ours.let_in(A, joiner(limit, JUMP_MAX)), Ok(Joined::Added));
+    }
+
     fn with_content(change: impl Fn(&mut GossipContent)) -> Gossip {
         let mut gossip = state();
         change(&mut gossip.content);

@@ -109,6 +109,14 @@ pub enum JoinRefused {
     /// The description of the node exceeds a limit.
     #[error("the node's description exceeds a limit")]
     Invalid(#[source] InvalidMember),
+    /// A counter of the node exceeds those of this state by more than is plausible.
+    #[error("counter {number} of the node exceeds {limit}, the most that is plausible here")]
+    Jump {
+        /// The stamp or the revision of the node.
+        number: u64,
+        /// Highest value that is accepted.
+        limit: u64,
+    },
 }
 
 /// Reason why the status of a member was not changed.
@@ -337,6 +345,7 @@ impl Gossip {
         if self.contains(id) {
             return Ok(Joined::Known);
         }
+        self.is_near_joiner(&joiner)?;
         if self.is_removed(id, joiner.since) {
             return Err(JoinRefused::Removed(id));
         }

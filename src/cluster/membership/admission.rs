@@ -139,7 +139,7 @@ pub(super) fn join(
 /// While this member reaches no quorum of its configuration, it also lets in a node that is Up:
 /// that node may be in a newer configuration, which this member takes from let-in nodes only
 /// (docs/protocol/configurations.md#sender-rule), and may be the only one that can tell of it.
-/// `let_in` refuses a node that was removed here.
+/// `let_in` refuses a node that was removed here, and one whose counters jump.
 pub(super) fn adopt(
     core: &mut MembershipCore,
     gossip: &mut Gossip,

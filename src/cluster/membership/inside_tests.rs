@@ -6,7 +6,8 @@ use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings, LEASE_MAX, LeaseS
 
 use super::*;
 use crate::cluster::config::{Downing, FailureDetector, HostingLease};
-use crate::cluster::gossip::tests::{id, joiner, node, state};
+use crate::cluster::gossip::tests::{CLUSTER, id, joiner, node, state};
+use crate::cluster::gossip::wire::COUNTER_MAX;
 use crate::cluster::member::Status;
 
 /// A in a cluster of A to C, with A's own settings and the lease settings of the configuration.
@@ -92,6 +93,21 @@ fn verdict_ends_only_newcomers_with_a_data_directory() {
             machine.handle(now, MembershipInput::Tick, &mut Outbox::new());
         }
         assert_eq!(machine.stopped(), expected, "directory {directory:?}");
+    }
+}
+
+/// The state of the stranger is not merged, but its own entry is taken from it.
+#[test]
+fn adopted_stranger_does_not_use_up_the_stamps() {
+    for (since, is_adopted) in [(COUNTER_MAX, false), (6, true)] {
+        let mut machine = member_of_three(ClusterConfig::default(), LeaseSettings::default());
+        let theirs = Gossip::found(CLUSTER, joiner(6, since)).expect("a valid founder");
+        let message = ClusterMessage::Gossip(Arc::new(theirs));
+        let heard = MembershipInput::Message { from: node(6), message, waited: Duration::ZERO };
+        machine.handle(Now::default(), heard, &mut Outbox::new());
+        let gossip = machine.gossip().expect("A is in a cluster");
+        let found = (gossip.contains(ReplicaId::new(6)), gossip.next_stamp() <= 7);
+        assert_eq!(found, (is_adopted, true), "since {since}");
     }
 }
 

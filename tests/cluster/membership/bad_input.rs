@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca::cluster::config::ClusterConfig;
+use ostraca::cluster::gossip::wire::COUNTER_MAX;
 use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
 use ostraca::cluster::membership::port::{MembershipCommand, OperatorNotice};
@@ -306,6 +307,28 @@ fn invalid_messages_of_a_stranger_are_ignored() {
     sim.run_for(10 * SECOND);
     assert!(agree(&sim, &[0, 1, 2]));
     assert!(at(&sim, 0).membership.stats().nonsense > 0);
+}
+
+/// A member takes the entry of a newcomer from the newcomer's state or request. With the highest
+/// counters in it, the others would refuse or could not decode the state of that member.
+#[test]
+fn counters_of_a_stranger_do_not_prevent_joins() {
+    let mut sim = cluster_of(1, 3, World::new(3));
+    let stranger = node_at(9, 1, true);
+    let cluster = at(&sim, 0).membership.gossip().expect("a member").cluster();
+    let waits = Member::joining(stranger, address(9), COUNTER_MAX);
+    let theirs = Gossip::found(cluster, waits).expect("within bounds");
+    let mut member = Box::new(Member::joining(stranger, address(9), 0));
+    member.hosting.revision = COUNTER_MAX;
+    let join = ClusterMessage::Join { member, settings: ComparedSettings::default() };
+    let refused = at(&sim, 0).membership.stats().join_refused;
+    for message in [ClusterMessage::Gossip(Arc::new(theirs)), join] {
+        sim.command(NodeIndex::new(0), Command::Inject(stranger, message));
+    }
+    sim.run_for(SECOND);
+    assert_eq!(at(&sim, 0).membership.stats().join_refused, refused + 1);
+    sim.restart(NodeIndex::new(3));
+    until(&mut sim, 10, |sim| agree(sim, &[0, 1, 2, 3]));
 }
 
 #[test]
