@@ -68,9 +68,11 @@ pub enum AdminConnectError {
         /// The path without a file.
         path: PathBuf,
     },
-    /// No process listens on the socket: its node has ended without removing the file.
+    /// No process of this host listens on the socket: its node has ended without removing the file,
+    /// or runs on another host that shares the directory.
     #[error(
-        "no process listens on the socket {path}: its node has ended, start it again",
+        "no process of this host listens on the socket {path}: its node has ended or runs on \
+         another host",
         path = path.display()
     )]
     Dead {

@@ -64,10 +64,10 @@ pub enum SocketError {
         /// Permission bits of the directory.
         mode: u32,
     },
-    /// Another process serves the socket.
+    /// Another process, or another node of this process, serves the socket.
     #[error(
-        "another process serves the control socket {path:?} (`fuser {path:?}` names it): stop it, \
-         or set management.control-socket to another path"
+        "another node or process serves the control socket {path:?} (`fuser {path:?}` names the \
+         process): stop it, or set management.control-socket to another path"
     )]
     Served {
         /// Path of the socket.
@@ -84,8 +84,8 @@ pub enum SocketError {
     },
     /// The system reported another error.
     #[error(
-        "the control socket {path:?} can't be created: let this user write there, or set \
-         management.control-socket to another path, or to \"\" for none"
+        "the control socket {path:?} can't be created: check that this user may write there, or \
+         set management.control-socket to another path, or to \"\" for none"
     )]
     Unmade {
         /// Path of the socket.

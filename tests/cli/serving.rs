@@ -168,7 +168,7 @@ async fn socket_is_private_and_replaces_only_a_stale_socket() {
     let mode = std::fs::metadata(&socket).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let error = refusal(&config(&socket)).await;
-    assert!(error.contains("another process serves the control socket"), "{error}");
+    assert!(error.contains("another node or process serves the control socket"), "{error}");
     can_be_asked(&socket).await;
     node.stop().await;
     assert!(!socket.exists());
