@@ -54,10 +54,17 @@ pub(super) struct NodeTarget {
     identity: Option<PathBuf>,
 }
 
-/// Text of the error if no option and no variable names a node.
-const UNNAMED: &str = "which node? Name its settings (--config FILE), its control socket (--socket \
-                       PATH) or its address (--node HOST:PORT); these settings have neither \
-                       net.data-dir nor management.control-socket";
+/// The error if the settings lead to no control socket.
+fn no_socket(config: &Config) -> Usage {
+    let reason = match &config.management.control_socket {
+        Some(_) => "these settings turn the control socket off (management.control-socket = \"\")",
+        None => "these settings have neither net.data-dir nor management.control-socket",
+    };
+    Usage(format!(
+        "which node? Name its settings (--config FILE), its control socket (--socket PATH) or its \
+         address (--node HOST:PORT); {reason}"
+    ))
+}
 
 /// A node on this host. Without options: the node that OSTRACA_CONFIG (a settings file),
 /// OSTRACA_SOCKET (a control socket), or variables such as OSTRACA__NET__DATA_DIR name.
@@ -161,7 +168,7 @@ impl NodeTarget {
             return Ok(Client::over(called));
         }
         let path = config.management.socket(config.net.data_dir.as_deref());
-        let path = path.ok_or_else(|| Usage(UNNAMED.to_owned()))?;
+        let path = path.ok_or_else(|| no_socket(&config))?;
         Ok(Client::connect(&path).await?)
     }
 
@@ -359,6 +366,19 @@ mod tests {
         let here = LocalNode { config: config.map(Into::into), socket: socket.map(Into::into) };
         let variable = |name: &str| set[usize::from(name == SOCKET_VARIABLE)].map(PathBuf::from);
         here.source(false, variable).ok()
+    }
+
+    /// Regression: settings that turn the socket off were said to have no data directory.
+    #[test]
+    fn error_without_a_socket_names_the_settings_at_fault() {
+        let mut config = Config::default();
+        assert!(
+            no_socket(&config).0.ends_with("neither net.data-dir nor management.control-socket")
+        );
+        config.net.data_dir = Some("data".into());
+        config.management.control_socket = Some("".into());
+        assert_eq!(config.management.socket(config.net.data_dir.as_deref()), None);
+        assert!(no_socket(&config).0.ends_with("socket off (management.control-socket = \"\")"));
     }
 
     #[test]
