@@ -162,8 +162,8 @@ impl Get {
     }
 }
 
-/// Returns keys that hold a value on the node, one more than an error lists; `None` if the node does
-/// not tell, because the error about the missing key matters more than that one.
+/// Returns keys that hold a value on the node, one more than an error lists; `None` if the node
+/// does not tell, because the error about the missing key matters more than that one.
 async fn some_keys(target: &NodeTarget, until: Instant) -> Option<Vec<String>> {
     let request =
         AdminRequest::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };

@@ -104,7 +104,7 @@ impl HealthResult {
     }
 
     fn text(&self, live: bool) -> String {
-        let Health { node, cluster, status, reason, .. } = &self.health;
+        let Health { node, cluster, status, ready, reason } = &self.health;
         let name = if node.is_empty() { "the node" } else { node };
         let reason = reason.as_deref().unwrap_or("it does not tell the reason");
         match (self.is(live), live) {
@@ -114,7 +114,8 @@ impl HealthResult {
                 let cluster = cluster.as_deref().unwrap_or("no cluster");
                 format!("{name} is ready: {status} in {cluster}")
             }
-            (false, _) if !self.live => format!("{name} is not live: {reason}"),
+            (false, _) if !self.live => format!("{name} is not known to be live: {reason}"),
+            (false, _) if ready.is_none() => format!("{name} is not known to be ready: {reason}"),
             (false, _) => format!("{name} is not ready: {reason}"),
         }
     }
@@ -140,6 +141,9 @@ mod tests {
             let text = error.to_string();
             let found = found(Err(error)).expect("a result of the check");
             assert_eq!((found.is(true), found.is(false)), (is_live, false), "{text}");
+            let unknown = if is_live { "ready" } else { "live" };
+            let expected = format!("the node is not known to be {unknown}: ");
+            assert!(found.text(false).starts_with(&expected), "{text}");
         }
     }
 }

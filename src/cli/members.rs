@@ -38,9 +38,11 @@ impl MembersArguments {
 
 fn shown(all: &Members) -> String {
     let Some(cluster) = &all.cluster else {
-        let waits_for = all.waits_for.as_deref();
-        let waits_for = waits_for.unwrap_or("it asks its seeds; its log names those that answer");
-        return format!("{} belongs to no cluster yet: {waits_for}\n", all.me);
+        let waits_for = all
+            .waits_for
+            .as_deref()
+            .unwrap_or("it asks its seeds, waits for an order to join, or stops; see its log");
+        return format!("{} belongs to no cluster: {waits_for}\n", all.me);
     };
     let agree = if all.converged { "all have seen this" } else { "not all have seen this yet" };
     let count = all.members.len();
@@ -119,7 +121,11 @@ mod tests {
 
     #[test]
     fn members_reports_a_node_without_a_cluster() {
-        let all = Members { me: "node-1".to_owned(), ..Members::default() };
-        assert!(shown(&all).starts_with("node-1 belongs to no cluster yet"));
+        let mut all = Members { me: "node-1".to_owned(), ..Members::default() };
+        let unknown = "node-1 belongs to no cluster: it asks its seeds, waits for an order to \
+                       join, or stops; see its log\n";
+        assert_eq!(shown(&all), unknown);
+        all.waits_for = Some("seeds are silent".to_owned());
+        assert_eq!(shown(&all), "node-1 belongs to no cluster: seeds are silent\n");
     }
 }
