@@ -6,15 +6,17 @@
 //! near `COUNTER_MAX` would be merged by all nodes; the next honest change would raise it above the
 //! highest value of the wire format, and no node could decode it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crdts::VClock;
 use ostraca_ddata::id::ReplicaId;
 
 use super::delta::GossipDelta;
 use super::exchange::GossipRefused;
-use super::{Gossip, JoinRefused};
+use super::{Gossip, GossipContent, JoinRefused};
 use crate::cluster::member::Member;
-use crate::cluster::reachability::Row;
+use crate::cluster::reachability::{Reachability, Row};
 
 /// Bound for versions, revisions and stamps: the number of changes that a node may have missed.
 const JUMP_MAX: u64 = 1 << 32;
@@ -22,9 +24,30 @@ const JUMP_MAX: u64 = 1 << 32;
 /// Bound for ages. They contain configuration numbers, and a forced configuration adds up to 2^41.
 const AGE_JUMP_MAX: u64 = 1 << 44;
 
+impl Member {
+    /// Whether the revision satisfies the jump rule for a node that no state contains yet.
+    pub(in crate::cluster) const fn has_near_revision(&self) -> bool {
+        self.hosting.revision <= JUMP_MAX
+    }
+}
+
 impl Gossip {
+    /// Checks every counter of the first state of a cluster, for a node that holds no state yet.
+    pub(in crate::cluster) fn is_near_first_state(&self) -> Result<(), GossipRefused> {
+        let nothing = GossipContent {
+            cluster: self.cluster(),
+            members: BTreeMap::new(),
+            reachability: Reachability::new(),
+            tombstones: BTreeMap::new(),
+            forgotten: 0,
+            preparing_for_shutdown: false,
+            version: VClock::new(),
+        };
+        Self { content: nothing.into(), seen: BTreeSet::new() }.is_near_state(self)
+    }
+
     /// Checks every counter of a whole state.
-    pub(super) fn is_near_state(&self, theirs: &Self) -> Result<(), GossipRefused> {
+    pub(in crate::cluster) fn is_near_state(&self, theirs: &Self) -> Result<(), GossipRefused> {
         let theirs = &*theirs.content;
         self.is_near_stamp(theirs.forgotten)?;
         self.are_near(
@@ -97,7 +120,7 @@ mod tests {
     use ostraca_ddata::id::{NodeId, PeerKey};
 
     use super::*;
-    use crate::cluster::gossip::{ClusterId, GossipContent, Joined};
+    use crate::cluster::gossip::{ClusterId, Joined};
     use crate::cluster::member::Address;
     use crate::cluster::reachability::ReachabilityStatus;
 

@@ -623,7 +623,7 @@ fn is_ours(core: &MembershipCore, cluster: ClusterId) -> bool {
     core.memory.cluster.is_none_or(|ours| ours == cluster)
 }
 
-/// Whether the foundation is well formed.
+/// Whether the foundation is well formed, and its counters are those of a new cluster.
 fn is_sound(foundation: &Foundation) -> bool {
     let Foundation { gossip, epoch } = foundation;
     let members: BTreeSet<_> = gossip.members().map(|member| member.incarnation()).collect();
@@ -631,6 +631,7 @@ fn is_sound(foundation: &Foundation) -> bool {
         && epoch.id().number == 1
         && epoch.cluster() == gossip.cluster().0
         && gossip.members().all(|member| member.counts())
+        && gossip.is_near_first_state().is_ok()
 }
 
 /// The foundation of the stored cluster, if `node` is one of its founders. The founder may not have

@@ -111,6 +111,43 @@ fn adopted_stranger_does_not_use_up_the_stamps() {
     }
 }
 
+/// C knows no living member and searches for its cluster again.
+#[test]
+fn welcome_with_counters_that_jump_is_ignored() {
+    for (since, is_taken) in [(COUNTER_MAX, false), (9, true)] {
+        let mut machine = Membership::new(MembershipSetup {
+            me: node(3),
+            address: joiner(3, 3).address,
+            config: ClusterConfig::default(),
+            settings: ComparedSettings::default(),
+            memory: Memory::default(),
+            directory: Some(1),
+            seed: 1,
+            fault_injection: MembershipFaultInjection::none(),
+        });
+        let inside = JoinedState::new(&mut machine.core, Now::default(), state("Ad Bd Cj"));
+        machine.stage = MembershipStage::Inside(Box::new(inside));
+        let mut theirs = Gossip::found(CLUSTER, joiner(9, since)).expect("a valid founder");
+        theirs.let_in(ReplicaId::new(9), joiner(3, 3)).expect("a valid join");
+        let says =
+            |message| MembershipInput::Message { from: node(9), message, waited: Duration::ZERO };
+        let (what, settings) = (InitAnswer::Member(CLUSTER), ComparedSettings::default());
+        let addresses = vec![joiner(1, 1).address];
+        for (second, input) in [
+            (0, MembershipInput::Tick),
+            (4, MembershipInput::Tick),
+            (4, MembershipInput::Up { node: node(9), addresses, cluster: None }),
+            (4, says(ClusterMessage::InitJoinAnswer { what, settings })),
+            (4, says(ClusterMessage::Welcome { gossip: Arc::new(theirs) })),
+        ] {
+            let mono = Instant::from_nanos(second * 1_000_000_000);
+            machine.handle(Now { mono, ..Now::default() }, input, &mut Outbox::new());
+        }
+        let gossip = machine.gossip().expect("C is in a cluster");
+        assert_eq!(gossip.contains(ReplicaId::new(9)), is_taken, "since {since}");
+    }
+}
+
 #[test]
 fn longest_times_of_settings_do_not_overflow() {
     let longest = Duration::MAX;

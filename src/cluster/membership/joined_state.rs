@@ -572,6 +572,10 @@ impl JoinedState {
             let state = ClusterMessage::Gossip(gossip);
             return self.heard(core, now, from, &state, Duration::ZERO, out);
         }
+        if self.gossip.is_near_state(&gossip).is_err() {
+            core.stats.nonsense += 1;
+            return None;
+        }
         self.begin_anew(core, now, &gossip, out);
         None
     }

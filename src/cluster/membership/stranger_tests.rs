@@ -6,6 +6,7 @@ use ostraca_ddata::replicator::epoch::{EpochId, EpochSettings};
 use super::cluster_search::is_lost;
 use super::port::ResumeRefusal;
 use super::*;
+use crate::cluster::gossip::wire::COUNTER_MAX;
 use crate::cluster::wire::{Foundation, FoundingBallot, FoundingMemory, InitAnswer};
 
 const CLUSTER: ClusterId = ClusterId(7);
@@ -26,15 +27,22 @@ fn member(number: u8) -> Member {
 
 /// A foundation with these founders, the oldest first.
 fn foundation(cluster: ClusterId, founders: &[u8]) -> Foundation {
-    let members = founders.iter().map(|number| node(*number).incarnation).collect();
+    foundation_of(cluster, founders.iter().map(|number| member(*number)).collect())
+}
+
+fn foundation_of(cluster: ClusterId, founders: Vec<Member>) -> Foundation {
+    let members = founders.iter().map(Member::incarnation).collect();
     let id = EpochId { generation: 1, number: 1 };
     let settings = EpochSettings { cluster: cluster.0, ..EpochSettings::default() };
     let epoch = Epoch::founding(id, members, settings).expect("founders");
-    let mut gossip = Gossip::found(cluster, member(founders[0])).expect("within bounds");
-    for number in &founders[1..] {
-        gossip.let_in(node(founders[0]).incarnation, member(*number)).expect("within bounds");
+    let mut founders = founders.into_iter();
+    let oldest = founders.next().expect("a founder");
+    let by = oldest.incarnation();
+    let mut gossip = Gossip::found(cluster, oldest).expect("within bounds");
+    for member in founders {
+        gossip.let_in(by, member).expect("within bounds");
     }
-    gossip.promote(node(founders[0]).incarnation, &super::configuration_proposals::ages(&epoch));
+    gossip.promote(by, &super::configuration_proposals::ages(&epoch));
     Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) }
 }
 
@@ -180,6 +188,42 @@ fn founded_is_accepted_from_seeds_of_the_own_cluster() {
     bench.up(2);
     bench.says(2, founded(CLUSTER));
     assert!(bench.0.gossip().is_some());
+}
+
+#[test]
+fn foundation_with_counters_that_jump_is_refused() {
+    let mut bench = Bench::new(Memory::default());
+    bench.up(2);
+    let oldest = Member { since: COUNTER_MAX, ..member(2) };
+    bench.says(2, ClusterMessage::Founded(foundation_of(CLUSTER, vec![oldest, member(1)])));
+    assert!(bench.0.gossip().is_none());
+    bench.says(2, ClusterMessage::Founded(foundation(CLUSTER, &[2, 1])));
+    assert!(bench.0.gossip().is_some());
+}
+
+/// The proposer would put it into the foundation, which no seed would then accept.
+#[test]
+fn promise_with_a_revision_that_jumps_is_ignored() {
+    let mut bench = Bench::new(Memory::default());
+    bench.up(2);
+    let seeds = [1, 2, 3].map(address).into_iter().collect();
+    let (asking, settings) = (Box::new(member(2)), ComparedSettings::default());
+    let asks = ClusterMessage::InitJoin { member: asking, settings, seeds, cluster: None };
+    let said = bench.says(2, asks);
+    let ballot = said.iter().find_map(|message| match message {
+        ClusterMessage::FoundingPrepare(ballot) => Some(*ballot),
+        _ => None,
+    });
+    let ballot = ballot.expect("two of three seeds agree");
+    bench.tell(MembershipInput::Persisted, 2);
+    let mut promises = |revision| {
+        let mut member = Box::new(member(2));
+        member.hosting.revision = revision;
+        bench.says(2, ClusterMessage::FoundingPromise { ballot, member, accepted: None })
+    };
+    assert!(promises(COUNTER_MAX).is_empty());
+    let said = promises(1);
+    assert!(matches!(said[..], [ClusterMessage::FoundingAccept { .. }]), "{said:?}");
 }
 
 /// Node 1 has voted for the foundation and is a member now: it stores the foundation, and sends it

@@ -148,7 +148,7 @@ impl Searching {
             }
             M::FoundingPromise { ballot, member, accepted } => {
                 let told = accepted.as_ref().is_none_or(|(_, foundation)| is_sound(foundation));
-                if member.node != from || !told {
+                if member.node != from || !member.has_near_revision() || !told {
                     core.stats.nonsense += 1;
                     return None;
                 }
