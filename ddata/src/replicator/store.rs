@@ -83,23 +83,24 @@ pub(super) enum EntryMergeResult {
 }
 
 /// Whether a delta is news to a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum DeltaNovelty {
-    /// The key does not exist.
-    Absent,
     /// The key's context contains all dots of the delta.
     Known,
-    /// Some dots of the delta are new to the key.
+    /// Some dots of the delta are new to the key, and the causal delta rule refuses it.
+    Refused(Lack),
+    /// Some dots of the delta are new to the key, and the delta can be merged.
     New,
 }
 
 impl DeltaNovelty {
-    fn of(held: Option<&Arc<StoredKey>>, delta: &Delta) -> Self {
-        match held {
-            None => Self::Absent,
-            Some(held) if held.state.context().includes_all(delta.dots()) => Self::Known,
-            Some(_) => Self::New,
-        }
+    fn of(held: Option<&Arc<StoredKey>>, shape: &Shape, delta: &Delta) -> Self {
+        let checked = match held {
+            Some(held) if held.state.context().includes_all(delta.dots()) => return Self::Known,
+            Some(held) => held.state.check(delta),
+            None => KeyState::new(shape.clone()).check(delta),
+        };
+        checked.map_or_else(Self::Refused, |()| Self::New)
     }
 }
 
@@ -409,7 +410,7 @@ impl ReplicaStore {
                 let delta = Delta::decode(bytes.as_slice(), &shape)?;
                 let mine = delta.dots().runs().iter().filter(|run| run.replica == me);
                 let mine = mine.map(|run| run.last).max();
-                let novelty = DeltaNovelty::of(held, &delta);
+                let novelty = DeltaNovelty::of(held, &shape, &delta);
                 let at = at.sized(bytes.len());
                 check_own(made, mine, fault_injection)?;
                 self.take_delta(&entry.key, &shape, novelty, &delta, at, fault_injection)
@@ -450,28 +451,21 @@ impl ReplicaStore {
                     full: false,
                 };
             }
-            DeltaNovelty::Absent if !fault_injection.has(ReplicatorFault::NoRuleR) => {
-                if let Err(Lack { context }) = KeyState::new(shape.clone()).apply(delta) {
-                    return EntryMergeResult::Lack(context);
-                }
+            DeltaNovelty::Refused(Lack { context })
+                if !fault_injection.has(ReplicatorFault::NoRuleR) =>
+            {
+                return EntryMergeResult::Lack(context);
             }
-            DeltaNovelty::Absent | DeltaNovelty::New => {}
+            DeltaNovelty::Refused(_) | DeltaNovelty::New => {}
         }
-        let result = self.change(key, shape, at, |state| {
-            let result = if fault_injection.has(ReplicatorFault::NoRuleR) {
-                Ok(state.apply_unchecked(delta))
-            } else {
-                state.apply(delta)
-            };
+        let merged = self.change(key, shape, at, |state| {
+            let merged = state.apply_unchecked(delta);
             if fault_injection.has(ReplicatorFault::MergeByArrival) {
                 state.keep_arrived(delta.dots());
             }
-            result
+            merged
         });
-        match result {
-            Ok(merged) => EntryMergeResult::Merged { merged, latest, full: false },
-            Err(Lack { context }) => EntryMergeResult::Lack(context),
-        }
+        EntryMergeResult::Merged { merged, latest, full: false }
     }
 
     /// Merges a decoded full state. A state that is known already, or empty, changes nothing.
@@ -613,5 +607,47 @@ impl StoredKey {
     /// An entry that asks whether the receiver holds everything that this replica holds of the key.
     pub(super) fn probe(&self) -> Entry {
         self.entry(EntryContent::Probe(ContextBytes::new(self.state.context())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::LWWRegister;
+    use crate::types::edit::Author;
+
+    const NONE: FaultInjection = FaultInjection::none();
+
+    /// Writes a register and returns the entry of the change.
+    fn write(state: &mut KeyState, author: u64) -> Entry {
+        let author = Author::new(ReplicaId::new(author), HybridTimestamp::from_raw(1));
+        let written = state.edit::<LWWRegister<u64>, _>(author, |register| register.set(&7_u64));
+        let ((), delta) = written.expect("the value encodes");
+        let (key, shape) = ("k".into(), Shape::LWWRegister.to_string().into());
+        let content = EntryContent::Delta(delta.encode().into());
+        Entry { index: 0, key, shape, guard: None, content }
+    }
+
+    #[test]
+    fn refused_delta_changes_no_bookkeeping() {
+        let (me, key) = (ReplicaId::new(9), KeyName::new("k"));
+        let at = |nanos| StateChange { now: Instant::from_nanos(nanos), bytes: 0, used: true };
+        let bookkeeping = |store: &ReplicaStore| {
+            let held = store.get(&key).expect("the key was merged");
+            (held.size, held.used, held.settled)
+        };
+        let mut store = ReplicaStore::default();
+        let merged = write(&mut KeyState::new(Shape::LWWRegister), 1);
+        let merged = store.take(&merged, at(1), me, NONE).expect("the delta decodes");
+        assert!(matches!(merged, EntryMergeResult::Merged { .. }));
+        store.settle_all();
+        let before = bookkeeping(&store);
+
+        let mut other = KeyState::new(Shape::LWWRegister);
+        let _unsent = write(&mut other, 2);
+        let refused = write(&mut other, 2); // overwrites the first write, which was not sent
+        let refused = store.take(&refused, at(2), me, NONE).expect("the delta decodes");
+        assert!(matches!(refused, EntryMergeResult::Lack(_)));
+        assert_eq!(bookkeeping(&store), before);
     }
 }

@@ -242,13 +242,19 @@ impl KeyState {
     /// repair for a replica that has seen more, or would make the set of non-contiguous dots too
     /// large. Nothing was changed.
     pub fn apply(&mut self, delta: &Delta) -> Result<MergeResult, Lack> {
+        self.check(delta)?;
+        Ok(self.apply_unchecked(delta))
+    }
+
+    /// Checks whether [`apply`](Self::apply) would merge a delta.
+    pub(crate) fn check(&self, delta: &Delta) -> Result<(), Lack> {
         let unseen = self.context.unseen(&delta.gone);
         let is_misdirected =
             delta.after.as_ref().is_some_and(|after| !self.context.includes(after));
         if !delta.dots.includes(&unseen) || is_misdirected || self.cloud_overflows(delta) {
             return Err(Lack { context: self.context.clone() });
         }
-        Ok(self.apply_unchecked(delta))
+        Ok(())
     }
 
     /// Merges a delta with the fault [`ReplicatorFault::NoRuleR`](crate::fault_injection::ReplicatorFault::NoRuleR), for suites that
