@@ -28,7 +28,9 @@ use crate::net::address;
 use crate::node::cluster::{Cluster, ClusterView, RecoverError};
 use crate::node::replicator::{GetError, QueryError, Replicator, UpdateError};
 use crate::node::routes;
-use crate::node::sharding::{self, ClusterShardingStats, ExplanationSubject, Sharding};
+use crate::node::sharding::{
+    self, ClusterShardingStats, ExplanationSubject, Sharding, ShardingUnavailable, TypeView,
+};
 use crate::sharding::ids::{RegionId, ShardId};
 
 /// Time limit of a request that asks no other node. It expires only if the node is stopping or
@@ -384,13 +386,7 @@ pub(super) async fn not_started(
         }
         why => error_chain(why),
     };
-    let here = handles.sharding.types().await.unwrap_or_default();
-    let here: Vec<&str> = here.iter().map(|view| view.entity_type.as_str()).collect();
-    if here.is_empty() {
-        text.push_str("; nothing was started here");
-    } else {
-        text.push_str(&format!("; started here: {}", here.join(", ")));
-    }
+    text.push_str(&started_here(handles.sharding.types().await));
     let hosts = |member: &Arc<member::Member>| member.hosting.entity_types.contains(entity_type);
     let members = handles.cluster.members();
     let hosts: Vec<&str> =
@@ -403,6 +399,16 @@ pub(super) async fn not_started(
         ));
     }
     RequestRefusal { why: RefusalReason::UnknownType, text }
+}
+
+/// The types that this node has started, as a part of a refusal; empty if they are unknown.
+fn started_here(types: Result<Vec<TypeView>, ShardingUnavailable>) -> String {
+    let Ok(types) = types else { return String::new() };
+    let types: Vec<&str> = types.iter().map(|view| view.entity_type.as_str()).collect();
+    match types.is_empty() {
+        true => "; nothing was started here".to_owned(),
+        false => format!("; started here: {}", types.join(", ")),
+    }
 }
 
 // ── Replicated data ──
@@ -558,6 +564,13 @@ mod tests {
     use ostraca_ddata::id::PeerKey;
 
     use super::*;
+
+    /// Regression: if the types were unknown, the refusal claimed that nothing was started.
+    #[test]
+    fn unknown_types_are_not_reported_as_none() {
+        assert_eq!(started_here(Err(ShardingUnavailable)), "");
+        assert_eq!(started_here(Ok(Vec::new())), "; nothing was started here");
+    }
 
     #[test]
     fn peer_of_a_name_must_be_that_of_the_member() {

@@ -85,7 +85,7 @@ pub(super) async fn prepare_for_shutdown(handles: &Handles) -> OrderResult {
 fn member_called(handles: &Handles, name: &str) -> Result<Arc<Member>, RequestRefusal> {
     let members = handles.cluster.members();
     if members.is_empty() {
-        let text = "this node belongs to no cluster yet: nothing was done".to_owned();
+        let text = "this node belongs to no cluster: nothing was done".to_owned();
         return Err(RequestRefusal { why: RefusalReason::NotJoined, text });
     }
     let incarnation = node_called(handles, name)?;
@@ -158,7 +158,11 @@ pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResu
             let members = handles.cluster.members();
             let at = at.and_then(|at| members.iter().find(|member| member.incarnation() == at));
             let text = at.map_or_else(
-                || format!("no coordinator of {entity_type} is known: nothing was done; try again"),
+                || {
+                    format!(
+                        "no known member coordinates {entity_type}: nothing was done; try again"
+                    )
+                },
                 |at| {
                     let (node, address) = (at.node, &at.address);
                     format!(

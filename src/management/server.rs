@@ -174,7 +174,8 @@ pub(super) fn too_long(bytes: usize) -> AdminResponse {
 }
 
 fn busy() -> AdminResponse {
-    let text = "all connections of this node wait for answers: try again later".to_owned();
+    let text =
+        "all connections of this node wait for answers or watch keys: try again later".to_owned();
     AdminResponse::Refused(RequestRefusal { why: RefusalReason::Busy, text })
 }
 

@@ -242,7 +242,7 @@ pub enum RefusalReason {
     TooFew,
     /// The node has not joined a cluster.
     NotJoined,
-    /// The node is stopping.
+    /// The node is stopping, or is stuck: it had no answer in time.
     Stopped,
     /// Another reason, or one that a later release defines.
     #[serde(other)]
