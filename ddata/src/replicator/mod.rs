@@ -352,6 +352,9 @@ impl Replicator {
     ) {
         let failed = self.restore(now, records, out).err();
         self.unreadable = failed.is_some();
+        if !self.unreadable {
+            self.tell_now(out); // the loaded values, to subscriptions that were opened before
+        }
         out.extend(failed.map(ReplicatorOutput::LoadFailed));
         for (id, request) in self.loading.take().unwrap_or_default() {
             self.request(now, id, request, out);

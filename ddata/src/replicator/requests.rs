@@ -37,7 +37,8 @@ pub(super) struct ResolvedLevel {
 
 impl Replicator {
     /// Handles a request, or queues it while durable data is loading. Each request except for
-    /// `Subscribe` and `Unsubscribe` gets exactly one reply, now or later.
+    /// `Subscribe` and `Unsubscribe` gets exactly one reply, now or later. These two are never
+    /// queued: because they get no reply, a full queue would drop them unnoticed.
     pub(super) fn request(
         &mut self,
         now: Now,
@@ -54,7 +55,11 @@ impl Replicator {
         if let (Some(_), ReplicatorRequest::ReplicaCount) = (&self.loading, &request) {
             return Self::reply(id, Ok(ReplicatorReply::ReplicaCount(0)), out);
         }
-        if let Some(waiting) = &mut self.loading {
+        let is_subscription = matches!(
+            request,
+            ReplicatorRequest::Subscribe { .. } | ReplicatorRequest::Unsubscribe(_)
+        );
+        if !is_subscription && let Some(waiting) = &mut self.loading {
             if waiting.len() < self.config.max_pending_requests {
                 waiting.push_back((id, request));
             } else {

@@ -440,6 +440,7 @@ impl Replicator {
         entry: &Entry,
         out: &mut ReplicatorOutbox,
     ) -> Result<(), String> {
+        let before = self.before(&entry.key);
         match self.store.take(entry, Self::change(now), self.me, self.fault_injection) {
             Ok(EntryMergeResult::Merged { latest, .. }) => {
                 if let Some(latest) = latest {
@@ -456,6 +457,7 @@ impl Replicator {
         }
         let context = self.store.context(&entry.key);
         self.store.note(&entry.key, |held| held.synced = context);
+        self.tell_later(now, &entry.key, before);
         Ok(())
     }
 }

@@ -8,7 +8,8 @@ use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{Ballot, EpochConfig, EpochMessage, MembershipChange};
 use ostraca_ddata::replicator::port::{ReplicatorInput, ReplicatorOutput};
 use ostraca_ddata::replicator::request::{
-    ReadConsistency as Read, RequestError, WriteConsistency as To,
+    ReadConsistency as Read, ReplicatorRequest, RequestError, SubscriptionId, SubscriptionNotice,
+    WriteConsistency as To,
 };
 use ostraca_ddata::replicator::wire::{At, Body, Query, QueryAnswer};
 use ostraca_ddata::types::Term;
@@ -146,6 +147,42 @@ fn written_records_are_loaded_and_served() {
     let mut bare = Bare::unloaded(on_disk());
     bare.feed(ReplicatorInput::Loaded(vec![record("d1", "or-set", good())]));
     assert!(bare.holds("d1", "tea") && bare.others.is_empty());
+}
+
+#[test]
+fn full_queue_while_loading_refuses_no_subscription() {
+    let mut bare = Bare::unloaded(ReplicatorConfig { max_pending_requests: 1, ..on_disk() });
+    let waiting = bare.ask(get("d1", Read::Local));
+    let refused = bare.now(get("d1", Read::Local));
+    assert_eq!(refused, Err(RequestError::Overloaded { limit: 1 }));
+    let subscribe = |id, pattern| ReplicatorRequest::Subscribe {
+        subscription: SubscriptionId(id),
+        pattern: Pattern::new(pattern),
+    };
+    for request in [
+        subscribe(1, "d*"),
+        subscribe(2, "d1"),
+        subscribe(3, "d*"),
+        ReplicatorRequest::Unsubscribe(SubscriptionId(3)),
+    ] {
+        let id = bare.ask(request);
+        assert_eq!(bare.answer(id), None);
+    }
+    assert!(bare.others.is_empty());
+    bare.feed(ReplicatorInput::Loaded(vec![record("d1", "or-set", good())]));
+    let told: Vec<_> = bare
+        .others
+        .iter()
+        .map(|output| match output {
+            ReplicatorOutput::Notify {
+                subscription,
+                notice: SubscriptionNotice::Changed { key, before: None, .. },
+            } => (subscription.0, key.as_str()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, [(1, "d1"), (2, "d1")]);
+    assert!(matches!(bare.answer(waiting), Some(Ok(_))));
 }
 
 // ── records that must be on disk before a message leaves ──
