@@ -105,6 +105,8 @@ pub(super) struct Proposer {
     turn_at: Option<Instant>,
     /// Time since which each newcomer has been reachable.
     newcomers: BTreeMap<ReplicaId, Instant>, // ≤ members
+    /// The same for newcomers that a configuration took in less than [`STEADY_AFTER`] ago.
+    taken_in: BTreeMap<ReplicaId, Instant>, // ≤ members
     steady_at: Option<Instant>,
 }
 
@@ -127,7 +129,14 @@ impl Proposer {
     }
 
     /// A configuration was installed: all wanted changes are evaluated again.
-    pub(super) fn installed(&mut self, now: Now, has_same_members: bool) {
+    pub(super) fn installed(&mut self, now: Now, previous: Option<&Epoch>, epoch: Option<&Epoch>) {
+        let has_same_members = previous.map(Epoch::members) == epoch.map(Epoch::members);
+        if let (Some(previous), Some(epoch)) = (previous, epoch) {
+            for id in epoch.removed_by(previous) {
+                let since = self.newcomers.get(&id).copied().unwrap_or(now.mono);
+                self.taken_in.insert(id, since);
+            }
+        }
         let victims = |id: &ReplicaId| self.victims.contains(id);
         let proposed: BTreeSet<_> = self.proposed.removed().filter(victims).collect();
         if has_same_members && !proposed.is_empty() {
@@ -300,11 +309,14 @@ impl Proposer {
             }
         }
         let join = join.into_iter().map(|member| member.incarnation()).collect();
-        let join = only_as_many_as_may_die(join, epoch, |id| {
-            let node = gossip.member(id).map(|member| member.node);
-            let steady = self.newcomers.get(&id).is_none_or(|at| now.mono >= *at + STEADY_AFTER);
-            steady && node.is_some_and(|node| there(id, node))
-        });
+        let answers =
+            |id: ReplicaId| gossip.member(id).is_some_and(|member| there(id, member.node));
+        let is_new = |id: ReplicaId| {
+            let since = self.newcomers.get(&id).or_else(|| self.taken_in.get(&id));
+            since.is_some_and(|since| now.mono < *since + STEADY_AFTER)
+        };
+        let is_steady = |id: ReplicaId| answers(id) && !is_new(id);
+        let join = only_as_many_as_may_die(join, epoch, answers, is_steady);
         // The last members cannot all be removed by themselves: this node stays to the end.
         if join.is_empty() && leave.len() + lost.len() == epoch.members().len() {
             leave.retain(|id| *id != me);
@@ -356,7 +368,9 @@ impl Proposer {
         for id in new {
             self.newcomers.entry(id).or_insert(now.mono);
         }
-        let due = self.newcomers.values().map(|since| *since + STEADY_AFTER);
+        self.taken_in.retain(|_, since| now.mono < *since + STEADY_AFTER);
+        let all = self.newcomers.values().chain(self.taken_in.values());
+        let due = all.map(|since| *since + STEADY_AFTER);
         self.steady_at = due.filter(|at| *at > now.mono).min();
     }
 
@@ -396,16 +410,17 @@ impl Proposer {
     }
 }
 
-/// Limits the newcomers of a proposal. If all members are steady, all newcomers are accepted;
+/// Limits the newcomers of a proposal. If all members answer, all newcomers are accepted;
 /// otherwise only so many that the steady members would still be a quorum if all others failed at
 /// once. (Otherwise newcomers that fail one after the other, each before the previous one could be
 /// removed, would outnumber the living members.)
 fn only_as_many_as_may_die(
     mut join: Vec<ReplicaId>,
     epoch: &Epoch,
+    answers: impl Fn(ReplicaId) -> bool,
     steady: impl Fn(ReplicaId) -> bool,
 ) -> Vec<ReplicaId> {
-    if epoch.members().iter().all(|id| steady(*id)) {
+    if epoch.members().iter().all(|id| answers(*id)) {
         return join;
     }
     let all = epoch.members().iter().chain(&join).copied();
@@ -430,5 +445,110 @@ fn without(wanted: MembershipChange, proposed: &MembershipChange) -> MembershipC
         join: new(wanted.join, &proposed.join),
         leave: new(wanted.leave, &going),
         lost: new(wanted.lost, &going),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ostraca_ddata::machine::Outbox;
+    use ostraca_ddata::replicator::epoch::EpochSettings;
+
+    use super::*;
+    use crate::cluster::config::ClusterConfig;
+    use crate::cluster::fault_injection::MembershipFaultInjection;
+    use crate::cluster::gossip::tests::{joiner, node, state};
+    use crate::cluster::membership::Membership;
+    use crate::cluster::membership::port::{MembershipSetup, Memory};
+    use crate::cluster::wire::ComparedSettings;
+
+    /// The leader A of the configuration of A to C, connected with B to I.
+    struct Bench {
+        core: MembershipCore,
+        proposer: Proposer,
+    }
+
+    fn at(seconds: u64) -> Now {
+        Now { mono: Instant::from_nanos(seconds * 1_000_000_000), ..Now::default() }
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let setup = MembershipSetup {
+                me: node(1),
+                address: joiner(1, 1).address,
+                config: ClusterConfig::default(),
+                settings: ComparedSettings::default(),
+                memory: Memory::default(),
+                directory: None,
+                seed: 1,
+                fault_injection: MembershipFaultInjection::none(),
+            };
+            let mut core = Membership::new(setup).core;
+            for number in 2..=9 {
+                core.links.up(node(number), Vec::new());
+            }
+            let (id, members) = (EpochId { generation: 1, number: 1 }, ids([1, 2, 3]));
+            let epoch = Epoch::founding(id, members, EpochSettings::default());
+            core.installed = Some(Arc::new(epoch.expect("three members")));
+            Self { core, proposer: Proposer::default() }
+        }
+
+        /// The newcomers that A proposes at this time.
+        fn proposed(&mut self, seconds: u64, gossip: &str) -> Vec<ReplicaId> {
+            let (mut gossip, mut out) = (state(gossip), Outbox::new());
+            self.proposer.consider(&mut self.core, at(seconds), &mut gossip, &mut out);
+            let joins = out.drain().filter_map(|output| match output {
+                MembershipOutput::Propose { change, .. } => Some(change.join),
+                _ => None,
+            });
+            joins.flatten().collect()
+        }
+
+        fn installs(&mut self, seconds: u64, join: Vec<ReplicaId>) {
+            let before = self.core.installed.clone().expect("A is a member");
+            let change = MembershipChange { join, ..MembershipChange::default() };
+            let epoch = Arc::new(before.next(&change).expect("they join"));
+            self.core.installed = Some(epoch.clone());
+            self.proposer.installed(at(seconds), Some(&*before), Some(&*epoch));
+        }
+    }
+
+    fn ids(numbers: impl IntoIterator<Item = u64>) -> Vec<ReplicaId> {
+        numbers.into_iter().map(ReplicaId::new).collect()
+    }
+
+    const SECOND_BATCH: &str = "A B C D E F Gj Hj Ij";
+
+    /// A leader whose configuration took in D to F a second after their start.
+    fn with_first_batch() -> Bench {
+        let mut bench = Bench::new();
+        assert_eq!(bench.proposed(0, "A B C Dj Ej Fj"), ids(4..=6));
+        bench.installs(1, ids(4..=6));
+        bench
+    }
+
+    /// If D to I died before D to F are removed, A to C would be no quorum of nine. A knows of the
+    /// death of all of the first batch, or only of D's.
+    #[test]
+    fn deaths_of_two_batches_of_newcomers_leave_a_quorum() {
+        for (closed, steady_at) in [(vec![4, 5, 6], 12), (vec![4], 10)] {
+            let mut bench = with_first_batch();
+            for number in &closed {
+                bench.core.links.closed(node(*number));
+            }
+            for seconds in 2..steady_at {
+                let proposed = bench.proposed(seconds, SECOND_BATCH);
+                assert!(proposed.is_empty(), "{closed:?} closed, {seconds} s: {proposed:?}");
+                assert!(bench.proposer.next_deadline().is_some());
+            }
+            assert_eq!(bench.proposed(steady_at, SECOND_BATCH), ids(7..=9), "{closed:?}");
+        }
+    }
+
+    #[test]
+    fn newcomers_join_at_once_while_all_members_answer() {
+        assert_eq!(with_first_batch().proposed(2, SECOND_BATCH), ids(7..=9));
     }
 }

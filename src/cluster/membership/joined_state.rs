@@ -715,9 +715,7 @@ impl JoinedState {
             self.given_up.spare(core, now, self.notifier.departed(), &gone);
             self.notifier.spared = self.given_up.nodes();
         }
-        let has_same =
-            previous.map(Epoch::members) == core.installed.as_deref().map(Epoch::members);
-        self.proposer.installed(now, has_same);
+        self.proposer.installed(now, previous, core.installed.as_deref());
         self.ends_at = None;
         self.is_unsettled = true;
     }
