@@ -172,7 +172,8 @@ impl LeaseHolder {
 
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Outbox<HolderOutput>) {
         let has_me = epoch.is_member(self.me);
-        self.epoch = Some(epoch);
+        let before = self.epoch.replace(epoch);
+        let had_me = before.is_some_and(|before| before.is_member(self.me));
         self.idle_since = self.idle_since.max(Some(now.mono));
         if !self.fault_injection.has(MembershipFault::LeaseOverTwoEpochs) {
             self.sent.clear();
@@ -180,11 +181,9 @@ impl LeaseHolder {
         }
         match self.state {
             HolderState::Excluded => {}
-            _ if !has_me => self.end(if self.state == HolderState::Outside {
-                HolderState::Outside
-            } else {
-                HolderState::Excluded
-            }),
+            // It is outside still. A later configuration may contain it, even after its release.
+            _ if !has_me && !had_me => self.end(self.state),
+            _ if !has_me => self.end(HolderState::Excluded),
             HolderState::Released => self.beat(now, out),
             _ => {
                 self.state = HolderState::Member;
@@ -215,10 +214,13 @@ impl LeaseHolder {
     }
 
     fn release(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
-        if matches!(self.state, HolderState::Member | HolderState::Stopped) {
-            if !self.fault_injection.has(MembershipFault::ReleaseGoesOn) {
-                self.end(HolderState::Released);
-            }
+        let is_outside = self.state == HolderState::Outside;
+        let is_member = matches!(self.state, HolderState::Member | HolderState::Stopped);
+        if (is_outside || is_member) && !self.fault_injection.has(MembershipFault::ReleaseGoesOn) {
+            self.end(HolderState::Released);
+        }
+        // No voter knows a node outside: it sends the release once a configuration contains it.
+        if is_member {
             self.send_all(LeaseMessage::Release { number: self.number }, out);
             self.beat_at = Some(now.mono + self.config.heartbeat_interval);
         }

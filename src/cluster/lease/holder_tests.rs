@@ -250,6 +250,24 @@ fn release_ends_the_lease_and_is_repeated() {
     assert_eq!(probe.beat(), beat, "no heartbeat follows");
 }
 
+/// Otherwise it would send heartbeats once a configuration contains it, and its removal would wait
+/// for the promises.
+#[test]
+fn release_outside_is_sent_once_a_configuration_has_the_node() {
+    let epoch = founded(3, true);
+    let others = without(&epoch, ME);
+    let mut probe = Probe::of(&others);
+    probe.tell(10, HolderInput::Release);
+    probe.tell(20, HolderInput::Installed(others));
+    assert!(probe.out.is_empty(), "no voter knows the node");
+    probe.tell(30, HolderInput::Installed(epoch));
+    probe.tell(1_030, HolderInput::Tick);
+    let message = LeaseMessage::Release { number: 0 };
+    let release = |to| HolderOutput::Send { to: ReplicaId::new(to), message };
+    assert_eq!(probe.out, [1, 2, 3, 1, 2, 3].map(release));
+    assert_eq!(probe.holder.stats().beats, 0);
+}
+
 #[test]
 fn short_lapse_pauses_and_long_lapse_stops() {
     let mut probe = Probe::of(&founded(1, true));
