@@ -536,7 +536,7 @@ impl Body {
     /// Estimates the encoded size in bytes; the estimate is never far below the real size.
     pub(super) fn len(&self) -> usize {
         let entries = |entries: &[Entry]| entries.iter().map(Entry::len).sum::<usize>();
-        let held = |held: &[KeyContext]| held.iter().map(KeyContext::len).sum::<usize>();
+        let held = |held: &[KeyContext]| held.iter().map(|one| one.len() + 8).sum::<usize>();
         64 + match self {
             Self::Write { entries: all, .. } => entries(all),
             Self::Ack { nacks, scope, .. } => {
@@ -549,16 +549,15 @@ impl Body {
                     + entry.as_deref().map_or(0, Entry::len)
             }
             Self::Promised { differing, entries: all, .. } => held(differing) + entries(all),
-            Self::Fence { held: all, .. } | Self::Compare { query: Query::Want(all), .. } => {
-                held(all)
-            }
+            Self::Fence { group, held: all, .. } => 32 + group.as_str().len() + held(all),
+            Self::Compare { query: Query::Want(all), .. } => held(all),
             Self::Compare { .. } | Self::NotPromised { .. } => 1_024,
             Self::Compared { answer, promises, .. } => {
-                promises.len() * 64
+                promises.iter().map(|(group, _)| 32 + group.as_str().len()).sum::<usize>()
                     + match &**answer {
                         QueryAnswer::Same | QueryAnswer::Gone => 0,
                         QueryAnswer::Tops(_) => 256 * 9,
-                        QueryAnswer::Leaves(tops) => tops.len() * 256 * 9,
+                        QueryAnswer::Leaves(tops) => tops.len() * (256 * 9 + 8),
                         QueryAnswer::Keys { held: all, .. } => held(all),
                         QueryAnswer::Entries { entries: all, .. } => entries(all),
                     }
@@ -605,4 +604,75 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 pub(super) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     from_peer_within(bytes, MESSAGE_FACTOR)
         .map_err(|error| DecodeError::Message(error.source.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::ReplicaId;
+    use crate::key::KEY_BYTES_MAX;
+
+    const EPOCH: EpochId = EpochId { generation: u64::MAX, number: u64::MAX };
+    const TERM: Term = Term { number: u64::MAX, owner: ReplicaId::new(u64::MAX) };
+    const AT: At = At::Sealed(EPOCH);
+
+    fn long_name() -> String {
+        "n".repeat(KEY_BYTES_MAX)
+    }
+
+    fn held() -> Vec<KeyContext> {
+        vec![KeyContext::new(&KeyName::new(&long_name()), &CausalContext::new()); 1_000]
+    }
+
+    fn entries() -> Vec<Entry> {
+        let entry = |content| Entry {
+            index: u32::MAX,
+            key: KeyName::new(&long_name()),
+            shape: "pn-counter-map".into(),
+            guard: Some(WireGuard { group: Group::new(&long_name()), term: Some(TERM) }),
+            content,
+        };
+        let probe = EntryContent::Probe(ContextBytes::new(&CausalContext::new()));
+        vec![entry(EntryContent::Full(vec![7; 70_000].into())), entry(probe)]
+    }
+
+    fn compared(answer: QueryAnswer) -> Body {
+        let promises = vec![(Group::new(&long_name()), TERM); 500];
+        Body::Compared { session: u64::MAX, at: AT, answer: Box::new(answer), promises }
+    }
+
+    /// The bodies whose length depends on their content, except for those that are always measured.
+    fn long_bodies() -> Vec<Body> {
+        let (request, session, counts) = (u64::MAX, u64::MAX, true);
+        let refusals = [Nack::Guarded(Group::new(&long_name())), Nack::FencedYetHeld(TERM)];
+        let nacks = refusals.map(|nack| (u32::MAX, nack)).to_vec();
+        let scope = AckScope::Only(vec![u32::MAX; 1_000]);
+        let used = vec![(KeyName::new(&long_name()), u64::MAX); 1_000];
+        let (group, leaves) = (Group::new(&long_name()), vec![u64::MAX; 256]);
+        let leaves = (0..64).map(|top| (top, leaves.clone())).collect();
+        vec![
+            Body::Write { push: u64::MAX, whole: true, entries: entries().into() },
+            Body::Ack { push: u64::MAX, scope, counts, nacks },
+            Body::Fence { request, group, term: TERM, held: held() },
+            Body::Promised { request, counts, differing: held(), entries: entries() },
+            Body::Compare { session, at: AT, query: Query::Want(held()) },
+            Body::Compare { session, at: AT, query: Query::Keys(vec![(0, u16::MAX); 64]) },
+            compared(QueryAnswer::Same),
+            compared(QueryAnswer::Tops(vec![u64::MAX; 256])),
+            compared(QueryAnswer::Leaves(leaves)),
+            compared(QueryAnswer::Keys { held: held(), upto: u16::MAX }),
+            compared(QueryAnswer::Entries { done: u32::MAX, entries: entries() }),
+            Body::Used(used.clone()),
+            Body::Known(used),
+        ]
+    }
+
+    #[test]
+    fn estimate_with_margin_covers_every_message() {
+        for body in long_bodies() {
+            let estimate = body.len() + 64;
+            let encoded = ReplicatorMessage { epoch: Some(EPOCH), body }.encode().len();
+            assert!(estimate >= encoded, "{estimate} bytes estimated, {encoded} encoded");
+        }
+    }
 }
