@@ -279,9 +279,9 @@ impl Dissemination {
             }
             ClusterMessage::GossipDelta(delta) => {
                 let own = self.digest(gossip);
-                self.has_it_too(me, peer, delta.content() == own);
                 let knows = |digest| self.history.knows(digest);
                 let received = gossip.receive_delta((me, peer), delta, own, knows)?;
+                self.has_it_too(me, peer, delta.content() == own);
                 if received.answer != GossipAnswer::Status {
                     self.history.contains(delta.content());
                 }
@@ -410,4 +410,49 @@ pub(super) fn send(
 /// The nodes of these members.
 pub(super) fn nodes(gossip: &Gossip, ids: &BTreeSet<ReplicaId>) -> BTreeSet<NodeId> {
     ids.iter().filter_map(|id| gossip.member(*id)).map(|member| member.node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::machine::Outbox;
+
+    use super::*;
+    use crate::cluster::config::ClusterConfig;
+    use crate::cluster::fault_injection::MembershipFaultInjection;
+    use crate::cluster::gossip::tests::{id, joiner, node, state};
+    use crate::cluster::membership::Membership;
+    use crate::cluster::membership::port::{MembershipSetup, Memory};
+    use crate::cluster::reachability::ReachabilityStatus;
+    use crate::cluster::wire::ComparedSettings;
+
+    /// B has made the same merge as A. If A is Down, no member accepts gossip of A.
+    #[test]
+    fn refused_delta_cancels_no_delayed_merge() {
+        for (text, is_accepted) in [("A B C", true), ("Ad B C", false)] {
+            let setup = MembershipSetup {
+                me: node(2),
+                address: joiner(2, 2).address,
+                config: ClusterConfig::default(),
+                settings: ComparedSettings::default(),
+                memory: Memory::default(),
+                directory: None,
+                seed: 1,
+                fault_injection: MembershipFaultInjection::none(),
+            };
+            let (mut core, now, mut out) =
+                (Membership::new(setup).core, Now::default(), Outbox::new());
+            let base = state(text);
+            let mut merged = base.clone();
+            assert!(merged.accuse(id('B'), id('C'), ReachabilityStatus::Unreachable));
+            let delta = merged.delta(&base, vec![base.digest()]).expect("a small change");
+            let message = ClusterMessage::GossipDelta(Arc::new(delta));
+            let mut dissemination = Dissemination::new(&mut core, now, &merged);
+            dissemination.merged_at = Some(now.mono + PACE);
+            let from = node(1);
+            let received =
+                dissemination.receive(&mut core, now, &mut merged, from, &message, &mut out);
+            assert_eq!(received.is_ok(), is_accepted, "{text}: {received:?}");
+            assert_eq!(dissemination.merged_at.is_none(), is_accepted, "{text}");
+        }
+    }
 }
