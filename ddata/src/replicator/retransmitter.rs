@@ -31,7 +31,8 @@ struct SentPush {
 /// A push that was sent more than once.
 #[derive(Clone, Debug)]
 struct ResentPush {
-    at: SmallVec<[Instant; 2]>, // time of each sending; ≤ SENDINGS
+    at: SmallVec<[Instant; 2]>, // time of each distinguished sending; < SENDINGS
+    last: Instant,              // time of the latest sending
     due: Instant,
 }
 
@@ -80,6 +81,7 @@ impl Retransmitter {
         let first = self.take_once(push);
         let again = self.again.entry(push).or_insert_with(|| ResentPush {
             at: first.map_or_else(SmallVec::new, |at| smallvec![at]),
+            last: now,
             due: now,
         });
         self.due.remove(&(again.due, push));
@@ -87,6 +89,7 @@ impl Retransmitter {
         if again.at.len() + 1 < SENDINGS as usize {
             again.at.push(now);
         }
+        again.last = now;
         again.due = now + self.trips.patience(u32::try_from(number).unwrap_or(u32::MAX));
         self.due.insert((again.due, push));
         self.reckon();
@@ -197,7 +200,7 @@ impl Retransmitter {
             let once = self.once.iter().take_while(|sent| sent.at + patience <= now);
             let once = once.filter(|sent| !sent.over).map(|sent| (sent.push, sent.at));
             let again = self.due.iter().take_while(|(due, _)| *due <= now);
-            let last = |push: &u64| self.again.get(push).and_then(|again| again.at.last().copied());
+            let last = |push: &u64| self.again.get(push).map(|again| again.last);
             let again = again.filter_map(|(_, push)| Some((*push, last(push)?)));
             for (push, at) in once.chain(again) {
                 if self.arrived.is_some_and(|arrived| at <= arrived) {
@@ -338,6 +341,21 @@ mod tests {
             }
         }
         assert_eq!(again.len(), 9, "{again:?}");
+    }
+
+    #[test]
+    fn loss_is_judged_by_the_latest_of_many_sendings() {
+        let mut retransmitter = quick();
+        retransmitter.sent(2, at(100));
+        for sending in 1..SENDINGS {
+            assert_eq!(retransmitter.sent_again(2, at(100 + 1_000 * sending)), sending);
+        }
+        // Sent before the latest sending of push 2, but after the one before.
+        retransmitter.sent(3, at(14_600));
+        retransmitter.answered(3, 0, at(14_610));
+        retransmitter.done(3);
+        let due = retransmitter.take_due(at(60_000));
+        assert_eq!(due, DueResends { pushes: vec![2], unanswered: 1 }, "a question, not a loss");
     }
 
     #[test]
