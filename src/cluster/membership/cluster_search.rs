@@ -290,9 +290,7 @@ impl Searching {
     /// Ends the wait for answers once each address has answered or refused.
     fn hasten(&mut self, core: &MembershipCore, now: Now) {
         let Some(succession) = &mut self.succession else { return };
-        let answering = core.links.at(&self.asked);
-        let answering = answering.iter().filter(|(node, _)| self.answers.contains_key(node));
-        let answering: BTreeSet<&Address> = answering.map(|(_, address)| address).collect();
+        let answering = core.links.reached(&self.asked, |node| self.answers.contains_key(&node));
         let is_done = |at: &Address| {
             self.own.contains(at) || self.refused.contains(at) || answering.contains(at)
         };
@@ -414,7 +412,7 @@ impl Searching {
 
     fn ask(&mut self, core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) {
         let linked = core.links.at(&self.asked);
-        let there: BTreeSet<&Address> = linked.iter().map(|(_, address)| address).collect();
+        let there = core.links.reached(&self.asked, |_| true);
         // A DNS name may resolve to more nodes than have answered, and to others than before.
         let all = core.config.expected_nodes.is_none_or(|nodes| linked.len() + 1 >= nodes);
         for address in &self.asked {
@@ -454,7 +452,8 @@ impl Searching {
         let linked = core.links.at(&self.asked);
         let answering = linked.iter().filter(|(node, _)| self.answers.contains_key(node));
         let answering: BTreeSet<&Address> = answering.map(|(_, address)| address).collect();
-        let silent = self.asked.difference(&self.own).filter(|at| !answering.contains(at));
+        let reached = core.links.reached(&self.asked, |node| self.answers.contains_key(&node));
+        let silent = self.asked.difference(&self.own).filter(|at| !reached.contains(at));
         let silent: Vec<Address> = silent.cloned().collect();
         match (core.memory.cluster, &self.succession) {
             (Some(_), Some(succession)) => succession.doubts(),

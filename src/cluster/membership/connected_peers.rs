@@ -62,6 +62,17 @@ impl ConnectedPeers {
         let found = self.up.iter().filter_map(|(node, at)| Some((*node, first(at)?)));
         found.collect()
     }
+
+    /// Those of these addresses at which a connected node is dialled that `counts` accepts. A node
+    /// may have several of them.
+    pub(super) fn reached<'a>(
+        &'a self,
+        wanted: &'a BTreeSet<Address>,
+        counts: impl Fn(NodeId) -> bool,
+    ) -> BTreeSet<&'a Address> {
+        let counted = self.up.iter().filter(|(node, _)| counts(**node));
+        counted.flat_map(|(_, addresses)| wanted.intersection(addresses)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -79,5 +90,18 @@ mod tests {
         let dialled = address(17);
         peers.up(node, vec![dialled.clone()]);
         assert_eq!(peers.at(&BTreeSet::from([dialled.clone()])), [(node, dialled)]);
+    }
+
+    #[test]
+    fn all_addresses_of_a_node_are_reached() {
+        let address = |port: u16| Address::new(format!("/ip4/10.0.0.1/tcp/{port}")).expect("short");
+        let node = NodeId { peer: PeerKey::new([1; 32]), incarnation: ReplicaId::new(1) };
+        let mut peers = ConnectedPeers::default();
+        peers.up(node, (1..=2).map(address).collect());
+        let wanted: BTreeSet<Address> = (1..=3).map(address).collect();
+        let reached: Vec<Address> = peers.reached(&wanted, |_| true).into_iter().cloned().collect();
+        assert_eq!(reached, [1, 2].map(address));
+        assert!(peers.reached(&wanted, |other| other != node).is_empty());
+        assert_eq!(peers.at(&wanted), [(node, address(1))], "it is one node");
     }
 }

@@ -135,11 +135,11 @@ impl SeedInviter {
             core.say(now, OperatorNotice::NoSeedInside, out);
         }
         self.called_all = all;
-        let linked = core.links.at(&absent);
-        for (node, _) in &linked {
-            invite(core, *node, gossip, out);
+        for (node, _) in core.links.at(&absent) {
+            invite(core, node, gossip, out);
         }
-        let silent = absent.into_iter().filter(|seed| linked.iter().all(|(_, at)| at != seed));
+        let there = core.links.reached(&absent, |_| true);
+        let silent = absent.iter().filter(|seed| !there.contains(seed)).cloned();
         out.extend(silent.map(MembershipOutput::Dial));
     }
 

@@ -55,13 +55,14 @@ impl Bench {
     }
 
     fn on(directory: Option<u64>, memory: Memory) -> Self {
+        Self::with_seeds([1, 2, 3].map(address).to_vec(), directory, memory)
+    }
+
+    fn with_seeds(seeds: Vec<Address>, directory: Option<u64>, memory: Memory) -> Self {
         Self(Membership::new(MembershipSetup {
             me: node(1),
             address: address(1),
-            config: ClusterConfig {
-                seeds: [1, 2, 3].map(address).to_vec(),
-                ..ClusterConfig::default()
-            },
+            config: ClusterConfig { seeds, ..ClusterConfig::default() },
             settings: ComparedSettings::default(),
             memory,
             directory,
@@ -314,6 +315,42 @@ fn sole_evidence_yields_to_a_member_that_answers() {
         !founds(&mut Bench::on(None, memory()), 120),
         "no lock proves that the former process ended"
     );
+}
+
+/// Nodes 1 and 2 are the seeds, and node 2 is listed with two addresses, at both of which it has
+/// answered.
+fn with_seed_listed_twice(directory: Option<u64>, memory: Memory) -> Bench {
+    let alias = Address::new("/ip4/10.0.1.2/tcp/1").expect("short");
+    let seeds = vec![address(1), address(2), alias.clone()];
+    let mut bench = Bench::with_seeds(seeds, directory, memory);
+    let addresses = vec![address(2), alias];
+    bench.tell(MembershipInput::Up { node: node(2), addresses, cluster: None }, 2);
+    let (what, settings) = (InitAnswer::Searching, ComparedSettings::default());
+    bench.says(2, ClusterMessage::InitJoinAnswer { what, settings });
+    bench
+}
+
+#[test]
+fn seed_listed_twice_is_neither_dialled_nor_silent() {
+    let mut bench = with_seed_listed_twice(None, Memory::default());
+    assert_eq!(bench.0.waits_for(), None);
+    let mut out = Outbox::new();
+    bench.0.handle(Now::default(), MembershipInput::Tick, &mut out);
+    assert!(!out.drain().any(|output| matches!(output, MembershipOutput::Dial(_))));
+}
+
+#[test]
+fn seed_listed_twice_does_not_delay_a_succession() {
+    let first = EpochId { generation: 5, number: 3 };
+    let epoch = Epoch::founding(first, vec![ReplicaId::new(77)], EpochSettings::default());
+    let sole = Some(SoleMemberEvidence { epoch: epoch.expect("one").into(), directory: 4 });
+    let memory = Memory { cluster: Some(CLUSTER), sole, ..Memory::default() };
+    let mut bench = with_seed_listed_twice(Some(4), memory);
+    let mut out = Outbox::new();
+    for input in [MembershipInput::Tick, MembershipInput::Persisted] {
+        bench.0.handle(Now::default(), input, &mut out);
+    }
+    assert!(out.drain().any(|output| matches!(output, MembershipOutput::Found(_))));
 }
 
 /// Without the refusal, the deadline of the resumption would stay in the past.
