@@ -163,12 +163,21 @@ impl Searching {
         }
     }
 
-    pub(super) fn closed(&mut self, node: NodeId) {
+    pub(super) fn closed(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        node: NodeId,
+        out: &mut MembershipOutbox,
+    ) {
         self.callers.remove(&node);
         self.answers.remove(&node);
         self.outsiders.remove(&node);
         self.equal.remove(&node);
-        self.join = self.join.filter(|(via, _)| *via != node);
+        if self.join.is_some_and(|(via, _)| via == node) {
+            self.join = None;
+            self.try_join(core, now, out);
+        }
     }
 
     /// Another name of a seed resolves to this node, so no other node votes for it. A DNS name may

@@ -300,7 +300,7 @@ impl JoinedState {
         out: &mut MembershipOutbox,
     ) {
         self.notifier.closed(node, out);
-        self.orphan_recovery.closed(node);
+        self.orphan_recovery.closed(core, now, node, out);
         self.watched(core, now, out, |monitor, orders| monitor.closed(now.mono, node, orders));
         self.relinked(now, node);
     }

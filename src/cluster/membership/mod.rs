@@ -261,7 +261,9 @@ impl Membership {
             MembershipInput::Closed(node) => {
                 self.core.links.closed(node);
                 match &mut self.stage {
-                    MembershipStage::Searching(searching) => searching.closed(node),
+                    MembershipStage::Searching(searching) => {
+                        searching.closed(&mut self.core, now, node, out);
+                    }
                     MembershipStage::Inside(inside) => {
                         inside.closed(&mut self.core, now, node, out);
                     }

@@ -149,9 +149,15 @@ impl OrphanRecovery {
         }
     }
 
-    pub(super) fn closed(&mut self, node: NodeId) {
+    pub(super) fn closed(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        node: NodeId,
+        out: &mut MembershipOutbox,
+    ) {
         if let Some(search) = &mut self.search {
-            search.closed(node);
+            search.closed(core, now, node, out);
         }
     }
 

@@ -137,6 +137,16 @@ fn invitation_of_a_compatible_member_is_accepted() {
 }
 
 #[test]
+fn lost_link_to_the_asked_member_tries_the_next_one() {
+    let mut bench = Bench::new(Memory::default());
+    bench.up(2);
+    bench.up(3);
+    assert!(joins(&bench.calls(2, ComparedSettings::default())));
+    assert!(bench.calls(3, ComparedSettings::default()).is_empty(), "node 2 has not answered");
+    assert!(joins(&bench.tell(MembershipInput::Closed(node(2)), 3)));
+}
+
+#[test]
 fn invitation_of_another_cluster_is_ignored() {
     let memory = Memory { cluster: Some(ClusterId(8)), ..Memory::default() };
     let mut bench = Bench::new(memory);
