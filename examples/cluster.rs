@@ -291,7 +291,7 @@ async fn draw(screen: Arc<Screen>) {
 }
 
 fn name(member: &Member) -> &str {
-    member.roles.first().map_or("?", String::as_str)
+    member.roles.iter().next().unwrap_or("?")
 }
 
 fn line(event: &ClusterEvent, state: &ClusterState) -> Option<String> {

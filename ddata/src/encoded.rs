@@ -19,8 +19,8 @@ use crate::id::ReplicaId;
 mod budget;
 
 pub use budget::{
-    BUDGET_BYTES, BUDGET_FACTOR, VERBATIM, checked_list, entry_list, from_foreign,
-    from_foreign_within, list, shared_list,
+    BUDGET_BYTES, BUDGET_FACTOR, VERBATIM, checked_list, converted_list, entry_list, from_foreign,
+    list, packed_list, shared_list,
 };
 
 /// Version of the layout, its first byte.
@@ -129,20 +129,12 @@ pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> 
 /// # Errors
 /// Those of [`from_msgpack`], and [`ValueError`] if the value exceeds the memory budget.
 pub fn from_peer<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
-    from_peer_within(bytes, BUDGET_FACTOR)
-}
-
-/// Like [`from_peer`], with a budget of `factor` bytes for each byte of input.
-///
-/// # Errors
-/// Those of [`from_peer`].
-pub fn from_peer_within<T: DeserializeOwned>(bytes: &[u8], factor: usize) -> Result<T, ValueError> {
     let len = bytes.len();
     let whole = |value| match value_len(bytes) {
         Some(end) if end == len => Ok(value),
         _ => Err(rmp_serde::decode::Error::Syntax("bytes are left over at the end".to_owned())),
     };
-    from_foreign_within(bytes, NESTING_MAX, factor).and_then(whole).map_err(|source| ValueError {
+    from_foreign(bytes, NESTING_MAX).and_then(whole).map_err(|source| ValueError {
         len,
         expected: std::any::type_name::<T>(),
         source,

@@ -273,6 +273,7 @@ impl Publisher {
 mod tests {
     use super::*;
     use crate::cluster::gossip::tests::{id, node, state};
+    use crate::cluster::name_set::NameSet;
 
     /// Short form of an event: `+A` joined, `wA` weakly up, `^A` up, `-A` left, `xA` exited, `dA`
     /// downed, `!A Up` removed, `hA` hosting, `?A` unreachable, `=A` reachable, `L A` leader, `r A`
@@ -357,7 +358,7 @@ mod tests {
     fn hosting_changes_and_draining_produce_events() {
         let mut gossip = state("A B; seen A B");
         let before = ClusterState::of(&gossip, id('A'));
-        assert!(gossip.host(id('B'), BTreeSet::new(), true));
+        assert!(gossip.host(id('B'), NameSet::new(), true));
         assert!(gossip.prepare_for_full_shutdown(id('A')));
         let events = before.events_to(&ClusterState::of(&gossip, id('A')));
         let events: Vec<_> = events.iter().map(short).collect();

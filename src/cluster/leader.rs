@@ -31,7 +31,7 @@ pub fn role_leader(gossip: &Gossip, me: ReplicaId, role: &str) -> Option<Replica
 pub fn role_leaders(gossip: &Gossip, me: ReplicaId) -> BTreeMap<String, Option<ReplicaId>> {
     let reachable = reachable(gossip, me);
     let roles: BTreeSet<_> = gossip.members().flat_map(|member| &member.roles).collect();
-    roles.into_iter().map(|role| (role.clone(), first(&reachable, Some(role)))).collect()
+    roles.into_iter().map(|role| (role.to_owned(), first(&reachable, Some(role)))).collect()
 }
 
 /// Number of reachable members accepted by `counts` that precede `me` in the order of leadership.

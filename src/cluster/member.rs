@@ -6,13 +6,13 @@
 //! status follow Akka's cluster specification (docs/protocol/membership.md#status-order).
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::fmt;
 
 use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::gossip::wire::COUNTER_MAX;
+use super::name_set::NameSet;
 
 /// Maximum length of an [`Address`] in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 256;
@@ -246,8 +246,8 @@ pub struct HostedTypes {
     #[serde(rename = "d", default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
     /// Names of the hosted entity types.
-    #[serde(rename = "t", default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub entity_types: BTreeSet<String>, // ≤ ENTITY_TYPES_MAX
+    #[serde(rename = "t", default, skip_serializing_if = "NameSet::is_empty")]
+    pub entity_types: NameSet, // ≤ ENTITY_TYPES_MAX
 }
 
 /// One incarnation of a node, as recorded in the gossip state. Decoding refuses a member that
@@ -265,8 +265,8 @@ pub struct Member {
     #[serde(rename = "s")]
     pub status: Status,
     /// Roles of the node. Constant within an incarnation.
-    #[serde(rename = "r", skip_serializing_if = "BTreeSet::is_empty")]
-    pub roles: BTreeSet<String>, // ≤ ROLES_MAX
+    #[serde(rename = "r", skip_serializing_if = "NameSet::is_empty")]
+    pub roles: NameSet, // ≤ ROLES_MAX
     /// Age of the member: a lower number means an older member. Assigned when it becomes Up.
     #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
     pub up_number: Option<u64>,
@@ -293,7 +293,7 @@ struct RawMember {
     #[serde(rename = "s")]
     status: Status,
     #[serde(rename = "r", default)]
-    roles: BTreeSet<String>,
+    roles: NameSet,
     #[serde(rename = "u", default)]
     up_number: Option<u64>,
     #[serde(rename = "v", default)]
@@ -352,7 +352,7 @@ impl Member {
             node,
             address,
             status: Status::Joining,
-            roles: BTreeSet::new(),
+            roles: NameSet::new(),
             up_number: None,
             app_version: String::new(),
             since,
@@ -413,8 +413,8 @@ impl Member {
             if names.len() > limit {
                 return Err(InvalidMember::TooMany { len: names.len(), limit });
             }
-            let lengths = names.iter().map(String::len);
-            if let Some(len) = lengths.into_iter().find(|len| !(1..=NAME_BYTES_MAX).contains(len)) {
+            let mut lengths = names.iter().map(str::len);
+            if let Some(len) = lengths.find(|len| !(1..=NAME_BYTES_MAX).contains(len)) {
                 return Err(InvalidMember::Name { len });
             }
         }

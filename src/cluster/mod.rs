@@ -16,6 +16,7 @@ pub mod lease;
 pub mod member;
 pub mod member_order;
 pub mod membership;
+pub mod name_set;
 pub mod reachability;
 pub mod singleton;
 pub mod wire;

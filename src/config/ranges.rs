@@ -8,6 +8,7 @@ use humantime_serde::re::humantime;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use ostraca_ddata::replicator::config as ddata;
+use ostraca_ddata::replicator::wire::ENTRIES_MAX;
 
 use super::{Config, HostKind, InvalidConfig, host_kind};
 use crate::net::address;
@@ -123,7 +124,11 @@ fn counts(config: &Config) -> Vec<(bool, CheckedSetting)> {
     let lanes = limits.lanes_per_peer;
     let must = "must be at least 4: one of each class";
     let lanes = (lanes >= 4, ("net.limits.lanes-per-peer", lanes.to_string(), must));
-    positive.into_iter().chain([lanes]).collect()
+    let elements = ddata.max_delta_elements;
+    let must = "must be at most 2000: a peer refuses messages with more keys";
+    let elements =
+        (elements <= ENTRIES_MAX, ("ddata.max-delta-elements", elements.to_string(), must));
+    positive.into_iter().chain([lanes, elements]).collect()
 }
 
 fn sizes(limits: &NetLimits, ddata: &ddata::ReplicatorConfig) -> [(bool, CheckedSetting); 4] {
@@ -168,7 +173,7 @@ mod tests {
     type BrokenSetting = (fn(&mut Config), &'static str);
 
     const SECOND: Duration = Duration::from_secs(1);
-    const BROKEN: [BrokenSetting; 37] = [
+    const BROKEN: [BrokenSetting; 38] = [
         (|c| c.net.limits.first_message_within = Duration::ZERO, "first-message-within is 0s"),
         (|c| c.net.limits.unadmitted = 0, "net.limits.unadmitted is 0"),
         (|c| c.net.limits.handshake_within = Duration::ZERO, "net.limits.handshake-within is 0s"),
@@ -197,6 +202,7 @@ mod tests {
         (|c| c.net.advertise = at(&["/ip4/10.0.0.1/tcp/0"]), "must be what others dial"),
         (|c| c.ddata.gossip_interval = Duration::ZERO, "ddata.gossip-interval is 0s"),
         (|c| c.ddata.busy_gossip_interval = Duration::ZERO, "ddata.busy-gossip-interval is 0s"),
+        (|c| c.ddata.max_delta_elements = 2_001, "is 2001: must be at most 2000"),
         (|c| c.ddata.max_delta_elements = 0, "ddata.max-delta-elements is 0"),
         (|c| c.ddata.max_value_size = 0, "ddata.max-value-size is 0"),
         (|c| c.ddata.max_pending_requests = 0, "ddata.max-pending-requests is 0"),

@@ -1,6 +1,5 @@
 //! Peak heap of each decoder. The bound is [`BUDGET_BYTES`] plus [`BUDGET_FACTOR`] bytes per byte
-//! of input ([`MEMBERSHIP_FACTOR`] for membership, [`MESSAGE_FACTOR`] for the Replicator), for any
-//! input.
+//! of input, for any input.
 //!
 //! A counting allocator measures the whole process, so this binary has only one test, which
 //! measures one decoder after the other: `cargo test --test decoder_memory`. Inputs: the corpus of
@@ -17,13 +16,13 @@ mod shapes;
 use std::hint::black_box;
 
 use futures::future::FutureExt;
-use ostraca::cluster::gossip::wire::{MEMBERSHIP_FACTOR, decode, encode};
+use ostraca::cluster::gossip::wire::{decode, encode};
 use ostraca::cluster::lease::{Heartbeat, LeaseMessage};
 use ostraca::cluster::wire::ClusterMessage;
 use ostraca::ddata::encoded::{BUDGET_BYTES, BUDGET_FACTOR, from_peer};
 use ostraca::ddata::id::ReplicaId;
 use ostraca::ddata::replicator::epoch::EpochId;
-use ostraca::ddata::replicator::wire::{MESSAGE_FACTOR, ReplicatorMessage};
+use ostraca::ddata::replicator::wire::ReplicatorMessage;
 use ostraca::ddata::sim::seeds;
 use ostraca::management::wire::{AdminRequest, AdminResponse};
 use ostraca::net::frame::{FRAME_BYTES, Frame, cut};
@@ -42,84 +41,62 @@ struct Decoder {
     name: &'static str,
     /// Inputs to start from; related decoders share a corpus, of which each refuses a part.
     corpus: fn() -> Vec<Vec<u8>>,
-    /// Allowed bytes of heap per byte of input.
-    factor: usize,
     /// Decodes the bytes and returns whether they were valid.
     accepts: fn(&[u8]) -> bool,
 }
 
 const DECODERS: [Decoder; 15] = [
-    Decoder { name: "frame", corpus: corpus::frames, factor: BUDGET_FACTOR, accepts: cuts_frames },
+    Decoder { name: "frame", corpus: corpus::frames, accepts: cuts_frames },
     Decoder {
         name: "cluster",
         corpus: corpus::cluster,
-        factor: MEMBERSHIP_FACTOR,
         accepts: |bytes| black_box(decode::<ClusterMessage>(bytes)).is_ok(),
     },
     Decoder {
         name: "lease",
         corpus: leases,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| black_box(decode::<LeaseMessage>(bytes)).is_ok(),
     },
-    Decoder {
-        name: "sharding",
-        corpus: corpus::sharding,
-        factor: BUDGET_FACTOR,
-        accepts: |bytes| hears(SHARDING, bytes),
-    },
+    Decoder { name: "sharding", corpus: corpus::sharding, accepts: |bytes| hears(SHARDING, bytes) },
     Decoder {
         name: "singleton",
         corpus: corpus::sharding,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| hears(SINGLETON, bytes),
     },
-    Decoder {
-        name: "survey",
-        corpus: corpus::sharding,
-        factor: BUDGET_FACTOR,
-        accepts: |bytes| hears(SURVEY, bytes),
-    },
+    Decoder { name: "survey", corpus: corpus::sharding, accepts: |bytes| hears(SURVEY, bytes) },
     Decoder {
         name: "replicator",
         corpus: corpus::replicator,
-        factor: MESSAGE_FACTOR,
         accepts: |bytes| black_box(ReplicatorMessage::decode(bytes)).is_ok(),
     },
     Decoder {
         name: "request",
         corpus: corpus::management,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| black_box(from_peer::<AdminRequest>(bytes)).is_ok(),
     },
     Decoder {
         name: "answer",
         corpus: corpus::management,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| black_box(from_peer::<AdminResponse>(bytes)).is_ok(),
     },
     Decoder {
         name: "greeting",
         corpus: corpus::openings,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| opens(bytes, |bytes| black_box(from_peer::<Greeting>(bytes)).is_ok()),
     },
     Decoder {
         name: "hello",
         corpus: corpus::openings,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| opens(bytes, |bytes| black_box(from_peer::<Hello>(bytes)).is_ok()),
     },
     Decoder {
         name: "client hello",
         corpus: corpus::openings,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| opens(bytes, |bytes| black_box(from_peer::<ClientHello>(bytes)).is_ok()),
     },
     Decoder {
         name: "opening's answer",
         corpus: corpus::openings,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| {
             opens(bytes, |bytes| {
                 // `|`, not `||`: both decoders are measured.
@@ -128,16 +105,10 @@ const DECODERS: [Decoder; 15] = [
             })
         },
     },
-    Decoder {
-        name: "noise message",
-        corpus: corpus::noise,
-        factor: BUDGET_FACTOR,
-        accepts: cuts_noise_messages,
-    },
+    Decoder { name: "noise message", corpus: corpus::noise, accepts: cuts_noise_messages },
     Decoder {
         name: "noise payload",
         corpus: corpus::noise_payloads,
-        factor: BUDGET_FACTOR,
         accepts: |bytes| black_box(Credentials::decode(bytes)).is_ok(),
     },
 ];
@@ -194,7 +165,7 @@ impl Findings {
     /// Notes a violation of the bound. Returns whether the decoder accepts the input.
     fn measure(&mut self, decoder: &Decoder, what: &str, bytes: &[u8]) -> bool {
         let (peak, accepted) = peak(decoder, bytes);
-        let bound = decoder.factor * bytes.len() + BUDGET_BYTES;
+        let bound = BUDGET_FACTOR * bytes.len() + BUDGET_BYTES;
         if peak > bound {
             self.0.push(format!(
                 "{}: {what}: {} bytes take {peak} bytes of heap, above {bound}; they begin {:02x?}",

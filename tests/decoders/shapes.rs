@@ -1,6 +1,5 @@
 //! Inputs that could make a decoder use much memory, and long messages as nodes encode them.
 
-use std::collections::BTreeSet;
 use std::io::Cursor;
 use std::iter::repeat_n;
 
@@ -9,9 +8,14 @@ use ostraca::cluster::gossip::wire::encode;
 use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
 use ostraca::cluster::wire::ClusterMessage;
+use ostraca::ddata::causal::{CausalContext, Dot};
 use ostraca::ddata::id::{NodeId, PeerKey, ReplicaId};
-use ostraca::ddata::replicator::epoch::EpochId;
-use ostraca::ddata::replicator::wire::{Body, Entry, EntryContent as Brought, ReplicatorMessage};
+use ostraca::ddata::key::{Group, KeyName};
+use ostraca::ddata::replicator::epoch::{Epoch, EpochId, EpochMessage, EpochSettings};
+use ostraca::ddata::replicator::wire::{
+    AckScope, At, Body, ContextBytes, ENTRIES_MAX, Entry, EntryContent, KeyContext, Nack,
+    QueryAnswer, ReplicatorMessage, WireGuard,
+};
 use ostraca::ddata::types::Term;
 use ostraca::management::verbatim::Verbatim;
 use ostraca::management::wire::{
@@ -140,8 +144,8 @@ fn cluster() -> Vec<Shape> {
         let node = NodeId { peer: PeerKey::new(peer), incarnation: node(number) };
         let address = Address::new(format!("/ip4/10.0.0.1/tcp/{number}")).expect("an address");
         let mut member = Member::joining(node, address, number);
-        member.roles = BTreeSet::from(["backend".to_owned()]);
-        member.hosting.entity_types = BTreeSet::from(["cart".to_owned(), "order".to_owned()]);
+        member.roles = ["backend"].into_iter().collect();
+        member.hosting.entity_types = ["cart", "order"].into_iter().collect();
         member
     };
     let mut gossip = Gossip::found(ClusterId(7), member(1)).expect("a founder");
@@ -183,17 +187,67 @@ fn sharding() -> Vec<Shape> {
     messages.iter().map(shape).collect()
 }
 
+/// The smallest entries and contexts that replicas write, as many as a message may have, and the
+/// longest lists.
 fn replicator() -> Vec<Shape> {
-    let entry = |index: u32| {
-        let content = Brought::Delta(vec![1; 16].into());
-        let (key, shape) = (format!("key-{index}").as_str().into(), "or-set".into());
-        Entry { index, key, shape, guard: None, content }
+    let node = |number: u64| ReplicaId::new(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut context = CausalContext::new();
+    context.insert(Dot { actor: node(1), counter: 1 });
+    let context = ContextBytes::new(&context);
+    let count = u32::try_from(ENTRIES_MAX).expect("a few thousand");
+    let named = |index: u32| KeyName::new(&format!("{index:x}"));
+    let write = |content: EntryContent, guard: Option<WireGuard>| {
+        let entry = |index| Entry {
+            index,
+            key: named(index),
+            shape: "flag".into(),
+            guard: guard.clone(),
+            content: content.clone(),
+        };
+        Body::Write { push: 16, whole: true, entries: (0..count).map(entry).collect() }
     };
-    let entries = (0..SHARDS).map(entry).collect();
-    let write = Body::Write { push: 16, whole: true, entries };
-    let used = Body::Used((0..1_000).map(|n| (format!("key-{n}").as_str().into(), 9)).collect());
+    let bytes = || vec![1; 13].into();
+    let term = Term { number: 1, owner: node(1) };
+    let guard = WireGuard { group: Group::new("g"), term: Some(term) };
+    let refused = |nack: &Nack| Body::Ack {
+        push: 16,
+        scope: AckScope::Only((0..count).collect()),
+        counts: true,
+        nacks: (0..count).map(|index| (index, nack.clone())).collect(),
+    };
+    let held = |keys: u32| {
+        let key = |index| KeyContext { key: named(index), context: context.clone() };
+        (0..keys).map(key).collect()
+    };
+    let answer = |answer| Body::Compared {
+        session: 1,
+        at: At::Live,
+        answer: Box::new(answer),
+        promises: vec![],
+    };
+    let members = (1..=10_000).map(node).collect();
+    let epoch =
+        Epoch::founding(EpochId { generation: 1, number: 1 }, members, EpochSettings::default())
+            .expect("distinct members");
+    let bodies = [
+        ("small deltas", write(EntryContent::Delta(bytes()), None)),
+        ("small states", write(EntryContent::Full(bytes()), None)),
+        ("small probes", write(EntryContent::Probe(context.clone()), None)),
+        ("small guarded states", write(EntryContent::Full(bytes()), Some(guard))),
+        ("failed stores", refused(&Nack::StoreFailed)),
+        ("fenced entries", refused(&Nack::Fenced(term))),
+        ("lacking entries", refused(&Nack::Lack(context.clone()))),
+        ("keys", answer(QueryAnswer::Keys { held: held(100_000), upto: 9 })),
+        ("empty leaves", answer(QueryAnswer::Leaves(vec![(7, vec![0; 256]); 16]))),
+        (
+            "a large group",
+            Body::Fence { request: 1, group: Group::new("g"), term, held: held(20_000) },
+        ),
+        ("uses", Body::Used((0..1_000).map(|index| (named(index), 9)).collect())),
+        ("a large configuration", Body::Epoch(EpochMessage::Install { epoch: epoch.into() })),
+    ];
     let message = |body| ReplicatorMessage { epoch: None, body }.encode();
-    vec![("small entries".to_owned(), message(write)), ("uses".to_owned(), message(used))]
+    bodies.into_iter().map(|(name, body)| (name.to_owned(), message(body))).collect()
 }
 
 fn management() -> Vec<Shape> {

@@ -41,6 +41,9 @@ const NODE: usize = 11;
 /// Estimated overhead of one allocation in bytes: allocator header, `Arc` counters or B-tree links.
 const ALLOCATION: usize = 16;
 
+/// Bytes that a [`packed_list`] charges for each text besides its length: where it ends.
+const PACKED_OVERHEAD: usize = 4;
+
 /// Marker names that [`list`] and [`checked_list`] pass to the deserializer, so that
 /// [`BoundedInput`] charges the announced length at once and reveals it as the size hint.
 const EXACT: &str = "$ostraca::list";
@@ -49,6 +52,9 @@ const CHECKED: &str = "$ostraca::checked_list";
 /// Marker name of a newtype struct that copies its encoded bytes into a growing buffer. It is
 /// charged three times the length of the whole input, and its content is not charged again.
 pub const VERBATIM: &str = "$ostraca::verbatim";
+
+/// Marker name that [`PackedText`] passes to the deserializer.
+const PACKED: &str = "$ostraca::packed_text";
 
 /// Decodes a MessagePack value from a peer within the memory budget, with at most `nesting_max`
 /// levels of nesting. Bytes after the value are ignored.
@@ -59,19 +65,7 @@ pub fn from_foreign<T: DeserializeOwned>(
     bytes: &[u8],
     nesting_max: usize,
 ) -> Result<T, rmp_serde::decode::Error> {
-    from_foreign_within(bytes, nesting_max, BUDGET_FACTOR)
-}
-
-/// Like [`from_foreign`], with a budget of `factor` bytes for each byte of input.
-///
-/// # Errors
-/// The same as [`from_foreign`].
-pub fn from_foreign_within<T: DeserializeOwned>(
-    bytes: &[u8],
-    nesting_max: usize,
-    factor: usize,
-) -> Result<T, rmp_serde::decode::Error> {
-    let budget = MemoryBudget::new(bytes.len(), factor);
+    let budget = MemoryBudget::new(bytes.len());
     let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(nesting_max);
     let decoded = T::deserialize(BoundedInput { inner: &mut decoder, budget: &budget });
@@ -85,6 +79,63 @@ pub fn from_foreign_within<T: DeserializeOwned>(
 /// Those of the deserializer.
 pub fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     from.deserialize_tuple_struct(EXACT, 0, ListVisitor(PhantomData::<(T, T)>))
+}
+
+/// Like [`list`], but converts each element. `T` and `U` should have the same size, because the
+/// size of `T` is charged.
+///
+/// # Errors
+/// Those of the deserializer.
+pub fn converted_list<'de, T: Deserialize<'de> + Into<U>, U, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<U>, D::Error> {
+    from.deserialize_tuple_struct(EXACT, 0, ListVisitor(PhantomData::<(T, U)>))
+}
+
+/// Like [`list`], for texts that the caller copies into one allocation. A text is charged its
+/// length and four bytes, for its place in that allocation.
+///
+/// # Errors
+/// Those of the deserializer; also if it does not lend the texts from its input.
+pub fn packed_list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<&'de str>, D::Error> {
+    converted_list::<PackedText<'de>, _, _>(from)
+}
+
+/// An element of a [`packed_list`].
+struct PackedText<'de>(&'de str);
+
+impl<'de> From<PackedText<'de>> for &'de str {
+    fn from(PackedText(text): PackedText<'de>) -> Self {
+        text
+    }
+}
+
+impl<'de> Deserialize<'de> for PackedText<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Borrowed;
+
+        impl<'de> Visitor<'de> for Borrowed {
+            type Value = &'de str;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text")
+            }
+
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<&'de str, E> {
+                Ok(text)
+            }
+
+            /// Other deserializers than [`BoundedInput`] do not know the marker.
+            fn visit_newtype_struct<D: Deserializer<'de>>(
+                self,
+                from: D,
+            ) -> Result<&'de str, D::Error> {
+                Deserialize::deserialize(from)
+            }
+        }
+
+        from.deserialize_newtype_struct(PACKED, Borrowed).map(Self)
+    }
 }
 
 /// Like [`list`], but charges each element three times. For a list whose validation sorts it or
@@ -106,7 +157,7 @@ pub fn checked_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 pub fn shared_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<Arc<T>>, D::Error> {
-    from.deserialize_tuple_struct(EXACT, 0, ListVisitor(PhantomData::<(T, Arc<T>)>))
+    converted_list::<T, _, _>(from)
 }
 
 /// Like [`list`], but decodes a map into a vector of its entries, in the order of the input.
@@ -208,13 +259,12 @@ impl de::Error for DecodeFault {
 struct MemoryBudget {
     left: Cell<usize>,
     input: usize,
-    factor: usize,
 }
 
 impl MemoryBudget {
-    fn new(input: usize, factor: usize) -> Self {
-        let left = input.saturating_mul(factor).saturating_add(BUDGET_BYTES - RESERVED);
-        Self { left: Cell::new(left), input, factor }
+    fn new(input: usize) -> Self {
+        let left = input.saturating_mul(BUDGET_FACTOR).saturating_add(BUDGET_BYTES - RESERVED);
+        Self { left: Cell::new(left), input }
     }
 
     fn take<E: de::Error>(&self, bytes: usize) -> Result<(), E> {
@@ -224,9 +274,9 @@ impl MemoryBudget {
                 Ok(())
             }
             None => Err(E::custom(format_args!(
-                "{} bytes of input take more than {} times their length and {BUDGET_BYTES} bytes \
-                 of memory",
-                self.input, self.factor
+                "{} bytes of input take more than {BUDGET_FACTOR} times their length and \
+                 {BUDGET_BYTES} bytes of memory",
+                self.input
             ))),
         }
     }
@@ -243,6 +293,8 @@ enum Storage {
     Checked,
     /// Fields of the value itself. Their memory was charged with the value that contains them.
     Inline,
+    /// A text that is copied into an allocation with others.
+    Packed,
 }
 
 /// A deserializer, seed or enum access of the inner format that charges the budget.
@@ -334,6 +386,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for BoundedInput<'_, D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, DecodeFault> {
+        if name == PACKED {
+            let visitor = self.visitor(visitor, Storage::Packed);
+            return self.inner.deserialize_str(visitor).map_err(fault);
+        }
         if name == VERBATIM {
             self.budget.take::<DecodeFault>(3 * self.budget.input)?;
             return self.inner.deserialize_newtype_struct(name, visitor).map_err(fault);
@@ -384,6 +440,7 @@ impl<'b, V> BoundedVisitor<'b, V> {
     fn charge<E: de::Error>(&self, len: usize) -> Result<(), E> {
         match self.storage {
             Storage::Inline => Ok(()),
+            Storage::Packed => self.budget.take(len + PACKED_OVERHEAD),
             Storage::Growing | Storage::Exact | Storage::Checked => {
                 self.budget.take(len.next_multiple_of(8) + ALLOCATION)
             }
@@ -510,7 +567,7 @@ impl<X> BoundedParts<'_, X> {
     fn announced(&self, parts: Option<usize>) -> Option<usize> {
         match self.storage {
             Storage::Exact | Storage::Checked => parts,
-            Storage::Growing | Storage::Inline => None,
+            Storage::Growing | Storage::Inline | Storage::Packed => None,
         }
     }
 
@@ -534,7 +591,7 @@ impl<X> BoundedParts<'_, X> {
         };
         let copies = match self.storage {
             Storage::Inline => return Ok(()),
-            Storage::Growing => return self.budget.take(growth()),
+            Storage::Growing | Storage::Packed => return self.budget.take(growth()),
             Storage::Exact => 1,
             Storage::Checked => 3,
         };

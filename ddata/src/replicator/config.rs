@@ -32,7 +32,7 @@ pub struct ReplicatorConfig {
     pub gossip_interval: Duration,
     /// Interval of anti-entropy while anything changed within the last second.
     pub busy_gossip_interval: Duration,
-    /// Maximum number of keys that one anti-entropy message repairs.
+    /// Maximum number of keys in one message of changes or repairs: 1 to 2,000, by default 500.
     pub max_delta_elements: usize,
     /// Up to this many replicas every change is pushed to all of them; above, in eager rounds of
     /// fanout `ln n + 6`.

@@ -16,7 +16,9 @@ use super::push::{AckContent, Resend, is_first, later_than_measured, push_of};
 use super::reassembly::Piece;
 use super::request::RequestId;
 use super::store::{EntryMergeResult, EntryRefusal};
-use super::wire::{AckScope, At, Body, Entry, EntryContent, Nack, ReplicatorMessage, WireGuard};
+use super::wire::{
+    AckScope, At, Body, ENTRIES_MAX, Entry, EntryContent, Nack, ReplicatorMessage, WireGuard,
+};
 use super::write::Fenced;
 use super::{Replicator, ReplicatorOutbox};
 use crate::causal::CausalContext;
@@ -584,9 +586,10 @@ impl Replicator {
     }
 
     /// Cuts entries into messages that fit a frame (except for large single entries) and hold at
-    /// most `max_delta_elements`.
+    /// most `max_delta_elements`, and at most [`ENTRIES_MAX`].
     pub(super) fn in_frames(&self, entries: Vec<Entry>) -> Vec<Vec<Entry>> {
-        let (bytes_max, count_max) = (self.config.frame_bytes_max, self.config.max_delta_elements);
+        let bytes_max = self.config.frame_bytes_max;
+        let count_max = self.config.max_delta_elements.min(ENTRIES_MAX);
         let mut messages: Vec<Vec<Entry>> = Vec::new();
         let mut bytes = 0;
         for entry in entries {

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use super::epoch::EpochId;
-use super::wire::{Body, Entries, Entry, EntryContent, MESSAGE_FACTOR, ReplicatorMessage};
-use crate::encoded::BUDGET_BYTES;
+use super::wire::{Body, Entries, Entry, EntryContent, ReplicatorMessage};
+use crate::encoded::{BUDGET_BYTES, BUDGET_FACTOR};
 use crate::key::KeyName;
 
 /// Minimum encoded size of an entry, in bytes: its field names with empty values.
@@ -121,7 +121,7 @@ impl<'a> ByteCursor<'a> {
 
     /// Reads a list of entries within the memory budget of the general decoder.
     fn entries(&mut self) -> Option<Entries> {
-        let mut budget = self.0.len() * MESSAGE_FACTOR + BUDGET_BYTES;
+        let mut budget = self.0.len() * BUDGET_FACTOR + BUDGET_BYTES;
         let count = self.list().filter(|count| count * ENTRY_BYTES_MIN <= self.0.len())?;
         budget = budget.checked_sub(count * size_of::<Entry>())?;
         let mut all: Vec<Entry> = Vec::with_capacity(count);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use super::entries::Entries;
 use super::epoch::{EpochId, EpochMessage};
 use crate::causal::CausalContext;
-use crate::encoded::{DecodeError, LayoutReader, LayoutWriter, from_peer_within, list};
+use crate::encoded::{DecodeError, LayoutReader, LayoutWriter, converted_list, from_peer, list};
 use crate::key::{Group, KeyName};
 use crate::types::Term;
 
@@ -305,7 +305,7 @@ pub enum QueryAnswer {
     #[serde(rename = "t", deserialize_with = "list")]
     Tops(Vec<u64>),
     /// The 256 leaves under each top that was asked for.
-    #[serde(rename = "m", deserialize_with = "list")]
+    #[serde(rename = "m", deserialize_with = "leaf_list")]
     Leaves(Vec<(u8, Vec<u64>)>),
     /// Keys with contexts, possibly not of all buckets that were asked for.
     #[serde(rename = "k")]
@@ -330,6 +330,20 @@ pub enum QueryAnswer {
     /// The state that was asked for does not exist here, or no longer.
     #[serde(rename = "n")]
     Gone,
+}
+
+/// A top with its leaves, as it is decoded: the list of leaves is allocated at its length.
+#[derive(Deserialize)]
+struct LeafRow(u8, #[serde(deserialize_with = "list")] Vec<u64>);
+
+impl From<LeafRow> for (u8, Vec<u64>) {
+    fn from(LeafRow(top, leaves): LeafRow) -> Self {
+        (top, leaves)
+    }
+}
+
+fn leaf_list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(u8, Vec<u64>)>, D::Error> {
+    converted_list::<LeafRow, _, _>(from)
 }
 
 /// The body of a message.
@@ -512,9 +526,9 @@ pub struct ReplicatorMessage {
     pub body: Body,
 }
 
-/// Maximum memory that decoding may allocate per byte of a message. It is that high because
-/// contexts are B-trees, and most hold one replica: 10 bytes of input take 300 bytes of memory.
-pub const MESSAGE_FACTOR: usize = 64;
+/// Maximum number of entries in a message, also with a larger `max_delta_elements`. The memory
+/// budget of the decoder has room for so many of the smallest entries, and for refusals of all.
+pub const ENTRIES_MAX: usize = 2_000;
 
 /// The MessagePack encoding of an empty list.
 const NO_ENTRIES: u8 = 0x90;
@@ -602,8 +616,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 }
 
 pub(super) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
-    from_peer_within(bytes, MESSAGE_FACTOR)
-        .map_err(|error| DecodeError::Message(error.source.to_string()))
+    from_peer(bytes).map_err(|error| DecodeError::Message(error.source.to_string()))
 }
 
 #[cfg(test)]

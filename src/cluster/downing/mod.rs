@@ -236,7 +236,7 @@ impl DowningStrategy {
             }
             _ => return false,
         };
-        view.member(node).is_some_and(|member| !member.roles.is_disjoint(roles))
+        view.member(node).is_some_and(|member| roles.iter().any(|role| member.roles.contains(role)))
     }
 
     /// Whether the strategy may deliberately stop a side that holds a quorum.

@@ -386,13 +386,13 @@ impl Digest {
         self.gathered.extend_from_slice(node.peer.as_bytes());
         self.text(address.as_str());
         self.number(*status as u64);
-        self.list(roles, |digest, role| digest.text(role));
+        self.list(roles, Digest::text);
         self.number(up_number.unwrap_or(u64::MAX));
         self.text(app_version);
         self.number(*since);
         self.number(hosting.revision);
         self.number(u64::from(hosting.draining));
-        self.list(&hosting.entity_types, |digest, name| digest.text(name));
+        self.list(&hosting.entity_types, Digest::text);
     }
 
     fn finish(mut self) -> u64 {

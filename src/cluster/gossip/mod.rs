@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use self::hashed::Hashed;
 use super::member::{HostedTypes, InvalidMember, Member, Status};
+use super::name_set::NameSet;
 use super::reachability::{Reachability, ReachabilityStatus};
 
 pub mod delta;
@@ -464,7 +465,7 @@ impl Gossip {
     }
 
     /// Sets what `by` hosts; `false` if nothing changed, or `by` is not a member.
-    pub fn host(&mut self, by: ReplicaId, entity_types: BTreeSet<String>, draining: bool) -> bool {
+    pub fn host(&mut self, by: ReplicaId, entity_types: NameSet, draining: bool) -> bool {
         let Some(member) = self.member(by) else { return false };
         let HostedTypes { revision, draining: was_draining, entity_types: hosted } =
             &member.hosting;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crdts::VClock;
-use ostraca_ddata::encoded::{checked_list, from_foreign_within, list, shared_list};
+use ostraca_ddata::encoded::{checked_list, from_foreign, list, shared_list};
 use ostraca_ddata::id::ReplicaId;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -28,10 +28,6 @@ pub const RECORDS_MAX: usize = 200_000;
 /// Maximum value of stamps, versions, revisions and ages: far above any realistic count, and far
 /// enough below the maximum of the type to prevent overflow.
 pub const COUNTER_MAX: u64 = 1 << 48;
-
-/// Maximum memory of a decoded membership message per encoded byte. A member keeps the names of its
-/// roles and entity types in trees, which need ten times the memory of short names.
-pub const MEMBERSHIP_FACTOR: usize = 16;
 
 const NESTING_MAX: usize = 16;
 
@@ -99,8 +95,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, GossipDecodeError>
     if len > GOSSIP_BYTES_MAX {
         return Err(GossipDecodeError::TooLong { len });
     }
-    from_foreign_within(bytes, NESTING_MAX, MEMBERSHIP_FACTOR)
-        .map_err(|source| GossipDecodeError::Malformed { len, source })
+    from_foreign(bytes, NESTING_MAX).map_err(|source| GossipDecodeError::Malformed { len, source })
 }
 
 /// [`Gossip`] on the wire.

@@ -400,7 +400,7 @@ impl Membership {
     fn command(&mut self, now: Now, command: &MembershipCommand, out: &mut MembershipOutbox) {
         match command {
             MembershipCommand::Host { entity_types, draining } => {
-                let (entity_types, draining) = (entity_types.clone(), *draining);
+                let (entity_types, draining) = (entity_types.iter().collect(), *draining);
                 let revision = self.core.hosting.revision + 1;
                 self.core.hosting = HostedTypes { revision, draining, entity_types };
             }
@@ -564,7 +564,7 @@ impl MembershipCore {
     /// This node as a joining member.
     fn member(&self) -> Member {
         Member {
-            roles: self.config.roles.clone(),
+            roles: self.config.roles.iter().collect(),
             app_version: self.config.app_version.clone(),
             hosting: self.hosting.clone(),
             ..Member::joining(self.me, self.address.clone(), 0)

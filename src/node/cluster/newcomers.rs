@@ -64,13 +64,13 @@ impl Cluster {
         // An unreachable host counts: while there is one, the regions of this node do not stop
         // their entities at once, but ask the coordinator for other homes and wait for its
         // permission.
-        let hosted: BTreeSet<&String> = others()
+        let hosted: BTreeSet<&str> = others()
             .filter(|member| may_host(member))
             .flat_map(|member| &member.hosting.entity_types)
             .collect();
-        let is_only_here = |of_type: &&String| !hosted.contains(of_type);
+        let is_only_here = |of_type: &&str| !hosted.contains(of_type);
         let types: BTreeSet<String> =
-            own.hosting.entity_types.iter().filter(is_only_here).cloned().collect();
+            own.hosting.entity_types.iter().filter(is_only_here).map(str::to_owned).collect();
         let is_new = |member: &Member| match member.status {
             Status::Joining | Status::WeaklyUp => {
                 !seen.state.unreachable.contains(&member.incarnation())
@@ -121,7 +121,7 @@ mod tests {
         let address = Address::new(format!("/ip4/10.0.0.{number}/tcp/1")).expect("short");
         let mut member = Member::joining(node(number), address, 0);
         member.status = status;
-        member.hosting.entity_types = types.iter().map(|name| (*name).to_owned()).collect();
+        member.hosting.entity_types = types.iter().collect();
         member
     }
 

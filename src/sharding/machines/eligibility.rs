@@ -69,7 +69,6 @@ fn has_roles(member: &Member, settings: &Settings) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::sync::Arc;
 
     use ostraca_ddata::id::{NodeId, PeerKey, ReplicaId};
@@ -94,11 +93,11 @@ mod tests {
         let member = |(number, is): (u64, Is)| {
             let id = ReplicaId::new(number);
             let node = NodeId { peer: PeerKey::new([number as u8; 32]), incarnation: id };
-            let types = is.hosts.then(|| "counter".to_owned()).into_iter().collect();
+            let types = is.hosts.then_some("counter").into_iter().collect();
             let hosting = HostedTypes { revision: 1, draining: is.draining, entity_types: types };
             let address = Address::new("/ip4/10.0.0.1/tcp/1").expect("short");
             let joining = Member::joining(node, address, 0);
-            let roles = BTreeSet::from([is.role.to_owned()]);
+            let roles = [is.role].into_iter().collect();
             (id, Arc::new(Member { status: is.status, hosting, roles, ..joining }))
         };
         let members = ids.clone().zip(members).map(member).collect();

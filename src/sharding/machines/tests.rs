@@ -11,6 +11,7 @@ use ostraca_ddata::types::Term;
 
 use super::*;
 use crate::cluster::member::{Address, HostedTypes, Member};
+use crate::cluster::name_set::NameSet;
 use crate::cluster::singleton::SingletonMessage;
 use crate::sharding::agreed_settings::AgreedSettings;
 use crate::sharding::coordinator::{Coordinator, CoordinatorPhase};
@@ -101,7 +102,7 @@ impl Bench {
             let id = ReplicaId::new(number);
             let node = NodeId { peer: PeerKey::new([number as u8; 32]), incarnation: id };
             let address = Address::new(format!("/ip4/10.0.0.{number}/tcp/1")).expect("short");
-            let entity_types = BTreeSet::from(["counter".to_owned()]);
+            let entity_types = ["counter"].into_iter().collect();
             let hosting = HostedTypes { revision: 1, draining: false, entity_types };
             let joining = Member::joining(node, address, 0);
             (id, Arc::new(Member { status: Status::Up, hosting, ..joining }))
@@ -170,7 +171,7 @@ fn a_node_without_the_type_lets_others_coordinate_it() {
     let mut bench = Bench::new();
     bench.up(&[1, 2], |state| {
         let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
-        me.hosting.entity_types.clear();
+        me.hosting.entity_types = NameSet::new();
     });
     let ask = MachineMessage::Singleton(SingletonMessage::HandOverToMe { number: 4 });
     let said =
@@ -238,7 +239,7 @@ fn query_does_not_ask_a_node_without_the_type() {
     let mut bench = Bench::new();
     bench.up(&[1], |state| {
         let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
-        me.hosting.entity_types.clear();
+        me.hosting.entity_types = NameSet::new();
     });
     let question = ClusterQuery::Why(Topic::Shard(ShardId::new(3)));
     let (entity_type, within) = (counter(), Duration::MAX);
@@ -433,7 +434,7 @@ fn elsewhere_makes_the_proxy_ask_the_oldest() {
     bench.start();
     bench.up(&[1, 2, 3], |state| {
         let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
-        me.hosting.entity_types.clear(); // 2 is the oldest that has the type
+        me.hosting.entity_types = NameSet::new(); // 2 is the oldest that has the type
     });
     let third = ReplicaId::new(3);
     let mut hear =
@@ -466,7 +467,7 @@ fn settings_mismatch_disqualifies_until_the_node_is_alone() {
     bench.start();
     bench.up(&[1, 2], |state| {
         let me = Arc::make_mut(state.members.get_mut(&ME).expect("it is there"));
-        me.hosting.entity_types.clear(); // the other is older, and coordinates
+        me.hosting.entity_types = NameSet::new(); // the other is older, and coordinates
     });
     let here = MachineMessage::Singleton(SingletonMessage::Here);
     bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word: here });

@@ -97,7 +97,7 @@ fn cluster(count: usize, statuses: usize, ages: &[u64]) -> Vec<Member> {
     let members = (0..count).map(|at| {
         let mut member =
             member(NAMES[at], status[statuses / 3_usize.pow(u32::try_from(at).unwrap()) % 3]);
-        member.roles = ["all".to_owned()].into();
+        member.roles = ["all"].into_iter().collect();
         member.up_number = (member.status != Status::Joining).then_some(ages[at]);
         member
     });

@@ -252,7 +252,7 @@ fn any_member(rng: &mut SmallRng, number: u64, since: u64) -> Member {
     let mut member = Member { status, ..joiner(number, since) };
     member.node.peer = PeerKey::new([(number % 4) as u8; 32]);
     if rng.random_range(0..10) == 0 {
-        member.roles.insert("a lie".into());
+        member.roles = member.roles.iter().chain(["a lie"]).collect();
     }
     if status >= Status::Up {
         member.up_number = Some(rng.random_range(1..9));

@@ -66,7 +66,7 @@ pub(in crate::cluster) fn state(text: &str) -> Gossip {
             let (role, names) = rest.split_once(' ').unwrap();
             for name in names.split_whitespace() {
                 let member = Arc::make_mut(members.get_mut(&only(name)).unwrap());
-                member.roles.insert(role.to_owned());
+                member.roles = member.roles.iter().chain([role]).collect();
             }
         } else {
             for record in part.split_whitespace() {

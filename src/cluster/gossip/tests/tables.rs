@@ -3,6 +3,7 @@
 use super::super::tombstones::Tombstones;
 use super::super::{JoinRefused, Joined, StatusRefused, TOMBSTONES_MAX};
 use super::*;
+use crate::cluster::name_set::NameSet;
 
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ fn change_clears_the_seen_set_and_raises_the_version() {
         ("down", |gossip| assert!(gossip.move_to(id('A'), id('B'), Status::Down).unwrap())),
         ("promote", |gossip| assert!(gossip.promote(id('A'), &[(id('C'), 7)]))),
         ("remove", |gossip| assert!(gossip.remove(id('A'), &[id('B')]))),
-        ("host", |gossip| assert!(gossip.host(id('A'), BTreeSet::from(["t".into()]), false))),
+        ("host", |gossip| assert!(gossip.host(id('A'), ["t"].into_iter().collect(), false))),
         ("accuse", |gossip| {
             assert!(gossip.accuse(id('A'), id('C'), ReachabilityStatus::Unreachable));
         }),
@@ -79,7 +80,7 @@ fn change_clears_the_seen_set_and_raises_the_version() {
 #[test]
 fn repeated_change_has_no_effect() {
     let mut gossip = state("A Bl Cj; seen A B C; A>B");
-    gossip.host(id('A'), BTreeSet::new(), true);
+    gossip.host(id('A'), NameSet::new(), true);
     gossip.see(id('B'));
     let before = gossip.clone();
     let (a, b, c, z) = (id('A'), id('B'), id('C'), id('Z'));
@@ -90,7 +91,7 @@ fn repeated_change_has_no_effect() {
     assert_eq!(gossip.move_to(a, z, Status::Down), Err(StatusRefused::Unknown(z)));
     assert!(!gossip.promote(a, &[(b, 9), (z, 10)]));
     assert!(!gossip.remove(a, &[z]));
-    assert!(!gossip.host(a, BTreeSet::new(), true));
+    assert!(!gossip.host(a, NameSet::new(), true));
     assert!(!gossip.accuse(a, b, ReachabilityStatus::Unreachable));
     assert!(!gossip.accuse(a, z, ReachabilityStatus::Unreachable));
     assert!(!gossip.acquit(a, c));
@@ -114,7 +115,7 @@ fn promotion_assigns_ages_and_skips_others() {
 #[test]
 fn removal_leaves_only_a_tombstone() {
     let mut gossip = state("A B C; seen A B C; A>B B>C");
-    gossip.host(id('B'), BTreeSet::new(), true);
+    gossip.host(id('B'), NameSet::new(), true);
     assert!(gossip.remove(id('A'), &[id('B')]));
     assert_eq!(gossip.tombstones().collect::<Vec<_>>(), [(id('B'), 4)]);
     assert!(gossip.reachability().is_all_reachable());
@@ -131,7 +132,7 @@ fn refused_join_states_the_reason() {
     };
     let refused = gossip.let_in(id('A'), restarted(77));
     assert_eq!(refused, Err(JoinRefused::OtherIncarnation(id('B'))));
-    let unnamed = Member { roles: BTreeSet::from([String::new()]), ..joiner(5, 9) };
+    let unnamed = Member { roles: [""].into_iter().collect(), ..joiner(5, 9) };
     assert!(matches!(gossip.let_in(id('A'), unnamed), Err(JoinRefused::Invalid(_))));
     assert!(gossip.prepare_for_full_shutdown(id('A')));
     assert_eq!(gossip.let_in(id('A'), joiner(5, 9)), Err(JoinRefused::PreparingForShutdown));

@@ -14,6 +14,7 @@ use super::super::{MEMBERS_MAX, TOMBSTONES_MAX};
 use super::history::any_state;
 use super::*;
 use crate::cluster::member::HostedTypes;
+use crate::cluster::name_set::NameSet;
 use crate::cluster::wire::{ClusterMessage, ComparedSettings, FoundingBallot};
 
 fn hex(bytes: &[u8]) -> String {
@@ -29,7 +30,7 @@ fn full() -> Gossip {
     let member = Arc::make_mut(gossip.content.members.get_mut(&id('A')).unwrap());
     member.app_version = "1.2".into();
     member.hosting =
-        HostedTypes { revision: 3, draining: true, entity_types: BTreeSet::from(["t".into()]) };
+        HostedTypes { revision: 3, draining: true, entity_types: ["t"].into_iter().collect() };
     gossip.content.tombstones.insert(ReplicaId::new(300), 9);
     gossip.content.forgotten = 8;
     gossip.content.preparing_for_shutdown = true;
@@ -218,12 +219,12 @@ fn malformed_state_is_refused() {
 
 /// Members that no node may send, each with the reason.
 fn malformed_members() -> [(&'static str, Member); 8] {
-    let many = |count: u64| (0..count).map(|n| n.to_string()).collect::<BTreeSet<_>>();
+    let many = |count: u64| (0..count).map(|n| n.to_string()).collect::<NameSet>();
     [
         ("since the far future", Member { since: FAR, ..first() }),
         ("an age from the far future", Member { up_number: Some(FAR), ..first() }),
         ("removed", Member { status: Status::Removed, ..first() }),
-        ("a role without a name", Member { roles: BTreeSet::from([String::new()]), ..first() }),
+        ("a role without a name", Member { roles: [""].into_iter().collect(), ..first() }),
         ("too many roles", Member { roles: many(65), ..first() }),
         ("an endless app version", Member { app_version: "1".repeat(129), ..first() }),
         (
@@ -398,7 +399,7 @@ fn state_with_the_maximum_of_members_fits_the_limit() {
     let up = |n| Member { status: Status::Up, up_number: Some(n), ..joiner(n, n) };
     let random = |n: u64| (n + 1) << 40; // incarnations of maximum encoded length
     let member = |n: u64| {
-        let mut member = Member { roles: BTreeSet::from(["backend".into()]), ..up(n) };
+        let mut member = Member { roles: ["backend"].into_iter().collect(), ..up(n) };
         member.node = NodeId { peer: PeerKey::new([255; 32]), incarnation: random(n).into() };
         member.hosting.entity_types = (0..3).map(|n| format!("entity-type-{n}")).collect();
         Arc::new(member)
