@@ -45,7 +45,7 @@ pub struct DotRange {
 /// Up to this number, runs are inserted one by one, each of which moves all later runs.
 const SINGLE_INSERTS_MAX: usize = 8;
 
-/// A set of dots as sorted, disjoint, non-adjacent runs.
+/// A set of dots as sorted, disjoint, non-adjacent runs, so that equal sets have equal runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct DotSet {
     runs: SmallVec<[DotRange; 1]>,
@@ -83,12 +83,13 @@ impl DotSet {
         self.runs.iter().fold(0, |sum: u64, run| sum.saturating_add(run.last - run.first + 1))
     }
 
-    /// Adds one dot to the set.
+    /// Adds one dot to the set. Panics if its counter is 0.
     pub fn insert(&mut self, dot: Dot) {
         self.insert_run(DotRange { replica: dot.actor, first: dot.counter, last: dot.counter });
     }
 
-    /// Adds a run and joins it with adjacent and overlapping ones. `first ≤ last`.
+    /// Adds a run and joins it with adjacent and overlapping ones. Panics unless
+    /// `1 ≤ first ≤ last`.
     pub fn insert_run(&mut self, run: DotRange) {
         assert!(run.first >= 1 && run.first <= run.last, "a run has a first and a last dot");
         let touches = |other: &DotRange| {
@@ -155,6 +156,7 @@ impl DotSet {
         false
     }
 
+    /// Whether the set has a dot of `run`.
     fn intersects_run(&self, run: DotRange) -> bool {
         let at = self.runs.partition_point(|r| (r.replica, r.last) < (run.replica, run.first));
         self.runs.get(at).is_some_and(|r| r.replica == run.replica && r.first <= run.last)
@@ -172,13 +174,15 @@ impl DotSet {
         })
     }
 
-    /// Iterates over all dots. Their number, [`len`](Self::len), may be large.
+    /// Iterates over all dots, ordered by replica and counter. Their number, [`len`](Self::len),
+    /// may be large.
     pub fn iter(&self) -> impl Iterator<Item = Dot> + '_ {
         self.runs
             .iter()
             .flat_map(|run| (run.first..=run.last).map(|counter| Dot::new(run.replica, counter)))
     }
 
+    /// Writes the number of runs, then each run: replica, first counter, length less one.
     pub(crate) fn encode(&self, writer: &mut LayoutWriter) {
         writer.length(self.runs.len());
         for run in &self.runs {
@@ -188,6 +192,11 @@ impl DotSet {
         }
     }
 
+    /// Reads a set that [`encode`](Self::encode) wrote. Adjacent runs are accepted and joined.
+    ///
+    /// # Errors
+    /// `ImpossibleDot` for a counter of 0 or above [`COUNTER_MAX`], `NotCanonical` for runs that
+    /// overlap or are out of order.
     pub(crate) fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         let count = reader.length(3)?;
         let mut set = Self::new();
@@ -218,6 +227,8 @@ impl Seen for DotSet {
     }
 }
 
+/// Collects dots in any order; repeated ones count once. Their counters must be at least 1, which
+/// is not checked.
 impl FromIterator<Dot> for DotSet {
     fn from_iter<I: IntoIterator<Item = Dot>>(dots: I) -> Self {
         let one = |dot: Dot| DotRange { replica: dot.actor, first: dot.counter, last: dot.counter };
@@ -231,7 +242,9 @@ impl FromIterator<Dot> for DotSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CausalContext {
     vector: Option<Arc<VClock<ReplicaId>>>, // shared by copies; `None` if empty
-    cloud: DotSet, // deltas add up to CLOUD_RUNS_MAX runs, merges any number
+    /// Runs beyond a gap: none touches the entry of its replica in the vector. Deltas fill it up to
+    /// [`CLOUD_RUNS_MAX`] runs, merges to any number.
+    cloud: DotSet,
 }
 
 /// Capacity that a decoded context reserves before it has read its entries.
@@ -244,6 +257,9 @@ static EMPTY_VECTOR: VClock<ReplicaId> = VClock { dots: BTreeMap::new() };
 pub const COUNTER_MAX: u64 = 1 << 62;
 
 /// Maximum number of runs in a context's cloud; deltas that would exceed it are refused.
+///
+/// [`KeyState::apply`](crate::types::delta::KeyState::apply) refuses them. The methods of the
+/// context have no bound.
 ///
 /// Repairs and full states are not refused: they close more gaps than they open, and a replica that
 /// refused one for its size would refuse the next one, too. Their runs are bounded by those of the
@@ -284,7 +300,8 @@ impl CausalContext {
         self.vector().dots.len() + self.cloud.runs.len()
     }
 
-    /// Returns the dot of `replica`'s next mutation.
+    /// Returns the dot of `replica`'s next mutation: one above its highest counter, also beyond
+    /// gaps; 1 if no dot of it was seen.
     #[must_use]
     pub fn next_dot(&self, replica: ReplicaId) -> Dot {
         let beyond = self.cloud.runs.iter().filter(|run| run.replica == replica);
@@ -293,7 +310,7 @@ impl CausalContext {
         Dot::new(replica, highest + 1)
     }
 
-    /// Adds one dot to the context.
+    /// Adds one dot to the context. Does nothing if it was seen, or if its counter is 0.
     pub fn insert(&mut self, dot: Dot) {
         self.insert_run(DotRange { replica: dot.actor, first: dot.counter, last: dot.counter });
     }
@@ -305,7 +322,7 @@ impl CausalContext {
         }
     }
 
-    /// Adds every dot of `other`.
+    /// Adds every dot of `other`. An empty context becomes a copy that shares the vector.
     pub fn merge(&mut self, other: &Self) {
         if self.is_empty() {
             self.clone_from(other);
@@ -325,7 +342,8 @@ impl CausalContext {
     }
 
     /// Returns, as runs from the first dot on, the vector entries that are higher here than in
-    /// `other`. One pass over both vectors; none if both share one allocation.
+    /// `other`. The clouds are not looked at. One pass over both vectors; none if both share one
+    /// allocation.
     fn ahead_of<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = DotRange> + 'a {
         let shared = match (&self.vector, &other.vector) {
             (Some(mine), Some(theirs)) => Arc::ptr_eq(mine, theirs),
@@ -376,7 +394,8 @@ impl CausalContext {
     }
 
     /// Returns a 64-bit digest of the context, keyed by `seed`. Equal contexts have equal digests,
-    /// and a peer that does not know the seed can't choose contexts that collide.
+    /// and a peer that does not know the seed can't choose contexts that collide. The digest of the
+    /// empty context is 0.
     #[must_use]
     pub fn digest(&self, seed: u64) -> u64 {
         let mut sum = 0_u64;
@@ -397,6 +416,8 @@ impl CausalContext {
         sum
     }
 
+    /// Adds a run: beyond a gap to the cloud, otherwise to the vector, together with the cloud runs
+    /// that the entry then reaches. Does nothing if the vector covers the run.
     fn insert_run(&mut self, run: DotRange) {
         let known = self.vector().get(&run.replica);
         if run.last <= known {
@@ -426,6 +447,7 @@ impl CausalContext {
         last
     }
 
+    /// Whether every dot of `run` was seen, in the vector or in the cloud.
     fn includes_run(&self, run: DotRange) -> bool {
         let known = self.vector().get(&run.replica);
         run.last <= known || {
@@ -439,6 +461,7 @@ impl CausalContext {
         }
     }
 
+    /// Adds the dots of `run` that were not seen to `unseen`.
     fn collect_unseen(&self, run: DotRange, unseen: &mut DotSet) {
         let mut first = run.first.max(self.vector().get(&run.replica).saturating_add(1));
         let from = self.cloud.runs.partition_point(|r| (r.replica, r.last) < (run.replica, first));
@@ -456,6 +479,7 @@ impl CausalContext {
         }
     }
 
+    /// Writes the entries of the vector, then the cloud.
     pub(crate) fn encode(&self, writer: &mut LayoutWriter) {
         writer.length(self.vector().dots.len());
         for (&replica, &last) in &self.vector().dots {
@@ -465,6 +489,13 @@ impl CausalContext {
         self.cloud.encode(writer);
     }
 
+    /// Reads a context that [`encode`](Self::encode) wrote. The number of cloud runs is not
+    /// limited.
+    ///
+    /// # Errors
+    /// `ImpossibleDot` for a counter of 0 or above [`COUNTER_MAX`]. `NotCanonical` if replicas of
+    /// the vector are out of order or repeated, or if a cloud run overlaps or touches the entry of
+    /// its replica. Also the errors of [`DotSet::decode`].
     pub(crate) fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         let count = reader.length(2)?;
         let mut dots: Vec<(ReplicaId, u64)> = Vec::with_capacity(count.min(RESERVED_REPLICAS_MAX));
@@ -495,6 +526,7 @@ impl Seen for CausalContext {
     }
 }
 
+/// Creates a context with this vector and an empty cloud. Counters must be at least 1.
 impl From<VClock<ReplicaId>> for CausalContext {
     fn from(vector: VClock<ReplicaId>) -> Self {
         let vector = (!vector.dots.is_empty()).then(|| Arc::new(vector));

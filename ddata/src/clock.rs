@@ -50,6 +50,7 @@ impl Add<Duration> for Instant {
     }
 }
 
+/// Zero if the subtracted instant is the later one.
 impl Sub<Instant> for Instant {
     type Output = Duration;
 
@@ -108,7 +109,8 @@ impl HybridTimestamp {
         Self(raw)
     }
 
-    /// Returns the first stamp of a millisecond of wall time.
+    /// Returns the first stamp of a millisecond of wall time. A time that does not fit in 48 bits
+    /// counts as the last one that does.
     #[must_use]
     pub const fn at(wall: WallTime) -> Self {
         let millis = wall.as_millis();
@@ -143,7 +145,7 @@ impl fmt::Display for HybridTimestamp {
 /// A node's hybrid logical clock.
 #[derive(Clone, Debug)]
 pub struct HybridClock {
-    last: HybridTimestamp,
+    last: HybridTimestamp, // the highest stamp issued or adopted
     max_skew: Duration,
 }
 
@@ -162,14 +164,16 @@ impl HybridClock {
         Self { last: HybridTimestamp(0), max_skew }
     }
 
-    /// Returns the next stamp of this node: `max(wall, last + 1)`.
+    /// Returns the next stamp of this node: `max(wall, last + 1)`. It is above all earlier ones,
+    /// also if the wall clock went back; only [`HybridTimestamp::MAX`] repeats.
     pub fn tick(&mut self, wall: WallTime) -> HybridTimestamp {
         self.last = HybridTimestamp::at(wall).max(self.last.next());
         self.last
     }
 
     /// Adopts a remote stamp, so that later stamps of this node are above it. Returns how far it is
-    /// ahead.
+    /// ahead of `wall` in whole milliseconds, zero if it is not ahead. A stamp below the clock's
+    /// last one changes nothing.
     ///
     /// # Errors
     /// [`ImpossibleClock`] if the stamp is more than `max_skew` ahead of `wall`; the clock is

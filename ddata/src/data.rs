@@ -63,15 +63,17 @@ impl Value {
         self.0.store.size()
     }
 
-    /// Returns the keys of a map, or the elements of a set, whose content differs from an earlier
-    /// snapshot. Cheap if both are snapshots of one replica, because shared parts are skipped.
+    /// Returns the keys of a map, or the elements of a set, whose content reads differently from an
+    /// earlier snapshot; added and removed ones are included. Without a snapshot, or with one of
+    /// another kind of data, returns all. Empty for data without keys or elements. Cheap if both
+    /// are snapshots of one replica, because shared parts are skipped.
     #[must_use]
     pub fn keys_changed_since(&self, before: Option<&Self>) -> Vec<Encoded> {
         self.0.store.keys_changed(before.map(|before| &before.0.store))
     }
 
     /// Whether readers see the same content as in an earlier snapshot, whichever replicas wrote it
-    /// and however often.
+    /// and however often. `false` for another kind of data.
     #[must_use]
     pub fn reads_like(&self, before: &Self) -> bool {
         self.shape() == before.shape() && self.0.store.reads_like(&before.0.store)
@@ -84,7 +86,7 @@ pub struct Registry {
     names: BTreeSet<&'static str>, // as many as the program registers
 }
 
-/// Another user type has this name.
+/// A user type with this name is registered already.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a user type called `{name}` is registered already: give one of them another NAME")]
 pub struct NameTaken {
@@ -113,13 +115,14 @@ impl Registry {
     /// Registers a user type so that local updates may use it.
     ///
     /// # Errors
-    /// [`NameTaken`] if another type has the name.
+    /// [`NameTaken`] if a type with this name was registered before, even if it is the same type.
     pub fn register<T: ReplicatedData>(&mut self) -> Result<(), NameTaken> {
         if self.names.insert(T::NAME) { Ok(()) } else { Err(NameTaken { name: T::NAME }) }
     }
 
     /// Checks that local updates of this shape are allowed: all its user types must be registered.
-    /// Replication needs no registration, so every node can store all data.
+    /// Types of this crate need no registration. Replication needs none either, so every node can
+    /// store all data.
     ///
     /// # Errors
     /// [`NotRegistered`] with the missing name.

@@ -48,7 +48,7 @@ pub trait DurableStore {
     /// the write had not happened.
     fn write(&mut self, records: &[DurableRecord]) -> Result<(), StoreError>;
 
-    /// Returns the latest record of each kind and key.
+    /// Returns the latest record of each kind and key; none from a new store.
     ///
     /// # Errors
     /// [`StoreError`] if the store is corrupt. The error names the file and the remedy. Data must
@@ -73,6 +73,7 @@ impl MemoryStore {
 }
 
 impl DurableStore for MemoryStore {
+    /// Replaces the record of the same kind and key, also by a lower term. Never fails.
     fn write(&mut self, records: &[DurableRecord]) -> Result<(), StoreError> {
         for record in records {
             match record {
@@ -88,6 +89,7 @@ impl DurableStore for MemoryStore {
         Ok(())
     }
 
+    /// Returns data by key, then promises by group, then the votes. Never fails.
     fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
         let data = self.data.values().cloned();
         let promises = self

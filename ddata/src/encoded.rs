@@ -1,9 +1,9 @@
 //! Encodings: a user's value as MessagePack, and the binary layout of deltas, contexts and states.
 //!
 //! Every layout starts with a version byte and a table of its replicas, so that a dot takes two or
-//! three bytes. A `Reader` never allocates memory for a length that the input announces and never
-//! panics, because the input comes from a peer. Values inside are MessagePack with named fields
-//! ([`Encoded`]), because the positional form can't be decoded after a field was added.
+//! three bytes. A `LayoutReader` never allocates memory for a length that the input announces and
+//! never panics, because the input comes from a peer. Values inside are MessagePack with named
+//! fields ([`Encoded`]), because the positional form can't be decoded after a field was added.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -30,6 +30,7 @@ pub const VERSION: u8 = 1;
 /// input overflow a 2 MiB stack.
 pub const NESTING_MAX: usize = 64;
 
+/// Maximum length that [`Encoded`] stores inline.
 const INLINE_BYTES_MAX: usize = 22;
 
 /// A user's value in encoded form. Sets, maps and registers store and compare this form.
@@ -141,8 +142,9 @@ pub fn from_peer<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     })
 }
 
-/// Returns the length of the MessagePack value at the start of `bytes`; the decoder does not report
-/// it.
+/// Returns the length of the MessagePack value at the start of `bytes`, which the decoder does not
+/// report. `None` if `bytes` end within the value. Walks lists and maps without recursion, and does
+/// not check the content.
 ///
 /// Source: the MessagePack specification, *Formats*.
 fn value_len(bytes: &[u8]) -> Option<usize> {
@@ -188,7 +190,8 @@ fn value_len(bytes: &[u8]) -> Option<usize> {
     (at <= bytes.len()).then_some(at)
 }
 
-/// Returns the length of a number, a boolean or nil with this marker.
+/// Returns the length, marker included, of a number, a boolean or nil with this marker; `None` for
+/// every other marker.
 const fn number_len(marker: u8) -> Option<usize> {
     Some(match marker {
         0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
@@ -200,6 +203,7 @@ const fn number_len(marker: u8) -> Option<usize> {
     })
 }
 
+/// Formats the first 24 bytes in hexadecimal; the rest is left out without a sign.
 impl fmt::Debug for Encoded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.as_bytes().iter().take(24) {
@@ -245,7 +249,8 @@ pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The bytes end within a value, or a length exceeds the remaining bytes.
+    /// The bytes end within a value, or a length exceeds the remaining bytes. Also: a number is too
+    /// large for its type, a replica is not in the table, or a delta has no dots.
     #[error("the bytes end too early, or a length in them exceeds them")]
     Truncated,
     /// Bytes follow the value.
@@ -254,7 +259,7 @@ pub enum DecodeError {
         /// Number of bytes that follow.
         left: usize,
     },
-    /// A later release wrote the value.
+    /// The version byte is not [`VERSION`]: a later release wrote the value.
     #[error("layout version {found} is not known here (this release writes {VERSION}): upgrade")]
     Version {
         /// The version byte that was found.
@@ -294,7 +299,8 @@ pub enum DecodeError {
     Message(String),
 }
 
-/// Writes the binary layout: integers as LEB128, replicas as indices into a table.
+/// Writes the binary layout: integers as LEB128, replicas as indices into a table, which lists them
+/// in the order of their first use.
 #[derive(Debug, Default)]
 pub(crate) struct LayoutWriter {
     table: SmallVec<[ReplicaId; 8]>,
@@ -320,10 +326,12 @@ impl LayoutWriter {
         self.varint(value as u64);
     }
 
+    /// Writes 8 bytes, the lowest first.
     pub(crate) fn fixed(&mut self, value: u64) {
         self.body.extend_from_slice(&value.to_le_bytes());
     }
 
+    /// Writes a number as LEB128, in 1 to 19 bytes.
     pub(crate) fn wide(&mut self, mut value: u128) {
         while value >= 0x80 {
             self.body.push((value & 0x7f) as u8 | 0x80);
@@ -332,16 +340,20 @@ impl LayoutWriter {
         self.body.push(value as u8);
     }
 
+    /// Writes the length, then the bytes.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.length(bytes.len());
         self.body.extend_from_slice(bytes);
     }
 
+    /// Writes the index of a replica, which is added to the table if it is new.
     pub(crate) fn replica(&mut self, replica: ReplicaId) {
         let index = self.intern(replica);
         self.length(index);
     }
 
+    /// Returns the index of a replica in the table, and adds it at the end if it is new. Needs no
+    /// search while replicas come in ascending order.
     fn intern(&mut self, replica: ReplicaId) -> usize {
         match self.sorted.get(self.next) {
             Some((known, at)) if *known == replica => {
@@ -380,6 +392,7 @@ impl LayoutWriter {
     }
 }
 
+/// Appends a number as LEB128, in 1 to 10 bytes.
 fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push((value & 0x7f) as u8 | 0x80);
@@ -389,6 +402,9 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Reads the layout of a [`LayoutWriter`], possibly from a malicious peer.
+///
+/// Each method fails with [`DecodeError::Truncated`] if the bytes end too early. A failed read may
+/// have consumed bytes, so the reader is useless afterwards.
 #[derive(Debug)]
 pub(crate) struct LayoutReader<'a> {
     table: &'a [[u8; 8]],
@@ -396,7 +412,8 @@ pub(crate) struct LayoutReader<'a> {
 }
 
 impl<'a> LayoutReader<'a> {
-    /// Reads the version and the table of replicas.
+    /// Reads the version and the table of replicas, which may repeat a replica. Fails for every
+    /// version except [`VERSION`].
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Self { table: &[], left: bytes };
         let found = reader.byte()?;
@@ -415,6 +432,8 @@ impl<'a> LayoutReader<'a> {
         Ok(first)
     }
 
+    /// Reads a number in LEB128, also in a longer form than needed. Above 64 bits it fails with
+    /// `Truncated`.
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
         if let Some((&byte, left)) = self.left.split_first()
             && byte < 0x80
@@ -425,6 +444,7 @@ impl<'a> LayoutReader<'a> {
         u64::try_from(self.wide()?).map_err(|_| DecodeError::Truncated)
     }
 
+    /// Reads a number of up to 128 bits, like [`varint`](Self::varint).
     pub(crate) fn wide(&mut self) -> Result<u128, DecodeError> {
         let mut value = 0_u128;
         for shift in (0..128).step_by(7) {
@@ -453,12 +473,14 @@ impl<'a> LayoutReader<'a> {
         Ok(count)
     }
 
+    /// Reads 8 bytes, the lowest first.
     pub(crate) fn fixed(&mut self) -> Result<u64, DecodeError> {
         let (first, rest) = self.left.split_first_chunk().ok_or(DecodeError::Truncated)?;
         self.left = rest;
         Ok(u64::from_le_bytes(*first))
     }
 
+    /// Reads a length and returns that many bytes of the input, without a copy.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.length(1)?;
         let (first, rest) = self.left.split_at_checked(len).ok_or(DecodeError::Truncated)?;
@@ -466,6 +488,7 @@ impl<'a> LayoutReader<'a> {
         Ok(first)
     }
 
+    /// Reads the index of a replica. Fails with `Truncated` if the table is shorter.
     pub(crate) fn replica(&mut self) -> Result<ReplicaId, DecodeError> {
         let at = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
         let replica = self.table.get(at).ok_or(DecodeError::Truncated)?;

@@ -43,7 +43,8 @@ impl From<&str> for KeyName {
 }
 
 /// Deserializes shared text directly, without the intermediate `String` of serde's own
-/// implementation. Every entry of every message contains names, so this matters.
+/// implementation. Every entry of every message contains names, so this matters. Fails for anything
+/// but text; any length is accepted.
 pub(crate) fn shared_text<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>, D::Error> {
     struct Text;
     impl Visitor<'_> for Text {
@@ -106,7 +107,8 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Parses `"shard-*"` as a prefix, and text without a final `*` as one key.
+    /// Parses `"shard-*"` as a prefix, and text without a final `*` as one key. `"*"` matches every
+    /// key; a `*` elsewhere has no special meaning.
     #[must_use]
     pub fn new(text: &str) -> Self {
         match text.strip_suffix('*') {
@@ -158,7 +160,8 @@ impl<'de> Deserialize<'de> for Pattern {
 pub struct Group(#[serde(deserialize_with = "shared_text")] Arc<str>);
 
 impl Group {
-    /// Creates the group of all keys with the prefix `prefix`.
+    /// Creates the group of all keys with the prefix `prefix`. The empty prefix is not checked
+    /// here; requests and messages with it are refused, because it would guard every key.
     #[must_use]
     pub fn new(prefix: &str) -> Self {
         Self(prefix.into())

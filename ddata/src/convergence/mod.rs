@@ -37,7 +37,7 @@ use replica::{ConvergenceObserver, Replica, ReplicaCommand, id_of};
 /// Maximum number of replicas of a simulated cluster, which is the maximum of a configuration.
 pub const NODES_MAX: usize = MEMBERS_MAX;
 
-/// Maximum simulated time of one change before the run fails.
+/// Maximum simulated time of one change before the run fails; also the timeout of a majority write.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time after a change has converged in which acknowledgements are still counted.
 const ACKNOWLEDGEMENT_TIME: Duration = Duration::from_millis(200);
@@ -71,7 +71,7 @@ pub struct Plan {
     pub nodes: usize,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Minimum latency of a message, above zero. The mean is a tenth higher.
+    /// Minimum latency of a message, above zero and at most 10 s. The mean is a tenth higher.
     pub one_way: Duration,
     /// Probability that a message is lost, from 0 to below 1. Above 0, losses are silent; at 0 the
     /// links behave like connections, which report their failure.
@@ -80,12 +80,13 @@ pub struct Plan {
     pub kind: DataKind,
     /// Durability that the author waits for.
     pub level: WriteDurability,
-    /// Number of entries of the set or map before the changes.
+    /// Number of entries of the set or map before the changes; 0 counts as 1.
     pub entries: u64,
     /// Number of changes, at least 1.
     pub changes: usize,
     /// Splits the cluster in two halves for this time before each change. Both halves make changes,
     /// and times count from the heal. `Majority` then waits for the heal in at least one half.
+    /// Above zero and at most an hour.
     pub partition: Option<Duration>,
 }
 
@@ -120,14 +121,15 @@ pub enum RunFailure {
         /// The values that are allowed.
         allowed: &'static str,
     },
-    /// A change has not reached all replicas in two simulated minutes.
+    /// A change has not reached all replicas in two simulated minutes, or an author was not
+    /// answered.
     #[error(
         "change {change} was on {reached} of {nodes} replicas after {} simulated seconds: \
          too much is lost",
         CHANGE_TIMEOUT.as_secs()
     )]
     TooLong {
-        /// Number of the change, from 1.
+        /// Number of the change, from 1; 0 for the filling before the changes.
         change: usize,
         /// Number of replicas that had the change.
         reached: usize,
@@ -164,7 +166,7 @@ pub struct RunOutcome {
 }
 
 impl RunOutcome {
-    /// Returns the mean time until the last replica had a change.
+    /// Returns the mean time until the last replica had a change; zero without changes.
     #[must_use]
     pub fn converged(&self) -> Duration {
         let last = self.seen.iter().filter_map(|seen| seen.last());
@@ -191,7 +193,8 @@ pub struct LowerBounds {
 }
 
 impl LowerBounds {
-    /// Computes the bounds for a plan whose shortest push has `push_bytes` bytes.
+    /// Computes the bounds for a plan whose shortest push has `push_bytes` bytes. With a partition,
+    /// messages and bytes are those of both changes. The plan must be one that [`run`] accepts.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of simulated nodes are small")]
     pub fn of(plan: &Plan, push_bytes: u64) -> Self {
@@ -231,6 +234,7 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<RunOutcome, R
     Ok(run.outcome())
 }
 
+/// Checks the ranges of a plan; the first value out of range is reported.
 fn check_plan(plan: &Plan) -> Result<(), RunFailure> {
     let unfit = |what, found: &dyn ToString, allowed| {
         Err(RunFailure::Unfit { what, found: found.to_string(), allowed })
@@ -254,16 +258,19 @@ fn check_plan(plan: &Plan) -> Result<(), RunFailure> {
     Ok(())
 }
 
+/// A run in progress: the simulated cluster and the results so far.
 struct Measurement<'a> {
     plan: &'a Plan,
     sim: Simulation<Replica, ConvergenceObserver>,
-    chance: RandomStream,
+    chance: RandomStream, // selects the authors
     key: KeyName,
-    value: u64,
+    value: u64, // number of entries written so far, and the next value
     outcome: RunOutcome,
 }
 
 impl<'a> Measurement<'a> {
+    /// Starts the replicas, and installs a configuration with all of them, and the list of members,
+    /// on each. With losses the lanes also reorder messages.
     fn found(plan: &'a Plan) -> Self {
         let link = LinkQuality {
             base: plan.one_way,
@@ -298,7 +305,8 @@ impl<'a> Measurement<'a> {
         Self { plan, sim, chance, key, value: 0, outcome }
     }
 
-    /// Fills the set or map on every replica.
+    /// Fills the set or map on every replica by one update of node 0; a register is set once. Lets
+    /// the cluster settle before and after. A failure names change 0.
     fn fill(&mut self) -> Result<(), RunFailure> {
         self.settle();
         self.sim.observer_mut().expect(1);
@@ -310,6 +318,11 @@ impl<'a> Measurement<'a> {
     }
 
     /// Makes one change, or one on each side of a partition, and waits until all replicas have it.
+    /// Adds the times and the messages, those of acknowledgements included, to the outcome, and
+    /// lets the cluster settle.
+    ///
+    /// A partition begins here and the changes are made after half of its time. Times count from
+    /// its heal, so an earlier answer counts as zero.
     fn change(&mut self, number: usize) -> Result<(), RunFailure> {
         let authors = self.authors();
         let mut heals = self.sim.now();
@@ -356,11 +369,15 @@ impl<'a> Measurement<'a> {
         groups.iter().map(|group: &Vec<NodeIndex>| *self.chance.pick(group)).collect()
     }
 
+    /// The two halves of a partition; of an odd number of nodes, the first has one more.
     fn sides(&self) -> [Vec<NodeIndex>; 2] {
         let (nodes, half) = (self.plan.nodes, self.plan.nodes.div_ceil(2));
         [(0..half), (half..nodes)].map(|side| side.map(NodeIndex::new).collect())
     }
 
+    /// Runs until all replicas have the expected changes and all authors were answered. Every
+    /// failure of the simulation, also a panic of a replica, is reported as
+    /// [`RunFailure::TooLong`].
     fn wait(&mut self, change: usize) -> Result<(), RunFailure> {
         let done = self.sim.try_run_until(CHANGE_TIMEOUT, |sim| sim.observer().is_done());
         let Err(failure) = done else { return Ok(()) };
@@ -373,6 +390,8 @@ impl<'a> Measurement<'a> {
         self.sim.run_for(SETTLE_TIME);
     }
 
+    /// Sums the messages of all nodes since the start: those of comparisons second, all others
+    /// first.
     fn sent(&self) -> (MessageTotals, MessageTotals) {
         let mut sums = (MessageTotals::default(), MessageTotals::default());
         for (_, replica) in self.sim.processes() {
@@ -384,7 +403,8 @@ impl<'a> Measurement<'a> {
         sums
     }
 
-    /// Returns an update of `entries` entries: new elements, or the next registers with new values.
+    /// Returns an update of `entries` entries: new elements of the set, or the next registers of
+    /// the map with new values, in turn. A register is set once, whatever `entries` is.
     fn update(&mut self, entries: u64) -> Update {
         let first = self.value;
         self.value += entries;
@@ -417,6 +437,7 @@ impl<'a> Measurement<'a> {
         }
     }
 
+    /// Returns the results. The shortest push may be one of the filling or a repair.
     fn outcome(self) -> RunOutcome {
         let shortest = self.sim.processes().filter_map(|(_, replica)| replica.shortest_write).min();
         let simulated = Duration::from_nanos(self.sim.now().as_nanos());
@@ -424,7 +445,7 @@ impl<'a> Measurement<'a> {
     }
 }
 
-/// Whether a replica has seen all of `wanted`.
+/// Whether a replica has seen all of `wanted`; `false` if it does not know the key.
 fn holds(replica: &Replica, key: &KeyName, wanted: &CausalContext) -> bool {
     let value = replica.replicator.peek(key);
     value.is_some_and(|value| value.state().context().includes(wanted))

@@ -30,6 +30,7 @@ pub(super) fn id_of(node: NodeIndex) -> ReplicaId {
     ReplicaId::new(node.get() as u64 + 1)
 }
 
+/// Returns the node of an id that [`id_of`] made. The id must not be 0.
 fn node_of(id: ReplicaId) -> NodeIndex {
     let number = usize::try_from(id.get()).expect("made by id_of");
     NodeIndex::new(number - 1)
@@ -40,33 +41,36 @@ fn node_of(id: ReplicaId) -> NodeIndex {
 pub(super) enum ReplicaCommand {
     /// Installs the configuration that founds the cluster.
     FoundCluster(Arc<Epoch>),
+    /// Tells the replica which nodes membership knows.
     Members(Vec<Peer>),
-    /// Makes a change, which must not be refused.
+    /// Makes a change, which must not be refused: [`ReplicaEvent::Made`] would name an older dot.
     Update(Update),
 }
 
 /// An event that a replica reports to the run.
 #[derive(Debug)]
 pub(super) enum ReplicaEvent {
-    /// The replica has made a change.
+    /// The replica has made a change. The dot is the last one of the update.
     Made(Dot),
     /// The replica has handled a message.
     Heard,
-    /// A request was answered.
+    /// A request was answered, perhaps with an error.
     Answered,
 }
 
+/// A Replicator without a disk, with counts of the messages that it has sent.
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) replicator: Replicator,
     pub(super) pushed: MessageTotals, // all messages except comparisons
     pub(super) compared: MessageTotals, // `Compare` and `Compared`
-    pub(super) shortest_write: Option<u64>, // in bytes
+    pub(super) shortest_write: Option<u64>, // bytes; of `Write`, `None` before the first
     out: Outbox<ReplicatorOutput>,
     requests: u64,
 }
 
 impl Replica {
+    /// Creates a replica without a configuration and without a planted fault.
     pub(super) fn new(node: NodeIndex, seed: u64, config: ReplicatorConfig) -> Self {
         let (registry, fault_injection) = (Registry::new(), FaultInjection::none());
         let setup =
@@ -81,6 +85,7 @@ impl Replica {
         }
     }
 
+    /// Feeds the Replicator and performs its outputs until none are left.
     fn feed(&mut self, now: Now, input: ReplicatorInput, fx: &mut Effects<Self>) {
         self.replicator.handle(now, input, &mut self.out);
         // `perform` may add outputs.
@@ -91,6 +96,8 @@ impl Replica {
         }
     }
 
+    /// Performs one output: counts and sends a message, reports a reply whatever its result, and
+    /// completes a write to disk at once, which may add outputs. Ignores all others.
     fn perform(&mut self, now: Now, output: ReplicatorOutput, fx: &mut Effects<Self>) {
         match output {
             ReplicatorOutput::Send { to, class, message } => {
@@ -112,6 +119,7 @@ impl Replica {
         }
     }
 
+    /// Adds a message to its totals, and its length to the shortest write if it is a `Write`.
     fn count(&mut self, message: &ReplicatorMessage) {
         let bytes = message.encode().len() as u64;
         let sent = match &message.body {
@@ -133,6 +141,7 @@ impl Process for Replica {
     type Event = ReplicaEvent;
     type Disk = ();
 
+    /// Hands a message to the Replicator, then reports [`ReplicaEvent::Heard`].
     fn message(
         &mut self,
         now: Now,
@@ -144,6 +153,8 @@ impl Process for Replica {
         fx.emit(ReplicaEvent::Heard);
     }
 
+    /// Carries out a command of the run. After an update it reports [`ReplicaEvent::Made`], perhaps
+    /// after the answer.
     fn command(&mut self, now: Now, command: ReplicaCommand, fx: &mut Effects<Self>) {
         match command {
             ReplicaCommand::FoundCluster(epoch) => {
@@ -157,8 +168,8 @@ impl Process for Replica {
                 let request = ReplicatorRequest::Update(update);
                 self.feed(now, ReplicatorInput::Request { id, request }, fx);
                 let value = self.replicator.peek(&key);
-                // The dot of the update, or the last of several, precedes the next dot. A replica merges
-                // all dots of an update together.
+                // The dot of the update, or the last of several, precedes the next dot. A replica
+                // merges all dots of an update together.
                 let next = value.map(|value| value.state().context().next_dot(me));
                 if let Some(Dot { actor, counter }) = next {
                     fx.emit(ReplicaEvent::Made(Dot { actor, counter: counter - 1 }));
@@ -175,8 +186,8 @@ impl Process for Replica {
         self.replicator.next_deadline()
     }
 
-    // A Replicator needs no news of a break: when the link is up, it sends again what may be lost. Both
-    // directions are reported; the second report only repeats that.
+    // A Replicator needs no news of a break: when the link is up, it sends again what may be lost.
+    // Both directions are reported; the second report only repeats that.
     fn link_up(&mut self, now: Now, peer: NodeIndex, _: Direction, fx: &mut Effects<Self>) {
         self.feed(now, ReplicatorInput::LinkUp(id_of(peer)), fx);
     }
@@ -186,10 +197,10 @@ impl Process for Replica {
     }
 }
 
-/// Records when each replica has all expected changes.
+/// Records when each replica has all expected changes. Never reports a violation.
 pub(super) struct ConvergenceObserver {
     key: KeyName,
-    wanted: CausalContext,
+    wanted: CausalContext,         // dots of the expected changes made so far
     missing: usize,                // expected changes that were not made yet
     unanswered: usize,             // expected changes whose authors were not answered yet
     seen_at: Vec<Option<SimTime>>, // by node
@@ -204,7 +215,8 @@ impl ConvergenceObserver {
         Self { key, wanted, missing: 0, unanswered: 0, seen_at, unseen: 0, answered_at }
     }
 
-    /// Starts to wait for this number of changes, each with an author to answer.
+    /// Starts to wait for this number of changes, each with an author to answer. Forgets the times
+    /// at which replicas had the former ones.
     pub(super) fn expect(&mut self, changes: usize) {
         self.wanted = CausalContext::new();
         (self.missing, self.unanswered) = (changes, changes);
@@ -212,21 +224,27 @@ impl ConvergenceObserver {
         self.unseen = self.seen_at.len();
     }
 
-    /// Whether all replicas have the expected changes and all authors were answered.
+    /// Whether all replicas have the expected changes and all authors were answered. Also true
+    /// before the first [`expect`](Self::expect).
     pub(super) fn is_done(&self) -> bool {
         self.unseen == 0 && self.unanswered == 0
     }
 
+    /// When the replicas had all expected changes, without those that have not; by node.
     pub(super) fn seen(&self) -> impl Iterator<Item = SimTime> {
         self.seen_at.iter().flatten().copied()
     }
 
+    /// When an author was answered last, also before the last [`expect`](Self::expect); 0 before
+    /// the first answer.
     pub(super) const fn answered_at(&self) -> SimTime {
         self.answered_at
     }
 }
 
 impl Observer<Replica> for ConvergenceObserver {
+    /// Records a change or an answer. Then records the time of `node` if all expected changes were
+    /// made and it holds all of them. A node is looked at only when it reports an event.
     fn event(
         &mut self,
         view: &SimulationView<'_, Replica>,

@@ -44,8 +44,8 @@ const ALLOCATION: usize = 16;
 /// Bytes that a [`packed_list`] charges for each text besides its length: where it ends.
 const PACKED_OVERHEAD: usize = 4;
 
-/// Marker names that [`list`] and [`checked_list`] pass to the deserializer, so that
-/// [`BoundedInput`] charges the announced length at once and reveals it as the size hint.
+/// Marker names that [`list`] and its variants pass to the deserializer, so that [`BoundedInput`]
+/// charges the announced length at once and reveals it as the size hint.
 const EXACT: &str = "$ostraca::list";
 const CHECKED: &str = "$ostraca::checked_list";
 
@@ -161,7 +161,7 @@ pub fn shared_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 }
 
 /// Like [`list`], but decodes a map into a vector of its entries, in the order of the input.
-/// Padding of an entry is not charged.
+/// Entries with equal keys are all kept. Padding of an entry is not charged.
 ///
 /// # Errors
 /// Those of the deserializer.
@@ -192,6 +192,8 @@ impl<'de, T: Deserialize<'de> + Into<U>, U> Visitor<'de> for ListVisitor<(T, U)>
         f.write_str("a list")
     }
 
+    /// Reserves memory after the first element, with which [`BoundedParts`] charges the whole
+    /// announced length. An empty list reserves none.
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<U>, A::Error> {
         let Some(first) = elements.next_element::<T>()? else { return Ok(Vec::new()) };
         let mut list = Vec::with_capacity(capacity::<U>(elements.size_hint()));
@@ -210,6 +212,7 @@ impl<'de, K: Deserialize<'de>, V: Deserialize<'de>> Visitor<'de> for EntriesVisi
         f.write_str("a map")
     }
 
+    /// Reserves memory after the first entry, as for a list.
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Vec<(K, V)>, A::Error> {
         let Some(first) = entries.next_entry()? else { return Ok(Vec::new()) };
         let mut list = Vec::with_capacity(capacity::<(K, V)>(entries.size_hint()));
@@ -234,6 +237,7 @@ impl fmt::Display for DecodeFault {
 impl std::error::Error for DecodeFault {}
 
 impl de::Error for DecodeFault {
+    /// Formats the error, and cuts it after the last whole character that fits.
     fn custom<T: fmt::Display>(text: T) -> Self {
         struct Short(String);
 
@@ -267,6 +271,8 @@ impl MemoryBudget {
         Self { left: Cell::new(left), input }
     }
 
+    /// Subtracts `bytes` from the budget. If less is left, fails with an error that states the
+    /// budget, and subtracts nothing.
     fn take<E: de::Error>(&self, bytes: usize) -> Result<(), E> {
         match self.left.get().checked_sub(bytes) {
             Some(left) => {
@@ -363,6 +369,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for BoundedInput<'_, D> {
         deserialize_enum(name: &'static str, variants: &'static [&'static str]) -> Inline;
     }
 
+    /// Decodes a list if `name` is one of the marker names of [`list`]; `len` is then ignored. Any
+    /// other name is that of a real struct, whose size was charged with the value that contains it.
     fn deserialize_tuple_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -381,6 +389,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for BoundedInput<'_, D> {
         self.inner.deserialize_seq(visitor).map_err(fault)
     }
 
+    /// Charges a [`VERBATIM`] struct three times the whole input and decodes it with the bare
+    /// visitor. The content of any other struct is charged as if it stood alone.
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -398,6 +408,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for BoundedInput<'_, D> {
         self.inner.deserialize_newtype_struct(name, visitor).map_err(fault)
     }
 
+    /// Decodes the map of [`entry_list`] if `name` is its marker name. Any other name is that of a
+    /// real struct, whose size was charged with the value that contains it.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -436,7 +448,7 @@ struct BoundedVisitor<'b, V> {
 
 impl<'b, V> BoundedVisitor<'b, V> {
     /// Charges a text or a byte string. With [`Storage::Inline`] it is the name of a field or a
-    /// variant, which is not stored.
+    /// variant, which is not stored and costs nothing.
     fn charge<E: de::Error>(&self, len: usize) -> Result<(), E> {
         match self.storage {
             Storage::Inline => Ok(()),
@@ -461,6 +473,8 @@ macro_rules! plain {
     )*};
 }
 
+/// Charges a text or a byte string before the wrapped visitor gets it, and passes values of fixed
+/// size on without a charge. Nested values get a deserializer that charges the same budget.
 impl<'de, V: Visitor<'de>> Visitor<'de> for BoundedVisitor<'_, V> {
     type Value = V::Value;
 
@@ -571,7 +585,9 @@ impl<X> BoundedParts<'_, X> {
         }
     }
 
-    /// Counts and charges the next element or entry, unless `left` is zero.
+    /// Counts and charges the next element or entry, unless `left`, the announced number from it
+    /// on, is zero. With an unknown number (`None`) also the end of the collection is charged as a
+    /// part.
     fn next_part(&mut self, left: Option<usize>, bytes: usize) -> Result<(), DecodeFault> {
         self.left = left;
         if left == Some(0) {
@@ -581,8 +597,13 @@ impl<X> BoundedParts<'_, X> {
         self.charge(bytes)
     }
 
-    /// Charges the current part, which takes `bytes` bytes. With an announced length, the first
-    /// part is charged for all of them and later ones are free.
+    /// Charges the current part, which takes `bytes` bytes. An entry of a map is charged twice, for
+    /// its key and for its value.
+    ///
+    /// Parts of [`Storage::Inline`] are free. Each part of [`Storage::Growing`] is charged its
+    /// share of the collection's peak, whatever was announced. With [`Storage::Exact`] and
+    /// [`Storage::Checked`] the first part is charged for all announced ones and later ones are
+    /// free; without an announced length they are charged as for a growing collection.
     fn charge(&self, bytes: usize) -> Result<(), DecodeFault> {
         let growth = || match self.count {
             1 => NODE * bytes + ALLOCATION,
@@ -605,6 +626,8 @@ impl<X> BoundedParts<'_, X> {
     }
 }
 
+/// Charges each element before it is decoded. The size hint is `None` if the length was not
+/// charged.
 impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for BoundedParts<'_, A> {
     type Error = DecodeFault;
 
@@ -622,6 +645,8 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for BoundedParts<'_, A> {
     }
 }
 
+/// Charges each key before it is decoded, then its value. The size hint is `None` if the length was
+/// not charged.
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for BoundedParts<'_, A> {
     type Error = DecodeFault;
 
@@ -648,6 +673,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for BoundedParts<'_, A> {
     }
 }
 
+/// Passes the name of the variant on, and wraps the access to its content.
 impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for BoundedInput<'b, A> {
     type Error = DecodeFault;
     type Variant = BoundedInput<'b, A::Variant>;
@@ -663,6 +689,8 @@ impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for BoundedInput<'b, A> {
     }
 }
 
+/// The fields of a variant are part of the value, whose size was charged with its container, so
+/// only the texts, lists and maps in them are charged.
 impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for BoundedInput<'_, A> {
     type Error = DecodeFault;
 

@@ -8,6 +8,7 @@ use super::{Replicator, ReplicatorOutbox};
 use crate::clock::{Instant, Now};
 use crate::id::ReplicaId;
 
+/// Minimum time between two alarms of one kind and source.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Maximum number of nodes with entries of their own, for each kind of alarm: this many known nodes
@@ -49,7 +50,9 @@ impl AlarmThrottle {
         self.named.get(&(kind, source)).is_some_and(|last| now - *last < EVERY)
     }
 
-    /// Whether to raise an alarm of this kind and source now, and records it.
+    /// Whether to raise an alarm of this kind and source now. If so, its minute begins; a
+    /// suppressed alarm does not prolong the minute. A source beyond [`NAMES_MAX`] shares the
+    /// minute of its group.
     fn due(&mut self, now: Instant, kind: u8, source: AlarmSource) -> bool {
         let group = (kind, source.is_stranger());
         let shared = self.further.get(&group).is_some_and(|last| now - *last < EVERY);
@@ -69,6 +72,7 @@ impl AlarmThrottle {
     }
 }
 
+/// The number of an alarm's kind in the tables.
 const fn kind(alarm: &ReplicatorAlarm) -> u8 {
     match alarm {
         ReplicatorAlarm::ImpossibleClock { .. } => 0,
@@ -96,6 +100,7 @@ const fn peer(alarm: &ReplicatorAlarm) -> Option<ReplicaId> {
 }
 
 impl Replicator {
+    /// Raises an alarm, or drops it if the throttle says so. Callers count the event themselves.
     pub(super) fn alarm(&mut self, now: Now, alarm: ReplicatorAlarm, out: &mut ReplicatorOutbox) {
         let source = match peer(&alarm) {
             None => AlarmSource::Local,

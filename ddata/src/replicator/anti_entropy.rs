@@ -21,7 +21,7 @@ const TOPS_PER_QUERY: usize = 16;
 /// Maximum number of ranges of buckets per question.
 const RANGES_PER_QUERY: usize = 64;
 
-/// Maximum number of open comparisons.
+/// At this number of open comparisons no further live one is begun. Syncs are begun regardless.
 pub(super) const OPEN_MAX: usize = 64;
 
 /// Number of resends after which a live comparison is given up. The next round starts another.
@@ -35,16 +35,16 @@ const LIVE_QUESTIONS: u32 = 1_000;
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub(super) at: At,
-    questions: u32,
-    tops: VecDeque<u8>,           // ≤ 256
-    ranges: VecDeque<(u16, u16)>, // ≤ 65,536
-    wants: VecDeque<KeyName>,     // ≤ keys of one answer
-    asked: Query,
+    questions: u32,               // asked after the root
+    tops: VecDeque<u8>,           // to be asked for; ≤ 256
+    ranges: VecDeque<(u16, u16)>, // of buckets to be asked for; ≤ 65,536
+    wants: VecDeque<KeyName>,     // not answered yet; ≤ keys of one answer
+    asked: Query,                 // the open question
     /// When the first question was sent. The peer is compared with the state of that time or later.
     pub(super) began: Instant,
-    pub(super) resend: Instant,
-    pub(super) tries: u32,
-    found: bool,
+    pub(super) resend: Instant, // when the open question is sent again
+    pub(super) tries: u32,      // resends of the open question
+    found: bool,                // one side lacked something
 }
 
 /// The next step after an answer.
@@ -54,11 +54,15 @@ pub(super) enum SyncStep {
     Ask(Query),
     /// Ends the comparison. `found`: one of the two sides lacked something.
     Done { found: bool },
-    /// Ignores the answer, because it does not fit the open question.
+    /// Ignores the answer, because it does not fit the open question, which is sent again when due.
     Nonsense,
 }
 
+/// Methods that return a [`SyncStep`] choose the next question. `held` tells the context that this
+/// replica holds of a key. An answer that does not fit the open question schedules nothing and
+/// gives [`SyncStep::Nonsense`].
 impl Comparison {
+    /// Starts with the root question, which the caller sends.
     pub(super) fn new(at: At, root: Query, began: Instant, resend: Instant) -> Self {
         Self {
             at,
@@ -84,7 +88,8 @@ impl Comparison {
     }
 
     /// Handles the peer's 256 tops: schedules those that differ. If one side holds nothing under a
-    /// top, its whole range of buckets is asked for at once.
+    /// top (its sum is 0), the whole range of its buckets is scheduled without asking for its
+    /// leaves.
     pub(super) fn tops(
         &mut self,
         mine: &Sums,
@@ -104,8 +109,8 @@ impl Comparison {
         self.next(held)
     }
 
-    /// Handles the peer's leaves under the tops that were asked for: schedules the buckets that
-    /// differ.
+    /// Handles the peer's leaves under the tops that were asked for, all of them and in the same
+    /// order: schedules the buckets that differ.
     pub(super) fn leaves(
         &mut self,
         mine: &Sums,
@@ -135,7 +140,8 @@ impl Comparison {
     }
 
     /// The parts of the ranges asked for that an answer covers which is complete up to `upto`;
-    /// `None` if it covers none. The rest is scheduled again.
+    /// `None` if it covers none, or the open question is no [`Query::Keys`]. The rest of the ranges
+    /// is scheduled again.
     pub(super) fn covered(&mut self, upto: u16) -> Option<Vec<(u16, u16)>> {
         let Query::Keys(asked) = &self.asked else { return None };
         let covered: Vec<_> = asked
@@ -175,7 +181,8 @@ impl Comparison {
     }
 
     /// Removes the first `done` keys from the wanted ones, because they were answered. Returns
-    /// `false` if the count does not fit the open question.
+    /// `false`, and removes none, if the open question is no [`Query::Want`], or `done` is 0 or
+    /// more than were asked for.
     pub(super) fn wanted(&mut self, done: u32) -> bool {
         let Query::Want(asked) = &self.asked else { return false };
         let done = done as usize;
@@ -186,7 +193,11 @@ impl Comparison {
         true
     }
 
-    /// Chooses the next question: wanted keys first, then tops, then ranges of buckets.
+    /// Chooses the next question: wanted keys first, then tops, then ranges of buckets. Tops and
+    /// ranges are then no longer scheduled; wanted keys stay until they are answered.
+    ///
+    /// Returns [`SyncStep::Done`] if nothing is scheduled, and after [`LIVE_QUESTIONS`] questions
+    /// of a live comparison, whatever is still scheduled.
     pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> KeyContext) -> SyncStep {
         self.questions += 1;
         if self.at == At::Live && self.questions > LIVE_QUESTIONS {
@@ -220,7 +231,7 @@ pub(super) const WANTS_PER_QUERY: usize = 500;
 #[derive(Clone, Debug, Default)]
 pub(super) struct AntiEntropy {
     next: u64,
-    open: BTreeMap<u64, (ReplicaId, Comparison)>, // ≤ OPEN_MAX
+    open: BTreeMap<u64, (ReplicaId, Comparison)>, // ≤ OPEN_MAX live ones, + one for each pull
 }
 
 impl AntiEntropy {
@@ -229,10 +240,13 @@ impl AntiEntropy {
         self.open.values().any(|(other, comparison)| *other == peer && comparison.at == at)
     }
 
+    /// Whether a live comparison may be begun.
     pub(super) fn has_room(&self) -> bool {
         self.open.len() < OPEN_MAX
     }
 
+    /// Opens a comparison with a peer and returns the number of its open question. The caller has
+    /// checked [`has_room`](Self::has_room) if it must.
     pub(super) fn begin(&mut self, peer: ReplicaId, comparison: Comparison) -> u64 {
         self.next += 1;
         self.open.insert(self.next, (peer, comparison));
@@ -251,7 +265,8 @@ impl AntiEntropy {
     }
 
     /// Numbers the next question of a comparison. Each question has a number of its own, so that a
-    /// late or duplicate answer to an earlier one is not taken for its answer.
+    /// late or duplicate answer to an earlier one is not taken for its answer. `None` if the
+    /// comparison has ended.
     pub(super) fn next_question(&mut self, session: u64, resend: Instant) -> Option<u64> {
         let (peer, mut comparison) = self.open.remove(&session)?;
         comparison.resend = resend;
@@ -262,11 +277,12 @@ impl AntiEntropy {
         self.open.remove(&session);
     }
 
-    /// Ends every comparison for which `which` returns true.
+    /// Ends every comparison for which `which` returns true, without a report.
     pub(super) fn end_all(&mut self, which: impl Fn(ReplicaId, At) -> bool) {
         self.open.retain(|_, (peer, comparison)| !which(*peer, comparison.at));
     }
 
+    /// The earliest resend of an open question.
     pub(super) fn due(&self) -> Option<Instant> {
         if self.open.is_empty() {
             return None;
@@ -274,8 +290,9 @@ impl AntiEntropy {
         self.open.values().map(|(_, comparison)| comparison.resend).min()
     }
 
-    /// Returns the questions that must be resent now. Live comparisons that were resent
-    /// [`LIVE_TRIES`] times are ended.
+    /// Returns the questions that must be resent now, under their old numbers, and schedules their
+    /// next resend `patience(tries)` later. Due live comparisons that were resent [`LIVE_TRIES`]
+    /// times end without a report instead.
     pub(super) fn take_due(
         &mut self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! The changes of one batch, joined per key ([`ChangeBatch`]), and the requests that wait for each entry
-//! of a push ([`PushWaiters`]).
+//! The changes of one batch, joined per key ([`ChangeBatch`]), and the requests that wait for each
+//! entry of a push ([`PushWaiters`]).
 //!
 //! Every write uses both, so each costs a look-up in a tree and a slot in a list. A hash table
 //! would need a keyed hash, because peers and users choose the names of keys, and a sort at the
@@ -25,6 +25,7 @@ pub(super) type EntryWaiters = SmallVec<[RequestId; 1]>;
 pub(super) struct BatchedChange {
     /// `None` if the batch did not change the key.
     pub(super) delta: Option<Delta>,
+    /// The term of a guarded change, the same for all joined ones.
     pub(super) term: Option<Term>,
     /// Requests that wait until others hold the delta. Empty without a delta.
     pub(super) waiting: EntryWaiters,
@@ -67,7 +68,8 @@ impl ChangeBatch {
         self.all.is_empty()
     }
 
-    /// Joins a change with the earlier changes of its key.
+    /// Joins a change with the earlier changes of its key. The caller has checked that
+    /// [`has_other`](Self::has_other) is false. Without a delta it only adds the waiting request.
     pub(super) fn add(
         &mut self,
         key: &KeyName,
@@ -82,12 +84,12 @@ impl ChangeBatch {
         self.all[at].add(delta, term, waiting);
     }
 
-    /// Whether the batch holds a change of this key under another term.
+    /// Whether the batch holds a change of this key under another term; `None` counts as a term.
     pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>) -> bool {
         !self.is_empty() && self.at.get(&place(key)).is_some_and(|at| self.all[*at].term != term)
     }
 
-    /// Takes all changes, in the store's order of keys.
+    /// Takes all changes, in the store's order of keys. The batch is empty afterwards.
     pub(super) fn take(&mut self) -> Vec<(KeyName, BatchedChange)> {
         let (order, mut all) = (std::mem::take(&mut self.at), std::mem::take(&mut self.all));
         order.into_iter().map(|((_, key), at)| (key, std::mem::take(&mut all[at]))).collect()
@@ -101,6 +103,7 @@ pub(super) struct PushWaiters {
     entries: usize,        // entries of `of` that a request waits for
 }
 
+/// From the waiting requests of each entry, in the order of the entries.
 impl From<Vec<EntryWaiters>> for PushWaiters {
     fn from(of: Vec<EntryWaiters>) -> Self {
         match of.iter().filter(|waiting| !waiting.is_empty()).count() {
@@ -133,7 +136,8 @@ impl PushWaiters {
         entries.flat_map(|(index, waiting)| waiting.iter().map(move |id| (index, *id)))
     }
 
-    /// Records that a request no longer waits for an entry.
+    /// Records that a request no longer waits for an entry. Does nothing if it did not wait, or the
+    /// index is out of range.
     pub(super) fn remove(&mut self, index: u32, request: RequestId) {
         let at = usize::try_from(index).ok();
         let Some(waiting) = at.and_then(|at| self.of.get_mut(at)) else { return };

@@ -73,6 +73,10 @@ pub struct ReplicatorConfig {
 }
 
 impl Default for ReplicatorConfig {
+    /// Anti-entropy every second, every 100 ms while busy, with 500 keys per message. Direct pushes
+    /// up to 100 replicas, as deltas. Notices at once. No majority floor, no durable and no
+    /// expiring keys. 60 s of clock skew. Values up to 16 MiB, with a warning above 10 KiB. 65,536
+    /// requests, frames of 64 KiB, whole messages of 64 MiB.
     fn default() -> Self {
         Self {
             gossip_interval: Duration::from_secs(1),
@@ -97,10 +101,13 @@ impl Default for ReplicatorConfig {
 }
 
 impl ReplicatorConfig {
+    /// Whether a pattern of `durable_keys` matches the key.
     pub(super) fn is_durable(&self, key: &crate::key::KeyName) -> bool {
         self.durable_keys.iter().any(|pattern| pattern.matches(key))
     }
 
+    /// How long a key stays without use, by the narrowest matching pattern: an exact one, otherwise
+    /// the one with the longest prefix. `None` if no pattern matches: the key never expires.
     pub(super) fn expiry_of(&self, key: &crate::key::KeyName) -> Option<Duration> {
         let all = self.expire_keys_after_inactivity.iter();
         let matching = all.filter(|(pattern, _)| pattern.matches(key));

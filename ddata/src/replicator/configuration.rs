@@ -44,7 +44,8 @@ impl Replicator {
         }
     }
 
-    /// Proposes a change if `base` is still installed; otherwise reports `Superseded`.
+    /// Proposes a change if `base` is still installed; otherwise reports `Superseded`. Before the
+    /// first configuration it is passed on, and the machine refuses it.
     pub(super) fn propose_after(
         &mut self,
         now: Now,
@@ -60,6 +61,8 @@ impl Replicator {
         }
     }
 
+    /// Carries out an order. Returns the input that follows at once, if any: the own snapshot
+    /// counts as merged without a pull. Votes are persisted only if some keys are durable.
     fn obey(
         &mut self,
         now: Now,
@@ -104,6 +107,8 @@ impl Replicator {
         None
     }
 
+    /// Takes the snapshot that this replica serves while it is sealed: all data, with all changes
+    /// in the sums, and the promised terms. Replaces an older one.
     fn freeze(&mut self, epoch: EpochId) {
         self.store.settle_all();
         let mut snapshot = self.store.live().clone();
@@ -116,6 +121,12 @@ impl Replicator {
             Some(SealedSnapshot { epoch, snapshot, promises: self.promises.all() });
     }
 
+    /// Adapts to a configuration that the machine has installed, and reports it. Drops the sealed
+    /// snapshot, ends live comparisons and derives the peers.
+    ///
+    /// An excluded replica then ends its requests with an error. Any other starts the counts of all
+    /// open requests anew and sends the pushes that they wait for again; a member also pushes the
+    /// changes that it made as a joiner. No key expires during the next two expiry intervals.
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut ReplicatorOutbox) {
         self.sealed_snapshot = None;
         if !self.roster.is_empty() {
@@ -152,6 +163,7 @@ impl Replicator {
     }
 
     /// Ends all requests with an error: this replica is excluded, so that no answer will count.
+    /// Also ends all comparisons, syncs included, and gossip.
     fn end_requests(&mut self, epoch: EpochId, out: &mut ReplicatorOutbox) {
         let mut ended: Vec<RequestId> = std::mem::take(&mut self.flushes).into_keys().collect();
         for id in self.writes.ids() {
@@ -170,7 +182,8 @@ impl Replicator {
         }
     }
 
-    /// Makes all requests under way count anew.
+    /// Starts reads and fencing reads anew, then ends the writes that are complete; the caller has
+    /// restarted the counts of the writes.
     fn recount(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.restart_reads(now, out);
         self.restart_fences(now, out);
@@ -179,8 +192,9 @@ impl Replicator {
         }
     }
 
-    /// This replica has become eligible: adds its own answers. Questions that were sent are not
-    /// repeated, because each answer is read against its question.
+    /// This replica may have become eligible: if so, adds its own answers to all open requests, and
+    /// ends those that are then complete. Questions that were sent are not repeated, because each
+    /// answer is read against its question.
     pub(super) fn count_here(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.read_here(now, out);
         self.promise_here(now, out);
@@ -189,6 +203,9 @@ impl Replicator {
         }
     }
 
+    /// Replaces the list of nodes that membership knows, and tells it to the configuration machine.
+    /// If a peer is new or reachable again, this member gossips within the busy interval; a peer
+    /// that is reachable again comes first.
     pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut ReplicatorOutbox) {
         let before = std::mem::take(&mut self.membership);
         self.membership = peers.into_iter().map(|peer| (peer.id, peer)).collect();
@@ -210,7 +227,9 @@ impl Replicator {
         self.reckon(now, out);
     }
 
-    /// The members that count for `All` have changed: requests may need other numbers of answers.
+    /// The members that count for `All` may have changed: recomputes the answers that writes and
+    /// reads need, and ends those that are complete. A level that can no longer be met keeps its
+    /// need.
     fn reckon(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let mut writes = std::mem::take(&mut self.writes);
         writes.reckon(|level| self.need(level).ok());
@@ -226,7 +245,10 @@ impl Replicator {
         }
     }
 
-    /// Derives the peers that get changes, and the members that count for `All`.
+    /// Derives the peers that get changes, and the members that count for `All`, which include this
+    /// replica. Nodes of membership that have left the configuration are no peers. State about
+    /// peers that are gone is dropped, except for syncs from them; flushes that waited for them may
+    /// end.
     fn know_peers(&mut self, out: &mut ReplicatorOutbox) {
         let (members, left) = match self.epochs.installed() {
             Some(epoch) => (epoch.members().to_vec(), epoch.left().iter().copied().collect()),
@@ -252,7 +274,9 @@ impl Replicator {
 
     // ── comparisons ──
 
-    /// Begins to compare with a peer, unless a comparison is under way.
+    /// Begins to compare with a peer, unless a comparison with this state of it is under way, or
+    /// too many are open for a live one. A sync compares with all changes in the sums, a live
+    /// comparison without the latest ones.
     pub(super) fn compare_with(
         &mut self,
         now: Now,
@@ -277,6 +301,9 @@ impl Replicator {
         self.send(peer, Body::Compare { session, at, query }, out);
     }
 
+    /// Answers a question of a comparison from the state that it asks for; `Gone` if this replica
+    /// does not have that state. A root question makes a replica without a configuration adopt its
+    /// seed. A question with an undecodable part raises an alarm and gets no answer.
     pub(super) fn on_compare(
         &mut self,
         now: Now,
@@ -337,7 +364,12 @@ impl Replicator {
         }
     }
 
-    /// Answers a question from a snapshot. `None` if it does not decode or names buckets twice.
+    /// Answers a question from a snapshot. `None` if a context does not decode, or ranges of
+    /// buckets overlap or are out of order.
+    ///
+    /// Sums under another seed count as different. At most 64 tops are answered. Wanted keys are
+    /// answered until a frame is full or `max_delta_elements` is reached, but at least one; a key
+    /// that gives no repair counts as answered.
     fn answer_from(&self, snapshot: &Snapshot, query: &Query, at: At) -> Option<QueryAnswer> {
         Some(match query {
             Query::Root { sum, seed }
@@ -377,8 +409,9 @@ impl Replicator {
         })
     }
 
-    /// Keys and contexts of the buckets that fit a frame; only whole buckets. Ranges beyond
-    /// [`RANGES_MAX`] are left out like buckets that do not fit: the asker asks for them again.
+    /// Keys and contexts of the buckets that fit a frame; only whole buckets, and the first bucket
+    /// with keys whatever its size. Ranges beyond [`RANGES_MAX`] are left out like buckets that do
+    /// not fit: the asker asks for them again.
     fn keys_in(&self, snapshot: &Snapshot, ranges: &[(u16, u16)]) -> QueryAnswer {
         let ranges = &ranges[..ranges.len().min(RANGES_MAX)];
         let (mut held, mut bytes) = (Vec::new(), 0);
@@ -402,6 +435,13 @@ impl Replicator {
         QueryAnswer::Keys { held, upto }
     }
 
+    /// Handles the answer to an open question of a comparison, and asks the next one or ends it.
+    /// Any other answer (late, duplicate, of another peer) is ignored. Promised terms are merged in
+    /// a sync only.
+    ///
+    /// `Same` from the live state may end flushes that wait for the peer. `Gone` ends the
+    /// comparison; only a failed pull of a synced state is reported to the machine. If a sync still
+    /// lacks one of the repairs, the question stays open and is sent again.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     pub(super) fn on_compared(
         &mut self,
@@ -461,6 +501,9 @@ impl Replicator {
         self.step(now, from, session, at, step, out);
     }
 
+    /// Calls `f` with the live sums, the open comparison, and a function that tells the context
+    /// that this replica holds of a key. Returns [`SyncStep::Nonsense`] if no such comparison is
+    /// open.
     fn with_comparison(
         &mut self,
         session: u64,
@@ -476,6 +519,8 @@ impl Replicator {
         }
     }
 
+    /// Carries out the step after an answer: sends the next question under a new number, or ends
+    /// the comparison and, if it was a sync, reports that it has merged everything.
     fn step(
         &mut self,
         now: Now,
@@ -508,8 +553,9 @@ impl Replicator {
         }
     }
 
-    /// Merges the repairs of a comparison. `false` if a sync still lacks one of them. A live
-    /// comparison goes on without it, because the next round finds it again.
+    /// Merges the repairs of a comparison and orders durable ones to disk. `false` if a sync still
+    /// lacks one of them; the others are merged all the same. A live comparison goes on without it,
+    /// because the next round finds it again.
     fn take_repairs(
         &mut self,
         now: Now,
@@ -530,7 +576,8 @@ impl Replicator {
     }
 
     /// The whole state or snapshot of another replica is merged. The machine is told once it is on
-    /// disk, too: what this replica then vouches for must survive its restart.
+    /// disk, too: what this replica then vouches for must survive its restart. Without durable
+    /// keys, and with write-behind, it is told at once.
     fn merged(&mut self, now: Now, said: EpochInput, out: &mut ReplicatorOutbox) {
         if !self.is_durable() || self.config.write_behind_interval.is_some() {
             return self.drive(now, said, out);
@@ -544,7 +591,8 @@ impl Replicator {
     }
 
     /// Orders the writes that a sync still needs. Records that were ordered before are written
-    /// before, so only the failed ones in `again` are repeated.
+    /// before, so only the failed ones in `again` are repeated. All promised terms are written
+    /// again; [`owed`](Self::owed) follows when that is done.
     pub(super) fn owe(&mut self, owed: PendingSync, again: &[KeyName], out: &mut ReplicatorOutbox) {
         let promise = |(group, term)| DurableRecord::Promise { group, term };
         let promises = self.promises.all().into_iter().map(promise).collect();
@@ -552,7 +600,9 @@ impl Replicator {
         self.persist_records(promises, vec![WriteCompletion::Merged(owed)], out);
     }
 
-    /// The store has written everything that was ordered before the end of a sync.
+    /// The store has written everything that was ordered before the end of a sync: reports its end
+    /// to the machine. If keys are still missing on disk, because their writes failed, orders them
+    /// again.
     pub(super) fn owed(&mut self, now: Now, mut owed: PendingSync, out: &mut ReplicatorOutbox) {
         let store = &self.store;
         owed.owed.retain(|(key, context)| {
@@ -565,8 +615,10 @@ impl Replicator {
         self.owe(owed, &again, out);
     }
 
-    /// Compares contexts key by key: wants the entries that are missing here, and sends those that
-    /// are missing there.
+    /// Compares contexts key by key: wants the entries that are missing here and, in a live
+    /// comparison, sends those that are missing there. Buckets beyond the budget of
+    /// [`gives`](Self::gives) are compared again later. Keys outside of the covered buckets are
+    /// ignored. An answer with a context that does not decode is nonsense.
     fn compare_keys(
         &mut self,
         session: u64,
@@ -634,8 +686,9 @@ impl Replicator {
         }
     }
 
-    /// Entries that the other side lacks, up to a budget in bytes, and the bucket to go on with.
-    /// The next answer of the other side shows that it has kept up.
+    /// Entries of the covered buckets that the other side lacks, up to a budget in bytes, and the
+    /// bucket to go on with; `None` if none is left. The last bucket is given whole, whatever its
+    /// size. The next answer of the other side shows that it has kept up.
     fn gives(
         &self,
         covered: &[(u16, u16)],
@@ -662,6 +715,8 @@ impl Replicator {
         (gives, None)
     }
 
+    /// Merges the promised terms of a sync, makes their groups known and, with durable keys, orders
+    /// the raised ones to disk. Impossible ones are counted and left out.
     fn take_promises(&mut self, promises: &[(Group, Term)], out: &mut ReplicatorOutbox) {
         if self.fault_injection.has(ReplicatorFault::PromisesNotSynced) || promises.is_empty() {
             return;
@@ -679,16 +734,20 @@ impl Replicator {
         }
     }
 
+    /// The time between two rounds of expiry: a quarter of the shortest setting, from 10 ms to a
+    /// minute. `None` if no key expires.
     pub(super) fn expiry_interval(&self) -> Option<Duration> {
         let shortest =
             self.config.expire_keys_after_inactivity.iter().map(|(_, after)| *after).min();
         shortest.map(|after| (after / 4).clamp(Duration::from_millis(10), Duration::from_secs(60)))
     }
 
+    /// Whether the settings name durable keys; only then anything is written to disk.
     pub(super) fn is_durable(&self) -> bool {
         !self.config.durable_keys.is_empty()
     }
 
+    /// Orders records to be written, and the actions that follow when they are on disk or failed.
     pub(super) fn persist_records(
         &mut self,
         records: Vec<DurableRecord>,

@@ -20,7 +20,7 @@ use crate::key::KeyName;
 /// An action that follows when the records of an order are on disk, or when writing them failed.
 #[derive(Clone, Debug)]
 pub(super) enum WriteCompletion {
-    /// Records that these keys are on disk up to these contexts.
+    /// Records that these keys are on disk up to these contexts. On a failure nothing follows.
     Synced(Vec<(KeyName, CausalContext)>),
     /// Acknowledges a push. On a failure the entries in `stored` are refused.
     Ack {
@@ -30,20 +30,25 @@ pub(super) enum WriteCompletion {
         nacks: Vec<(u32, super::wire::Nack)>,
         stored: Vec<u32>,
         /// The epoch in which the entries were merged. In a later one the acknowledgement does not
-        /// count, because a term may have been promised in between.
+        /// count, because a term may have been promised in between. `None`: it never counts.
         epoch: Option<EpochId>,
     },
-    /// Counts this replica as a holder of the entries of a request.
+    /// Counts this replica as a holder of the entries of a request. On a failure it counts as a
+    /// replica whose store failed.
     Here(RequestId),
-    /// Counts this replica's own promise for a fencing read that was made in this epoch.
+    /// Counts this replica's own promise for a fencing read that was made in this epoch. On a
+    /// failure it does not count.
     Promised(RequestId, EpochId),
-    /// Replies to a request that waits for nothing else.
+    /// Replies to a request that waits for nothing else. On a failure the request fails with
+    /// `StoreFailure`.
     Reply(RequestId, Box<super::request::ReplicatorReply>),
     /// Sends these messages. On a failure nothing is sent, because the promise was not given.
     Send(Vec<ReplicatorOutput>),
-    /// Ends a sync: the state of another replica is merged and on disk.
+    /// Ends a sync: the state of another replica is merged and on disk. On a failure it is tried
+    /// again after [`RETRY_AFTER`].
     Merged(PendingSync),
-    /// Releases messages that were held back behind a vote; each passes the gate again.
+    /// Releases messages that were held back behind a vote; each passes the gate again, also after
+    /// a failure.
     Held(Vec<ReplicatorOutput>), // ≤ HELD_MAX
 }
 
@@ -77,7 +82,8 @@ enum OutputGate {
     Shut(Instant),
 }
 
-/// Whether a message may be sent only by a replica whose votes and promises are on disk.
+/// Whether a message may be sent only by a replica whose votes and promises are on disk: answers
+/// that count, and configuration messages that rest on a ballot of this replica.
 fn depends_on_promise(output: &ReplicatorOutput) -> bool {
     let ReplicatorOutput::Send { message, .. } = output else { return false };
     match &message.body {
@@ -99,7 +105,7 @@ fn depends_on_promise(output: &ReplicatorOutput) -> bool {
 /// The open orders, the gate, and durable keys that wait for write-behind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Durability {
-    next: u64,
+    next: u64,                                    // the number of the last order
     pending: BTreeMap<u64, Vec<WriteCompletion>>, // ≤ batches the store has not written
     gate: OutputGate,
     /// Syncs whose last write failed, and when it is tried again.
@@ -116,7 +122,9 @@ impl Durability {
         self.next
     }
 
-    /// Closes the gate until the last order is done, because that order carries a vote.
+    /// Closes the gate until the last order is done, because that order carries a vote. Must
+    /// directly follow its [`order`](Self::order). A later vote replaces an earlier one that is
+    /// being written.
     pub(super) fn order_gate(&mut self) {
         let id = self.next;
         self.gate = if self.is_shut() { OutputGate::Again(id) } else { OutputGate::Behind(id) };
@@ -133,8 +141,9 @@ impl Durability {
         self.gate == OutputGate::Open
     }
 
-    /// Returns the message if it may leave now; otherwise holds it back behind the latest vote, or
-    /// drops it.
+    /// Returns the message if it may leave now. Otherwise returns `None`: while the vote is being
+    /// written, any message is held back behind it, or dropped above [`HELD_MAX`]; after the write
+    /// has failed, a message that depends on a vote is dropped.
     pub(super) fn gate(&mut self, output: ReplicatorOutput) -> Option<ReplicatorOutput> {
         let id = match self.gate {
             OutputGate::Open => return Some(output),
@@ -152,7 +161,9 @@ impl Durability {
         None
     }
 
-    /// Ends an order, which succeeded if `stored`, and returns the actions that follow.
+    /// Ends an order, which succeeded if `stored`, and returns the actions that follow; none for an
+    /// unknown or ended order. If it carried the latest vote, the gate opens or, after a failure,
+    /// shuts until the retry.
     pub(super) fn done(&mut self, now: Instant, id: u64, stored: bool) -> Vec<WriteCompletion> {
         if [OutputGate::Behind(id), OutputGate::Again(id)].contains(&self.gate) {
             self.gate = if stored { OutputGate::Open } else { OutputGate::Shut(now + RETRY_AFTER) };
@@ -165,7 +176,8 @@ impl Durability {
         matches!(self.gate, OutputGate::Shut(at) if at <= now)
     }
 
-    /// Schedules a changed key for write-behind, at `due` or with keys scheduled earlier.
+    /// Schedules a changed key for write-behind: at `due`, or at the time set by the first key that
+    /// waits.
     pub(super) fn write_behind(&mut self, key: &KeyName, due: Instant) {
         self.behind.insert(key.clone());
         self.behind_due.get_or_insert(due);
@@ -178,13 +190,14 @@ impl Durability {
         [retry, owed, self.behind_due].into_iter().flatten().min()
     }
 
-    /// Schedules another try for the end of a sync whose write failed.
+    /// Schedules another try for the end of a sync whose write failed. It replaces an earlier one
+    /// of the same sync.
     pub(super) fn owe_later(&mut self, now: Instant, owed: PendingSync) {
         self.owed.retain(|(_, other)| other.said != owed.said);
         self.owed.push_back((now + RETRY_AFTER, owed));
     }
 
-    /// Takes a sync whose end must be tried again now.
+    /// Takes a sync whose end must be tried again now; the caller repeats this until `None`.
     pub(super) fn take_owed(&mut self, now: Instant) -> Option<PendingSync> {
         let due = self.owed.front().is_some_and(|(at, _)| *at <= now);
         if due { self.owed.pop_front().map(|(_, owed)| owed) } else { None }

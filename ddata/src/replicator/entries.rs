@@ -21,7 +21,7 @@ struct SharedEntries {
 }
 
 impl Entries {
-    /// The list as it is encoded in a message.
+    /// The list as it is encoded in a message. Encoded at the first call, for all copies.
     pub(super) fn encoded(&self) -> &[u8] {
         self.0.encoded.get_or_init(|| encode(&self.0.all))
     }
@@ -47,6 +47,7 @@ impl FromIterator<Entry> for Entries {
     }
 }
 
+/// Compares the lists; copies of one list are equal without a look at the entries.
 impl PartialEq for Entries {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0.all == other.0.all

@@ -9,8 +9,9 @@ use crate::id::ReplicaId;
 use crate::types::delta::Delta;
 
 impl Replicator {
-    /// The receivers of a change: all peers or, in large clusters, the voters and `ln n + 6` random
-    /// peers (docs/protocol/replication.md#push-to-all-at-the-end-of-the-batch).
+    /// The receivers of a change: all peers or, above `direct_push_limit` peers, the voters and `ln
+    /// n + 6` random peers (docs/protocol/replication.md#push-to-all-at-the-end-of-the-batch).
+    /// Never this replica; empty without peers. The random ones differ in each call.
     pub(super) fn push_targets(&mut self) -> BTreeSet<ReplicaId> {
         if self.peers.len() <= self.config.direct_push_limit {
             return self.peers.clone();
@@ -20,7 +21,7 @@ impl Replicator {
         targets
     }
 
-    /// `ln n + 6` random peers.
+    /// `ln n + 6` random peers, rounded up; all of them if there are no more.
     fn eager_targets(&mut self) -> BTreeSet<ReplicaId> {
         use rand::seq::SliceRandom;
         let count = f64::from(u32::try_from(self.peers.len()).unwrap_or(u32::MAX));
@@ -35,7 +36,9 @@ impl Replicator {
         some.iter().copied().collect()
     }
 
-    /// In large clusters, passes new changes on.
+    /// Passes changes of a peer that were new here on to random peers, except to `from` and to the
+    /// replica that made them. No answer is asked for. Does nothing without news, and on a node
+    /// that is no member. The caller has checked that the cluster is large.
     pub(super) fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut ReplicatorOutbox) {
         if news.is_empty() || !self.epochs.is_member() {
             return;
@@ -52,7 +55,8 @@ impl Replicator {
     }
 }
 
-/// The replica that made a change, if it is only one: it needs no copy of it.
+/// The replica that made a change: it needs no copy of it. `None` if several made it, if the entry
+/// is no delta, or if it does not decode.
 fn origin(entry: &Entry) -> Option<ReplicaId> {
     let EntryContent::Delta(bytes) = &entry.content else { return None };
     let delta = Delta::decode(bytes.as_slice(), &entry.shape.parse().ok()?).ok()?;
@@ -62,7 +66,8 @@ fn origin(entry: &Entry) -> Option<ReplicaId> {
     }
 }
 
-/// Removes the term of an entry that only spreads data, so that no promise refuses it.
+/// Removes the term of an entry that only spreads data, so that no promise refuses it. The group
+/// stays.
 fn unguarded(entry: Entry) -> Entry {
     let guard = entry.guard.map(|guard| WireGuard { term: None, ..guard });
     Entry { guard, ..entry }

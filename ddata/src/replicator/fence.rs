@@ -1,8 +1,8 @@
 //! Terms of guarded groups: the promises that this replica has given, and its fencing reads under
 //! way (docs/protocol/leases.md#fencing-read).
 //!
-//! A guarded group is all keys with a common prefix. One replica at a time, the owner of the highest
-//! term (a number and the owner's id), writes them.
+//! A guarded group is all keys with a common prefix. One replica at a time, the owner of the
+//! highest term (a number and the owner's id), writes them.
 //!
 //! A fencing read asks the voters to promise a term; each answers with the data that it holds of
 //! the group. Data in which the answers differ is written back under the term before the owner gets
@@ -24,16 +24,16 @@ use crate::types::delta::KeyState;
 pub(super) const GROUPS_MAX: usize = 10_000;
 
 /// How far a peer's term may lie above the base that [`Promises::is_near`] computes: 2^48. That is
-/// more than a clock in milliseconds shows, because an owner may use such a clock for its terms, also
-/// in a cluster with a low generation, such as 1, and hence a low base.
+/// more than a clock in milliseconds shows, because an owner may use such a clock for its terms,
+/// also in a cluster with a low generation, such as 1, and hence a low base.
 ///
 /// Without this bound one corrupt or hostile term near the highest could be promised by all voters,
 /// and no later owner could ever take a higher one.
 pub(super) const TERM_JUMP_MAX: u64 = 1 << 48;
 
-/// Terms for each millisecond of the cluster generation, which is a wall clock in milliseconds. After
-/// a forced recovery to generation g an owner begins at about g times this number, above all terms
-/// of earlier generations.
+/// Terms for each millisecond of the cluster generation, which is a wall clock in milliseconds.
+/// After a forced recovery to generation g an owner begins at about g times this number, above all
+/// terms of earlier generations.
 const TERMS_PER_GENERATION: u64 = 1 << 20;
 
 /// Promised terms: the lowest term that may still write, per group. They only rise.
@@ -47,7 +47,7 @@ pub(super) struct Promises {
 pub(super) enum PromiseRefusal {
     /// This higher term is promised.
     Higher(Term),
-    /// The replica holds promises for [`GROUPS_MAX`] other groups.
+    /// The replica holds promises for [`GROUPS_MAX`] other groups, and none for this one.
     NoRoom,
 }
 
@@ -60,7 +60,8 @@ impl From<PromiseRefusal> for RequestError {
     }
 }
 
-/// Whether a name can name a group. The empty prefix would guard every key.
+/// Whether a name can name a group: it is neither empty, which would guard every key, nor longer
+/// than [`KEY_BYTES_MAX`].
 pub(super) fn is_group(group: &Group) -> bool {
     (1..=KEY_BYTES_MAX).contains(&group.as_str().len())
 }
@@ -70,8 +71,8 @@ pub(super) fn is_promise(group: &Group, term: Term) -> bool {
     is_group(group) && term.is_valid()
 }
 
-/// Whether a term is below a promise. Under `TermWithoutCoordinator` the owner's id, here called the
-/// coordinator, is not compared.
+/// Whether a term is below a promise; an equal one is not. Under `TermWithoutCoordinator` the
+/// owner's id, here called the coordinator, is not compared.
 fn below(term: Term, promised: Term, fault_injection: FaultInjection) -> bool {
     if fault_injection.has(ReplicatorFault::TermWithoutCoordinator) {
         return term.number < promised.number;
@@ -80,11 +81,13 @@ fn below(term: Term, promised: Term, fault_injection: FaultInjection) -> bool {
 }
 
 impl Promises {
+    /// The promised term of a group; the default term, below every valid one, if none was promised.
     pub(super) fn get(&self, group: &Group) -> Term {
         self.terms.get(group).copied().unwrap_or_default()
     }
 
-    /// The promise that refuses a write under `term`, if any.
+    /// The promise that refuses a write under `term`, if any. The promised term itself is not
+    /// refused, nor any term while nothing is promised for the group.
     pub(super) fn refuses(
         &self,
         group: &Group,
@@ -103,22 +106,25 @@ impl Promises {
     }
 
     /// Whether a peer's term is at most [`TERM_JUMP_MAX`] above a base that honest owners can have
-    /// reached: the promise held here or, if higher, the end of the terms of this cluster generation.
+    /// reached: the promise held here or, if higher, the end of the terms of this cluster
+    /// generation. A lower term is near.
     pub(super) fn is_near(&self, group: &Group, term: Term, generation: u64) -> bool {
         let generation_end = generation.saturating_add(1).saturating_mul(TERMS_PER_GENERATION);
         let base = self.get(group).number.max(generation_end);
         term.number <= base.saturating_add(TERM_JUMP_MAX)
     }
 
-    /// Whether there is room for a promise for this group.
+    /// Whether there is room for a promise for this group. A group that has one needs no more room.
     pub(super) fn has_room(&self, group: &Group) -> bool {
         self.terms.contains_key(group) || self.terms.len() < GROUPS_MAX
     }
 
-    /// Promises a term. Returns whether it is higher than the promise before.
+    /// Promises a term. Returns whether it is higher than the promise before; the same term may be
+    /// promised again.
     ///
     /// # Errors
     /// [`PromiseRefusal`]: a higher term is promised, or there is no room for another group.
+    /// Nothing has changed then.
     pub(super) fn promise(
         &mut self,
         group: &Group,
@@ -138,10 +144,10 @@ impl Promises {
         Ok(new)
     }
 
-    /// Merges the promises of another replica, which came with a sealed or synced state, by maximum,
-    /// and returns those that rose. The caller has checked them with [`is_promise`]. Neither the
-    /// distance nor the number of groups is limited, because to leave one out would let a promise
-    /// fall (docs/protocol/leases.md#promised-terms-never-fall).
+    /// Merges the promises of another replica, which came with a sealed or synced state or from the
+    /// disk, by maximum, and returns those that rose. The caller has checked them with
+    /// [`is_promise`]. Neither the distance nor the number of groups is limited, because to leave
+    /// one out would let a promise fall (docs/protocol/leases.md#promised-terms-never-fall).
     pub(super) fn merge(&mut self, others: &[(Group, Term)]) -> Vec<(Group, Term)> {
         let mut raised = Vec::new();
         for (group, term) in others {
@@ -167,7 +173,7 @@ pub(super) struct Fencing {
     pub(super) deadline: Instant,
     pub(super) resend: Instant,
     pub(super) resends: u32,
-    /// All answers so far, merged.
+    /// All answers so far, merged, with the data held here. Stays when the read starts anew.
     pub(super) merged: BTreeMap<KeyName, KeyState>, // ≤ keys of the group
     /// Contexts of the group's keys at each replica that promised. A peer answers only with the
     /// contexts that differ from `asked`, an empty one for a key that it lacks; on arrival those of
@@ -183,7 +189,8 @@ impl Fencing {
     }
 
     /// Keys of which some replica that answered holds less than all answers together, to be written
-    /// back.
+    /// back. A key that an answer does not list counts as held there up to the context in the
+    /// question.
     pub(super) fn differing(&self) -> Vec<KeyName> {
         let nothing = CausalContext::new();
         let lacks = |key: &KeyName, state: &KeyState| {
@@ -224,14 +231,14 @@ impl Fencings {
         self.open.remove(&id)
     }
 
-    /// The next resend or deadline. This scans all open reads: a node opens one for each group that
-    /// it takes over, so there are few.
+    /// The next resend or deadline; `None` if no read is open. This scans all open reads: a node
+    /// opens one for each group that it takes over, so there are few.
     pub(super) fn due(&self) -> Option<Instant> {
         self.open.values().map(|fencing| fencing.deadline.min(fencing.resend)).min()
     }
 
-    /// Removes the reads whose deadline or resend time has passed. The caller resends the questions of
-    /// those whose deadline has not passed, and inserts them again.
+    /// Removes the reads whose deadline or resend time has passed. The caller fails those whose
+    /// deadline has passed, resends the questions of the others and inserts them again.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Fencing)> {
         let due = |fencing: &Fencing| fencing.deadline.min(fencing.resend) <= now;
         let ids: Vec<_> = self.open.iter().filter(|(_, f)| due(f)).map(|(id, _)| *id).collect();

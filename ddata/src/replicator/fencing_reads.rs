@@ -29,6 +29,13 @@ use crate::types::delta::KeyState;
 const MAJORITY: Level = Level::Majority { additional: 0, min_cap: 0 };
 
 impl Replicator {
+    /// Handles a `Fence` request: checks it and starts the fencing read, which replies later or, if
+    /// this replica alone is a quorum, at once. A term that is promised here already may be taken
+    /// again.
+    ///
+    /// # Errors
+    /// `NotJoined`, `Overloaded`, `UnfitGroup` for an empty group, `TooLarge` for a long one,
+    /// `UnfitTerm`, and `Fenced` if a higher term is promised here. Nothing was promised or sent.
     pub(super) fn fence(
         &mut self,
         now: Now,
@@ -71,6 +78,9 @@ impl Replicator {
         Ok(())
     }
 
+    /// Starts a fencing read, or starts it anew in another configuration: drops the answers, keeps
+    /// the merged data, promises the term here and asks the other voters. Replies with an error if
+    /// this replica must not promise the term.
     fn begin_fence(
         &mut self,
         now: Now,
@@ -90,8 +100,12 @@ impl Replicator {
         self.check_fence(now, id, out);
     }
 
-    /// Promises the term as an eligible voter. The promise counts at once or, with durable keys,
-    /// once it is on disk.
+    /// Promises the term if this replica is an eligible voter; otherwise does nothing and returns
+    /// `Ok`. The promise counts at once or, with durable keys, once it is on disk.
+    ///
+    /// # Errors
+    /// [`PromiseRefusal`]: a higher term is promised here, or there is no room; then the read
+    /// cannot succeed.
     fn promise_own(
         &mut self,
         id: RequestId,
@@ -113,13 +127,16 @@ impl Replicator {
         Ok(())
     }
 
-    /// The contexts of the group's keys that this replica vouches for.
+    /// The contexts of the group's keys that this replica vouches for, see
+    /// [`vouched`](Self::vouched).
     fn vouched_of(&self, group: &Group) -> BTreeMap<KeyName, CausalContext> {
         let keys = self.store.of_group(group);
         keys.map(|held| (held.key.clone(), self.vouched(held))).collect()
     }
 
-    /// This replica's own promise is durable and counts now.
+    /// This replica's own promise is durable and counts now, which may complete the read. Ignored
+    /// if the read has ended or counts in another configuration than `epoch`, or if this replica is
+    /// no eligible voter any longer.
     pub(super) fn promised_here(
         &mut self,
         now: Now,
@@ -141,7 +158,8 @@ impl Replicator {
         }
     }
 
-    /// Merges this replica's data of the group into the read; returns its contexts.
+    /// Merges this replica's data of the group into the read; returns its contexts. That includes
+    /// durable data that is not on disk yet.
     fn include_group(&self, fencing: &mut Fencing) -> BTreeMap<KeyName, CausalContext> {
         let mut contexts = BTreeMap::new();
         for held in self.store.of_group(&fencing.group) {
@@ -156,7 +174,9 @@ impl Replicator {
         contexts
     }
 
-    /// Adds this replica's own promise to every fencing read that lacks it.
+    /// Adds this replica's own promise and data to every fencing read that lacks them, when it has
+    /// become eligible. Ends reads that are then complete, and fails those whose term it must not
+    /// promise.
     pub(super) fn promise_here(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for id in self.fencings.ids() {
             let Some(mut fencing) = self.fencings.remove(id) else { continue };
@@ -172,6 +192,8 @@ impl Replicator {
         }
     }
 
+    /// Sends the question to the other voters that have not promised, with the contexts as they
+    /// were when the read started.
     fn ask_promises(&mut self, id: RequestId, fencing: &Fencing, out: &mut ReplicatorOutbox) {
         let held: Vec<KeyContext> =
             fencing.asked.iter().map(|(key, context)| KeyContext::new(key, context)).collect();
@@ -185,7 +207,14 @@ impl Replicator {
         }
     }
 
-    /// A peer asks for the promise of a term.
+    /// A peer asks for the promise of a term. This replica promises it, which refuses all lower
+    /// terms from now on, and answers `Promised` with what the asker lacks, once the promise is on
+    /// disk if keys are durable. If a higher term is promised, it answers `NotPromised`.
+    ///
+    /// No answer if this replica is no eligible voter, has another configuration, or has no room
+    /// for a promise; the asker asks again. Nor to an asker that is no member, which is counted as
+    /// a stranger, or for a group or term that cannot be, which raises an alarm. If a context in
+    /// the question does not decode, the promise stays without an answer.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     pub(super) fn on_fence(
         &mut self,
@@ -249,7 +278,9 @@ impl Replicator {
         }
     }
 
-    /// The answer with a promise: what this replica holds of the group and the asker lacks.
+    /// The answer with a promise: what this replica holds of the group and the asker lacks, and the
+    /// contexts that differ from the asked ones (an empty one for a key that is not held here).
+    /// `None` if a context of the question does not decode; that raises an alarm.
     fn promised(
         &self,
         request: u64,
@@ -271,6 +302,11 @@ impl Replicator {
         Body::Promised { request, counts: true, differing, entries }
     }
 
+    /// Handles a promise. Merges each entry into the store in any case, and into the read if that
+    /// is still open. Counts the promise only as a whole: if every entry of the group was merged,
+    /// the answer counts in the configuration of the read, and it has brought all data that its
+    /// contexts claim. A promise that claims more, or has a context that does not decode, raises an
+    /// alarm. Completes the read if that makes a quorum.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     pub(super) fn on_promised(
         &mut self,
@@ -325,6 +361,9 @@ impl Replicator {
         self.check_fence(now, id, out);
     }
 
+    /// A voter has promised a higher term: ends the read with `Fenced`, even if others have
+    /// promised. Ignored if the read has ended or the named term is not higher. The answer of a
+    /// node that is no voter is counted, and an impossible term raises an alarm.
     pub(super) fn on_not_promised(
         &mut self,
         now: Now,
@@ -349,7 +388,10 @@ impl Replicator {
         }
     }
 
-    /// Completes a fencing read that has a quorum of promises: recovery write, then the reply.
+    /// Completes a fencing read that has a quorum of promises. If all replicas that promised hold
+    /// the same, it replies at once, with the values of all keys that are not deleted. Otherwise a
+    /// recovery write of the keys that differ comes first: under the term, at a majority, until the
+    /// read's deadline; its end sends the reply. Does nothing without a quorum.
     fn check_fence(&mut self, now: Now, id: RequestId, out: &mut ReplicatorOutbox) {
         let Some(fencing) = self.fencings.get_mut(id) else { return };
         if !self.epochs.is_quorum(&fencing.answered()) {
@@ -396,6 +438,8 @@ impl Replicator {
         self.check_write(id, out);
     }
 
+    /// Fails fencing reads whose deadline has passed, and asks the voters again that have not
+    /// promised, with growing intervals.
     pub(super) fn tick_fences(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for (id, mut fencing) in self.fencings.take_due(now.mono) {
             if fencing.deadline <= now.mono {
@@ -413,7 +457,7 @@ impl Replicator {
         }
     }
 
-    /// Starts every fencing read anew in the installed configuration.
+    /// Starts every fencing read anew in the installed configuration, with its old deadline.
     pub(super) fn restart_fences(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for (id, mut fencing) in self.fencings.take_all() {
             let Some(epoch) = self.epochs.id() else { continue };

@@ -15,8 +15,11 @@ use crate::clock::Now;
 use crate::id::ReplicaId;
 
 impl Replicator {
-    /// Pushes the changes of this batch. A replica that is not a member yet keeps them until it is;
-    /// an excluded one drops them.
+    /// Pushes the changes of this batch, and leaves the requests that wait for them to the
+    /// acknowledgements. A replica that is not a member yet keeps the changes until it is; an
+    /// excluded one drops them. A push that a request of level `Count` or `All` waits for goes to
+    /// all peers, any other to the [targets](Self::push_targets) of this batch. Does nothing
+    /// without changes.
     pub(super) fn flush(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if self.pushes.fresh_since().is_none() {
             return;
@@ -60,6 +63,8 @@ impl Replicator {
 
     /// The contents to push for a changed key, each with the requests that wait for it: the change
     /// first, then a probe for everything held here, so that the probe finds the change applied.
+    /// Without `deltas` the full state is sent instead of the change, and needs no probe. Without a
+    /// change there is a probe only; without any waiting request too, nothing.
     fn told(
         held: &StoredKey,
         fresh: BatchedChange,
@@ -82,8 +87,9 @@ impl Replicator {
         told
     }
 
-    /// Opens a push and sends it to `peers`. The waiting requests learn where their entries are;
-    /// those that are complete without any peer are answered.
+    /// Opens a push and sends it to `peers`, or opens none if there are no peers. The waiting
+    /// requests learn where their entries are; those that are complete without any peer are
+    /// answered.
     fn open_push(
         &mut self,
         now: Now,

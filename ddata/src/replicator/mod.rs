@@ -118,7 +118,8 @@ pub struct Replicator {
     loading: Option<VecDeque<(RequestId, ReplicatorRequest)>>, // ≤ max_pending_requests
     /// Durable records could not be read: nothing is served.
     unreadable: bool,
-    /// Receiver and length of a message that was too long to send, for an alarm at the next tick.
+    /// Receiver and length of the last message that was too long to send, for an alarm at the next
+    /// tick.
     unsent: Option<(ReplicaId, usize)>,
     gossip_at: Option<Instant>,
     changed_at: Option<Instant>,
@@ -166,8 +167,8 @@ pub struct ReplicatorParameters {
 
 impl Replicator {
     /// Creates a replica without a configuration. It serves `Local` requests and waits until it
-    /// founds or installs one. With durable keys in the settings it waits for [`ReplicatorInput::Loaded`]
-    /// first.
+    /// founds or installs one. With durable keys in the settings it queues requests and drops
+    /// messages until [`ReplicatorInput::Loaded`].
     #[must_use]
     pub fn new(setup: ReplicatorParameters) -> Self {
         let ReplicatorParameters { me, config, registry, seed, fault_injection } = setup;
@@ -242,13 +243,15 @@ impl Replicator {
         }
     }
 
-    /// The value of a key at this replica, without a request.
+    /// The value of a key at this replica, without a request. `None` if it never held the key; a
+    /// deleted key has an empty value.
     #[must_use]
     pub fn peek(&self, key: &KeyName) -> Option<Value> {
         self.store.get(key).map(|held| Value::new(held.state.snapshot()))
     }
 
-    /// Every key that this replica has ever held, with its value: for tests and dumps.
+    /// Every key that this replica has ever held, deleted ones included, with its value: for tests
+    /// and dumps.
     pub fn dump(&self) -> impl Iterator<Item = (&KeyName, Value)> {
         self.store.iter().map(|held| (&held.key, Value::new(held.state.snapshot())))
     }
@@ -259,16 +262,19 @@ impl Replicator {
         self.promises.all()
     }
 
+    /// Number of open requests, including those that wait for durable data to load.
     fn pending(&self) -> usize {
         let loading = self.loading.as_ref().map_or(0, VecDeque::len);
         self.writes.len() + self.reads.len() + self.fencings.len() + self.flushes.len() + loading
     }
 
-    /// Whether this replica may acknowledge and answer in the installed configuration.
+    /// Whether this replica may acknowledge and answer in the installed configuration. False as
+    /// well while the write of its latest vote has failed and was not repeated with success.
     fn eligible(&self) -> bool {
         self.epochs.eligible() && !self.durability.is_shut()
     }
 
+    /// The replicas whose answers count now. There are none before the first configuration.
     fn electors(&self) -> Electors<'_> {
         Electors {
             me: self.me,
@@ -278,11 +284,13 @@ impl Replicator {
         }
     }
 
+    /// The bookkeeping of a change that counts as a use of the key and does not change its size.
     const fn change(now: Now) -> StateChange {
         StateChange { now: now.mono, bytes: 0, used: true }
     }
 
-    /// Notes that keys changed, which makes gossip faster.
+    /// Notes that keys changed, which makes gossip faster. A round that is due is moved forward;
+    /// none is set if there is none.
     fn noted_change(&mut self, now: Now) {
         self.changed_at = Some(now.mono);
         if let Some(at) = self.gossip_at {
@@ -290,6 +298,7 @@ impl Replicator {
         }
     }
 
+    /// Sends a message on the lane of its kind, see [`send_as`](Self::send_as).
     fn send(&mut self, to: ReplicaId, body: Body, out: &mut ReplicatorOutbox) {
         let class = match &body {
             Body::Epoch(_) => LaneClass::Control,
@@ -299,6 +308,9 @@ impl Replicator {
         self.send_as(to, class, body, out);
     }
 
+    /// Sends a message with the id of the installed configuration. One longer than a frame is cut
+    /// into pieces, which go as `Bulk` whatever `class` is. One longer than `assembly_bytes_max` is
+    /// not sent; the next tick raises an alarm, of the last such message only.
     fn send_as(&mut self, to: ReplicaId, class: LaneClass, body: Body, out: &mut ReplicatorOutbox) {
         let frame = self.config.frame_bytes_max;
         let long = body.len() + 64 > frame;
@@ -320,7 +332,8 @@ impl Replicator {
         }
     }
 
-    /// Sends a message, or holds it back until a voter's promise is durable.
+    /// Sends a message, or holds it back until a voter's promise is durable. After a failed write,
+    /// a message that depends on the promise is dropped.
     fn emit(&mut self, output: ReplicatorOutput, out: &mut ReplicatorOutbox) {
         if self.durability.is_open() {
             out.push(output); // the common case: the message is not moved in and out again
@@ -329,6 +342,7 @@ impl Replicator {
         }
     }
 
+    /// The earliest deadline of a flush; `None` without any.
     fn flushes_due(&self) -> Option<Instant> {
         if self.flushes.is_empty() {
             return None; // the common case
@@ -344,6 +358,9 @@ impl Replicator {
         out.push(ReplicatorOutput::Reply { id, reply });
     }
 
+    /// Takes the durable records of an earlier run, then handles the requests that waited for them.
+    /// If a record cannot be read, it reports `LoadFailed` and these requests fail, as do all later
+    /// ones.
     fn load(
         &mut self,
         now: Now,
@@ -366,6 +383,8 @@ impl Machine for Replicator {
     type Input = ReplicatorInput;
     type Output = ReplicatorOutput;
 
+    /// Handles one input. After durable records could not be read, only requests are answered, with
+    /// an error, and all other inputs are ignored.
     fn handle(&mut self, now: Now, input: ReplicatorInput, out: &mut ReplicatorOutbox) {
         match input {
             ReplicatorInput::Request { id, request } => self.request(now, id, request, out),
@@ -398,6 +417,8 @@ impl Machine for Replicator {
         }
     }
 
+    /// The earliest deadline of all parts; a batch with changes is due at once. `None` after
+    /// durable records could not be read.
     fn next_deadline(&self) -> Option<Instant> {
         if self.unreadable {
             return None;
@@ -423,6 +444,7 @@ impl Machine for Replicator {
 struct EarliestTime(Option<Instant>);
 
 impl EarliestTime {
+    /// The earlier of the two times; `None` counts as never.
     fn or(self, other: Option<Instant>) -> Self {
         match (self.0, other) {
             (Some(one), Some(other)) => Self(Some(one.min(other))),

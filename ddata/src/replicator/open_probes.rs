@@ -51,7 +51,9 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Stores a question. Returns `false` if it may not wait and must be answered now.
+    /// Stores a question. Returns `false` if it may not wait and must be answered now: it is longer
+    /// than [`QUESTION_BYTES_MAX`], or [`ALL_MAX`] questions wait. At [`WAITING_MAX`] questions of
+    /// this peer about this key the oldest is dropped and never answered.
     pub(super) fn wait(&mut self, question: OpenProbe) -> bool {
         let of = (question.entry.key.clone(), question.from);
         if question.entry.len() > QUESTION_BYTES_MAX || self.count >= ALL_MAX {
@@ -67,7 +69,8 @@ impl Questions {
         true
     }
 
-    /// Records that a key has changed, so that its questions are examined by the next `take`.
+    /// Records that a key has changed, so that its questions are examined by the next `take`. Does
+    /// nothing if no question about the key waits.
     pub(super) fn changed(&mut self, key: &KeyName) {
         if self.waiting.is_empty() || self.changed.last() == Some(key) {
             return;
@@ -78,7 +81,9 @@ impl Questions {
         }
     }
 
-    /// Takes the questions whose context is held now.
+    /// Takes the questions whose context is held now, among those about keys that have changed
+    /// since the last call. `context` is what this replica holds of a key. Of each asker they are
+    /// taken in order, up to the first one that must still wait.
     pub(super) fn take(&mut self, context: impl Fn(&KeyName) -> CausalContext) -> Vec<OpenProbe> {
         let mut answerable = Vec::new();
         for key in std::mem::take(&mut self.changed) {
@@ -97,7 +102,8 @@ impl Questions {
         answerable
     }
 
-    /// Removes the question that a peer has asked again, because the repeated one is answered now.
+    /// Removes the questions for which `is_it` holds, which a peer has asked again, because the
+    /// repeated one is answered now. Does nothing if none waits.
     pub(super) fn asked_again(
         &mut self,
         key: &KeyName,

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+/// Number of round trips that are kept.
 const SAMPLES: usize = 64;
 
 /// The round trip assumed before anything was measured.
@@ -42,7 +43,7 @@ impl Default for RoundTrips {
 
 impl RoundTrips {
     /// Adds a round trip of a sending that the answer identifies. It replaces the oldest of the
-    /// last 64 and ends all doublings.
+    /// last 64 and ends all doublings. The new patience stays between [`LEAST`] and [`MOST`].
     pub(super) fn note(&mut self, took: Duration) {
         self.backed_off = 0;
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -66,20 +67,24 @@ impl RoundTrips {
         self.base = (2 * self.p95().max(took)).clamp(LEAST, MOST);
     }
 
+    /// The 95th percentile of the samples; [`FIRST`] without samples.
     fn p95(&self) -> Duration {
         let at = (self.sorted.len() * 95).div_ceil(100).saturating_sub(1);
         self.sorted.get(at).map_or(FIRST, |nanos| Duration::from_nanos(*nanos))
     }
 
     /// Records that a question was sent for the `tries`-th time after the first. Returns the
-    /// patience for its answer.
+    /// patience for its answer. First sendings then wait as long, too, until the next measured
+    /// round trip.
     pub(super) fn asked_again(&mut self, tries: u32) -> Duration {
         self.backed_off = self.backed_off.max(tries);
         self.patience(tries)
     }
 
     /// How long to wait for an answer before the question is sent again: twice the p95 (or the
-    /// latest round trip, if that was longer), doubled with every try, at most [`MOST`].
+    /// latest round trip, if that was longer), doubled with every try, at most [`MOST`]. At least
+    /// as many doublings apply as [`asked_again`](Self::asked_again) has recorded. 100 ms before
+    /// anything was measured.
     pub(super) fn patience(&self, tries: u32) -> Duration {
         match tries.max(self.backed_off).min(DOUBLINGS_MAX) {
             0 => self.base,

@@ -33,6 +33,11 @@ use crate::types::delta::MergeResult;
 const CLOCK_AHEAD: Duration = Duration::from_millis(500);
 
 impl Replicator {
+    /// Handles a message of a peer. The configuration machine hears of the sender's configuration
+    /// if it is another one, even from a sender whose message is then dropped as that of a
+    /// stranger. A piece that completes a long message has that message handled. At the end
+    /// questions are answered that can be. Ignores messages of this replica itself, and all while
+    /// durable data is loading.
     pub(super) fn message(
         &mut self,
         now: Now,
@@ -99,7 +104,8 @@ impl Replicator {
         self.answer_questions(now, out);
     }
 
-    /// Answers questions of peers about changes that have arrived since.
+    /// Answers the waiting questions of peers about changes that have arrived since. These answers
+    /// measure no round trip.
     fn answer_questions(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let store = &self.store;
         for question in self.questions.take(|key| store.context(key)) {
@@ -123,7 +129,8 @@ impl Replicator {
         self.alarm(now, ReplicatorAlarm::TooLarge { peer, bytes, limit }, out);
     }
 
-    /// Notes that a peer has answered. Unknown senders leave no state behind.
+    /// Notes that a peer has answered, so that gossip turns to others first. Unknown senders leave
+    /// no state behind.
     pub(super) fn heard_of(&mut self, now: Now, peer: ReplicaId) {
         if self.peers.contains(&peer) {
             self.contacted.insert(peer, now.mono);
@@ -134,11 +141,13 @@ impl Replicator {
     /// (docs/protocol/replication.md#which-messages-are-processed).
     ///
     /// - Data: from members of this or the former configuration, and nodes that membership knows.
+    ///   From any peer while this replica has no configuration and knows no node of membership.
     /// - Configuration messages: from any peer, because the configuration machine checks each
     ///   sender (docs/protocol/configurations.md#sender-rule).
     /// - Reads of a sealed snapshot: also from members of the sealed configuration and of those
     ///   proposed to follow it. Any other peer could copy all data of the cluster with it.
-    /// - Pieces of a large message: from any peer that may send one of these messages.
+    /// - Pieces of a large message: also from peers whose configuration may be installed here. The
+    ///   whole message is checked again.
     /// - Answers to a comparison: from any peer, because they name a session, which belongs to one
     ///   peer.
     fn admits(&self, from: ReplicaId, body: &Body) -> bool {
@@ -179,7 +188,9 @@ impl Replicator {
         self.alarm(now, ReplicatorAlarm::Undecodable { from, why }, out);
     }
 
-    /// Merges an entry that no request waits for. Returns whether it was taken.
+    /// Merges an entry that no request waits for. Returns whether it was taken, also if it brought
+    /// nothing new; `false` if it was refused or builds on a missing change. A durable one is
+    /// ordered to disk.
     pub(super) fn take_entry(
         &mut self,
         now: Now,
@@ -195,7 +206,14 @@ impl Replicator {
         taken
     }
 
-    /// Merges an entry, notifies subscribers, advances the clock and counts.
+    /// Merges an entry, advances the clock to its latest stamp and, if it changed the value,
+    /// notifies subscribers, counts it and has the questions about the key examined. An entry that
+    /// builds on a missing change merges nothing and gives `Lack` with the context held here, not
+    /// an error.
+    ///
+    /// # Errors
+    /// The refusal to answer, if the entry has another type than the key or does not decode; it was
+    /// counted and raised an alarm.
     pub(super) fn merge(
         &mut self,
         now: Now,
@@ -226,7 +244,9 @@ impl Replicator {
         Ok(taken)
     }
 
-    /// Advances the clock to a peer's stamp. Raises an alarm if the stamp is too far ahead.
+    /// Advances the clock to a peer's stamp. A stamp that is impossibly far ahead is counted and
+    /// not followed. It raises an alarm, as does one that is followed but more than [`CLOCK_AHEAD`]
+    /// ahead.
     pub(super) fn observe(
         &mut self,
         now: Now,
@@ -250,6 +270,8 @@ impl Replicator {
         }
     }
 
+    /// Counts an entry that was refused, by the reason, raises an alarm and returns the refusal to
+    /// answer.
     fn unfit(
         &mut self,
         now: Now,
@@ -275,6 +297,14 @@ impl Replicator {
         }
     }
 
+    /// Handles a push: merges its entries and acknowledges them, those of durable keys once they
+    /// are on disk. In large clusters it forwards what was new. The acknowledgement counts if this
+    /// replica is eligible and both have the same configuration.
+    ///
+    /// An entry that is refused (lower term, unguarded write to a guarded key, missing change,
+    /// other type, undecodable) is named in the answer; the others are merged all the same. A
+    /// question that waits is left out of the answer; if all wait, there is none yet. A `push` of 0
+    /// gets no answer, and may write to guarded keys without their guard.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     fn on_write(
         &mut self,
@@ -341,9 +371,14 @@ impl Replicator {
         self.persist(vec![after], &keys, out);
     }
 
-    /// Whether a question waits for changes of other peers that are on their way
-    /// (docs/protocol/replication.md#questions-wait-for-changes-on-their-way). A repeated question
-    /// does not wait, because the changes may be lost.
+    /// Whether a question waits for changes of other peers that are on their way, and stores it
+    /// then (docs/protocol/replication.md#questions-wait-for-changes-on-their-way). A repeated
+    /// question does not wait, because the changes may be lost; it replaces the waiting one. Nor
+    /// does a change, a question under a term, about a key that is not held here, or above the
+    /// bounds of [`Questions::wait`]; nor one for which nothing is lacking here, or something that
+    /// no third peer can still bring.
+    ///
+    /// [`Questions::wait`]: super::open_probes::Questions::wait
     fn waits(&mut self, from: ReplicaId, same_epoch: bool, sending: u64, entry: &Entry) -> bool {
         let EntryContent::Probe(asked) = &entry.content else { return false };
         if sending == 0 || !is_first(sending) {
@@ -368,8 +403,9 @@ impl Replicator {
         self.questions.wait(OpenProbe { from, epoch, sending, entry: entry.clone(), asked })
     }
 
-    /// The group of a key that an entry would write to without that group's guard. An entry that
-    /// only spreads data names its group without a term, and is not refused.
+    /// The group of a key that an entry would write to without that group's guard; such an entry is
+    /// counted. `None` if the key belongs to no group, or the entry carries the guard. An entry
+    /// that only spreads data names its group without a term, and is not refused.
     fn unguarded_write(&mut self, entry: &Entry) -> Option<Group> {
         if !self.store.has_groups() {
             return None;
@@ -384,6 +420,11 @@ impl Replicator {
         Some(group)
     }
 
+    /// Merges an entry of a push, unless its term is below the promised one.
+    ///
+    /// # Errors
+    /// The refusal to answer: a higher term is promised (and whether this replica holds the entry
+    /// all the same), the entry builds on a missing change, or [`merge`](Self::merge) refuses it.
     fn take_pushed(
         &mut self,
         now: Now,
@@ -408,6 +449,11 @@ impl Replicator {
         }
     }
 
+    /// Handles the acknowledgement of a push: counts the peer as a holder for the requests that
+    /// wait, and sends at once what it lacks, unless a repair of that key is in flight to it. Other
+    /// refusals are recorded for the requests. Ends requests and flushes that are then complete. An
+    /// answer that does not count still tells what the peer holds. Ignored if the push is no longer
+    /// open.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     fn on_ack(
         &mut self,
@@ -472,7 +518,8 @@ impl Replicator {
         self.check_flushes(out);
     }
 
-    /// Notes which repairs a peer has received, according to its answer to a push.
+    /// Notes which repairs a peer has received: those of the entries of `push` for which `is_held`
+    /// holds.
     fn repairs_arrived(
         &mut self,
         from: ReplicaId,
@@ -488,6 +535,10 @@ impl Replicator {
         }
     }
 
+    /// Handles a refused entry. For a `Lack` it adds a repair to `repairs` (for a question whose
+    /// change is repaired already, the question only); other refusals are recorded for `requests`,
+    /// those that wait for the entry. An impossible term is counted and ignored. A refusal because
+    /// of type or encoding has no effect: the peer never counts for these requests.
     fn on_nack(
         &mut self,
         from: ReplicaId,
@@ -527,7 +578,9 @@ impl Replicator {
     }
 
     /// A peer answers that a key is guarded. A change of the key is refused. Data that a read
-    /// writes back was written by other nodes, and is sent again as data that only spreads.
+    /// writes back was written by other nodes; the returned entry sends it again as data that only
+    /// spreads. `None` if there is no such request. A group that does not contain the key, or an
+    /// entry that had a guard, is ignored; an empty group is counted.
     fn on_guarded(
         &mut self,
         index: u32,
@@ -554,7 +607,8 @@ impl Replicator {
     }
 
     /// The entry that brings a peer with this context up to date with an entry's key, under the
-    /// entry's guard. It is a question if the peer lacks nothing, or if another entry brings it.
+    /// entry's guard and index. It is a question if the peer lacks nothing, or if another entry
+    /// brings it (`context` is `None`). `None` if the key is not held here.
     pub(super) fn repair_for(
         &mut self,
         entry: &Entry,
@@ -572,7 +626,9 @@ impl Replicator {
         Some(Entry { index, guard: entry.guard.clone(), ..repair })
     }
 
-    /// Sends repairs as one sending of a push, cut into frames.
+    /// Sends repairs as one sending of a push, cut into frames. `push` is the
+    /// [`name`](super::push::name) of the sending, or 0 if no answer is wanted. Sends nothing if
+    /// there are no repairs.
     pub(super) fn send_repairs(
         &mut self,
         to: ReplicaId,
@@ -612,6 +668,8 @@ impl Replicator {
         messages
     }
 
+    /// Ends the flushes whose pushes are delivered and whose peers that were left behind have
+    /// caught up.
     pub(super) fn check_flushes(&mut self, out: &mut ReplicatorOutbox) {
         if self.flushes.is_empty() {
             return;
@@ -635,6 +693,9 @@ impl Replicator {
         }
     }
 
+    /// Handles a new connection to a peer: resends all that it has not acknowledged, and compares
+    /// with it. A node that was given up by force is sent the configuration instead. Does nothing
+    /// for other nodes that are no peers.
     pub(super) fn link_up(&mut self, now: Now, peer: ReplicaId, out: &mut ReplicatorOutbox) {
         for resend in self.pushes.renew(now.mono, peer) {
             self.resend(resend, out);
@@ -648,7 +709,7 @@ impl Replicator {
         }
     }
 
-    /// Sends the unacknowledged part of a push again.
+    /// Sends the unacknowledged part of a push again; nothing if the push is no longer open.
     pub(super) fn resend(&mut self, resend: Resend, out: &mut ReplicatorOutbox) {
         let Resend { push, to, indices, name } = resend;
         let Some(push) = self.pushes.get(push) else { return };

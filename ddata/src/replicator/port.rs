@@ -53,7 +53,8 @@ pub enum ReplicatorInput {
         /// Its installed configuration; `None` before the first.
         id: Option<EpochId>,
     },
-    /// The nodes that membership knows now, joining ones included. This node may be among them.
+    /// The nodes that membership knows now, joining ones included; replaces the last list. This
+    /// node may be among them.
     Members(Vec<Peer>),
     /// Membership or an operator wants this change of the configuration.
     Propose(MembershipChange),
@@ -82,9 +83,11 @@ pub enum ReplicatorInput {
     /// The lease machine's promise to this member ended early, so that its earlier answers are
     /// stale.
     Released(ReplicaId),
-    /// The first configuration of the cluster.
+    /// The first configuration of the cluster. Ignored if a configuration is installed already,
+    /// unless this one succeeds it with this node as its only member.
     Found(Arc<Epoch>),
-    /// The durable records of an earlier run, or none. Expected only with durable keys.
+    /// The durable records of an earlier run, or none. Expected only with durable keys, and then
+    /// before anything else is served.
     Loaded(Vec<DurableRecord>),
     /// The store has written the records of a [`ReplicatorOutput::Persist`], or has failed to.
     Persisted {

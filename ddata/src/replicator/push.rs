@@ -1,6 +1,6 @@
 //! Pushes: every change is sent to the peers at the end of its batch and resent until they
-//! acknowledge it, or until no request waits for it and it is left to anti-entropy. [`super::retransmitter`]
-//! decides when to resend.
+//! acknowledge it, or until no request waits for it and it is left to anti-entropy.
+//! [`super::retransmitter`] decides when to resend.
 //!
 //! The updates of one batch are joined per key and cut into messages once, for all peers. An
 //! acknowledgement means that the peer's context contains the dots
@@ -60,7 +60,9 @@ enum MissingEntries {
     Some(BTreeSet<u32>),
 }
 
-/// An open push: some peer has not acknowledged it, or a request waits for it.
+/// An open push: some peer has not acknowledged it, or a request waits for it. A push that no
+/// request waits for is *unawaited*; unless a flush keeps it, it may be left to anti-entropy at any
+/// time.
 #[derive(Clone, Debug)]
 pub(super) struct Push {
     pub(super) entries: Entries,
@@ -91,7 +93,7 @@ pub(super) const fn name(push: u64, sending: u64) -> u64 {
     push.wrapping_mul(SENDINGS) + sending
 }
 
-/// The push number in a [`name`].
+/// The push number in a [`name`]; 0, which is no push, in the name 0.
 pub(super) const fn push_of(name: u64) -> u64 {
     name / SENDINGS
 }
@@ -110,6 +112,7 @@ pub(super) const fn later_than_measured(name: u64) -> u64 {
 /// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckContent<'a> {
+    /// Entries that the answer is about; it tells nothing of the others.
     pub(super) scope: &'a AckScope,
     /// Entries that were refused.
     pub(super) refused: &'a BTreeSet<u32>,
@@ -181,6 +184,7 @@ impl Pushes {
         }
     }
 
+    /// Takes all changes of the batch, also deferred ones.
     pub(super) fn take_fresh(&mut self) -> Vec<(KeyName, BatchedChange)> {
         self.fresh_since = None;
         self.fresh.take()
@@ -190,7 +194,9 @@ impl Pushes {
         self.open.len()
     }
 
-    /// Opens a push to `peers` and returns its number.
+    /// Opens a push to `peers`, of which there must be one, and returns its number, which is above
+    /// 0. Records that it is sent, but sends nothing. Above the bounds the oldest unawaited pushes
+    /// are left to anti-entropy, even this one.
     pub(super) fn open(
         &mut self,
         now: Instant,
@@ -215,7 +221,8 @@ impl Pushes {
         self.next
     }
 
-    /// Leaves the oldest unawaited pushes to anti-entropy until the bounds are met.
+    /// Leaves the oldest unawaited pushes to anti-entropy until the bounds are met, or none is
+    /// left: pushes that a request or a flush waits for are not bounded.
     fn shed(&mut self, now: Instant) {
         while self.open.len() > IDLE_MAX || self.bytes > IDLE_BYTES_MAX {
             let Some(oldest) = self.idle.first().copied() else { return };
@@ -223,7 +230,7 @@ impl Pushes {
         }
     }
 
-    /// Removes a push with all its timers and retransmission state.
+    /// Removes a push with all its timers and retransmission state; does nothing if it is not open.
     fn drop(&mut self, id: u64) {
         self.idle.remove(&id);
         if let Some(push) = self.open.remove(&id) {
@@ -244,8 +251,13 @@ impl Pushes {
     }
 
     /// Processes an acknowledgement of a sending: `from` holds all entries in its scope except for
-    /// the refused ones; those in `lacking` stay missing. A push with a waiting request stays open
-    /// even if all peers hold it, because counting starts anew if an epoch is installed.
+    /// the refused ones. Refused entries are not sent again by themselves; only those in `lacking`
+    /// stay missing. A push with a waiting request stays open even if all peers hold it, because
+    /// counting starts anew if an epoch is installed; any other is closed once all peers hold it.
+    ///
+    /// If the answer does not count, the peer is asked again later for the entries that a request
+    /// waits for. Returns an empty result if the push is not open. The caller removes the waiting
+    /// requests with [`done_waiting`](Self::done_waiting).
     pub(super) fn acked(
         &mut self,
         now: Instant,
@@ -312,7 +324,8 @@ impl Pushes {
         AckResult { held, took }
     }
 
-    /// Records that a request no longer waits for an entry.
+    /// Records that a request no longer waits for an entry. Without any waiting request the push is
+    /// closed if all peers hold it, and is unawaited otherwise.
     pub(super) fn done_waiting(&mut self, (id, index): (u64, u32), request: RequestId) {
         let Some(push) = self.open.get_mut(&id) else { return };
         push.waiting.remove(index, request);
@@ -322,6 +335,7 @@ impl Pushes {
         self.drop_if_done(id);
     }
 
+    /// Closes a push that no peer lacks and no request waits for.
     fn drop_if_done(&mut self, id: u64) {
         let done = |push: &Push| push.missing.is_empty() && push.waiting.is_empty();
         if self.open.get(&id).is_some_and(done) {
@@ -329,14 +343,15 @@ impl Pushes {
         }
     }
 
-    /// When something must be resent.
+    /// When something must be resent, or a peer asked again; `None` if nothing waits for that.
     pub(super) fn due(&self) -> Option<Instant> {
         let asks = self.asks.first().map(|(at, _)| *at);
         self.retransmitters.due().into_iter().chain(asks).min()
     }
 
-    /// Returns the entries that must be resent now. Unawaited pushes that a silent peer lacks are
-    /// left to anti-entropy.
+    /// Returns the entries that must be resent now, and sets the next deadlines. What a peer has
+    /// not acknowledged after [`IDLE_TRIES`] resends, or all that it lacks after as many unanswered
+    /// questions, is left to anti-entropy as far as it is unawaited.
     pub(super) fn take_due(&mut self, now: Instant, trips: &RoundTrips) -> Vec<Resend> {
         let mut resends = Vec::new();
         if self.due().is_none_or(|at| at > now) {
@@ -374,7 +389,8 @@ impl Pushes {
         resends
     }
 
-    /// Asks peers again whose answers did not count.
+    /// Asks peers again whose answers did not count, with growing intervals, for the entries that a
+    /// request still waits for. If there are none, the push is not asked about again.
     fn ask_again(&mut self, now: Instant, trips: &RoundTrips, resends: &mut Vec<Resend>) {
         while let Some(&(at, id)) = self.asks.first() {
             if at > now {
@@ -399,8 +415,9 @@ impl Pushes {
         }
     }
 
-    /// Resends everything that a peer has not acknowledged, because a new link came up and messages
-    /// may have been lost.
+    /// Resends everything that a peer has not acknowledged, or acknowledged without counting while
+    /// a request waits for it, because a new link came up and messages may have been lost. Returns
+    /// nothing for a peer to which nothing was ever sent.
     pub(super) fn renew(&mut self, now: Instant, peer: ReplicaId) -> Vec<Resend> {
         let Some(retransmitter) = self.retransmitters.get_mut(peer) else { return Vec::new() };
         retransmitter.renewed();
@@ -415,7 +432,8 @@ impl Pushes {
     }
 
     /// Records that part of a push is sent to a peer again, and returns the [`name`] of that
-    /// sending.
+    /// sending. If the peer lacks nothing of it, the sending is not recorded and measures no round
+    /// trip.
     pub(super) fn sent_again(&mut self, now: Instant, id: u64, to: ReplicaId) -> u64 {
         let owed = self.open.get(&id).is_some_and(|push| push.is_owed(to));
         let retransmitter = self.retransmitters.get_mut(to).filter(|_| owed);
@@ -426,8 +444,9 @@ impl Pushes {
     }
 
     /// Resends every awaited push to `peers`, or to `everyone` if one of its requests waits for
-    /// all. Called when an epoch was installed, because counting starts anew
-    /// (docs/protocol/replication.md#acknowledgements-count-in-one-epoch).
+    /// all, also to those that have acknowledged it. Called when an epoch was installed, because
+    /// counting starts anew (docs/protocol/replication.md#acknowledgements-count-in-one-epoch).
+    /// Peers that lack a push and are no receivers now are left to anti-entropy.
     pub(super) fn restart(
         &mut self,
         now: Instant,
@@ -453,7 +472,8 @@ impl Pushes {
         resends
     }
 
-    /// Drops the state of a removed peer.
+    /// Drops the state of a removed peer. Pushes that only this peer lacked are closed if no
+    /// request waits for them.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.left_behind.remove(&peer);
         self.retransmitters.remove(peer);
@@ -470,7 +490,7 @@ impl Pushes {
     }
 
     /// Marks the pushes that some peer lacks as kept, for a flush: they are not left to
-    /// anti-entropy. Returns their numbers.
+    /// anti-entropy. Returns their numbers. Later pushes are not marked.
     pub(super) fn keep_all(&mut self) -> BTreeSet<u64> {
         let under_way = self.open.iter_mut().filter(|(_, push)| !push.missing.is_empty());
         let keep = |(id, push): (&u64, &mut Push)| {
@@ -482,7 +502,8 @@ impl Pushes {
         kept
     }
 
-    /// Clears the marks of [`keep_all`](Self::keep_all), because no flush is open.
+    /// Clears the marks of [`keep_all`](Self::keep_all), because no flush is open. Those that no
+    /// request waits for are unawaited then.
     pub(super) fn release(&mut self) {
         for (id, push) in self.open.iter_mut().filter(|(_, push)| push.kept) {
             push.kept = false;
@@ -499,7 +520,7 @@ impl Pushes {
 
     /// Records that a peer was found equal to the state of this replica at `then`, apart from
     /// changes that were not in the sums yet. Returns whether the peer has everything that was left
-    /// to anti-entropy.
+    /// to anti-entropy: `false` if something was left too shortly before `then` to be in the sums.
     pub(super) fn caught_up(&mut self, peer: ReplicaId, then: Instant) -> bool {
         let since = self.left_behind.get(&peer);
         if since.is_some_and(|since| *since + SETTLES_AFTER > then) {
@@ -509,7 +530,8 @@ impl Pushes {
         true
     }
 
-    /// Leaves a push to anti-entropy.
+    /// Leaves a push to anti-entropy, for all peers that lack it. The caller has checked that it is
+    /// unawaited.
     fn give_up(&mut self, now: Instant, id: u64) {
         if let Some(push) = self.open.get(&id) {
             self.left_behind.extend(push.missing.iter().map(|(peer, _)| (*peer, now)));
@@ -518,7 +540,7 @@ impl Pushes {
     }
 
     /// Leaves to anti-entropy the part of a push that one peer lacks, if no request or flush waits
-    /// for the push.
+    /// for the push. Closes it if no other peer lacks it.
     fn give_up_if_idle(&mut self, now: Instant, id: u64, peer: ReplicaId) {
         let idle = |push: &&mut Push| push.waiting.is_empty() && !push.kept;
         let Some(push) = self.open.get_mut(&id).filter(idle) else { return };
@@ -530,7 +552,7 @@ impl Pushes {
         self.drop_if_done(id);
     }
 
-    /// The peers that do not hold all entries of these pushes.
+    /// The peers that do not hold all entries of these pushes. Closed pushes count as held.
     pub(super) fn lacking(&self, ids: &BTreeSet<u64>) -> BTreeSet<ReplicaId> {
         let open = ids.iter().filter_map(|id| self.open.get(id));
         open.flat_map(|push| push.missing.iter().map(|(peer, _)| *peer)).collect()
@@ -547,18 +569,20 @@ impl Push {
         (0..u32::try_from(self.entries.len()).unwrap_or(u32::MAX)).collect()
     }
 
+    /// Whether a peer does not hold all entries.
     fn is_owed(&self, peer: ReplicaId) -> bool {
         self.missing.iter().any(|(other, _)| *other == peer)
     }
 
-    /// The awaited entries that a peer holds but did not count.
+    /// The awaited entries that a peer holds but did not count; `None` if there are none.
     fn waited_of(&self, peer: ReplicaId) -> Option<Vec<u32>> {
         let held = self.uncounted.get(&peer)?.iter().copied();
         let waited: Vec<u32> = held.filter(|index| !self.waiting.of(*index).is_empty()).collect();
         (!waited.is_empty()).then_some(waited)
     }
 
-    /// The entries to resend to a peer: those not acknowledged, and those not counted.
+    /// The entries to resend to a peer: those not acknowledged, and those not counted while a
+    /// request waits for them. `None` if there are none.
     fn unacked(&self, peer: ReplicaId) -> Option<Vec<u32>> {
         let waited = self.waited_of(peer);
         match self.missing.iter().find(|(other, _)| *other == peer) {

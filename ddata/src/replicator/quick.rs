@@ -1,8 +1,9 @@
 //! A fast decoder for `Write` messages with unguarded deltas, which are most of the traffic.
 //!
 //! The general decoder visits every entry twice, by field names, and allocates the name of the
-//! shape for each entry. This one accepts only the exact bytes that the present release encodes. A
-//! message that differs by one byte, well-formed or not, is left to the general decoder.
+//! shape for each entry. This one accepts only the fields in the order that the present release
+//! encodes, and decodes them as the general one would. Any other message, well-formed or not, is
+//! left to the general decoder.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ const ENTRY_BYTES_MIN: usize = 17;
 /// Overhead of an allocation, in bytes: the counters of an `Arc`.
 const ALLOCATION: usize = 16;
 
-/// Decodes a write of the expected form; `None` for all other bytes.
+/// Decodes a write of the expected form; `None` for all other bytes, and for bytes after its end.
+/// The caller then uses the general decoder, which also finds out whether the message is malformed.
 pub(super) fn write(bytes: &[u8]) -> Option<ReplicatorMessage> {
     let mut rest = ByteCursor(bytes);
     let epoch = match rest.byte()? {
@@ -43,10 +45,12 @@ pub(super) fn write(bytes: &[u8]) -> Option<ReplicatorMessage> {
         .then_some(ReplicatorMessage { epoch, body: Body::Write { push, whole, entries } })
 }
 
-/// The rest of the input. Every method returns `None` if the input is not as expected.
+/// The rest of the input. Every method returns `None` if the input is not as expected or too short;
+/// it may have advanced then.
 struct ByteCursor<'a>(&'a [u8]);
 
 impl<'a> ByteCursor<'a> {
+    /// Takes the next `len` bytes.
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -57,6 +61,7 @@ impl<'a> ByteCursor<'a> {
         self.take(1).map(|byte| byte[0])
     }
 
+    /// Passes over exactly these bytes.
     fn skip(&mut self, expected: &[u8]) -> Option<()> {
         self.0 = self.0.strip_prefix(expected)?;
         Some(())
@@ -68,6 +73,7 @@ impl<'a> ByteCursor<'a> {
         Some(digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit)))
     }
 
+    /// Reads an unsigned msgpack integer of any width; a signed one is not expected.
     fn uint(&mut self) -> Option<u64> {
         match self.byte()? {
             small @ 0..=0x7f => Some(small.into()),
@@ -83,6 +89,7 @@ impl<'a> ByteCursor<'a> {
         self.number(width)?.try_into().ok()
     }
 
+    /// Reads a msgpack string of less than 64 KiB; whether it is UTF-8 is not checked.
     fn text(&mut self) -> Option<&'a [u8]> {
         let len = match self.byte()? {
             short @ 0xa0..=0xbf => usize::from(short & 0x1f),
@@ -93,6 +100,7 @@ impl<'a> ByteCursor<'a> {
         self.take(len)
     }
 
+    /// Reads a msgpack byte string of any length.
     fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = match self.byte()? {
             0xc4 => self.len(1)?,
@@ -103,6 +111,7 @@ impl<'a> ByteCursor<'a> {
         self.take(len)
     }
 
+    /// Reads the head of a msgpack list and returns the number of elements that it announces.
     fn list(&mut self) -> Option<usize> {
         match self.byte()? {
             short @ 0x90..=0x9f => Some(usize::from(short & 0x0f)),
@@ -112,6 +121,7 @@ impl<'a> ByteCursor<'a> {
         }
     }
 
+    /// Reads the id of a configuration, with its field names.
     fn epoch(&mut self) -> Option<EpochId> {
         self.skip(b"\x82\xa1g")?;
         let generation = self.uint()?;
@@ -119,7 +129,8 @@ impl<'a> ByteCursor<'a> {
         Some(EpochId { generation, number: self.uint()? })
     }
 
-    /// Reads a list of entries within the memory budget of the general decoder.
+    /// Reads a list of entries. `None` if it announces more entries than the input can hold, or
+    /// would exceed the memory budget of the general decoder.
     fn entries(&mut self) -> Option<Entries> {
         let mut budget = self.0.len() * BUDGET_FACTOR + BUDGET_BYTES;
         let count = self.list().filter(|count| count * ENTRY_BYTES_MIN <= self.0.len())?;
@@ -134,7 +145,9 @@ impl<'a> ByteCursor<'a> {
         Some(all.into())
     }
 
-    /// Reads an unguarded delta. `last` is the shape of the entry before, which is shared if equal.
+    /// Reads an unguarded delta; an entry with a guard, a full state or a probe is not expected.
+    /// `last` is the shape of the entry before, which is shared if equal. Neither shape nor delta
+    /// is decoded.
     fn entry(&mut self, last: Option<&Arc<str>>) -> Option<Entry> {
         self.skip(b"\x84\xa1i")?;
         let index = self.uint()?.try_into().ok()?;

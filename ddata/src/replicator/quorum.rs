@@ -60,7 +60,8 @@ pub fn needed(voters: usize, additional: usize, min_cap: usize) -> Result<usize,
 /// The number of replicas that a request asks for, of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// This many replicas of any kind, this one included: `To(n)` and `From(n)`.
+    /// This many members, voters or not, this one included: `To(n)` and `From(n)`. 0 needs no
+    /// answer at all.
     Count(usize),
     /// A majority of the voters, with Akka's floor and addition (both 0 by default).
     Majority {
@@ -83,12 +84,13 @@ pub struct Electorate {
     pub voters: usize,
 }
 
-/// The number of replicas that have answered, this replica included.
+/// The number of replicas that have answered, this replica included. A voter that has announced its
+/// stop counts as a voter, but not as a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// Members that answered, voters included.
+    /// Members that count and have answered, whether they vote or not.
     pub members: usize,
-    /// Voters among the members that answered.
+    /// Voters that have answered, whether they count as members or not.
     pub voters: usize,
 }
 
@@ -101,6 +103,7 @@ pub struct Need {
 
 impl Level {
     /// The answers that complete a request of this level in a configuration of that size.
+    /// `Majority` never needs more than all voters.
     ///
     /// # Errors
     /// [`NeedError::NoMembers`] in an empty configuration, [`NeedError::NotEnoughReplicas`] if
@@ -128,8 +131,8 @@ impl Need {
         answers.members >= self.members && answers.voters >= self.voters
     }
 
-    /// The number of answers reported to the user as needed: members for `All` and `Count`,
-    /// otherwise voters.
+    /// The number of answers reported to the user as needed: of members or of voters, whichever is
+    /// higher.
     #[must_use]
     pub const fn answers(self) -> usize {
         if self.members > self.voters { self.members } else { self.voters }
@@ -138,14 +141,16 @@ impl Need {
 
 /// Whether `answered` holds a quorum of `voters`: more than half, or half with the tiebreaker.
 ///
-/// Ids of other replicas are not counted. Never true without voters. `fault_injection` is [`FaultInjection::none`]
-/// except in tests.
+/// Ids of other replicas are not counted. Never true without voters. `fault_injection` is
+/// [`FaultInjection::none`] except in tests.
 ///
 /// # Example
 /// ```
-/// use ostraca_ddata::{fault_injection::FaultInjection, id::ReplicaId, replicator::quorum::is_quorum};
+/// use ostraca_ddata::fault_injection::FaultInjection;
+/// use ostraca_ddata::{id::ReplicaId, replicator::quorum::is_quorum};
 /// let [a, b] = [ReplicaId::new(1), ReplicaId::new(2)];
-/// assert!(is_quorum(&[a, b], a, &[a].into(), FaultInjection::none())); // half, with the tiebreaker
+/// // Half of the voters, with and without the tiebreaker:
+/// assert!(is_quorum(&[a, b], a, &[a].into(), FaultInjection::none()));
 /// assert!(!is_quorum(&[a, b], a, &[b].into(), FaultInjection::none()));
 /// ```
 #[must_use]

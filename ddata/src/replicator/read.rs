@@ -32,9 +32,9 @@ pub(super) struct OpenRead {
     pub(super) sent: Instant,
     /// The join of all answers so far; `None` while no replica holds anything.
     pub(super) merged: Option<KeyState>,
-    /// The context that this replica held when the read started.
+    /// The context that this replica held when the read started, as the question states it.
     pub(super) own: CausalContext,
-    /// The context that each counted replica vouches for.
+    /// The context that each counted replica vouches for; perhaps this replica's, too.
     pub(super) answers: BTreeMap<ReplicaId, CausalContext>, // ≤ members
 }
 
@@ -43,7 +43,8 @@ impl OpenRead {
         self.answers.keys().copied().collect()
     }
 
-    /// Merges the state of a replica into the answers. A state of another type is ignored.
+    /// Merges the state that this replica holds into the answers; `None` changes nothing. A state
+    /// of another type is ignored.
     pub(super) fn include(&mut self, held: Option<KeyState>) {
         match (&mut self.merged, held) {
             (Some(merged), Some(held)) if merged.shape() == held.shape() => {
@@ -54,13 +55,14 @@ impl OpenRead {
         }
     }
 
-    /// Whether enough replicas have answered.
+    /// Whether enough replicas have answered, by the members and voters that count now.
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
         self.answers.len() >= self.need.answers()
             && self.need.is_met(electors.count(self.answers.keys()))
     }
 
-    /// The counted replicas that hold everything in the merged answers.
+    /// The counted replicas that hold everything in the merged answers; all of them if no replica
+    /// holds anything.
     pub(super) fn holders(&self) -> BTreeSet<ReplicaId> {
         let Some(merged) = &self.merged else { return self.answered() };
         let holds = |(id, context): (&ReplicaId, &CausalContext)| {
@@ -69,7 +71,8 @@ impl OpenRead {
         self.answers.iter().filter_map(holds).collect()
     }
 
-    /// Whether all counted replicas hold the same.
+    /// Whether every counted replica holds everything in the merged answers, so that no write-back
+    /// is needed.
     pub(super) fn is_unanimous(&self) -> bool {
         self.holders().len() == self.answers.len()
     }
@@ -88,6 +91,7 @@ impl Reads {
         self.open.len()
     }
 
+    /// The time of the next action: a repeated question or the timeout.
     fn timer(read: &OpenRead) -> Instant {
         read.deadline.min(read.resend)
     }
@@ -105,10 +109,13 @@ impl Reads {
         self.open.get(&id).map(|read| &**read)
     }
 
+    /// An open read to change. Its `deadline` and `resend` must stay, because its timer is found by
+    /// them.
     pub(super) fn get_mut(&mut self, id: RequestId) -> Option<&mut OpenRead> {
         self.open.get_mut(&id).map(|read| &mut **read)
     }
 
+    /// Ends a read and its timer, and returns it; `None` if it is not open.
     pub(super) fn remove(&mut self, id: RequestId) -> Option<OpenRead> {
         let read = *self.open.remove(&id)?;
         self.timers.remove(&(Self::timer(&read), id));
@@ -119,7 +126,8 @@ impl Reads {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Takes out every read whose timer has expired. The caller replies, or inserts it again.
+    /// Takes out every read whose resend time or deadline has passed. The caller replies, or
+    /// inserts it again.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, OpenRead)> {
         let mut due = Vec::new();
         while let Some(&(at, id)) = self.timers.first() {
@@ -132,7 +140,9 @@ impl Reads {
         due
     }
 
-    /// Recomputes the need of every read: the members that count have changed within the epoch.
+    /// Recomputes the need of every read: the members that count have changed within the epoch. A
+    /// read whose level can no longer be met (`need` returns `None`) keeps its need. The caller
+    /// checks the reads afterwards.
     pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
         for read in self.open.values_mut() {
             read.need = need(read.level).unwrap_or(read.need);

@@ -30,6 +30,12 @@ const ASK_ALL_UP_TO: usize = 50;
 
 impl Replicator {
     /// Handles a read request: replies at once at `Local`, otherwise starts asking other replicas.
+    /// The read counts as a use of the key, for expiry. An absent or deleted key gives no value; a
+    /// deleted one has a context.
+    ///
+    /// # Errors
+    /// `WrongType` if this replica holds the key with another type than `shape`, and those of
+    /// [`wanted`](Self::wanted). Nothing was sent.
     pub(super) fn get(
         &mut self,
         now: Now,
@@ -78,8 +84,9 @@ impl Replicator {
         }
     }
 
-    /// The context of a key that this replica vouches for. Of a durable key without write-behind
-    /// that is only the part on disk, because an answer must survive a restart.
+    /// The context of a key that this replica vouches for: everything that it holds. Of a durable
+    /// key without write-behind that is only the part on disk, because an answer must survive a
+    /// restart.
     pub(super) fn vouched(&self, held: &store::StoredKey) -> CausalContext {
         if self.config.is_durable(&held.key) && self.config.write_behind_interval.is_none() {
             held.synced.clone()
@@ -88,7 +95,9 @@ impl Replicator {
         }
     }
 
-    /// Starts a read, or restarts it in a newly installed epoch.
+    /// Starts a read, or restarts it in a newly installed epoch: forgets the answers, but keeps the
+    /// merged data. This replica's own data is merged, and counts as an answer if it is eligible.
+    /// Asks the others; replies at once if no further answer is needed.
     fn begin_read(
         &mut self,
         now: Now,
@@ -116,9 +125,9 @@ impl Replicator {
         }
     }
 
-    /// The replicas that a read asks and writes back to: the voters or, at levels that count
-    /// members, the members that count. `All` needs a majority of the voters as well. If the
-    /// members that count contain none, voters that have announced their stop are asked, too.
+    /// The replicas that a read asks and writes back to, perhaps with this one among them: the
+    /// voters or, at levels that count members, the members that count. If these cannot meet the
+    /// need, because too few of them vote, voters that have announced their stop are asked, too.
     fn replicas_to_ask(&self, level: Level, need: Need) -> Vec<ReplicaId> {
         let electors = self.electors();
         if matches!(level, Level::Majority { .. }) {
@@ -130,7 +139,8 @@ impl Replicator {
         electors.all().copied().collect()
     }
 
-    /// Sends the question to the replicas that have not answered.
+    /// Sends the question to the replicas that have not answered. The first time, of more than
+    /// [`ASK_ALL_UP_TO`] only as many as the read needs, chosen at random.
     fn ask(&mut self, id: RequestId, read: &OpenRead, out: &mut ReplicatorOutbox) {
         let mut asked = self.replicas_to_ask(read.level, read.need);
         asked.retain(|id| *id != self.me && !read.answers.contains_key(id));
@@ -148,7 +158,11 @@ impl Replicator {
         }
     }
 
-    /// Answers the read of a peer.
+    /// Answers the read of a peer: with what the peer lacks of the key, and with the context that
+    /// this replica vouches for if it is another one than the peer's. Always answers, also about an
+    /// absent key, but the answer only counts if this replica is eligible and both have the same
+    /// configuration. A context that does not decode raises an alarm and gets no answer. Counts as
+    /// a use of the key.
     pub(super) fn on_read(
         &mut self,
         from: ReplicaId,
@@ -172,9 +186,10 @@ impl Replicator {
         self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
     }
 
-    /// Handles an answer to a read: merges its entry here and into the read, and counts the replica
-    /// if the answer counts in the epoch of the read. An answer whose entry cannot be merged, or
-    /// that vouches for more than was brought, does not count.
+    /// Handles an answer to a read: merges its entry here, even if the read has ended, and into the
+    /// read. Counts the replica if the answer counts in the epoch of the read. An answer whose
+    /// entry cannot be merged, or that vouches for more than was brought, does not count; the
+    /// latter raises an alarm. Ends the read if it has enough answers now.
     #[expect(clippy::too_many_arguments, reason = "an answer's fields")]
     pub(super) fn on_read_answer(
         &mut self,
@@ -217,7 +232,7 @@ impl Replicator {
         self.check_read(now, id, out);
     }
 
-    /// Ends a read if it has enough answers now.
+    /// Ends a read if it has enough answers now. Does nothing if the read has ended.
     pub(super) fn check_read(&mut self, now: Now, id: RequestId, out: &mut ReplicatorOutbox) {
         if !self.reads.get(id).is_some_and(|read| read.is_met(&self.electors())) {
             return;
@@ -227,9 +242,14 @@ impl Replicator {
         }
     }
 
-    /// Ends a read that has enough answers: replies if they agree, otherwise writes the merged
-    /// value back first. Read repair (docs/protocol/replication.md#read-repair-before-the-reply): a
-    /// returned value must be seen by every later majority read.
+    /// Ends a read that has enough answers and is not listed any longer: fails with `WrongType` if
+    /// they hold another type than the program asked for, replies if all of them hold the same, and
+    /// otherwise writes the merged value back first, until the read's deadline. Read repair
+    /// (docs/protocol/replication.md#read-repair-before-the-reply): a returned value must be seen
+    /// by every later majority read.
+    ///
+    /// The write-back is a request of the same level and id. Replicas that hold everything are
+    /// counted from the start, this one once the key is on disk if it is durable.
     fn finish_read(
         &mut self,
         now: Now,
@@ -274,7 +294,8 @@ impl Replicator {
         self.check_write(id, out);
     }
 
-    /// Fails reads whose deadline has passed, and asks again for those whose patience is over.
+    /// Fails reads whose deadline has passed, and asks again for those whose patience is over: all
+    /// replicas that have not answered.
     pub(super) fn tick_reads(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if self.reads.due().is_none_or(|at| at > now.mono) {
             return;
@@ -291,8 +312,8 @@ impl Replicator {
         }
     }
 
-    /// Adds this replica's own answer to every open read that lacks it, if this replica is
-    /// eligible.
+    /// Adds this replica's own answer and data to every open read that lacks it, if this replica is
+    /// eligible. Ends reads that are then complete.
     pub(super) fn read_here(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if !self.eligible() {
             return;
@@ -313,7 +334,8 @@ impl Replicator {
         }
     }
 
-    /// Restarts every open read in the epoch that was just installed.
+    /// Restarts every open read in the epoch that was just installed, with its old deadline. A read
+    /// whose level the new configuration cannot meet fails.
     pub(super) fn restart_reads(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for (id, mut read) in self.reads.take_all() {
             let Some(epoch) = self.epochs.id() else { continue };
@@ -330,7 +352,11 @@ impl Replicator {
     }
 }
 
-/// The value that a read returns: exactly its merged answers.
+/// The value that a read returns: exactly its merged answers. `None` if the key is absent or
+/// deleted.
+///
+/// # Errors
+/// `WrongType` if they have another type than the read expects.
 fn read_value(read: &OpenRead) -> Result<Option<Value>, RequestError> {
     let Some(merged) = &read.merged else { return Ok(None) };
     match &read.shape {
@@ -344,10 +370,12 @@ fn read_value(read: &OpenRead) -> Result<Option<Value>, RequestError> {
 }
 
 /// Merges the entry of an answer into the merged answers. Returns `false` and changes nothing if
-/// the entry cannot be decoded, has another type, or builds on something that is missing.
+/// the entry cannot be decoded, has another type, builds on something that is missing, or is a
+/// probe.
 ///
 /// An answer without a dot leaves `None` behind, never an empty state: its type would make the read
-/// refuse the answers of all other replicas, if they hold data of another type.
+/// refuse the answers of all other replicas, if they hold data of another type. An empty state that
+/// was merged before becomes `None`, too.
 pub(super) fn merge_into(merged: &mut Option<KeyState>, entry: &Entry) -> bool {
     let Ok(shape) = entry.shape.parse::<Shape>() else { return false };
     let has_dots = |state: &KeyState| !state.context().is_empty();

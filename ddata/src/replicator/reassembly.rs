@@ -30,22 +30,27 @@ pub(super) struct Reassembly {
     dropped: u64,
 }
 
+/// The pieces of one message that have arrived, by offset.
 #[derive(Clone, Debug)]
 struct Assembly {
     total: usize,
     pieces: BTreeMap<usize, SharedBytes>,
+    /// Bytes of the pieces that have arrived.
     have: usize,
+    /// Arrival of the first piece.
     since: Instant,
 }
 
 impl Assembly {
+    /// The bytes that count against the budget.
     fn cost(&self) -> usize {
         self.have + self.pieces.len() * PIECE_BYTES
     }
 }
 
 impl Reassembly {
-    /// Cuts an encoded message into pieces of at most `frame` bytes.
+    /// Cuts an encoded message into pieces of at most `frame` bytes, all under a new transfer
+    /// number. `frame` must not be 0.
     pub(super) fn cut(&mut self, encoded: &[u8], frame: usize) -> Vec<Body> {
         self.next += 1;
         let transfer = self.next;
@@ -59,18 +64,24 @@ impl Reassembly {
         encoded.chunks(frame).enumerate().map(piece).collect()
     }
 
+    /// Number of messages and pieces dropped so far.
     pub(super) const fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Stores a piece and returns the whole message once its last piece has arrived.
+    /// Stores a piece and returns the whole message once its last piece has arrived. `None` means
+    /// that pieces are missing, or that something was dropped and counted: this piece, if it is
+    /// empty or exceeds the announced length; the message, if an earlier piece announced another
+    /// length, the pieces overlap or the whole does not decode. A piece at an offset that has
+    /// arrived already is ignored. A late duplicate of a completed message begins it anew.
     ///
     /// `budget` is in bytes: the longest message, and the bound on all incomplete messages with
-    /// [`PIECE_BYTES`] of overhead per piece. A single message may take twice the budget because of
-    /// that overhead.
+    /// [`PIECE_BYTES`] of overhead per piece. Above it the oldest incomplete messages of all peers
+    /// are dropped, above [`PER_PEER_MAX`] the peer's oldest. A single message may take twice the
+    /// budget because of that overhead; above that it is dropped as well.
     ///
     /// # Errors
-    /// The announced length, if it exceeds the budget.
+    /// The announced length, if it exceeds the budget. The piece is dropped and counted.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -130,6 +141,8 @@ impl Reassembly {
         message
     }
 
+    /// Drops the incomplete message whose first piece arrived earliest, of this peer or (`None`) of
+    /// all.
     fn drop_oldest(&mut self, of: Option<ReplicaId>) {
         let candidates = self.open.iter().filter(|((peer, _), _)| of.is_none_or(|of| of == *peer));
         if let Some(key) = candidates.min_by_key(|(key, a)| (a.since, **key)).map(|(key, _)| *key) {
@@ -137,6 +150,7 @@ impl Reassembly {
         }
     }
 
+    /// Drops an incomplete message and counts it; does nothing if there is none.
     fn drop(&mut self, key: (ReplicaId, u64)) {
         if let Some(assembly) = self.open.remove(&key) {
             self.bytes -= assembly.cost();
@@ -144,7 +158,7 @@ impl Reassembly {
         }
     }
 
-    /// Drops the incomplete messages of a removed peer.
+    /// Drops the incomplete messages of a removed peer, and counts each.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         let keys: Vec<_> =
             self.open.range((peer, 0)..=(peer, u64::MAX)).map(|(key, _)| *key).collect();

@@ -25,9 +25,9 @@ const BYTES_A_SECOND: u64 = 8 << 20;
 /// A repair that a peer has not acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct SentRepair {
-    push: u64,      // the push that carries it
+    push: u64,      // the open push whose acknowledgement will cover it
     until: Instant, // then it counts as lost
-    tries: u32,
+    tries: u32,     // repairs of this key sent to this peer before it, of which none arrived
 }
 
 /// The repairs in flight.
@@ -37,13 +37,19 @@ pub(super) struct Repairs {
 }
 
 impl Repairs {
-    /// Whether a repair of this key is in flight to this peer.
+    /// Whether a repair of this key is in flight to this peer. One that counts as lost is not in
+    /// flight, although it is still remembered.
     pub(super) fn is_under_way(&self, now: Instant, peer: ReplicaId, key: &KeyName) -> bool {
         !self.is_empty()
             && self.under_way.get(&(peer, key.clone())).is_some_and(|sent| now < sent.until)
     }
 
-    /// Records that a repair of this many bytes was sent to a peer as part of a push.
+    /// Records that a repair of this many bytes was sent to a peer as part of a push. It replaces
+    /// an earlier repair of the same key to the same peer, and gets a longer patience as a further
+    /// try.
+    ///
+    /// If [`REMEMBERED_MAX`] repairs are remembered, lost ones are forgotten first. If that frees
+    /// no place, only a repair that replaces another one is recorded.
     pub(super) fn sent(
         &mut self,
         now: Instant,
@@ -62,12 +68,13 @@ impl Repairs {
         self.under_way.insert(of, SentRepair { push, until, tries });
     }
 
+    /// Whether no repair is remembered, neither in flight nor lost.
     pub(super) fn is_empty(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// Records that a peer holds the content that a push carried for a key. If that was the repair
-    /// in flight, it has arrived.
+    /// Records that a peer holds the content that a push carried for a key. If the latest repair of
+    /// that key was part of this push, it has arrived and is forgotten; otherwise nothing changes.
     pub(super) fn arrived(&mut self, peer: ReplicaId, push: u64, key: &KeyName) {
         let of = (peer, key.clone());
         if self.under_way.get(&of).is_some_and(|sent| sent.push == push) {
@@ -75,12 +82,14 @@ impl Repairs {
         }
     }
 
+    /// Forgets the repairs that count as lost, with the number of their tries, if the list is full.
     fn tidy(&mut self, now: Instant) {
         if self.under_way.len() >= REMEMBERED_MAX {
             self.under_way.retain(|_, sent| now < sent.until);
         }
     }
 
+    /// Forgets all repairs to a peer that has left.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.under_way.retain(|(of, _), _| *of != peer);
     }

@@ -69,6 +69,8 @@ impl ReadConsistency {
         Self::Majority(MinCap(0), within)
     }
 
+    /// The level and the timeout of a read that needs other replicas; `None` for `Local`. The
+    /// configured floor of majorities is not applied yet.
     pub(super) const fn level(self) -> Option<(Level, Duration)> {
         Some(match self {
             Self::Local => return None,
@@ -91,6 +93,8 @@ impl WriteConsistency {
         Self::Majority(MinCap(0), within)
     }
 
+    /// The level and the timeout of a write that needs other replicas; `None` for `Local`. The
+    /// configured floor of majorities is not applied yet.
     pub(super) const fn level(self) -> Option<(Level, Duration)> {
         Some(match self {
             Self::Local => return None,
@@ -115,6 +119,8 @@ pub struct Guard {
     pub term: Term,
 }
 
+/// The change of an update: computes a delta from the present state of the key, which it does not
+/// change.
 type Modify = Box<dyn FnOnce(&KeyState, Author) -> Result<Prepared, EditError> + Send>;
 
 /// A change of one key, as a function on its value.
@@ -125,13 +131,18 @@ pub(super) struct UpdateParts {
     pub(super) key: KeyName,
     pub(super) shape: Shape,
     pub(super) consistency: WriteConsistency,
-    pub(super) guard: Option<Guard>,
-    pub(super) told: bool,
+    pub(super) guard: Option<Guard>, // `None`: an unguarded change
+    pub(super) told: bool,           // whether the reply contains the value after the change
     pub(super) modify: Modify,
 }
 
 impl Update {
-    /// Changes the value of `key` by `f`. If the key does not exist, `f` gets the empty value.
+    /// Changes the value of `key` by `f`. If the key does not exist or was deleted, `f` gets the
+    /// empty value.
+    ///
+    /// `f` is called at most once, by the Replicator when it handles the request, and not at all if
+    /// the request is refused before. Its result is dropped. If it returns an error, nothing is
+    /// changed, and the request fails with `ModifyFailure`, `Stale` or `Fenced`.
     pub fn new<T: DataType, R>(
         key: &Key<T>,
         consistency: WriteConsistency,
@@ -150,7 +161,8 @@ impl Update {
         &self.0.key
     }
 
-    /// Makes this a guarded change: every replica that has promised a higher term refuses it.
+    /// Makes this a guarded change: every replica that has promised a higher term refuses it. The
+    /// update fails with `TooWeak` unless its level is `Majority`, `MajorityPlus` or `All`.
     #[must_use]
     pub fn guarded(mut self, guard: Guard) -> Self {
         self.0.guard = Some(guard);
@@ -165,6 +177,7 @@ impl Update {
     }
 }
 
+/// Shows key, shape, level and guard, but not the function.
 impl fmt::Debug for Update {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let UpdateParts { key, shape, consistency, guard, .. } = &*self.0;

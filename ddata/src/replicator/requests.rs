@@ -105,16 +105,19 @@ impl Replicator {
         }
     }
 
-    /// Refuses a further open request above `max_pending_requests`.
+    /// Refuses a further open request with `Overloaded` if `max_pending_requests` are open: writes,
+    /// reads, fencing reads, flushes and queued requests together.
     pub(super) fn has_room(&self) -> Result<(), RequestError> {
         let limit = self.config.max_pending_requests;
         if self.pending() >= limit { Err(RequestError::Overloaded { limit }) } else { Ok(()) }
     }
 
-    /// Resolves a level in the installed configuration.
+    /// Resolves a level in the installed configuration. The caller has applied the floor with
+    /// [`floored`](Self::floored).
     ///
     /// # Errors
-    /// `Overloaded`, `NotJoined` and `NotEnoughReplicas`; nothing was changed.
+    /// In this order: `Overloaded`, `NotJoined` if this replica is no member of the installed
+    /// configuration, and `NotEnoughReplicas`; nothing was changed.
     pub(super) fn wanted(
         &self,
         level: Level,
@@ -127,7 +130,8 @@ impl Replicator {
         Ok(ResolvedLevel { level, need, epoch: epoch.id(), within })
     }
 
-    /// Raises a majority to the configured floor `majority_min_cap`.
+    /// Raises a majority to the configured floor `majority_min_cap`, unless its own floor is
+    /// higher. Other levels stay as they are.
     pub(super) fn floored(&self, level: Level) -> Level {
         match level {
             Level::Majority { additional, min_cap } => {
@@ -138,7 +142,12 @@ impl Replicator {
         }
     }
 
-    /// The answers that complete a request of this level in the installed configuration.
+    /// The answers that complete a request of this level in the installed configuration. Members
+    /// that have announced their stop are not counted as members, but as voters if they vote.
+    ///
+    /// # Errors
+    /// `NotJoined` without a configuration, and `NotEnoughReplicas`. Whether this replica is a
+    /// member is not checked.
     pub(super) fn need(&self, level: Level) -> Result<Need, RequestError> {
         let epoch = self.epochs.installed().ok_or(RequestError::NotJoined)?;
         let members = self.electorate.len();
@@ -151,7 +160,7 @@ impl Replicator {
         })
     }
 
-    /// Refuses a key name that is empty or too long.
+    /// Refuses a key name that is empty (`EmptyKey`) or longer than [`KEY_BYTES_MAX`] (`TooLarge`).
     fn check_key(key: &KeyName) -> Result<(), RequestError> {
         let bytes = key.as_str().len();
         if bytes == 0 {
@@ -163,8 +172,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Refuses a shape whose name does not parse, because it is sent by name and no peer could read
-    /// the key.
+    /// Refuses a shape whose name does not parse (`UnfitType`), because it is sent by name and no
+    /// peer could read the key.
     fn check_name(shape: &Shape) -> Result<(), RequestError> {
         if shape.to_string().parse::<Shape>().is_err() {
             return Err(RequestError::UnfitType { shape: shape.clone() });
@@ -172,7 +181,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Refuses a request for another type than the key holds.
+    /// Refuses a request for another type than the key holds (`WrongType`). An absent key has no
+    /// type and passes; a deleted key keeps its type.
     pub(super) fn check_shape(
         held: Option<&StoredKey>,
         expected: &Shape,
@@ -186,8 +196,13 @@ impl Replicator {
     }
 
     /// Checks whether a change of this key may be made under this guard. Unguarded changes of
-    /// guarded keys are refused, because they would bypass the fence
+    /// guarded keys are refused with `Guarded`, because they would bypass the fence
     /// (docs/protocol/replication.md#unguarded-writes-are-refused).
+    ///
+    /// A guard must name a valid group and term, its group must contain the key, no other group may
+    /// guard the key, and this replica must not have promised a higher term (`Fenced`). A guard for
+    /// a key that no group guards yet passes, also under a term that was never promised. `held` is
+    /// the stored key, `None` if it is absent.
     fn check_guard(
         &self,
         key: &KeyName,
@@ -220,8 +235,15 @@ impl Replicator {
     }
 
     /// Handles an update: checks key, type, guard, level and size, applies the caller's function,
-    /// and adds the delta to the batch. An update that changes nothing of an absent key creates no
-    /// key.
+    /// and adds the delta to the batch. A guarded update below `Majority` fails with `TooWeak`. The
+    /// group of the guard is recorded with the key.
+    ///
+    /// An update that changes nothing is answered with the present value and no dots: at once if
+    /// the key is absent, which creates no key, and otherwise once its level is met, like a change,
+    /// because the result may rest on changes that others do not hold yet.
+    ///
+    /// # Errors
+    /// The reason of the refusal, to be sent as the reply. Nothing was changed but the clock.
     fn update(
         &mut self,
         now: Now,
@@ -285,7 +307,13 @@ impl Replicator {
         Ok(())
     }
 
-    /// Handles a delete request. Deleting an absent key succeeds at once.
+    /// Handles a delete request, whatever the type of the key. Deleting an absent key succeeds at
+    /// once. Of a key that is deleted already nothing changes, but the reply waits until its level
+    /// holds all that this replica holds of the key.
+    ///
+    /// # Errors
+    /// The reason of the refusal, to be sent as the reply, also for an absent key: a bad name, a
+    /// guarded key (there is no guarded delete), or a level that cannot be met.
     fn delete(
         &mut self,
         now: Now,
@@ -312,7 +340,9 @@ impl Replicator {
     }
 
     /// Deletes the dots of a key that this replica has seen. A concurrent update survives
-    /// (docs/protocol/replication.md#delete-removes-only-what-was-seen).
+    /// (docs/protocol/replication.md#delete-removes-only-what-was-seen). The key keeps its causal
+    /// context. Returns the delta, empty if nothing was live; the caller pushes it, notifies
+    /// subscribers and orders it to disk. The key must exist.
     pub(super) fn delete_seen(&mut self, now: Now, key: &KeyName, shape: &Shape) -> Delta {
         let author = Author::new(self.me, self.clock.tick(now.wall));
         let (change, unseen) =
@@ -322,7 +352,8 @@ impl Replicator {
         })
     }
 
-    /// The value of a key before a change, if a subscription matches the key.
+    /// The value of a key before a change, for the notice to subscribers. `None` if no subscription
+    /// matches the key, or if it is absent or deleted.
     pub(super) fn before(&self, key: &KeyName) -> Option<Value> {
         if self.subscriptions.has(key) { self.value(key) } else { None }
     }
@@ -334,8 +365,12 @@ impl Replicator {
     }
 
     /// Completes a local change: notifies subscribers, adds it to the batch and orders it to disk.
-    /// Then it replies at `Local` (after the disk, if durable), or opens a request that waits until
-    /// enough replicas hold the change.
+    /// Then it replies at `Local` (`wanted` is `None`; after the disk, if durable without
+    /// write-behind), or opens a request that waits until enough replicas hold the change.
+    ///
+    /// An empty delta notifies nobody and is not counted; a request at a higher level still waits,
+    /// by a question to the others. If the batch holds a change of the key under another term, the
+    /// batch is pushed before. This replica counts as a holder at once, or once the key is on disk.
     #[expect(clippy::too_many_arguments, reason = "a change and its consequences")]
     fn changed(
         &mut self,
@@ -385,14 +420,19 @@ impl Replicator {
         }
     }
 
-    /// Adds a change to the next notice to subscribers.
+    /// Adds a change to the next notice to subscribers; `before` is the value before it. Does
+    /// nothing if no subscription matches the key, or the key is gathered for that notice already.
     pub(super) fn tell_later(&mut self, now: Now, key: &KeyName, before: Option<Value>) {
         let interval = self.config.notify_subscribers_interval;
         self.subscriptions.changed(now.mono, interval, key, || before);
     }
 
     /// Refuses a local change that would make a value too large, and warns of a large one. Returns
-    /// an estimate of its growth in bytes.
+    /// an estimate of its growth in bytes. `size` is the estimate for the value so far.
+    ///
+    /// A change that adds nothing is never refused, so that a value that merges made too large can
+    /// shrink. The value is measured only if the estimate exceeds a limit; the result replaces the
+    /// stored estimate. The warning comes at most once a minute, and never for guarded keys.
     fn check_size(
         &mut self,
         now: Now,
@@ -424,7 +464,9 @@ impl Replicator {
         Ok(grows)
     }
 
-    /// Opens a subscription and notifies it of all present values.
+    /// Opens a subscription and notifies it of all present values, each with `before: None`. Absent
+    /// and deleted keys give no notice. Replaces an open subscription with the same id. Gathered
+    /// changes are reported to the subscriptions open before, without waiting for the interval.
     fn subscribe(
         &mut self,
         subscription: SubscriptionId,
@@ -449,7 +491,8 @@ impl Replicator {
         }
     }
 
-    /// Lists at most `limit` live keys with a prefix, after a given one, in the order of names.
+    /// Lists at most `limit` live keys with a prefix, in the order of names. `after` itself is left
+    /// out; it need not exist or have the prefix. Deleted keys are not listed.
     fn keys(&self, prefix: &str, after: Option<&KeyName>, limit: usize) -> Vec<KeyName> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let live = self.store.by_name(prefix, from).filter(|held| !held.state.is_bottom());
@@ -457,7 +500,11 @@ impl Replicator {
     }
 
     /// Handles a flush: pushes the batch, and waits until all open pushes are delivered and all
-    /// peers that were left behind have been found equal.
+    /// peers that were left behind have been found equal. Replies at once if there are none. Later
+    /// changes are not waited for.
+    ///
+    /// # Errors
+    /// `Overloaded`, and `NotJoined` if this replica is no member.
     fn flush_changes(
         &mut self,
         now: Now,
@@ -477,7 +524,8 @@ impl Replicator {
     }
 }
 
-/// The error for an edit that failed.
+/// The error for an edit that failed: `Stale` if a register holds a higher stamp, but `Fenced` if
+/// that stamp has a higher term than this guarded edit; `ModifyFailure` for all other reasons.
 fn refusal(error: EditError, term: Option<Term>) -> RequestError {
     match error {
         EditError::Stale { live, .. } if term.is_some_and(|term| live.term > term) => {

@@ -16,8 +16,8 @@ use smallvec::{SmallVec, smallvec};
 use super::pace::RoundTrips;
 use crate::clock::Instant;
 
-/// Number of sendings of one push that are distinguished. Later ones share the last number and
-/// measure no round trip.
+/// Number of sendings of one push that are distinguished. The 16th and all later ones share the
+/// number 15 and measure no round trip.
 pub(super) const SENDINGS: u64 = 16;
 
 /// A push that was sent once.
@@ -25,7 +25,7 @@ pub(super) const SENDINGS: u64 = 16;
 struct SentPush {
     push: u64,
     at: Instant,
-    over: bool, // it was acknowledged, or has moved to `again`
+    over: bool, // it was acknowledged or given up, or has moved to `again`
 }
 
 /// A push that was sent more than once.
@@ -37,11 +37,15 @@ struct ResentPush {
 }
 
 /// The retransmission state of one peer, by numbers of pushes.
+///
+/// A *question* is a resend that must make a silent peer answer. The peer counts as silent from the
+/// first question (`unanswered` > 0) until any acknowledgement of it arrives, or a new link to it.
+/// Meanwhile no push counts as lost, and the only deadline is that of the next question.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retransmitter {
     trips: RoundTrips,
     once: VecDeque<SentPush>, // pushes sent once, in order; ≤ 2 × open pushes + SLACK
-    over: usize,              // number of `once` that are over
+    over: usize,              // number of `once` that are over; the front is never over
     again: BTreeMap<u64, ResentPush>, // ≤ open pushes
     due: BTreeSet<(Instant, u64)>, // deadlines of `again`
     arrived: Option<Instant>, // latest time of sending of anything known to have arrived
@@ -56,14 +60,15 @@ const SLACK: usize = 64;
 /// The result of an expired deadline.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct DueResends {
-    /// The pushes that must be sent again.
+    /// The pushes that must be sent again, in ascending order.
     pub(super) pushes: Vec<u64>,
-    /// Number of questions that the peer has not answered.
+    /// Number of questions that the peer has not answered, including the one in `pushes`.
     pub(super) unanswered: u32,
 }
 
 impl Retransmitter {
-    /// Records that a push is sent for the first time.
+    /// Records that a push is sent for the first time, as sending number 0. Numbers of pushes must
+    /// ascend. To a silent peer that lacked nothing, it sets the time of the next question anew.
     pub(super) fn sent(&mut self, push: u64, now: Instant) {
         if self.unanswered > 0 && self.is_idle() {
             self.ask_at = now + self.trips.patience(self.unanswered);
@@ -76,7 +81,11 @@ impl Retransmitter {
         self.reckon();
     }
 
-    /// Records that part of a push is sent again, and returns the number of this sending.
+    /// Records that part of a push is sent again, and returns the number of this sending, at most
+    /// 15. The push is due again after a patience that doubles with this number.
+    ///
+    /// A push that is not open here (already acknowledged, or never sent to this peer) is opened
+    /// again, with this sending as number 0.
     pub(super) fn sent_again(&mut self, push: u64, now: Instant) -> u64 {
         let first = self.take_once(push);
         let again = self.again.entry(push).or_insert_with(|| ResentPush {
@@ -96,16 +105,19 @@ impl Retransmitter {
         number
     }
 
-    /// Processes an acknowledgement of one sending, and returns the round-trip time if the sending
-    /// is known.
+    /// Processes an acknowledgement of one sending, and returns the round-trip time. `None` if the
+    /// push is not open here or the sending has no such number; the peer counts as one that answers
+    /// all the same. The push stays open: the caller calls [`done`](Self::done) once the peer holds
+    /// all of it.
     pub(super) fn answered(&mut self, push: u64, number: u64, now: Instant) -> Option<Duration> {
         let took = self.measure(push, number, now);
         self.reckon();
         took
     }
 
-    /// Notes the round trip of a sending, and that the peer answers. Returns `None` if the sending
-    /// is not known.
+    /// Notes the round trip of a sending, that the peer answers, and that what was sent up to the
+    /// time of this sending has arrived or is lost. Returns `None` if the sending is not known;
+    /// then it only notes that the peer answers.
     fn measure(&mut self, push: u64, number: u64, now: Instant) -> Option<Duration> {
         self.unanswered = 0;
         let at = match (number, self.again.get(&push)) {
@@ -118,12 +130,13 @@ impl Retransmitter {
         Some(now - at)
     }
 
-    /// How long to wait for an answer after this many questions.
+    /// How long to wait for an answer after this many questions: the patience, doubled for each.
     pub(super) fn patience(&self, tries: u32) -> Duration {
         self.trips.patience(tries)
     }
 
-    /// Removes a push, because the peer has acknowledged it or it is left to anti-entropy.
+    /// Removes a push, because the peer has acknowledged it or it is left to anti-entropy. Does
+    /// nothing if it is not open here.
     pub(super) fn done(&mut self, push: u64) {
         if let Some(again) = self.again.remove(&push) {
             self.due.remove(&(again.due, push));
@@ -132,12 +145,14 @@ impl Retransmitter {
         self.reckon();
     }
 
-    /// Treats the peer as one that answers again, because a new link to it came up.
+    /// Treats the peer as one that answers again, because a new link to it came up. The deadlines
+    /// of its open pushes apply again; round trips and patience stay.
     pub(super) fn renewed(&mut self) {
         self.unanswered = 0;
         self.reckon();
     }
 
+    /// The index in `once` of a push that was sent exactly once and is open; otherwise `None`.
     fn place(&self, push: u64) -> Option<usize> {
         if self.once.front()?.push == push {
             return Some(0);
@@ -146,7 +161,8 @@ impl Retransmitter {
         (!self.once[at].over).then_some(at)
     }
 
-    /// Removes a push from the list of those sent once, and returns when it was sent.
+    /// Removes a push from the list of those sent once, and returns when it was sent; `None` if it
+    /// is not in that list. Its entry stays, marked as over, until it is the first of the list.
     fn take_once(&mut self, push: u64) -> Option<Instant> {
         let place = self.place(push)?;
         let sent = &mut self.once[place];
@@ -160,6 +176,7 @@ impl Retransmitter {
         Some(at)
     }
 
+    /// Whether the peer has acknowledged everything. Then nothing is due.
     fn is_idle(&self) -> bool {
         self.once.is_empty() && self.again.is_empty()
     }
@@ -170,13 +187,14 @@ impl Retransmitter {
         once.chain(self.again.keys().copied()).collect()
     }
 
-    /// When a push counts as lost or the peer must be asked.
+    /// When [`take_due`](Self::take_due) has something to resend; `None` if no push is open.
     #[inline]
     pub(super) const fn due(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Recomputes the next deadline. Called after every change.
+    /// Recomputes the next deadline: that of the next question if the peer is silent, otherwise the
+    /// earliest one of a push. Must be called after every change.
     fn reckon(&mut self) {
         self.next = if self.is_idle() {
             None
@@ -189,7 +207,13 @@ impl Retransmitter {
         };
     }
 
-    /// Returns the pushes that must be resent now: the lost ones, and the oldest one as a question.
+    /// Returns the pushes that must be resent now. Those are, of the pushes that have waited for
+    /// their patience, the lost ones (something sent at the same time or later has arrived) and the
+    /// oldest of the others, as a question. Of a silent peer only the oldest open push is resent,
+    /// whenever it was sent. Empty before the deadline.
+    ///
+    /// The caller must call [`sent_again`](Self::sent_again) or [`done`](Self::done) for each,
+    /// otherwise it stays due.
     pub(super) fn take_due(&mut self, now: Instant) -> DueResends {
         if self.due().is_none_or(|at| at > now) {
             return DueResends::default();
@@ -222,6 +246,7 @@ impl Retransmitter {
         DueResends { pushes, unanswered: self.unanswered }
     }
 
+    /// The open push with the lowest number; `None` if there is none.
     fn oldest(&self) -> Option<u64> {
         let once = self.once.front().map(|sent| sent.push);
         let again = self.again.keys().next().copied();

@@ -1,5 +1,5 @@
-//! The retransmission state ([`Retransmitter`]) of all peers, in one sorted list, because the earliest
-//! deadline over all peers is asked for after every batch.
+//! The retransmission state ([`Retransmitter`]) of all peers, in one sorted list, because the
+//! earliest deadline over all peers is asked for after every batch.
 
 use smallvec::SmallVec;
 
@@ -14,10 +14,12 @@ pub(super) struct Retransmitters {
 }
 
 impl Retransmitters {
+    /// The index of a peer in the list; the error is the index at which to insert it.
     fn place(&self, peer: ReplicaId) -> Result<usize, usize> {
         self.all.binary_search_by_key(&peer, |(of, _)| *of)
     }
 
+    /// The state of a peer; `None` if nothing was sent to it yet, or since it was removed.
     pub(super) fn get_mut(&mut self, peer: ReplicaId) -> Option<&mut Retransmitter> {
         let at = self.place(peer).ok()?;
         Some(&mut self.all[at].1)
@@ -32,18 +34,19 @@ impl Retransmitters {
         &mut self.all[at].1
     }
 
+    /// Drops the state of a peer, its round trips included. Does nothing if there is none.
     pub(super) fn remove(&mut self, peer: ReplicaId) {
         if let Ok(at) = self.place(peer) {
             self.all.remove(at);
         }
     }
 
-    /// The earliest deadline of all peers.
+    /// The earliest deadline of all peers; `None` if no push is open to any of them.
     pub(super) fn due(&self) -> Option<Instant> {
         self.all.iter().filter_map(|(_, retransmitter)| retransmitter.due()).min()
     }
 
-    /// The peers whose deadline has passed.
+    /// The peers whose deadline has been reached, in the order of their ids.
     pub(super) fn late(&self, now: Instant) -> SmallVec<[ReplicaId; 8]> {
         let late = |retransmitter: &Retransmitter| retransmitter.due().is_some_and(|at| at <= now);
         self.all

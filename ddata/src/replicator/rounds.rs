@@ -26,7 +26,10 @@ use crate::machine::Machine;
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 impl Replicator {
-    /// Handles the end of a batch or an expired deadline: does everything that is due now.
+    /// Handles the end of a batch or an expired deadline: does everything that is due now. The
+    /// batch is pushed first, so changes that this tick makes (expiry) are pushed by the next one.
+    /// Also raises the alarm of a message that was too long to send, writes a vote again whose
+    /// write failed, and orders the keys that waited for write-behind.
     pub(super) fn tick(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.flush(now, out);
         if let Some((peer, bytes)) = self.unsent.take() {
@@ -68,7 +71,10 @@ impl Replicator {
         self.tell_now(out);
     }
 
-    /// Notifies subscribers of the gathered changes now. A key that reads as before is left out.
+    /// Notifies subscribers of the gathered changes now, even before the interval has passed. A key
+    /// that has no value now is reported as deleted. A key that reads as before is left out, also
+    /// if it had no value then. The subscriptions that match a key now are notified, which may be
+    /// others than at the change.
     pub(super) fn tell_now(&mut self, out: &mut ReplicatorOutbox) {
         for (key, before) in self.subscriptions.take() {
             let value = self.value(&key);
@@ -87,7 +93,9 @@ impl Replicator {
         }
     }
 
-    /// Fails writes and flushes whose deadline has passed.
+    /// Fails writes and flushes whose deadline has passed, with the replicas that are missing. A
+    /// failed write stays applied; its pushes go on without it. When the last flush has failed, the
+    /// pushes that flushes have kept may be left to anti-entropy again.
     fn tick_writes(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if !is_due(self.writes.due()) && !is_due(self.flushes_due()) {
@@ -119,7 +127,8 @@ impl Replicator {
         }
     }
 
-    /// Fails a read or a fence whose deadline has passed with too few answers.
+    /// Fails a read or a fence whose deadline has passed with too few answers: counts it and
+    /// replies with `Timeout`. The caller has removed it from its list.
     pub(super) fn timed_out(
         &mut self,
         id: RequestId,
@@ -141,7 +150,8 @@ impl Replicator {
         self.check_flushes(out);
     }
 
-    /// Repeats the unanswered questions of comparisons.
+    /// Repeats the unanswered questions of comparisons. Live comparisons that were repeated too
+    /// often end instead.
     fn tick_comparisons(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let trips = &self.trips;
         for (session, peer, at, query) in
@@ -152,7 +162,12 @@ impl Replicator {
     }
 
     /// Starts one round of anti-entropy with the peer that was contacted least recently; reachable
-    /// peers come first, and ties are broken at random.
+    /// peers come first, and ties are broken at random. A peer that membership does not know counts
+    /// as reachable. Schedules the next round, within 20 % of the interval.
+    ///
+    /// A replica that is no member sends its installed configuration instead, and nothing if it has
+    /// none. Nothing is sent without peers, if the peer is being compared with already, or if too
+    /// many comparisons are open.
     fn gossip(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let busy = self.changed_at.is_some_and(|at| now.mono - at < BUSY_FOR);
         let interval =
@@ -181,7 +196,13 @@ impl Replicator {
     // ── expiry ──
 
     /// One round of expiry: deletes the unused keys that this member owns, and reports to the
-    /// owners of other keys the uses that they do not know. Guarded keys never expire.
+    /// owners of other keys the uses that they do not know. Guarded keys and keys without a setting
+    /// never expire. Schedules the next round. Does nothing else on a replica that is no member.
+    ///
+    /// No key is deleted before `own_from`, because the members must report their uses to a new
+    /// owner first. A deletion is a normal change: it notifies subscribers, is pushed without a
+    /// waiting request, and is ordered to disk. A use is reported in each round until the owner has
+    /// answered.
     fn expire(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.expire_at = self.expiry_interval().map(|interval| now.mono + interval);
         let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else {
@@ -228,8 +249,9 @@ impl Replicator {
     }
 
     /// Handles a report of how many milliseconds ago a peer used some keys. It can only make a key
-    /// younger. The owner of a key answers with `Known`; a report that is lost is repeated, because
-    /// its sender gets no answer.
+    /// younger, also if this replica does not own it; keys that are not held here are ignored. The
+    /// owner answers with `Known` for the keys that it owns and holds, if it is a member. A report
+    /// that is lost is repeated, because its sender gets no answer.
     pub(super) fn on_used(
         &mut self,
         now: Now,
@@ -252,6 +274,8 @@ impl Replicator {
     }
 
     /// Handles the owner's answer: how long ago some keys were used, as far as the owner knows.
+    /// Such a use is not reported again. Ignores keys that `from` does not own by this replica's
+    /// configuration, and keys that are not held here.
     pub(super) fn on_known(&mut self, now: Now, from: ReplicaId, keys: &[(KeyName, u64)]) {
         let Some(epoch) = self.epochs.installed() else { return };
         for (key, age) in keys.iter().filter(|(key, _)| owner(key, epoch.members()) == Some(from)) {
@@ -263,8 +287,9 @@ impl Replicator {
     // ── disk ──
 
     /// Whether a durable key must be written to disk before its change is acknowledged
-    /// (docs/protocol/replication.md#durable-before-acknowledged). With write-behind the key is
-    /// scheduled for a later write, and nothing waits.
+    /// (docs/protocol/replication.md#durable-before-acknowledged). The caller has checked that the
+    /// key is durable, and orders the write. `false` if the key is absent or all of it is on disk.
+    /// With write-behind the key is scheduled for a later write here, and nothing waits: `false`.
     pub(super) fn persist_key(&mut self, now: Now, key: &KeyName) -> bool {
         let Some(held) = self.store.get(key) else { return false };
         if held.synced.includes(held.state.context()) {
@@ -279,7 +304,9 @@ impl Replicator {
         }
     }
 
-    /// Orders keys to be written, and the actions that follow once they are.
+    /// Orders keys to be written, and the actions that follow once they are. Absent keys are left
+    /// out. Without any key an empty order is made, so that the actions still follow; without keys
+    /// and actions nothing is ordered.
     pub(super) fn persist<'k>(
         &mut self,
         mut after: Vec<WriteCompletion>,
@@ -304,15 +331,18 @@ impl Replicator {
         self.persist_records(records, after, out);
     }
 
-    /// Writes this replica's votes. Messages are held back until the write has succeeded, because a
-    /// vote must be on disk before a message that depends on it leaves.
+    /// Writes this replica's votes. All messages are held back until the write has ended, because a
+    /// vote must be on disk before a message that depends on it leaves. If it fails, only messages
+    /// that depend on a vote are dropped, and a later tick writes again. The caller has checked
+    /// that this replica has a durable store.
     pub(super) fn persist_votes(&mut self, state: AcceptorState, out: &mut ReplicatorOutbox) {
         self.persist_records(vec![DurableRecord::Acceptor(state)], vec![], out);
         self.durability.order_gate();
     }
 
     /// Handles the result of a write to the durable store: carries out the actions that waited for
-    /// it. If a vote is on disk at last, this replica counts itself again.
+    /// it. A failure is counted and raises an alarm. If a vote is on disk at last, after a failure,
+    /// this replica counts itself again. The result of an unknown order has no action.
     pub(super) fn persisted(
         &mut self,
         now: Now,
@@ -339,7 +369,8 @@ impl Replicator {
         }
     }
 
-    /// Carries out an action whose records are on disk.
+    /// Carries out an action whose records are on disk. An acknowledgement counts only if this
+    /// replica is eligible now and its configuration is still that of the merge.
     fn stored(&mut self, now: Now, after: WriteCompletion, out: &mut ReplicatorOutbox) {
         match after {
             WriteCompletion::Synced(keys) => {
@@ -361,14 +392,18 @@ impl Replicator {
         }
     }
 
+    /// Sends messages that waited for the disk. Each passes the gate again, so it may be held back
+    /// behind a later vote or dropped.
     fn send_orders(&mut self, outputs: Vec<ReplicatorOutput>, out: &mut ReplicatorOutbox) {
         for output in outputs {
             self.emit(output, out);
         }
     }
 
-    /// Carries out an action whose records could not be written: refusals, failed requests,
-    /// retries.
+    /// Carries out an action whose records could not be written: an acknowledgement refuses the
+    /// entries that it would have stored, a request fails or counts this replica as one whose store
+    /// failed, and a sync is tried again later. Messages that waited for the records of a promise
+    /// are dropped; messages that were held back behind a vote pass the gate again.
     fn not_stored(&mut self, now: Now, after: WriteCompletion, out: &mut ReplicatorOutbox) {
         match after {
             WriteCompletion::Synced(_)
@@ -392,9 +427,13 @@ impl Replicator {
         }
     }
 
-    /// Loads the records that an earlier process of this data directory wrote. If one of them
-    /// cannot be read, promises are not loaded and the error names the first; the replica serves
-    /// nothing.
+    /// Loads the records that an earlier process of this data directory wrote: data, and promised
+    /// terms, whose groups become known. Votes are ignored, because they belong to an earlier
+    /// incarnation. Several records of a key are merged. A key counts as used now.
+    ///
+    /// # Errors
+    /// The number of records that cannot be read, and the first of them. The promises are not
+    /// loaded then; the caller must serve nothing.
     pub(super) fn restore(
         &mut self,
         now: Now,
@@ -420,7 +459,7 @@ impl Replicator {
                     let why = "its group name or its term is invalid".to_owned();
                     failed.push((format!("the promise for group `{group}`"), why));
                 }
-                DurableRecord::Acceptor(_) => {} // of an earlier incarnation, which never votes again
+                DurableRecord::Acceptor(_) => {} // of an incarnation that never votes again
             }
         }
         if let Some((what, why)) = failed.first().cloned() {
@@ -433,7 +472,8 @@ impl Replicator {
         Ok(())
     }
 
-    /// Merges one loaded record. The error states why it cannot be used.
+    /// Merges one loaded record, marks the key as on disk, and advances the clock to its latest
+    /// stamp. The error states why it cannot be used; then it changes nothing.
     fn restore_key(
         &mut self,
         now: Now,
@@ -462,12 +502,12 @@ impl Replicator {
     }
 }
 
-/// The time since `then`, in milliseconds.
+/// The time since `then`, in whole milliseconds; 0 if `then` is in the future.
 fn age(now: Now, then: Instant) -> u64 {
     u64::try_from((now.mono - then).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The time `age` milliseconds ago, by this host's clock.
+/// The time `age` milliseconds ago, by this host's clock; the clock's zero if that is earlier.
 fn ago(now: Now, age: u64) -> Instant {
     let nanos = age.saturating_mul(1_000_000);
     Instant::from_nanos(now.mono.as_nanos().saturating_sub(nanos))

@@ -18,18 +18,18 @@ pub struct ReplicatorStats {
     pub removal_records: u64,
     /// Local updates and deletes that changed something.
     pub updates: u64,
-    /// Deltas of peers that were merged.
+    /// Deltas of peers, repairs included, that were merged and brought something new.
     pub deltas_merged: u64,
-    /// Full states of peers that were merged.
+    /// Full states of peers that were merged and brought something new.
     pub states_merged: u64,
     /// Entries answered with `Lack`: deltas refused by the causal delta rule, and probes for dots
     /// that this replica has not seen. The sender answers each with a repair.
     pub lacks: u64,
     /// Repairs sent as deltas.
     pub repairs: u64,
-    /// Repairs sent as full states, because the removal records for a delta had been dropped.
+    /// Repairs sent as full states, because the state had no removal records for a delta.
     pub repairs_full: u64,
-    /// Majority reads whose answers differed and were written back.
+    /// Reads above `Local` whose answers differed and were written back.
     pub read_repairs: u64,
     /// Requests that ended in a timeout.
     pub timeouts: u64,
@@ -37,11 +37,12 @@ pub struct ReplicatorStats {
     pub fenced: u64,
     /// Writes of guarded keys refused here because they carry no guard.
     pub unguarded: u64,
-    /// Anti-entropy comparisons that found no difference.
+    /// Comparisons of peers, syncs included, of which this replica found the root sums equal.
     pub gossip_equal: u64,
-    /// Anti-entropy comparisons that found a difference.
+    /// Comparisons of peers, syncs included, of which this replica found the root sums different or
+    /// no longer had the state. A repeated question counts again, in both counters.
     pub gossip_differed: u64,
-    /// Messages or entries that could not be decoded.
+    /// Messages, entries and refusals that could not be decoded, or that no correct peer sends.
     pub undecodable: u64,
     /// Entries of a user type that is not registered here.
     pub unknown_types: u64,
@@ -57,7 +58,7 @@ pub struct ReplicatorStats {
     /// Messages longer than `assembly_bytes_max` that were not sent, and pieces of such messages
     /// that were not accepted.
     pub too_large: u64,
-    /// Answers of an anti-entropy comparison that did not fit their question.
+    /// Answers of an anti-entropy comparison that came late or did not fit their question.
     pub false_digests: u64,
     /// Keys deleted by expiry.
     pub expired: u64,

@@ -37,13 +37,14 @@ pub(super) const SETTLES_AFTER: Duration = Duration::from_millis(100);
 pub(super) struct StoredKey {
     pub(super) key: KeyName,
     pub(super) state: KeyState,
-    pub(super) shape: Arc<str>,
+    pub(super) shape: Arc<str>, // the name of the state's shape, as it is sent
+    /// The guarded group that was recorded with the key; it never changes after that.
     pub(super) group: Option<Group>,
     /// The latest use that this replica knows of, for expiry.
     pub(super) used: Instant,
     /// The latest use that the owner of the key knows of.
     pub(super) reported: Instant,
-    item: u64,     // its item in the sums
+    item: u64,     // its item in the sums; 0: none
     settled: bool, // whether `item` is current; otherwise the key is in `settling`
     /// Estimate of its encoded size, in bytes: exact when last measured, grown by every delta
     /// since.
@@ -63,6 +64,9 @@ pub(super) struct Snapshot {
 }
 
 /// All keys of a replica, with the indexes and bounds over them.
+///
+/// A deleted key stays in the store: it keeps its causal context and its type, and its value is
+/// empty (`is_bottom`). Functions that give keys give deleted ones, too.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReplicaStore {
     live: Snapshot,
@@ -72,13 +76,17 @@ pub(super) struct ReplicaStore {
     groups: BTreeSet<Group>,        // ≤ GROUPS_MAX known by a promise, + those of the keys
     group_lengths: BTreeSet<usize>, // lengths of the groups' prefixes
     settling: VecDeque<(Instant, StorePlace)>, // changed keys that are not in the sums yet; ≤ keys
-    deleted: usize,
+    deleted: usize,                 // keys with an empty value
 }
 
 /// The result of merging an entry.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EntryMergeResult {
+    /// The key holds the whole entry now, perhaps since before. `latest` is the highest stamp in
+    /// the entry (`None` without one, and for a probe), `full` whether the entry was a full state.
     Merged { merged: MergeResult, latest: Option<HybridTimestamp>, full: bool },
+    /// The entry builds on dots that are missing here, or is a probe for them. The value has not
+    /// changed; the context is that of the key.
     Lack(CausalContext),
 }
 
@@ -104,10 +112,12 @@ impl DeltaNovelty {
     }
 }
 
-/// Why an entry was refused.
+/// Why an entry was refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EntryRefusal {
+    /// The entry does not decode, has a name that no release sends, or claims dots of this replica.
     Decode(DecodeError),
+    /// The key exists with another type.
     WrongType,
 }
 
@@ -118,7 +128,7 @@ impl From<DecodeError> for EntryRefusal {
 }
 
 /// Refuses names that no release sends: a key that is too long, a group that does not contain the
-/// key, a group or term that is not valid.
+/// key, a group or term that is not valid. An entry without a guard is checked for its key only.
 fn check_names(entry: &Entry) -> Result<(), DecodeError> {
     if entry.key.as_str().len() > KEY_BYTES_MAX {
         return Err(DecodeError::TooLong { what: "bytes of a key", limit: KEY_BYTES_MAX });
@@ -135,7 +145,8 @@ fn check_names(entry: &Entry) -> Result<(), DecodeError> {
 
 /// Refuses an entry with dots of this replica above the last one that it made
 /// (docs/protocol/replication.md#nobody-teaches-a-replica-its-own-dots). Other replicas would
-/// otherwise take its next changes for known.
+/// otherwise take its next changes for known. `made` and `last` are the counters of the last own
+/// dot of the key and of the last own dot in the entry (`None` or 0: the entry has none).
 fn check_own(
     made: u64,
     last: Option<u64>,
@@ -163,11 +174,13 @@ impl Snapshot {
         self.keys.get(&place(key))
     }
 
+    /// The context of a key; empty if the key is absent.
     pub(super) fn context(&self, key: &KeyName) -> CausalContext {
         self.get(key).map(|held| held.state.context().clone()).unwrap_or_default()
     }
 
-    /// Keys in a range of buckets, in the order of their hashes.
+    /// Keys in a range of buckets (both ends included), each with its bucket, in the order of their
+    /// hashes.
     pub(super) fn in_buckets(
         &self,
         range: RangeInclusive<u16>,
@@ -211,7 +224,8 @@ impl ReplicaStore {
         self.live.keys.values()
     }
 
-    /// Keys with a prefix, in the order of their names, starting at `from`.
+    /// Keys with a prefix, deleted ones included, in the order of their names, starting at `from`.
+    /// A bound below the prefix, or none, starts at the first key with the prefix.
     pub(super) fn by_name<'a>(
         &'a self,
         prefix: &'a str,
@@ -228,9 +242,10 @@ impl ReplicaStore {
         names.filter_map(|name| self.get(name))
     }
 
-    /// Keys that a group guards: those recorded with it, and those under its prefix that belong to
-    /// no other group. The latter may have been written before the group was known; an owner that
-    /// takes a term must see what was acknowledged of them.
+    /// Keys that a group guards, deleted ones included, in the order of their names: those recorded
+    /// with it, and those under its prefix that belong to no other group. The latter may have been
+    /// written before the group was known; an owner that takes a term must see what was
+    /// acknowledged of them. The group itself need not be known.
     pub(super) fn of_group<'a>(
         &'a self,
         group: &'a Group,
@@ -241,7 +256,9 @@ impl ReplicaStore {
         self.by_name(group.as_str(), Bound::Unbounded).filter(of)
     }
 
-    /// The group that guards a key: the one recorded with it, or a known group whose prefix it has.
+    /// The group that guards a key: the one recorded with it, or otherwise the shortest known group
+    /// whose prefix it has; `None` if there is neither. `held` is the stored key, `None` if it is
+    /// absent.
     pub(super) fn group_of<'a>(
         &'a self,
         key: &KeyName,
@@ -261,8 +278,8 @@ impl ReplicaStore {
         !self.groups.is_empty()
     }
 
-    /// Makes a group known, so that it guards all keys with its prefix. Ignored above
-    /// [`GROUPS_MAX`] groups.
+    /// Makes a group known, so that it guards all keys with its prefix; known groups are never
+    /// forgotten. Ignored if [`GROUPS_MAX`] groups or more are known.
     pub(super) fn know_group(&mut self, group: &Group) {
         if !self.groups.contains(group) && self.groups.len() < GROUPS_MAX {
             self.group_lengths.insert(group.as_str().len());
@@ -270,7 +287,13 @@ impl ReplicaStore {
         }
     }
 
-    /// Applies `f` to the state of a key, which is created empty if it does not exist.
+    /// Applies `f` to the state of a key, which is created empty if it does not exist, and returns
+    /// the result of `f`. `shape` is used for a new key only.
+    ///
+    /// The bookkeeping follows `at` even if `f` changes nothing: the estimate of the size grows,
+    /// the use counts, and the key is scheduled to enter the sums with its new state after
+    /// [`SETTLES_AFTER`], if it is not scheduled already. New removal records are registered and
+    /// bounded.
     pub(super) fn change<R>(
         &mut self,
         key: &KeyName,
@@ -310,8 +333,8 @@ impl ReplicaStore {
         result
     }
 
-    /// Registers a new removal record. Above [`RECORDS_MAX`] the oldest record of any key is
-    /// dropped.
+    /// Registers a new removal record of the key at this place. Above [`RECORDS_MAX`] the oldest
+    /// record of any key is dropped, from its state, too.
     fn remember(&mut self, place: &StorePlace) {
         self.records.push_back(place.clone());
         if self.records.len() > RECORDS_MAX
@@ -322,7 +345,8 @@ impl ReplicaStore {
         }
     }
 
-    /// Records a group with a key that has none yet, and makes the group known.
+    /// Records a group with a key that has none yet, and makes the group known, even above
+    /// [`GROUPS_MAX`]. Does nothing if the key is absent or has a group, even another one.
     pub(super) fn set_group(&mut self, key: &KeyName, group: &Group) {
         let Some(held) = self.live.keys.get_mut(&place(key)) else { return };
         if held.group.is_none() {
@@ -332,7 +356,8 @@ impl ReplicaStore {
         }
     }
 
-    /// Records a use of a key, for expiry.
+    /// Records a use of a key, for expiry. An earlier use than the recorded one changes nothing,
+    /// nor does a use of an absent key.
     pub(super) fn touch(&mut self, key: &KeyName, used: Instant) {
         if let Some(held) = self.live.keys.get_mut(&place(key))
             && held.used < used
@@ -351,14 +376,16 @@ impl ReplicaStore {
         }
     }
 
-    /// Changes the bookkeeping of a key, if it exists.
+    /// Changes the bookkeeping of a key, if it exists. `f` must not change the state: sums, size
+    /// and the number of deleted keys would not follow.
     pub(super) fn note(&mut self, key: &KeyName, f: impl FnOnce(&mut StoredKey)) {
         if let Some(held) = self.live.keys.get_mut(&place(key)) {
             f(Arc::make_mut(held));
         }
     }
 
-    /// Whether this replica holds the whole content of an entry already.
+    /// Whether this replica holds the whole content of an entry already. `false` if the key is
+    /// absent, or the content does not decode with the type that the key has here.
     pub(super) fn holds(&self, entry: &Entry) -> bool {
         let Some(held) = self.get(&entry.key) else { return false };
         let (context, shape) = (held.state.context(), held.state.shape());
@@ -373,10 +400,16 @@ impl ReplicaStore {
         }
     }
 
-    /// Merges an entry that a peer sent or that was loaded from disk.
+    /// Merges an entry that a peer sent or that was loaded from disk. Creates the key if it is
+    /// absent, but not for a probe, an empty state, or a delta that gives `Lack`. A probe changes
+    /// no state: it gives `Merged` if everything that it asks for is held here, otherwise `Lack`.
+    ///
+    /// Unless the result is `Lack`, the group of the entry's guard is recorded with the key, if the
+    /// key exists and has none. The term of the guard is not compared with promises here.
     ///
     /// # Errors
-    /// [`EntryRefusal`] if the entry does not decode or has another type than the key.
+    /// [`EntryRefusal`] if the entry does not decode, has another type than the key, or claims dots
+    /// of this replica that it has not made.
     pub(super) fn take(
         &mut self,
         entry: &Entry,
@@ -431,8 +464,9 @@ impl ReplicaStore {
     }
 
     /// Merges a decoded delta, or returns `Lack` by the causal delta rule
-    /// (docs/protocol/replication.md#causal-delta-rule) without changing anything or creating a
-    /// key.
+    /// (docs/protocol/replication.md#causal-delta-rule) without changing the state or creating a
+    /// key. On a `Lack` an existing key still counts as used, and its estimate of the
+    /// size grows. A delta that is known already changes nothing at all.
     fn take_delta(
         &mut self,
         key: &KeyName,
@@ -468,7 +502,8 @@ impl ReplicaStore {
         EntryMergeResult::Merged { merged, latest, full: false }
     }
 
-    /// Merges a decoded full state. A state that is known already, or empty, changes nothing.
+    /// Merges a decoded full state. A state that is known already, or that contains no dot, changes
+    /// nothing and creates no key.
     fn take_state(
         &mut self,
         key: &KeyName,
@@ -499,7 +534,8 @@ impl ReplicaStore {
         self.seed
     }
 
-    /// Changes the seed of the sums and recomputes them.
+    /// Changes the seed of the sums and recomputes them, with all changes in them. Does nothing if
+    /// the seed is the same.
     pub(super) fn reseed(&mut self, seed: u64) {
         if seed == self.seed {
             return;
@@ -525,9 +561,10 @@ impl ReplicaStore {
         }
     }
 
-    /// Brings into the sums the keys that changed at least [`SETTLES_AFTER`] ago. It is called
-    /// before sums are compared, so it needs no timer, and on every tick, so that the work stays
-    /// small.
+    /// Brings into the sums the keys that changed at least [`SETTLES_AFTER`] ago, counted from the
+    /// first change since they were last in the sums; later changes of such a key are included. It
+    /// is called before sums are compared, so it needs no timer, and on every tick, so that the
+    /// work stays small.
     pub(super) fn settle_due(&mut self, now: Instant) {
         while self.settling.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, place)) = self.settling.pop_front() else { return };
@@ -535,6 +572,8 @@ impl ReplicaStore {
         }
     }
 
+    /// Brings a key into the sums with its present context. The caller has removed it from
+    /// `settling`.
     fn settle(&mut self, place: &StorePlace) {
         if let Some(held) = self.live.keys.get_mut(place) {
             let held = Arc::make_mut(held);
@@ -557,12 +596,14 @@ pub(super) struct StateChange {
 }
 
 impl StateChange {
+    /// The same change with another growth of the value.
     pub(super) const fn sized(self, bytes: usize) -> Self {
         Self { bytes, ..self }
     }
 }
 
 impl StoredKey {
+    /// An empty key that was used now, belongs to no group and is in no sums.
     fn new(key: &KeyName, shape: &Shape, now: Instant) -> Self {
         Self {
             key: key.clone(),
@@ -578,6 +619,7 @@ impl StoredKey {
         }
     }
 
+    /// The item of the key in sums under this seed; 0 (no item) while no change of it is known.
     fn item_under(&self, seed: u64) -> u64 {
         let context = self.state.context();
         if context.is_empty() {
@@ -586,16 +628,20 @@ impl StoredKey {
         sums::item(&self.key, context.digest(seed), seed)
     }
 
+    /// The recorded group as a guard without a term, which lets an entry spread; `None` without
+    /// one.
     pub(super) fn guard(&self) -> Option<WireGuard> {
         self.group.as_ref().map(|group| WireGuard { group: group.clone(), term: None })
     }
 
+    /// An entry of this key with index 0 and the guard of [`guard`](Self::guard).
     pub(super) fn entry(&self, content: EntryContent) -> Entry {
         let (key, shape) = (self.key.clone(), self.shape.clone());
         Entry { index: 0, key, shape, guard: self.guard(), content }
     }
 
-    /// The repair for a peer with this context; `None` if the peer lacks nothing.
+    /// The repair for a peer with this context: a delta or, if removal records for it are missing,
+    /// the full state. `None` if the peer lacks nothing, also if it has more.
     pub(super) fn repair(&self, context: &CausalContext) -> Option<Entry> {
         match self.state.repair(context) {
             Repair::Nothing => None,

@@ -21,7 +21,7 @@ pub(super) struct Subscriptions {
     prefixes: BTreeMap<Arc<str>, BTreeSet<SubscriptionId>>,
     lengths: BTreeMap<usize, usize>, // prefix length → prefixes of that length
     changed: BTreeMap<KeyName, Option<Value>>, // key → value at the last notice; ≤ keys
-    due: Option<Instant>,
+    due: Option<Instant>,            // when `changed` must be reported; `None` without changes
 }
 
 impl Subscriptions {
@@ -43,6 +43,8 @@ impl Subscriptions {
         self.patterns.insert(id, pattern);
     }
 
+    /// Ends a subscription; does nothing if it is not open. Changes that were gathered for it stay
+    /// gathered.
     pub(super) fn remove(&mut self, id: SubscriptionId) {
         match self.patterns.remove(&id) {
             Some(Pattern::Exact(key)) => {
@@ -58,6 +60,8 @@ impl Subscriptions {
         }
     }
 
+    /// Removes a subscription from the index of a prefix, and frees the prefix and its length if no
+    /// other subscription needs them.
     fn remove_prefix(&mut self, id: SubscriptionId, prefix: &Arc<str>) {
         let Some(subscribers) = self.prefixes.get_mut(prefix) else { return };
         subscribers.remove(&id);
@@ -73,7 +77,8 @@ impl Subscriptions {
         }
     }
 
-    /// Whether a subscription matches a key.
+    /// Whether a subscription matches a key, exactly or by a prefix of it. The empty prefix matches
+    /// every key.
     pub(super) fn has(&self, key: &KeyName) -> bool {
         if self.patterns.is_empty() {
             return false;
@@ -84,7 +89,8 @@ impl Subscriptions {
             || lengths.any(|l| text.get(..*l).is_some_and(|p| self.prefixes.contains_key(p)))
     }
 
-    /// All subscriptions that match a key.
+    /// All subscriptions that match a key, each once, by their patterns now; empty if there are
+    /// none.
     pub(super) fn of(&self, key: &KeyName) -> BTreeSet<SubscriptionId> {
         let mut all = self.exact.get(key).cloned().unwrap_or_default();
         let text = key.as_str();
@@ -96,8 +102,10 @@ impl Subscriptions {
         all
     }
 
-    /// Records that a key changed. `before` gives its previous value; it is called only for the
-    /// first change of a key since the last notice.
+    /// Records that a key changed; ignored if no subscription matches it. `before` gives its
+    /// previous value; it is called only for the first change of a key since the last notice. The
+    /// first gathered change sets the time of the notice, `interval` from now; later ones do not
+    /// move it.
     pub(super) fn changed(
         &mut self,
         now: Instant,
@@ -112,12 +120,13 @@ impl Subscriptions {
         self.due.get_or_insert(now + interval);
     }
 
-    /// When the gathered changes must be reported.
+    /// When the gathered changes must be reported; `None` if there are none.
     pub(super) const fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Takes the gathered changes.
+    /// Takes the gathered changes: each key with its value at the last notice, `None` if it had no
+    /// value then. Some keys may match no subscription any longer.
     pub(super) fn take(&mut self) -> BTreeMap<KeyName, Option<Value>> {
         self.due = None;
         std::mem::take(&mut self.changed)

@@ -25,6 +25,7 @@ pub(super) struct Sums {
     leaves: Vec<Arc<[u64; FANOUT]>>, // below each top
 }
 
+/// The sums of no keys, all 0.
 impl Default for Sums {
     fn default() -> Self {
         let empty = Arc::new([0; FANOUT]); // shared until something is added
@@ -43,8 +44,9 @@ pub(super) fn bucket_of(key: &KeyName) -> u16 {
     bucket(hash_of(key.as_str().as_bytes()))
 }
 
-/// The item of a key. `seed` is the secret one of the configuration, the same at all members; if it
-/// changes, all items are computed anew. `context` is the digest of the key's context under it.
+/// The item of a key, a keyed hash. `seed` is the secret one of the configuration, the same at all
+/// members; if it changes, all items are computed anew. `context` is the digest of the key's
+/// context under it.
 ///
 /// The name is hashed under the seed, too. Two names that collide in the unkeyed hash of the
 /// store's order can be found in seconds, and keys that were written equally often have equal
@@ -58,7 +60,9 @@ pub(super) fn item(key: &KeyName, context: u64, seed: u64) -> u64 {
 }
 
 impl Sums {
-    /// Replaces the item of a key with this hash. 0 means "no item".
+    /// Replaces the item of a key with this hash in root, top and leaf. 0 means "no item". `old`
+    /// must be the item that was added for the key, otherwise the sums stay wrong until they are
+    /// recomputed. A leaf block that a snapshot shares is copied first.
     pub(super) fn replace(&mut self, hash: u64, old: u64, new: u64) {
         let change = new.wrapping_sub(old);
         let bucket = bucket(hash);
@@ -77,6 +81,7 @@ impl Sums {
         &self.tops
     }
 
+    /// The sums of the 256 buckets under a top.
     pub(super) fn leaves(&self, top: u8) -> &[u64; FANOUT] {
         &self.leaves[usize::from(top)]
     }
@@ -85,7 +90,8 @@ impl Sums {
 /// Number of sums compared at once, because nearly all are equal.
 const TOGETHER: usize = 16;
 
-/// The places at which two lists of FANOUT sums differ, in ascending order, with both sums.
+/// The places at which two lists of FANOUT sums differ, in ascending order, with both sums (mine
+/// first). The caller has checked the lengths.
 pub(super) fn differing<'a>(
     mine: &'a [u64],
     theirs: &'a [u64],

@@ -54,6 +54,7 @@ impl From<&[u8]> for SharedBytes {
     }
 }
 
+/// Shows the number of bytes and a hash of them, never the bytes.
 impl fmt::Debug for SharedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}B#{:016x}", self.0.len(), crate::encoded::hash_of(&self.0))
@@ -66,6 +67,7 @@ impl Serialize for SharedBytes {
     }
 }
 
+/// Accepts a byte string only: a list of numbers is an error.
 impl<'de> Deserialize<'de> for SharedBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Slice;
@@ -202,6 +204,7 @@ impl KeyContext {
         Self { key: key.clone(), context: ContextBytes::new(context) }
     }
 
+    /// Estimates the encoded size in bytes.
     pub(super) fn len(&self) -> usize {
         8 + self.key.as_str().len() + self.context.len()
     }
@@ -249,6 +252,8 @@ pub enum AckScope {
 }
 
 impl AckScope {
+    /// Whether the acknowledgement covers this entry. `All` covers every index, even one that the
+    /// push does not have.
     pub(super) fn contains(&self, index: u32) -> bool {
         match self {
             Self::All => true,
@@ -537,6 +542,7 @@ const NO_ENTRIES: u8 = 0x90;
 const MEASURED: usize = 1 << 30;
 
 impl Nack {
+    /// Estimates the encoded size in bytes, with its index.
     fn len(&self) -> usize {
         64 + match self {
             Self::Lack(context) => context.len(),
@@ -547,7 +553,10 @@ impl Nack {
 }
 
 impl Body {
-    /// Estimates the encoded size in bytes; the estimate is never far below the real size.
+    /// Estimates the encoded size in bytes, so that most messages need not be encoded to know that
+    /// they fit a frame. The estimate is at most slightly below the real size, except that a
+    /// promised term counts 64 bytes, however long the name of its group is. A message of the
+    /// configuration machine counts as longer than any frame, so that its real length is measured.
     pub(super) fn len(&self) -> usize {
         let entries = |entries: &[Entry]| entries.iter().map(Entry::len).sum::<usize>();
         let held = |held: &[KeyContext]| held.iter().map(|one| one.len() + 8).sum::<usize>();
@@ -586,7 +595,8 @@ impl Body {
 }
 
 impl ReplicatorMessage {
-    /// Encodes the message as MessagePack.
+    /// Encodes the message as MessagePack. The entries of a `Write` are encoded once for all
+    /// messages that share them.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let Body::Write { push, whole, entries } = &self.body else { return encode(self) };
@@ -599,15 +609,18 @@ impl ReplicatorMessage {
         bytes
     }
 
-    /// Decodes a message that [`encode`](Self::encode) encoded.
+    /// Decodes a message that [`encode`](Self::encode) encoded, also one of the previous or the
+    /// next release. The contexts, deltas and states inside are not decoded.
     ///
     /// # Errors
-    /// [`DecodeError::Message`] if the bytes are not a message of this protocol. Never panics.
+    /// [`DecodeError::Message`] if the bytes are not a message of this protocol, or decoding would
+    /// allocate more than [`MESSAGE_FACTOR`] allows. Never panics.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         super::quick::write(bytes).map_or_else(|| decode(bytes), Ok)
     }
 }
 
+/// Encodes a value as a MessagePack map with field names.
 pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128);
     let mut serializer = rmp_serde::Serializer::new(&mut bytes).with_struct_map();
@@ -615,6 +628,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
+/// Decodes a value that a peer has sent, within the memory that [`MESSAGE_FACTOR`] allows.
 pub(super) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     from_peer(bytes).map_err(|error| DecodeError::Message(error.source.to_string()))
 }

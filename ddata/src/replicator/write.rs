@@ -20,7 +20,8 @@ use crate::id::ReplicaId;
 use crate::key::Group;
 use crate::types::Term;
 
-/// The purpose of a request, and its reply once enough replicas hold its entries.
+/// The purpose of a request, and its reply once enough replicas hold its entries. Only a `Change`
+/// can be refused for lack of a guard.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum WritePurpose {
     /// An update or delete requested by the program.
@@ -36,7 +37,7 @@ pub(super) enum WritePurpose {
 pub(super) struct Fenced {
     /// The higher term that was promised.
     pub(super) by: Term,
-    /// Whether the replica had accepted the write before; then it may be on a majority.
+    /// Whether the replica may have accepted the write before; then it may be on a majority.
     pub(super) held: bool,
 }
 
@@ -54,13 +55,14 @@ pub(super) struct Write {
     pub(super) pushes: SmallVec<[(u64, u32); 1]>, // ≤ entries
     /// The number of entries that a replica must hold to be counted.
     entries: usize,
-    held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // ≤ replicas × entries
+    held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // with several entries; ≤ replicas × entries
     counted: SmallVec<[ReplicaId; 2]>, // replicas that hold all entries; ≤ replicas, each once
     failed: BTreeSet<ReplicaId>,       // replicas whose store failed
-    fenced: BTreeMap<ReplicaId, Fenced>,
+    fenced: BTreeMap<ReplicaId, Fenced>, // the latest refusal of each replica
     /// The guarded group of the key, if a replica refused the request because of it.
     pub(super) guarded: Option<Group>,
-    /// Whether this replica holds it; of durable keys: on disk.
+    /// Whether this replica holds it; of durable keys: on disk. It counts only while this replica
+    /// is eligible.
     pub(super) here: bool,
 }
 
@@ -68,14 +70,15 @@ pub(super) struct Write {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Electors<'a> {
     pub(super) me: ReplicaId,
-    pub(super) eligible: bool,
+    pub(super) eligible: bool, // whether this replica's own answer counts
     /// Members that have not announced their stop.
     pub(super) members: &'a BTreeSet<ReplicaId>,
     pub(super) voters: &'a [ReplicaId],
 }
 
 impl Electors<'_> {
-    /// Counts members and voters among the replicas that have answered.
+    /// Counts members and voters among the replicas that have answered, each of which must be given
+    /// once. A replica that is both counts as both, any other replica as none.
     pub(super) fn count<'a>(&self, answered: impl Iterator<Item = &'a ReplicaId>) -> Answers {
         let mut answers = Answers::default();
         for id in answered {
@@ -92,7 +95,8 @@ impl Electors<'_> {
         members.iter().chain(self.voters.iter().filter(move |id| !members.contains(id)))
     }
 
-    /// At most [`MISSING_MAX`] members and voters that have not answered.
+    /// At most [`MISSING_MAX`] members and voters that have not answered, members first. This
+    /// replica is among them if it has not.
     pub(super) fn missing(&self, answered: &BTreeSet<ReplicaId>) -> Vec<ReplicaId> {
         let missing = self.all().filter(|id| !answered.contains(id));
         missing.take(MISSING_MAX).copied().collect()
@@ -100,6 +104,8 @@ impl Electors<'_> {
 }
 
 impl Write {
+    /// A request that no other replica has acknowledged yet, without a guard and pushes, and held
+    /// here. `entries` is the number of entries that it will push.
     pub(super) fn new(
         purpose: WritePurpose,
         level: Level,
@@ -126,13 +132,14 @@ impl Write {
         }
     }
 
-    /// Records that a replica holds all entries.
+    /// Records that a replica holds all entries; a second time changes nothing.
     fn count(&mut self, from: ReplicaId) {
         if !self.counted.contains(&from) {
             self.counted.push(from);
         }
     }
 
+    /// The replicas that hold all entries, this one included if it holds them and is eligible.
     fn answered(&self, electors: &Electors<'_>) -> BTreeSet<ReplicaId> {
         let mut answered: BTreeSet<ReplicaId> = self.counted.iter().copied().collect();
         if self.here && electors.eligible {
@@ -141,7 +148,8 @@ impl Write {
         answered
     }
 
-    /// Whether enough replicas hold all entries, this one included if it is eligible.
+    /// Whether enough replicas hold all entries, this one included if it holds them and is
+    /// eligible. Refusals and failed stores are not looked at.
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
         if self.counted.len() + 1 < self.need.answers() {
             return false; // nearly every acknowledgement but the last: skip the count
@@ -151,14 +159,16 @@ impl Write {
         self.need.is_met(electors.count(self.counted.iter().chain(here.then_some(me))))
     }
 
-    /// The counts for the error of a timeout.
+    /// The counts for the error of a timeout. Replicas that hold only some of the entries count as
+    /// missing.
     pub(super) fn tally(&self, electors: &Electors<'_>) -> Tally {
         let answered = self.answered(electors);
         let missing = electors.missing(&answered);
         Tally { answered: answered.len(), needed: self.need.answers(), missing }
     }
 
-    /// The number of replicas whose store failed, if the level cannot be reached without them.
+    /// The number of replicas whose store failed, if the level cannot be reached without them;
+    /// `None` while it can. All other members and voters count as reachable.
     pub(super) fn store_failed(&self, electors: &Electors<'_>) -> Option<usize> {
         if self.failed.is_empty() {
             return None;
@@ -170,7 +180,8 @@ impl Write {
 
     /// The highest term for which it was refused, and whether so many voters refused it without
     /// ever having held it that no majority can have accepted it
-    /// (docs/protocol/replication.md#fenced-and-timeout-are-indeterminate).
+    /// (docs/protocol/replication.md#fenced-and-timeout-are-indeterminate). `None` if no replica
+    /// refused it; one refusal is enough.
     pub(super) fn fenced(&self, electors: &Electors<'_>) -> Option<(Term, bool)> {
         let current = self.fenced.values().map(|fenced| fenced.by).max()?;
         let never = |id: &&ReplicaId| self.fenced.get(id).is_some_and(|fenced| !fenced.held);
@@ -192,10 +203,12 @@ struct WriteDeadlines {
 const SLACK: usize = 64;
 
 impl WriteDeadlines {
+    /// The earliest deadline of an open write; `None` if none is open.
     fn first(&self) -> Option<(Instant, RequestId)> {
         self.all.front().copied()
     }
 
+    /// Adds the deadline of a new write at its place in the order.
     fn insert(&mut self, at: Instant, id: RequestId) {
         if self.all.back().is_none_or(|last| *last <= (at, id)) {
             return self.all.push_back((at, id));
@@ -204,7 +217,10 @@ impl WriteDeadlines {
         self.all.insert(place, (at, id));
     }
 
-    /// Records that a write has ended.
+    /// Records that a write has ended, which `is_open` already tells. Must be called once for each
+    /// write that ends: the first deadline would otherwise be that of an ended one. Deadlines of
+    /// ended writes are dropped from the front, and from the whole list if they are more than
+    /// [`SLACK`] and half of it.
     fn removed(&mut self, is_open: impl Fn(Instant, RequestId) -> bool) {
         self.ended += 1;
         while self.all.front().is_some_and(|(at, id)| !is_open(*at, *id)) {
@@ -231,6 +247,7 @@ impl Writes {
         self.open.len()
     }
 
+    /// Opens a request. Its id must not be open, and its deadline must not change later.
     pub(super) fn insert(&mut self, id: RequestId, write: Write) {
         self.deadlines.insert(write.deadline, id);
         self.open.insert(id, Box::new(write));
@@ -244,6 +261,8 @@ impl Writes {
         self.open.get_mut(&id).map(|write| &mut **write)
     }
 
+    /// Ends a request and returns its state; `None` if it is not open. The caller replies, and
+    /// takes the request out of its pushes.
     pub(super) fn remove(&mut self, id: RequestId) -> Option<Box<Write>> {
         let write = self.open.remove(&id)?;
         let is_open = |at, id| self.open.get(&id).is_some_and(|write| write.deadline == at);
@@ -262,7 +281,8 @@ impl Writes {
         self.deadlines.first().map(|(at, _)| at)
     }
 
-    /// Removes and returns the requests whose deadline has passed.
+    /// Removes and returns the requests whose deadline has been reached, in the order of their
+    /// deadlines. The caller replies, and takes them out of their pushes.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Box<Write>)> {
         let mut due = Vec::new();
         while let Some((at, id)) = self.deadlines.first() {
@@ -274,7 +294,9 @@ impl Writes {
         due
     }
 
-    /// Records that a replica holds an entry, as acknowledged in `epoch`.
+    /// Records that a replica holds an entry, as acknowledged in `epoch`. The replica counts once
+    /// it holds all entries. Ignored if the request has ended or counts in another epoch. The
+    /// caller checks whether the request is complete.
     pub(super) fn held(
         &mut self,
         id: RequestId,
@@ -298,14 +320,16 @@ impl Writes {
         }
     }
 
-    /// Records that the store of a replica failed.
+    /// Records that the store of a replica failed, in whatever epoch. Ignored if the request has
+    /// ended.
     pub(super) fn store_failed(&mut self, id: RequestId, from: ReplicaId) {
         if let Some(write) = self.open.get_mut(&id) {
             write.failed.insert(from);
         }
     }
 
-    /// Records that a replica refused the write for a higher term.
+    /// Records that a replica refused the write for a higher term, in whatever epoch. Replaces an
+    /// earlier refusal of the same replica. Ignored if the request has ended.
     pub(super) fn fenced(&mut self, id: RequestId, from: ReplicaId, fenced: Fenced) {
         if let Some(write) = self.open.get_mut(&id) {
             write.fenced.insert(from, fenced);
@@ -313,8 +337,8 @@ impl Writes {
     }
 
     /// Records that a replica refused an unguarded change, because `group` guards its key. Returns
-    /// `false` if the request is not a change but a write-back or a recovery write, which needs no
-    /// guard.
+    /// `false` and records nothing if the request is not a change but a write-back or a recovery
+    /// write, which needs no guard; `true` if it has ended.
     pub(super) fn guarded(&mut self, id: RequestId, group: &Group) -> bool {
         let Some(write) = self.open.get_mut(&id) else { return true };
         let change = matches!(write.purpose, WritePurpose::Change(_));
@@ -324,7 +348,8 @@ impl Writes {
         change
     }
 
-    /// Records that a replica holds all entries of a request.
+    /// Records that a replica holds all entries of a request, for one whose answer the caller has
+    /// checked, its epoch included. Ignored if the request has ended.
     pub(super) fn holds_all(&mut self, id: RequestId, from: ReplicaId) {
         if let Some(write) = self.open.get_mut(&id) {
             write.count(from);
@@ -332,19 +357,24 @@ impl Writes {
     }
 
     /// Whether a request counts members and not only voters. Then its push goes to every peer.
+    /// `false` if the request has ended.
     pub(super) fn wait_for_all(&self, id: RequestId) -> bool {
         let level = self.get(id).map(|write| write.level);
         matches!(level, Some(Level::Count(_) | Level::All))
     }
 
     /// Recomputes the need of every request: the members that count have changed within the epoch.
+    /// Acknowledgements stay counted. A request for whose level `need` gives `None` keeps its need.
+    /// The caller checks which requests are complete.
     pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
         for write in self.open.values_mut() {
             write.need = need(write.level).unwrap_or(write.need);
         }
     }
 
-    /// Restarts the count of every request in this epoch.
+    /// Restarts the count of every request in this epoch: acknowledgements, refusals for a term and
+    /// failed stores are forgotten, and the need is computed anew (kept if `need` gives `None`).
+    /// Its pushes, its own store and a refusal for lack of a guard stay. The caller pushes again.
     pub(super) fn restart(
         &mut self,
         epoch: EpochId,

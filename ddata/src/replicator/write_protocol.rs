@@ -16,7 +16,8 @@ use crate::id::ReplicaId;
 use crate::key::Group;
 
 impl Replicator {
-    /// Ends those of these requests whose result is known, oldest first.
+    /// Ends those of these requests whose result is known, oldest first. Duplicates, and requests
+    /// that have ended, have no effect.
     pub(super) fn check_writes(
         &mut self,
         mut requests: Vec<RequestId>,
@@ -29,7 +30,13 @@ impl Replicator {
         }
     }
 
-    /// Ends a request if its result is known.
+    /// Ends a request if its result is known, and takes it out of its pushes. Does nothing if it
+    /// has ended.
+    ///
+    /// The first of these that holds decides: a group guards the key of an unguarded change
+    /// (`GuardedMeanwhile`), this replica has promised a higher term (`Fenced`), enough replicas
+    /// hold it (the reply), a replica refused it for a higher term (`Fenced`), so many stores
+    /// failed that its level cannot be reached (`StoreFailure`).
     pub(super) fn check_write(&mut self, id: RequestId, out: &mut ReplicatorOutbox) {
         let electors = self.electors();
         let Some(write) = self.writes.get(id) else { return };
@@ -62,7 +69,8 @@ impl Replicator {
     }
 
     /// The group that guards the key of an unguarded change, if this replica learned of it after
-    /// the request began.
+    /// the request began, from a refusal or otherwise. `None` for guarded changes, write-backs and
+    /// recovery writes. Before the end of the batch only refusals are known.
     fn guarded_meanwhile(&self, write: &Write) -> Option<Group> {
         let unguarded = write.guard.is_none() && matches!(write.purpose, WritePurpose::Change(_));
         if !unguarded || !self.store.has_groups() {
@@ -76,8 +84,10 @@ impl Replicator {
         self.store.group_of(key, self.store.get(key).map(|held| &**held)).cloned()
     }
 
-    /// Pushes questions for a request to some replicas. A replica whose context is known is sent at
-    /// once what it lacks.
+    /// Pushes questions for a request to some replicas: `probes`, whose indices must count from 0.
+    /// A replica whose context is known is sent at once what it lacks instead, under the same
+    /// indices. The push waits for the request and is resent until it is acknowledged. Does nothing
+    /// without replicas or probes.
     pub(super) fn push_to(
         &mut self,
         now: Now,
@@ -113,7 +123,8 @@ impl Replicator {
         }
     }
 
-    /// This replica's own store of a request's entries is durable and counts now.
+    /// This replica's own store of a request's entries is durable and counts now. Ends the request
+    /// if it is complete. Does nothing if it has ended.
     pub(super) fn here(&mut self, id: RequestId, out: &mut ReplicatorOutbox) {
         if let Some(write) = self.writes.get_mut(id) {
             write.here = true;

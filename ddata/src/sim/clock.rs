@@ -43,6 +43,7 @@ impl SimTime {
     }
 }
 
+/// The sum saturates at [`SimTime::NEVER`].
 impl Add<Duration> for SimTime {
     type Output = Self;
 
@@ -52,6 +53,7 @@ impl Add<Duration> for SimTime {
     }
 }
 
+/// The time between; zero if the right side is later.
 impl Sub for SimTime {
     type Output = Duration;
 
@@ -61,6 +63,7 @@ impl Sub for SimTime {
     }
 }
 
+/// Writes the exact number of seconds, without trailing zeros or an empty fraction.
 impl fmt::Display for SimTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seconds, rest) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
@@ -79,6 +82,8 @@ pub struct NoTime {
     text: String,
 }
 
+/// Parses what `Display` writes, also with trailing zeros. The unit `s` is required. There must be
+/// digits before the point and, if there is a point, one to nine behind it; a sign is refused.
 impl FromStr for SimTime {
     type Err = NoTime;
 
@@ -87,6 +92,7 @@ impl FromStr for SimTime {
     }
 }
 
+/// The nanoseconds of a text such as `1.5s`; `None` if it has another form or exceeds a `u64`.
 fn parse_nanos(text: &str) -> Option<u64> {
     let number = text.strip_suffix('s')?;
     let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
@@ -105,19 +111,22 @@ const EVEN: u64 = 1 << 32;
 /// The monotonic clock and the wall clock of a node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeClock {
-    since: SimTime,
-    local: u64, // monotonic nanoseconds at `since`
-    rate: u64,  // monotonic per simulated nanosecond, 32 binary places
-    wall: i64,  // wall time in milliseconds at the start of the run
+    since: SimTime, // of the last change of the rate or restart of the monotonic clock
+    local: u64,     // monotonic nanoseconds at `since`
+    rate: u64,      // monotonic per simulated nanosecond, 32 binary places
+    wall: i64,      // wall time in milliseconds at the start of the run, jumps added
 }
 
 impl NodeClock {
-    /// Creates clocks. The monotonic one reads `local` at `since`; the wall clock read `wall`
-    /// milliseconds at the start of the run.
+    /// Creates clocks with an exact rate. The monotonic one reads `local` at `since`; the wall
+    /// clock read `wall` milliseconds at the start of the run.
     pub(super) fn new(since: SimTime, local: Instant, wall: i64) -> Self {
         Self { since, local: local.as_nanos(), rate: EVEN, wall }
     }
 
+    /// The readings of both clocks at a time, which must not be before the last change of the rate.
+    /// The wall clock follows simulated time exactly, whatever the rate; it reads 0 before the Unix
+    /// epoch.
     #[inline]
     pub(super) fn read(&self, at: SimTime) -> Now {
         let wall = self.wall.saturating_add_unsigned(at.0 / 1_000_000);
@@ -127,7 +136,9 @@ impl NodeClock {
         }
     }
 
-    /// The first simulated time at which the monotonic clock reads `deadline` or more.
+    /// The first simulated time at which the monotonic clock reads `deadline` or more, if the rate
+    /// stays. A deadline in the past may give a time in the past, but none before the last change
+    /// of the rate.
     #[inline]
     pub(super) fn when(&self, deadline: Instant) -> SimTime {
         let ahead = deadline.as_nanos().saturating_sub(self.local);
@@ -140,7 +151,8 @@ impl NodeClock {
         SimTime(self.since.0.saturating_add(span))
     }
 
-    /// Makes the monotonic clock run `ppm` millionths fast (slow, if negative) from `at` on.
+    /// Makes the monotonic clock run `ppm` millionths fast (slow, if negative) from `at` on. The
+    /// new rate replaces the old one, and is at most 90 % off. The reading at `at` does not change.
     pub(super) fn drift(&mut self, at: SimTime, ppm: i32) {
         self.local = self.local.saturating_add(self.passed(at));
         self.since = at;
@@ -149,7 +161,7 @@ impl NodeClock {
         self.rate = u64::try_from(rate).unwrap_or(EVEN);
     }
 
-    /// Moves the wall clock by `millis`.
+    /// Moves the wall clock by `millis`, in addition to earlier jumps.
     pub(super) fn jump(&mut self, millis: i64) {
         self.wall = self.wall.saturating_add(millis);
     }
@@ -161,6 +173,7 @@ impl NodeClock {
         self.local = local.as_nanos();
     }
 
+    /// The monotonic nanoseconds from `since` to `at`; 0 if `at` is earlier.
     #[inline]
     fn passed(&self, at: SimTime) -> u64 {
         let real = at.0.saturating_sub(self.since.0);

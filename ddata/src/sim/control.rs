@@ -17,24 +17,27 @@ use super::{NodeIndex, Process};
 const BREAK_TOLD_MAX: Duration = Duration::from_millis(50);
 
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
-    /// Gives a command to a node now. It is dropped if the node is down.
+    /// Gives a command to a node now; the node handles it when the run goes on. It is dropped if
+    /// the node is down.
     pub fn command(&mut self, node: NodeIndex, command: P::Command) {
         self.schedule_command(Duration::ZERO, node, command);
     }
 
-    /// Gives a command to a node after this time. It is dropped if the node is down then.
+    /// Gives a command to a node after this time. It is dropped if the node is down then, but not
+    /// if the node has restarted in between.
     pub fn schedule_command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
         let input = SimInput::Command(command);
         let action = Action::Tell { incarnation: None, input };
         self.schedule_action(self.now + after, Owner::Node(node), action);
     }
 
-    /// Injects a fault now.
+    /// Injects a fault now, before this function returns, even if the run was healed. It is not
+    /// part of the recorded [`schedule`](Self::schedule).
     pub fn fault(&mut self, fault: &Fault) {
         self.strike(fault, FaultSource::Harness);
     }
 
-    /// Injects a fault after this time.
+    /// Injects a fault after this time, even if the run is healed before.
     pub fn schedule_fault(&mut self, after: Duration, fault: Fault) {
         let action = Action::Strike { fault, source: FaultSource::Harness };
         self.schedule_action(self.now + after, Owner::Run, action);
@@ -43,8 +46,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Registers a rule: whenever a process emits an event that `matches`, `fault` is injected with
     /// this probability, after the event and before the orders that its node made after it.
     ///
-    /// Rules end with [`heal`](Self::heal). A crash is left out if as many nodes are down already
-    /// as [`Faults::down_at_once`](super::Faults::down_at_once) allows.
+    /// `fault` is called with the node that emitted the event. Rules apply in the order of their
+    /// registration, each to every event, and end with [`heal`](Self::heal). A crash is left out if
+    /// as many nodes are down already as [`Faults::down_at_once`](super::Faults::down_at_once)
+    /// allows. In a run that follows a schedule, rules inject only its targeted faults.
     pub fn after(
         &mut self,
         matches: impl FnMut(&P::Event) -> bool + 'static,
@@ -56,17 +61,21 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.rules.push(Rule { matches, fault, probability, matched_at, matches_by_node });
     }
 
-    /// Crashes a node. Its disk keeps the synced records.
+    /// Crashes a node, without a restart. Its disk keeps the synced records, and of the others at
+    /// most a prefix (see [`Faults::torn_tail`](super::Faults::torn_tail)). Does nothing if the
+    /// node is down.
     pub fn crash(&mut self, node: NodeIndex) {
         self.fault(&Fault::Crash { node, disk: DiskFate::Kept, down: None });
     }
 
-    /// Starts the next incarnation of a node that is down or was never up.
+    /// Starts the next incarnation of a node that is down or was never up, and runs its first
+    /// batch. Does nothing if the node is up.
     pub fn restart(&mut self, node: NodeIndex) {
         self.fault(&Fault::Restart { node });
     }
 
-    /// Starts the next incarnation of every node that has crashed.
+    /// Starts the next incarnation of every node that has crashed. Nodes that were never started
+    /// stay down.
     pub fn restart_all(&mut self) {
         for node in (0..self.nodes.len()).map(NodeIndex::new) {
             if self.nodes[node.get()].has_crashed() {
@@ -75,12 +84,14 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Pauses a node for `span`.
+    /// Pauses a node for `span`. A longer pause under way is kept; a node that is down is not
+    /// paused.
     pub fn pause(&mut self, node: NodeIndex, span: Duration) {
         self.fault(&Fault::Pause { node, span });
     }
 
-    /// Cuts every link between different groups until [`heal`](Self::heal).
+    /// Cuts every link between different groups, in both directions, until [`heal`](Self::heal).
+    /// Nodes in no group keep their links. The ends are not told.
     pub fn partition<const GROUPS: usize>(&mut self, groups: [&[usize]; GROUPS]) {
         let named = |group: &&[usize]| group.iter().copied().map(NodeIndex::new).collect();
         let groups = groups.iter().map(named).collect();
@@ -90,7 +101,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Ends all faults (partitions, clogs, pauses, slowness, loss) and draws no further ones.
     ///
     /// It restarts nothing and leaves clocks as they are. Nodes that crashed with a restart time
-    /// are still restarted then.
+    /// are still restarted then. Messages that clogs held are delivered, and broken links between
+    /// nodes that are up come up within about a second after both ends know of the break. Every
+    /// link is clean from now on, and rules inject nothing. Faults that were drawn but have not
+    /// begun are dropped; those that the harness has ordered, or orders later, still occur.
     pub fn heal(&mut self) {
         self.healed = true;
         self.heals += 1;
@@ -110,14 +124,18 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.reconnect_all();
     }
 
-    /// Whether a fault is no crash, or a further node may be down.
+    /// Whether a fault is no crash, or not so many nodes are down already as `down_at_once` allows
+    /// (by default fewer than half of all). Nodes that were never started do not count as down.
     pub(super) fn leaves_enough_up(&self, fault: &Fault) -> bool {
         let down = self.nodes.iter().filter(|node| node.has_crashed()).count();
         let minority = (self.nodes.len() - 1) / 2;
         !matches!(fault, Fault::Crash { .. }) || down < self.faults.down_at_once.unwrap_or(minority)
     }
 
-    /// Starts a fault and records it.
+    /// Starts a fault, records it in the schedule of its source and in the trace, and lets the
+    /// observer check. A fault with a duration has its end scheduled. A drawn fault is dropped if
+    /// the run was healed since it was drawn. A fault without effect (the crash of a node that is
+    /// down) is recorded all the same.
     pub(super) fn strike(&mut self, fault: &Fault, source: FaultSource) {
         if matches!(source, FaultSource::Drawn { heals } if heals != self.heals) {
             return; // drawn before the run was healed
@@ -149,7 +167,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.check(None);
     }
 
-    /// Ends a lasting fault.
+    /// Ends a lasting fault whose duration has passed; other faults of the same link or node go on.
+    /// Does nothing for faults without a duration.
     pub(super) fn end(&mut self, fault: &Fault) {
         match fault {
             Fault::Partition { .. } | Fault::Cut { .. } => {
@@ -188,6 +207,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Starts a fault of links on each of them. A partition is a cut in both directions.
     fn strike_links(&mut self, fault: &Fault) {
         for link in fault.links() {
             match fault {
@@ -200,7 +220,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Crashes a node: drops its process and inbox, and keeps or loses its disk. If the crash is
-    /// told, the node's links break at once. A restart is scheduled if the fault has one.
+    /// told, the node's links break at once; otherwise they break when the node starts again. A
+    /// restart is scheduled if the fault has one. Does nothing if the node is down.
     fn strike_crash(&mut self, index: NodeIndex, disk: DiskFate, down: Option<Duration>) {
         let node = &mut self.nodes[index.get()];
         if node.process.take().is_none() {
@@ -229,7 +250,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Breaks every link of a node on which a message was ever sent.
+    /// Breaks every link of a node, in both directions, on which a message was ever sent. Links
+    /// that are broken already stay as they are.
     pub(super) fn break_links_of(&mut self, index: NodeIndex) {
         for peer in (0..self.nodes.len()).map(NodeIndex::new).filter(|peer| *peer != index) {
             for link in [SimLink { from: index, to: peer }, SimLink { from: peer, to: index }] {
@@ -240,7 +262,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Pauses a node. A longer pause that is already under way is kept.
+    /// Pauses a node. A longer pause or busy time that is already under way is kept. Does nothing
+    /// if the node is down.
     fn strike_pause(&mut self, index: NodeIndex, span: Duration) {
         let node = &mut self.nodes[index.get()];
         if node.process.is_some() {
@@ -249,6 +272,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Changes the rate of a node's monotonic clock, and schedules its tick anew, because the
+    /// deadline is now reached at another time.
     fn strike_drift(&mut self, index: NodeIndex, ppm: i32) {
         let node = &mut self.nodes[index.get()];
         node.clock.drift(self.now, ppm);
@@ -260,20 +285,23 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 }
 
 impl Fault {
-    /// A fault that cuts a node off from all others, in a run with `nodes` nodes.
+    /// A fault that cuts a node off from all others, in both directions, in a run with `nodes`
+    /// nodes.
     #[must_use]
     pub fn isolate(node: NodeIndex, nodes: usize, span: Duration) -> Self {
         let others = (0..nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
         Self::Partition { groups: vec![vec![node], others], span: Some(span) }
     }
 
-    /// A fault that crashes a node, which restarts with its disk after `down`.
+    /// A fault that crashes a node, which restarts after `down` with what a crash leaves on its
+    /// disk.
     #[must_use]
     pub fn crash(node: NodeIndex, down: Duration) -> Self {
         Self::Crash { node, disk: DiskFate::Kept, down: Some(down) }
     }
 
-    /// Returns the directed links that the fault affects.
+    /// Returns the directed links that the fault affects, of a partition in both directions. Empty
+    /// for faults of nodes.
     #[must_use]
     pub fn links(&self) -> Vec<SimLink> {
         match self {
@@ -286,7 +314,8 @@ impl Fault {
         }
     }
 
-    /// Returns every node that the fault names.
+    /// Returns every node that the fault names, some perhaps several times. A partition does not
+    /// name the nodes in no group.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeIndex> {
         match self {
@@ -308,7 +337,8 @@ impl Fault {
         }
     }
 
-    /// The time after which the simulator ends the fault. Crashes and pauses end by themselves.
+    /// The time after which the simulator ends the fault; `None` if the fault lasts until
+    /// [`heal`](Simulation::heal) or has no end. Crashes and pauses end by themselves.
     fn span(&self) -> Option<Duration> {
         match self {
             Self::Partition { span, .. }
@@ -333,6 +363,7 @@ impl LinkSet {
     }
 }
 
+/// All directed links from each group to every other one.
 fn between(groups: &[Vec<NodeIndex>]) -> Vec<SimLink> {
     let mut links = Vec::new();
     for (one, from) in groups.iter().enumerate() {

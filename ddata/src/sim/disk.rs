@@ -70,16 +70,19 @@ impl<I: Image> SimDisk<I> {
         &self.synced
     }
 
+    /// Writes a record, which a crash may lose until a sync that was ordered later has ended.
     pub(super) fn write(&mut self, record: I::Record) {
         self.written.push_back(record);
     }
 
-    /// The number of records ever written: a sync ordered now must cover all of them.
+    /// The number of records ever written, lost ones included: a sync ordered now must cover all of
+    /// them.
     pub(super) fn end(&self) -> u64 {
         self.taken + self.written.len() as u64
     }
 
-    /// Makes the first `end` records safe.
+    /// Makes the first `end` records safe, counted over the life of the disk. Records that are safe
+    /// or lost already are not touched. Stops if there are fewer.
     pub(super) fn sync(&mut self, end: u64) {
         while self.taken < end {
             let Some(record) = self.written.pop_front() else { return };
@@ -88,8 +91,9 @@ impl<I: Image> SimDisk<I> {
         }
     }
 
-    /// Fails a sync: of the records before `end`, a random prefix is kept and the rest is lost, as
-    /// a kernel drops dirty pages that it could not write.
+    /// Fails a sync: of the unsynced records before `end`, a random prefix is kept and the rest is
+    /// lost, as a kernel drops dirty pages that it could not write. Later records stay unsynced, so
+    /// a later sync may save them although earlier ones are lost.
     pub(super) fn fail(&mut self, end: u64, chance: &mut RandomStream) {
         let affected = end.saturating_sub(self.taken);
         let kept = chance.below(affected + 1);
@@ -99,7 +103,8 @@ impl<I: Image> SimDisk<I> {
         self.taken = self.taken.max(end);
     }
 
-    /// Crashes the machine: unsynced records are lost, except for a random prefix if `torn`.
+    /// Crashes the node: unsynced records are lost, except for a random prefix if `torn`, which may
+    /// be all or none of them.
     pub(super) fn crash(&mut self, torn: bool, chance: &mut RandomStream) {
         if torn {
             let kept = chance.below(self.written.len() as u64 + 1);
@@ -109,7 +114,7 @@ impl<I: Image> SimDisk<I> {
         self.written.clear();
     }
 
-    /// Loses the whole disk.
+    /// Loses the whole disk. Its numbers of records start at 0 again.
     pub(super) fn lose(&mut self) {
         *self = Self::default();
     }

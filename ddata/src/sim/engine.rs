@@ -1,8 +1,8 @@
 //! One step of a run: takes the next queue entry, gives a node its batch of inputs, and carries out
 //! the effects that the node has asked for.
 //!
-//! The order is that of the real driver: inputs, effects (there: outputs), ticks at a passed deadline
-//! (ARCHITECTURE.md, "Bird's eye view").
+//! The order is that of the real driver: inputs, effects (there: outputs), ticks at a passed
+//! deadline (ARCHITECTURE.md, "Bird's eye view").
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ const MACHINE_CRASH: f64 = 0.5;
 
 /// The meaning of a queue entry for its node at the time it is due.
 enum ResolvedEntry<P: Process> {
-    /// The entry is out of date.
+    /// The entry is out of date, or was dealt with completely (a lost message).
     Nothing,
     /// The node may run: its deadline has passed, or its pause has ended.
     MayRun,
@@ -46,7 +46,9 @@ enum ResolvedEntry<P: Process> {
 }
 
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
-    /// Processes the next queue entry. Returns `false` if nothing is due by `end`.
+    /// Processes the next queue entry, and moves simulated time on to it. An input that a node
+    /// takes at once starts its batch, which processes further entries. Returns `false` and changes
+    /// nothing if no entry is due at `end` or before.
     pub(super) fn step(&mut self, end: SimTime) -> bool {
         let Some((at, owner, what)) = self.queue.pop(end) else { return false };
         assert!(at >= self.now, "simulated time never decreases");
@@ -63,7 +65,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         true
     }
 
-    /// Carries out an entry of the run itself.
+    /// Carries out an entry of the run itself. The end of a fault that began before the run was
+    /// healed is ignored, as is the restart of a node that was started since.
     fn run_action(&mut self, what: QueueEvent) {
         match what {
             QueueEvent::DrawFault => self.draw_fault(),
@@ -102,8 +105,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.queue.push(self.now + wait, Owner::Run, QueueEvent::DrawFault);
     }
 
-    /// Decides the meaning of an entry for its node now. A node that is busy or paused ignores its
-    /// ticks, because `rest` or the pause has scheduled a `Wake`, after which it arms a new tick.
+    /// Decides the meaning of an entry for its node now, and takes the entry's message or action
+    /// out of its slab. A node that is busy or paused ignores its ticks, because `rest` or the
+    /// pause has scheduled a `Wake`, after which it arms a new tick; inputs are returned all the
+    /// same.
     fn resolve(&mut self, index: NodeIndex, what: QueueEvent) -> ResolvedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match what {
@@ -124,9 +129,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Delivers a message, or counts it as lost.
     ///
-    /// It is lost if its link is cut or its receiver is down. On a lane that does not
-    /// [cross restarts](super::LaneRule::crosses_restart) it is also lost if its link has broken since
-    /// it was sent (even if the link is up again), or if the receiver is another incarnation.
+    /// It is lost if its link is cut or its receiver is down. On a lane that does not [cross
+    /// restarts](super::LaneRule::crosses_restart) it is also lost if its link has broken since it
+    /// was sent (even if the link is up again), or if the receiver is another incarnation.
     fn resolve_message(&mut self, slot: u32) -> ResolvedEntry<P> {
         let in_flight = self.messages.take(slot);
         self.in_flight[usize::from(in_flight.lane)] -= 1;
@@ -146,7 +151,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Carries out an action that belongs to a node. It has no effect on another incarnation.
+    /// Carries out an action that belongs to a node. It has no effect on another incarnation than
+    /// the one that it names, nor on a node that is down. The end of a sync makes records safe, or
+    /// loses some of them, before the node gets it as an input.
     fn resolve_action(&mut self, index: NodeIndex, slot: u32) -> ResolvedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match self.actions.take(slot) {
@@ -175,8 +182,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Counts a lost message. On a reliable lane the link breaks, unless it has broken already,
-    /// because such a lane must not lose messages silently.
+    /// Counts a lost message, and always returns [`ResolvedEntry::Nothing`]. On a reliable lane the
+    /// link breaks, unless it has broken already, because such a lane must not lose messages
+    /// silently. A message of a node to itself breaks nothing.
     fn lost(&mut self, link: SimLink, lane: usize, why: LossReason) -> ResolvedEntry<P> {
         self.totals.lost += 1;
         let is_silent = match why {
@@ -191,8 +199,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         ResolvedEntry::Nothing
     }
 
-    /// Handles an input of a node that is up, or queues it while the node is not ready. A message of
-    /// another node is lost if the inbox is full.
+    /// Handles an input of a node that is up, in a batch of its own, or queues it while the node is
+    /// paused or busy or has older inputs. A message of another node is lost if the inbox is full;
+    /// other inputs are queued regardless.
     fn arrived(&mut self, index: NodeIndex, input: SimInput<P>) {
         let node = &mut self.nodes[index.get()];
         if node.ready_at <= self.now && node.inbox.is_empty() {
@@ -209,7 +218,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Runs one batch of a node: its inputs, then their effects, then its ticks.
+    /// Runs one batch of a node: its inputs, then their effects, then its ticks. The observer
+    /// checks afterwards if there was any input or tick. Does nothing if the node is down.
     fn turn(&mut self, index: NodeIndex, first: Option<SimInput<P>>) {
         if self.nodes[index.get()].process.is_none() {
             return;
@@ -225,7 +235,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Feeds a node at most [`BATCH_MAX`] inputs: the first one, its inbox, then everything of this
     /// node that is due at the same instant (its entries follow each other in the queue). Ticks and
-    /// wakes among these are dropped, because the node runs now. Returns the number of inputs.
+    /// wakes among these are dropped, because the node runs now. Returns the number of inputs. The
+    /// effects are left to [`perform`](Self::perform).
     fn batch(&mut self, index: NodeIndex, first: Option<SimInput<P>>) -> usize {
         let mut inputs = 0;
         if let Some(first) = first {
@@ -247,7 +258,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         inputs
     }
 
-    /// Records an input and calls the process with it.
+    /// Records an input and calls the process with it, at the present readings of the node's
+    /// clocks. Panics if the node is down.
     fn feed(&mut self, index: NodeIndex, input: SimInput<P>) {
         self.note_input(index, &input);
         let node = &mut self.nodes[index.get()];
@@ -267,6 +279,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
+    /// Counts an input and records it in the trace, messages and commands with the digest that the
+    /// process computes or, without one, that of their `Debug` text.
     fn note_input(&mut self, index: NodeIndex, input: &SimInput<P>) {
         self.totals.events += 1;
         let trace = &mut self.trace;
@@ -297,7 +311,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Carries out the effects that a node has asked for. Those after a crash of the node are lost.
+    /// Carries out the effects that a node has asked for, in order. An emitted event may crash or
+    /// restart the node; the effects after it are then lost.
     fn perform(&mut self, index: NodeIndex) {
         let incarnation = self.nodes[index.get()].incarnation;
         let mut pending = std::mem::take(&mut self.effects.pending);
@@ -317,7 +332,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Sends a message: schedules the arrival of each copy, holds it on a clogged link, or loses
-    /// it.
+    /// it. Whether the receiver is up is decided at the arrival. Every tenth message of the run is
+    /// encoded and decoded by the process first. Panics if there is no such node or lane.
     fn send(&mut self, from: NodeIndex, to: NodeIndex, lane: usize, mut message: P::Message) {
         self.totals.sent += 1;
         if self.totals.sent.is_multiple_of(RECODE_EVERY) {
@@ -356,7 +372,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Schedules the arrival of a message.
+    /// Schedules the arrival of a message, and counts it as in flight.
     fn post(&mut self, at: SimTime, in_flight: InFlight<P>) {
         self.in_flight[usize::from(in_flight.lane)] += 1;
         let to = in_flight.to;
@@ -364,7 +380,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.queue.push(at, Owner::Node(to), QueueEvent::Deliver(slot));
     }
 
-    /// Schedules the arrival of a message that a clogged link held.
+    /// Schedules the arrival of a message that a clogged link held, with a new delay from now on.
+    /// It was counted as in flight when it was held. It may still be lost at its arrival.
     pub(super) fn release(&mut self, slot: u32) {
         let Some(in_flight) = self.messages.get(slot) else {
             unreachable!("a held message keeps its slot until it arrives")
@@ -375,7 +392,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.queue.push(at, Owner::Node(to), QueueEvent::Deliver(slot));
     }
 
-    /// Starts a sync, which ends after a random time and not before earlier syncs of the same disk.
+    /// Starts a sync of the records written so far. It ends after a random time, longer on a slow
+    /// disk, never at the same instant and not before earlier syncs of the same disk. A pending
+    /// [`FailSync`](Fault::FailSync) makes it fail and is used up.
     fn sync(&mut self, index: NodeIndex, token: u64) {
         let node = &mut self.nodes[index.get()];
         let what = ((index.get() as u64) << 48) ^ token;
@@ -392,7 +411,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         );
     }
 
-    /// Shows an event to the observer and to the rules.
+    /// Shows an event to the observer, carries out the observer's orders (commands are scheduled,
+    /// faults are injected at once), and then shows it to the rules, unless the run was healed. A
+    /// violation is kept if it is the first one; the run goes on until the end of the step.
     fn emitted(&mut self, index: NodeIndex, event: &P::Event) {
         self.trace.record(self.now, index, EventKind::Event, 0, event);
         let mut orders = Orders::default();
@@ -416,8 +437,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Injects the faults of the rules that match an event. If a schedule is followed, its targeted
-    /// faults occur instead of drawn ones.
+    /// Injects the faults of the rules that match an event, in the order of the rules, each with
+    /// its probability. Every match is counted for the [`Trigger`], also one without a fault. A
+    /// crash that would leave too few nodes up is left out. If a schedule is followed, its targeted
+    /// faults occur instead of drawn ones, whatever the probability.
     fn apply_rules(&mut self, index: NodeIndex, event: &P::Event) {
         for number in 0..self.rules.len() {
             let rule = &mut self.rules[number];
@@ -446,8 +469,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Ticks the node while its deadline has passed. Returns the number of ticks and the deadline
-    /// that remains.
+    /// Ticks the node while its deadline has passed, and carries out the effects of each tick.
+    /// Returns the number of ticks and the deadline that remains, which is in the future; `None` if
+    /// there is none, or the node has crashed meanwhile. Panics after [`TICKS_MAX`] ticks.
     fn ticks(&mut self, index: NodeIndex) -> (usize, Option<Instant>) {
         for ticks in 0..TICKS_MAX {
             let node = &mut self.nodes[index.get()];
@@ -466,7 +490,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         panic!("node {index} asked for {TICKS_MAX} ticks at one instant: its deadline never moves");
     }
 
-    /// Ends a batch: a slow node is busy for some time; any other waits for its deadline.
+    /// Ends a batch of `handled` inputs and ticks: a slow node is busy for some time for each of
+    /// them; any other waits for its deadline. A node that is busy or paused, or has inputs left,
+    /// gets a wake instead of a tick.
     fn rest(&mut self, index: NodeIndex, handled: usize, deadline: Option<Instant>) {
         let node = &mut self.nodes[index.get()];
         if !node.per_input.is_zero() && handled > 0 {
@@ -488,6 +514,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.arm_for(index, deadline);
     }
 
+    /// As [`arm`](Self::arm), for a deadline on the node's own clock. A deadline in the past gives
+    /// a tick at the present time; `None` schedules nothing.
     fn arm_for(&mut self, index: NodeIndex, deadline: Option<Instant>) {
         let node = &mut self.nodes[index.get()];
         let Some(at) = deadline.map(|deadline| node.clock.when(deadline).max(self.now)) else {
@@ -499,7 +527,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Lets the observer check its invariants. The first violation ends the run.
+    /// Lets the observer check its invariants, after an action of the node `touched` (`None`: after
+    /// a fault). The first violation is kept, and ends the run after this step.
     pub(super) fn check(&mut self, touched: Option<NodeIndex>) {
         let view =
             SimulationView { now: self.now, touched, nodes: &self.nodes, network: &self.network };
@@ -508,7 +537,12 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Starts the next incarnation of a node that is down.
+    /// Starts the next incarnation of a node that is down, from the synced records of its disk, and
+    /// runs its first batch. Does nothing if the node is up.
+    ///
+    /// Breaks its old links before, and tries to bring up all broken links of the run. After some
+    /// of the crashes the monotonic clock starts anew ([`MACHINE_CRASH`]). The node and its
+    /// disk stay slow if they were, and the rate of its clock stays.
     pub(super) fn start(&mut self, index: NodeIndex) {
         if self.nodes[index.get()].process.is_some() {
             return;
@@ -534,7 +568,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.turn(index, Some(SimInput::Start));
     }
 
-    /// Breaks a directed link and tells both ends within `told_max`.
+    /// Breaks a directed link, tells both ends that are up within `told_max`, each at its own time,
+    /// and schedules an attempt to bring the link up after that. Does nothing if it is broken.
     pub(super) fn break_link(&mut self, link: SimLink, told_max: Duration) {
         let mut chance = self.decision_about(link);
         let mut told = || self.now + chance.span(Duration::from_micros(1), told_max);
@@ -548,16 +583,17 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.reconnect(link);
     }
 
-    /// The random stream for decisions about a link now. It depends on the link and the time only, so
-    /// that a schedule with fewer faults leaves the others unchanged. All decisions of one instant
-    /// draw the same numbers: the times until both ends are told and the wait of `reconnect` are
-    /// correlated.
+    /// The random stream for decisions about a link now. It depends on the link and the time only,
+    /// so that a schedule with fewer faults leaves the others unchanged. All decisions of one
+    /// instant draw the same numbers: the times until both ends are told and the wait of
+    /// `reconnect` are correlated.
     fn decision_about(&self, link: SimLink) -> RandomStream {
         let what = ((link.from.get() as u64) << 16) ^ link.to.get() as u64;
         RandomStream::decision(self.family, self.now.as_nanos(), what)
     }
 
-    /// Schedules an input for a node, provided that its incarnation is still the same then.
+    /// Schedules an input for a node, provided that its incarnation is still the same then. Does
+    /// nothing if the node is down.
     fn tell(&mut self, at: SimTime, index: NodeIndex, input: SimInput<P>) {
         let node = &self.nodes[index.get()];
         if node.process.is_some() {
@@ -566,7 +602,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Schedules an attempt to bring a broken link up.
+    /// Schedules an attempt to bring a broken link up: 1 ms to 1 s after now or, if that is later,
+    /// after the time at which both ends know of the break.
     fn reconnect(&mut self, link: SimLink) {
         let from = self.now.max(self.network.told_by(link));
         let wait = self.decision_about(link).span(Duration::from_millis(1), Duration::from_secs(1));
@@ -587,8 +624,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         let up = |node: NodeIndex| self.nodes[node.get()].process.is_some();
         let possible = up(link.from) && up(link.to) && !self.network.is_cut(link);
         if !possible || self.network.breaks(link) != breaks || !self.network.mend(link) {
-            // If a node is down or the link is cut, the recovery schedules another attempt; if the link
-            // broke again, that break has done so. Otherwise the link is up already.
+            // If a node is down or the link is cut, the recovery schedules another attempt; if the
+            // link broke again, that break has done so. Otherwise the link is up already.
             return;
         }
         let input = |peer, direction| SimInput::LinkUp { peer, direction };

@@ -12,7 +12,9 @@ use super::stream::RandomStream;
 
 /// One fault, as recorded in a [`Schedule`](super::Schedule).
 ///
-/// `span: None` means "until [`heal`](super::Simulation::heal)".
+/// `span: None` means "until [`heal`](super::Simulation::heal)". Lasting faults of the same link or
+/// node may overlap: a link is cut or clogged while any cut or clog of it lasts, and delays and
+/// times add up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Cuts all links between different groups, in both directions. Nodes in no group keep theirs.
@@ -22,21 +24,23 @@ pub enum Fault {
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// Directed links lose every message.
+    /// Directed links lose every message, also those that are in flight and would arrive during the
+    /// cut. On a reliable lane a lost message breaks the link.
     Cut {
         /// The links, each from every `from` to every `to`.
         links: Vec<LinkSet>,
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// Directed links hold all messages and deliver them when the fault ends.
+    /// Directed links hold all messages that are sent and deliver them when the fault ends.
+    /// Messages in flight at its start arrive.
     Clog {
         /// The links, each from every `from` to every `to`.
         links: Vec<LinkSet>,
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// Directed links delay every message longer.
+    /// Directed links delay every message longer that is sent during the fault.
     Delay {
         /// The links, each from every `from` to every `to`.
         links: Vec<LinkSet>,
@@ -45,13 +49,14 @@ pub enum Fault {
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// Directed links lose their messages in flight. Both ends are told, and told again when the
-    /// link is up.
+    /// Directed links lose their messages in flight, except on lanes that
+    /// [cross restarts](super::LaneRule::crosses_restart), and all that are sent until they are up
+    /// again. Both ends are told, and told again when the link is up.
     Break {
         /// The links, each from every `from` to every `to`.
         links: Vec<LinkSet>,
     },
-    /// The process stops and loses its memory.
+    /// The process stops and loses its memory. No effect on a node that is down.
     Crash {
         /// The node that the fault affects.
         node: NodeIndex,
@@ -60,33 +65,34 @@ pub enum Fault {
         /// The time until it restarts as a new incarnation; `None`: not by itself.
         down: Option<Duration>,
     },
-    /// A stopped node starts as a new incarnation.
+    /// A stopped node starts as a new incarnation. No effect on a node that is up.
     Restart {
         /// The node that the fault affects.
         node: NodeIndex,
     },
-    /// The node does nothing. Its inputs are queued and handled in a batch when the pause ends.
+    /// The node does nothing. Its inputs are queued and handled in a batch when the pause ends. No
+    /// effect on a node that is down, or paused for longer already.
     Pause {
         /// The node that the fault affects.
         node: NodeIndex,
         /// The duration of the pause.
         span: Duration,
     },
-    /// The node's wall clock jumps.
+    /// The node's wall clock jumps, and stays off.
     Jump {
         /// The node that the fault affects.
         node: NodeIndex,
         /// The jump in milliseconds; negative: backwards.
         millis: i64,
     },
-    /// The rate of the node's monotonic clock changes.
+    /// The rate of the node's monotonic clock changes, and stays so until the next drift.
     Drift {
         /// The node that the fault affects.
         node: NodeIndex,
         /// How fast the clock runs, in millionths; negative: slow.
         ppm: i32,
     },
-    /// Every input takes the node some time.
+    /// Every input and tick takes the node some time, after each batch.
     Slow {
         /// The node that the fault affects.
         node: NodeIndex,
@@ -104,7 +110,7 @@ pub enum Fault {
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// The node's next sync fails.
+    /// The next sync that the node orders fails: a suffix of its records is lost.
     FailSync {
         /// The node that the fault affects.
         node: NodeIndex,
@@ -206,6 +212,7 @@ pub struct Faults {
     /// The qualities of links, at least one. Each directed link gets one of them at random.
     pub links: Vec<LinkQuality>,
     /// The kinds of fault to draw from, with weights. Empty: no faults beside the links' quality.
+    /// At least one weight must be above 0, otherwise every draw is empty.
     pub kinds: Vec<(FaultKind, u32)>,
     /// Mean time between two drawn faults.
     pub every: Duration,
@@ -215,9 +222,11 @@ pub struct Faults {
     pub pause: (Duration, Duration),
     /// Minimum and maximum time between a drawn crash and the restart.
     pub down: (Duration, Duration),
-    /// Maximum number of nodes that drawn crashes keep down at once; `None`: fewer than half.
+    /// Maximum number of nodes that drawn crashes, and those of rules, keep down at once; `None`:
+    /// fewer than half.
     pub down_at_once: Option<usize>,
-    /// Maximum number of disks that drawn faults lose in the run; `None`: fewer than half.
+    /// Maximum number of disks that drawn faults lose in the run; `None`: fewer than half. Further
+    /// crashes keep the disk.
     pub disks_lost: Option<usize>,
     /// Maximum skew of a wall clock at the start, in either direction, and maximum jump.
     pub wall_skew: Duration,
@@ -231,7 +240,7 @@ pub struct Faults {
     /// Otherwise peers notice nothing until the node is back, as when a host loses power.
     pub crash_is_told: f64,
     /// Messages arrive at multiples of this duration. The longer it is, the more messages arrive in
-    /// one batch.
+    /// one batch. Zero counts as 1 ns.
     pub grain: Duration,
 }
 
@@ -261,7 +270,8 @@ impl Faults {
         }
     }
 
-    /// Every kind of fault, each of medium strength.
+    /// Every kind of fault, all with the same weight and of medium strength. Half of the links are
+    /// poor, on average; the others are clean.
     #[must_use]
     pub fn all() -> Self {
         let poor = LinkQuality {
@@ -286,7 +296,9 @@ impl Faults {
         }
     }
 
-    /// A random selection of kinds and strengths, drawn from the seed.
+    /// A random selection of kinds and strengths, drawn from the seed: the same seed gives the same
+    /// faults. It may contain no kind at all. The bounds on nodes down and disks lost are the
+    /// defaults.
     #[must_use]
     pub fn swarm(seed: impl Into<super::Seed>) -> Self {
         let mut draw = RandomStream::split(seed.into().value, "swarm", 0);
@@ -335,29 +347,31 @@ impl LinkQuality {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunState {
     pub(super) nodes: usize,
-    pub(super) down: usize,
+    pub(super) down: usize, // nodes that have crashed and are not up again
 }
 
 /// Draws faults from a run's [`Faults`].
 #[derive(Clone, Debug)]
 pub(super) struct Draw {
     chance: RandomStream,
-    disks_lost: usize,
+    disks_lost: usize, // drawn so far, even if the crash then had no effect
 }
 
 impl Draw {
+    /// Creates the draw of a run, from a random stream of its own.
     pub(super) fn new(seed: u64) -> Self {
         Self { chance: RandomStream::split(seed, "faults", 0), disks_lost: 0 }
     }
 
-    /// Draws the time until the next draw.
+    /// Draws the time until the next draw, exponentially distributed around `every`; at least 1 ns.
     pub(super) fn wait(&mut self, faults: &Faults) -> Duration {
         let mean = super::stream::nanos(faults.every).max(1);
         Duration::from_nanos(self.chance.exponential(mean).max(1))
     }
 
-    /// Draws the next faults, each with a delay from now. Empty if the drawn kind is a crash and
-    /// enough nodes are down already.
+    /// Draws a kind by its weight, and the faults of that kind, each with a delay from now. Empty
+    /// if the drawn kind is a crash and enough nodes are down already, if it is a swizzle in a run
+    /// with one node, and if there are no kinds.
     pub(super) fn next(&mut self, faults: &Faults, run: RunState) -> Vec<(Duration, Fault)> {
         let total: u64 = faults.kinds.iter().map(|(_, weight)| u64::from(*weight)).sum();
         let mut ticket = self.chance.below(total);
@@ -370,7 +384,9 @@ impl Draw {
         Vec::new()
     }
 
-    /// Draws the details of a fault of this kind.
+    /// Draws the details of a fault of this kind; see [`next`](Self::next). Most kinds give one
+    /// fault without delay. A fault may have no effect: it may hit a node that is down, or no link
+    /// in a small run.
     fn of(&mut self, kind: FaultKind, faults: &Faults, run: RunState) -> Vec<(Duration, Fault)> {
         let span = self.chance.span(faults.span.0, faults.span.1);
         let lasting = Some(span);
@@ -419,8 +435,8 @@ impl Draw {
         vec![(Duration::ZERO, fault)]
     }
 
-    /// A crash, unless as many nodes are down as may be. It keeps the disk if no further disk may
-    /// be lost.
+    /// A crash with a restart, unless as many nodes are down as may be. It loses the disk if the
+    /// kind is `DiskLoss` and a further disk may be lost.
     fn crash(
         &mut self,
         kind: FaultKind,
@@ -443,12 +459,15 @@ impl Draw {
         Some((Duration::ZERO, Fault::Crash { node, disk, down }))
     }
 
+    /// All nodes in random order.
     fn shuffled(&mut self, nodes: usize) -> Vec<NodeIndex> {
         let mut all: Vec<NodeIndex> = (0..nodes).map(NodeIndex::new).collect();
         self.chance.shuffle(&mut all);
         all
     }
 
+    /// Two groups of all nodes, the size of the first one drawn uniformly from 1 to all but one. A
+    /// single node gives one group.
     fn by_size(&mut self, nodes: usize) -> Vec<Vec<NodeIndex>> {
         let mut one = self.shuffled(nodes);
         let size = 1 + self.chance.index(nodes.saturating_sub(1));
@@ -456,6 +475,8 @@ impl Draw {
         sorted(vec![one, other])
     }
 
+    /// Two or three groups of all nodes; each node is in a random one. Groups without a node are
+    /// left out, so there may be one group only.
     fn by_assignment(&mut self, nodes: usize) -> Vec<Vec<NodeIndex>> {
         let mut groups = vec![Vec::new(); 2 + self.chance.index(2)];
         for node in 0..nodes {
@@ -465,6 +486,7 @@ impl Draw {
         sorted(groups)
     }
 
+    /// Two groups of equal size (the second may have one more) of all nodes but a random one.
     fn bridge(&mut self, nodes: usize) -> Vec<Vec<NodeIndex>> {
         let mut one = self.shuffled(nodes);
         let _ = one.pop(); // the bridge is in no group
@@ -472,6 +494,7 @@ impl Draw {
         sorted(vec![one, other])
     }
 
+    /// The links from one of two groups [by size](Self::by_size) to the other. None with one node.
     fn one_way(&mut self, nodes: usize) -> LinkSet {
         let mut groups = self.by_size(nodes);
         if self.chance.chance(0.5) {
@@ -482,6 +505,7 @@ impl Draw {
     }
 
     /// Arranges the nodes on a circle in random order; each reaches only a majority around itself.
+    /// Returns the links to cut, in both directions. Up to three nodes none is cut.
     fn ring(&mut self, nodes: usize) -> Vec<LinkSet> {
         let circle = self.shuffled(nodes);
         let reach = nodes / 4 + usize::from(nodes % 4 >= 2);
@@ -495,6 +519,8 @@ impl Draw {
             .collect()
     }
 
+    /// The links from some nodes to some nodes, at least one each; the two sets may overlap. They
+    /// may name no link if both are the same node.
     fn some_links(&mut self, run: RunState) -> LinkSet {
         let mut from = self.shuffled(run.nodes);
         let mut to = self.shuffled(run.nodes);
@@ -517,8 +543,8 @@ impl Draw {
             .collect()
     }
 
-    /// Cuts between one node and each other one, started one after the other within half of `span`,
-    /// each of random length.
+    /// Cuts between one node and each other one, in both directions, started one after the other
+    /// within half of `span`, each of random length up to `span`. None with one node.
     fn swizzle(&mut self, node: NodeIndex, span: Duration, nodes: usize) -> Vec<(Duration, Fault)> {
         let steps = u32::try_from(nodes).unwrap_or(u32::MAX);
         let mut faults = Vec::new();
@@ -531,12 +557,15 @@ impl Draw {
         faults
     }
 
+    /// The milliseconds of a jump: at most the wall skew of the run, in either direction, and at
+    /// least 1.
     fn jump(&mut self, faults: &Faults) -> i64 {
         let most = i64::try_from(faults.wall_skew.as_millis()).unwrap_or(i64::MAX).max(1);
         let size = i64::try_from(self.chance.between(1, most.unsigned_abs())).unwrap_or(most);
         if self.chance.chance(0.5) { size } else { -size }
     }
 
+    /// The rate of a drifting clock: at most `rate_ppm` fast or slow; 0 makes it exact again.
     fn ppm(&mut self, faults: &Faults) -> i32 {
         let most = i32::try_from(faults.rate_ppm).unwrap_or(i32::MAX);
         let size = self.chance.between(0, u64::from(most.unsigned_abs()));
@@ -545,10 +574,12 @@ impl Draw {
     }
 }
 
+/// All nodes but one, in order.
 fn others(node: NodeIndex, nodes: usize) -> Vec<NodeIndex> {
     (0..nodes).map(NodeIndex::new).filter(|other| *other != node).collect()
 }
 
+/// Sorts the nodes of each group, and drops empty groups.
 fn sorted(mut groups: Vec<Vec<NodeIndex>>) -> Vec<Vec<NodeIndex>> {
     groups.retain(|group| !group.is_empty());
     for group in &mut groups {

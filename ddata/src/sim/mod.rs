@@ -136,8 +136,9 @@ pub struct Boot<'a, D> {
 /// The protocol code of one node, as the simulator drives it.
 ///
 /// It gets inputs in batches, as from the real driver: everything that arrived at one instant, then
-/// a tick if [`next_deadline`](Self::next_deadline) has passed. Its orders through [`Effects`] are
-/// carried out in order after the batch; a crash may occur between any two of them.
+/// ticks while [`next_deadline`](Self::next_deadline) has passed. Its orders through [`Effects`]
+/// are carried out in order after the inputs of the batch, and after each tick; a crash may occur
+/// behind any event that it emits, and the orders after that event are then lost.
 pub trait Process: Sized {
     /// A message between nodes.
     type Message: Clone + fmt::Debug;
@@ -149,7 +150,7 @@ pub trait Process: Sized {
     /// The content of its disk; `()` if it has none.
     type Disk: Image;
 
-    /// Called once after the process was built.
+    /// Called once after the process was built, before any other input.
     fn started(&mut self, _now: Now, _fx: &mut Effects<Self>) {}
 
     /// Handles a message of another node, or of this one.
@@ -164,14 +165,17 @@ pub trait Process: Sized {
     /// Handles a request of a user.
     fn command(&mut self, now: Now, command: Self::Command, fx: &mut Effects<Self>);
 
-    /// Called when the deadline has passed.
+    /// Called when the deadline has passed, and again while [`next_deadline`](Self::next_deadline)
+    /// is not in the future. After 1,000 ticks at one instant the run fails.
     fn tick(&mut self, now: Now, fx: &mut Effects<Self>);
 
-    /// When the process must be ticked, on its own monotonic clock. A time in the past means "right
-    /// after this batch".
+    /// When the process must be ticked, on its own monotonic clock; `None`: never. A time in the
+    /// past means "right after this batch". Asked after every batch and tick.
     fn next_deadline(&self) -> Option<Instant>;
 
     /// The sync with this token has ended: records written before it are safe, or the disk failed.
+    /// Syncs end in the order in which they were ordered. One of an earlier incarnation is not
+    /// reported.
     fn synced(
         &mut self,
         _now: Now,
@@ -181,8 +185,9 @@ pub trait Process: Sized {
     ) {
     }
 
-    /// A directed link broke: messages in flight on it are lost, and so are all that are sent on it
-    /// until it is up again.
+    /// A directed link broke: messages in flight on it are lost (except on lanes that
+    /// [cross restarts](LaneRule::crosses_restart)), and so are all that are sent on it until it is
+    /// up again. Each end is told at its own time, up to 15 s later.
     fn link_broken(
         &mut self,
         _now: Now,
@@ -192,7 +197,8 @@ pub trait Process: Sized {
     ) {
     }
 
-    /// A broken link works again.
+    /// A broken link works again. Both ends have been told of the break before, unless they were
+    /// down then.
     fn link_up(
         &mut self,
         _now: Now,
@@ -224,7 +230,7 @@ pub trait Process: Sized {
 #[derive(Debug)]
 pub struct Effects<P: Process> {
     node: NodeIndex,
-    pending: Vec<Effect<P>>, // carried out after every batch
+    pending: Vec<Effect<P>>, // carried out after the inputs of a batch, and after every tick
     marks: Marks,
 }
 
@@ -236,6 +242,7 @@ enum Effect<P: Process> {
     Sync(u64),
 }
 
+/// Shows the content of messages and events, but not that of records.
 impl<P: Process> fmt::Debug for Effect<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -254,8 +261,10 @@ impl<P: Process> Effects<P> {
         self.node
     }
 
-    /// Sends a message on a lane, an index into [`SimulationSetup::lanes`]. A message to the node itself
-    /// arrives after a short delay and is never lost.
+    /// Sends a message on a lane, an index into [`SimulationSetup::lanes`]. A message to the node
+    /// itself arrives after a short delay; no fault of a link affects it, but a crash does.
+    ///
+    /// An unknown node or lane makes the run fail.
     pub fn send(&mut self, to: NodeIndex, lane: usize, message: P::Message) {
         self.pending.push(Effect::Send { to, lane, message });
     }
@@ -270,12 +279,13 @@ impl<P: Process> Effects<P> {
         self.pending.push(Effect::Write(record));
     }
 
-    /// Syncs all records written so far. [`Process::synced`] is called with the token.
+    /// Syncs all records written so far. [`Process::synced`] is called with the token in a
+    /// later batch, unless the node crashes before. Tokens need not be unique.
     pub fn sync(&mut self, token: u64) {
         self.pending.push(Effect::Sync(token));
     }
 
-    /// Counts that a rare branch was reached.
+    /// Counts that a rare branch was reached, at once and even if the node crashes in this batch.
     pub fn mark(&mut self, name: &'static str) {
         self.marks.hit(name);
     }

@@ -23,7 +23,7 @@ pub struct LaneRule {
     /// Whether a message may arrive twice.
     pub duplicates: bool,
     /// Whether a message that was sent before the link broke or before its receiver restarted may
-    /// arrive afterwards, as a late datagram does.
+    /// arrive afterwards, as a late datagram does. Nothing that is sent on a broken link arrives.
     pub crosses_restart: bool,
 }
 
@@ -55,13 +55,14 @@ pub struct LinkQuality {
     pub spread: Duration,
     /// Probability of a delay from the heavy tail.
     pub tail: f64,
-    /// Scale of the tail: it doubles with probability ½, up to 1,024 times.
+    /// Scale of the tail: it doubles with probability ½, again and again, up to 1,024 times.
     pub tail_scale: Duration,
     /// Probability that a message on a lossy lane is lost.
     pub loss: f64,
     /// Probability that a message arrives twice, if its lane allows that.
     pub duplicate: f64,
-    /// Probability that a message on a lane without order is delayed by a few spreads more.
+    /// Probability that a message on a lane without order is delayed by up to eight times `base`
+    /// and `spread` together more.
     pub reorder: f64,
 }
 
@@ -93,11 +94,15 @@ pub struct SimLink {
 /// Why a message was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LossReason {
+    /// The quality of the link loses some messages of lossy lanes.
     ByChance,
+    /// The link is cut at the sending or at the arrival, or holds as many messages as it may.
     Cut,
+    /// The link is broken at the sending, or has broken before the arrival.
     Broken,
     /// The receiver is down, or another incarnation than the message was sent to.
     ReceiverGone,
+    /// The inbox of the paused or slow receiver is full.
     InboxFull,
 }
 
@@ -121,14 +126,15 @@ const DELAY_MAX: u64 = 10_000_000_000;
 /// Maximum number of messages that one clogged link holds. Further ones are lost as by a cut.
 const HELD_MAX: usize = 100_000;
 
+/// The conditions of one directed link.
 #[derive(Clone, Debug, Default)]
 struct LinkState {
-    quality: u16, // into `Network::qualities`
-    cuts: u16,
-    clogs: u16,
-    broken: bool,
-    used: bool,
-    breaks: u32,
+    quality: u16,                // into `Network::qualities`
+    cuts: u16,                   // cuts that last now
+    clogs: u16,                  // clogs that last now
+    broken: bool,                // until it is mended
+    used: bool,                  // a message was ever sent on it, even one that was lost
+    breaks: u32,                 // number of times that it broke
     told_by: SimTime,            // when both ends know of the last break
     decided: (SimTime, u64),     // the time of the last decision, and its number at that instant
     slowed: u64,                 // ns added to every delay
@@ -161,7 +167,11 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Creates the links between `nodes` nodes; each gets one of `qualities` at random.
+    /// Creates the links between `nodes` nodes; each directed link gets one of `qualities` at
+    /// random.
+    ///
+    /// # Panics
+    /// Without a lane or a quality.
     pub(super) fn new(
         nodes: usize,
         lanes: Vec<LaneRule>,
@@ -193,7 +203,12 @@ impl Network {
         self.lanes[lane]
     }
 
-    /// Decides the fate of a message that is sent now.
+    /// Decides the fate of a message that is sent now to another node. It is lost if the link is
+    /// broken, cut, or clogged with as many held messages as may be; held if it is clogged; lost by
+    /// chance on a lossy lane; and doubled by chance if its lane allows that.
+    ///
+    /// The link counts as used, whatever the fate. Of a held message the caller reports the slot
+    /// with [`hold`](Self::hold). A cut or a break may still lose the message before it arrives.
     pub(super) fn send(&mut self, now: SimTime, link: SimLink, lane: usize) -> Fate {
         let at = self.at(link);
         let rule = self.lanes[lane];
@@ -225,21 +240,23 @@ impl Network {
     }
 
     /// The arrival time of a message from a node to itself: no fault applies, and the delay is at
-    /// most one grain or 10 µs, whichever is longer.
+    /// most one grain or 10 µs, whichever is longer, before it is rounded up to the grain.
     pub(super) fn loop_back(&mut self, now: SimTime, node: NodeIndex, lane: usize) -> SimTime {
         let at = self.at(SimLink { from: node, to: node });
         let delay = 1 + self.decision(now, at).below(self.grain.max(10_000));
         self.in_order(now.as_nanos().saturating_add(delay), at, lane)
     }
 
-    /// Holds a message on a clogged link until [`Network::unclog`] or [`Network::heal`].
+    /// Holds a message on a clogged link until [`Network::unclog`] or [`Network::heal`]. Panics if
+    /// the link holds [`HELD_MAX`] already, which [`send`](Self::send) rules out.
     pub(super) fn hold(&mut self, link: SimLink, slot: MessageSlot) {
         let at = self.at(link);
         assert!(self.links[at].held.len() < HELD_MAX, "`send` has checked that the link has room");
         self.links[at].held.push_back(slot);
     }
 
-    /// The arrival time of a message that a clog held until now.
+    /// The arrival time of a message that a clog held until now, with a delay drawn as for a
+    /// message that is sent now. It is neither lost by chance nor doubled.
     pub(super) fn released(&mut self, now: SimTime, link: SimLink, lane: usize) -> SimTime {
         let at = self.at(link);
         let mut chance = self.decision(now, at);
@@ -255,7 +272,9 @@ impl Network {
         RandomStream::decision(self.family, now.as_nanos(), ((at as u64) << 24) ^ *count)
     }
 
-    /// Draws the arrival time of a message that is sent now.
+    /// Draws the arrival time of a message that is sent now: a delay of 1 ns to [`DELAY_MAX`], then
+    /// [`in_order`](Self::in_order). Slowness of the link adds to the delay; only lanes without
+    /// order are reordered.
     fn arrival(
         &mut self,
         now: SimTime,
@@ -278,8 +297,8 @@ impl Network {
         self.in_order(now.as_nanos().saturating_add(delay.clamp(1, DELAY_MAX)), at, lane)
     }
 
-    /// Rounds an arrival time up to the grain; on a lane in order also to the latest earlier
-    /// arrival.
+    /// Rounds an arrival time up to the grain. On a lane in order the result is at least the latest
+    /// arrival that was decided before on this link and lane.
     fn in_order(&mut self, arrival: u64, at: usize, lane: usize) -> SimTime {
         let mut arrival = arrival.div_ceil(self.grain).saturating_mul(self.grain);
         if self.lanes[lane].fifo {
@@ -290,7 +309,9 @@ impl Network {
         SimTime::from_nanos(arrival)
     }
 
-    /// Whether a message may arrive now that was sent when the link had broken `breaks` times.
+    /// Whether a message may arrive now that was sent when the link had broken `breaks` times. An
+    /// error if the link has broken since, even if it is up again, or is cut now. Clogs do not stop
+    /// it.
     #[inline]
     pub(super) fn passes(&self, link: SimLink, breaks: u32) -> Result<(), LossReason> {
         let state = &self.links[self.at(link)];
@@ -306,6 +327,7 @@ impl Network {
         self.links[self.at(link)].breaks
     }
 
+    /// Whether any cut of the link lasts. A broken link is not cut by that.
     pub(super) fn is_cut(&self, link: SimLink) -> bool {
         self.links[self.at(link)].cuts > 0
     }
@@ -314,32 +336,36 @@ impl Network {
         self.links[self.at(link)].broken
     }
 
-    /// All broken links, in order.
+    /// All broken links, in the order of their ends.
     pub(super) fn broken(&self) -> Vec<SimLink> {
         self.broken.iter().copied().collect()
     }
 
-    /// Whether anything was ever sent on the link.
+    /// Whether anything was ever sent on the link, even if it was lost.
     pub(super) fn is_used(&self, link: SimLink) -> bool {
         self.links[self.at(link)].used
     }
 
+    /// Adds a cut. The link is cut until as many were removed.
     pub(super) fn cut(&mut self, link: SimLink) {
         let at = self.at(link);
         self.links[at].cuts = self.links[at].cuts.saturating_add(1);
     }
 
+    /// Removes one cut. Does nothing if the link is not cut.
     pub(super) fn uncut(&mut self, link: SimLink) {
         let at = self.at(link);
         self.links[at].cuts = self.links[at].cuts.saturating_sub(1);
     }
 
+    /// Adds a clog. The link holds messages until as many were removed.
     pub(super) fn clog(&mut self, link: SimLink) {
         let at = self.at(link);
         self.links[at].clogs = self.links[at].clogs.saturating_add(1);
     }
 
-    /// Removes one clog. If it was the last one, returns the held messages.
+    /// Removes one clog. If it was the last one, returns the held messages in the order of sending,
+    /// for the caller to release; otherwise none.
     pub(super) fn unclog(&mut self, link: SimLink) -> VecDeque<MessageSlot> {
         let at = self.at(link);
         let state = &mut self.links[at];
@@ -347,18 +373,21 @@ impl Network {
         if state.clogs == 0 { std::mem::take(&mut state.held) } else { VecDeque::new() }
     }
 
+    /// Adds to the delay of every later message on the link. Several delays add up.
     pub(super) fn slow(&mut self, link: SimLink, by: Duration) {
         let at = self.at(link);
         self.links[at].slowed = self.links[at].slowed.saturating_add(nanos(by)).min(1 << 50);
     }
 
+    /// Takes a delay back that [`slow`](Self::slow) added.
     pub(super) fn unslow(&mut self, link: SimLink, by: Duration) {
         let at = self.at(link);
         self.links[at].slowed = self.links[at].slowed.saturating_sub(nanos(by));
     }
 
-    /// Breaks the link, so that messages in flight are lost. Both ends will know by `told_by`.
-    /// Returns `false` if the link was broken already.
+    /// Breaks the link, so that messages in flight, and those that a clog holds, are lost when they
+    /// would arrive ([`passes`](Self::passes)). Both ends will know by `told_by`. Returns `false`
+    /// and changes nothing if the link is broken already.
     pub(super) fn break_link(&mut self, link: SimLink, told_by: SimTime) -> bool {
         let at = self.at(link);
         let state = &mut self.links[at];
@@ -373,19 +402,21 @@ impl Network {
     }
 
     /// The earliest time at which a broken link may be up again: when both ends know that it broke.
+    /// Of a link that is up, that of its last break.
     pub(super) fn told_by(&self, link: SimLink) -> SimTime {
         self.links[self.at(link)].told_by
     }
 
-    /// Repairs the link. Returns `false` if it was not broken.
+    /// Repairs the link. Returns `false` if it was not broken. The number of breaks stays, so that
+    /// messages from before the break are still lost.
     pub(super) fn mend(&mut self, link: SimLink) -> bool {
         let at = self.at(link);
         self.broken.remove(&link);
         std::mem::take(&mut self.links[at].broken)
     }
 
-    /// Ends all conditions except breaks, makes every link clean, and returns the messages that
-    /// clogs held.
+    /// Ends all conditions except breaks, gives every link the clean quality, and returns the
+    /// messages that clogs held, for the caller to release.
     pub(super) fn heal(&mut self) -> Vec<MessageSlot> {
         self.qualities.fill(LinkTimes::of(&LinkQuality::clean()));
         let mut held = Vec::new();
@@ -398,6 +429,7 @@ impl Network {
         held
     }
 
+    /// The index of a link in `links`. Both nodes must exist.
     #[inline]
     fn at(&self, link: SimLink) -> usize {
         link.from.get() * self.nodes + link.to.get()
@@ -405,6 +437,7 @@ impl Network {
 }
 
 impl LinkTimes {
+    /// Converts a quality; each time is at most 2^50 ns (13 days).
     fn of(quality: &LinkQuality) -> Self {
         // 2^50 ns are 13 days, so sums of delays cannot overflow.
         let bounded = |span| nanos(span).min(1 << 50);

@@ -13,18 +13,19 @@ use super::network::MessageSlot;
 pub(super) enum QueueEvent {
     /// A message reaches its destination, unless a fault drops it first.
     Deliver(MessageSlot),
-    /// A scheduled action is due: an index into the run's actions.
+    /// A scheduled action is due: an index into the run's actions. It may be out of date by then.
     Action(u32),
-    /// The deadline of a node has passed.
+    /// A node may have reached its deadline. Ignored unless it is the tick that the node has armed
+    /// last.
     Tick,
-    /// A node continues after a pause.
+    /// A node may continue after a pause or a busy time, or with the rest of its inbox.
     Wake,
     /// The next fault is drawn.
     DrawFault,
 }
 
 /// The owner of a queue entry. At one instant the entries of the run itself come first, then those
-/// of the nodes, node by node.
+/// of the nodes, node by node. So all entries of a node at one instant follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Run,
@@ -32,6 +33,8 @@ pub(super) enum Owner {
 }
 
 impl Owner {
+    /// Returns the number that orders owners at one instant: 0 for the run, then the nodes in
+    /// order. Fits in 16 bits.
     #[inline]
     fn code(self) -> u64 {
         match self {
@@ -40,6 +43,7 @@ impl Owner {
         }
     }
 
+    /// Inverse function of [`code`](Self::code).
     #[inline]
     fn of(code: u64) -> Self {
         match usize::try_from(code) {
@@ -52,6 +56,7 @@ impl Owner {
 /// Bits for the order of scheduling, below the owner: enough for 2^48 entries per run.
 const ORDER_BITS: u32 = 48;
 
+/// An entry of the heap. Its order is unique in a queue, so equality and order ignore the event.
 #[derive(Clone, Copy, Debug)]
 struct QueueEntry {
     order: u128, // time << 64 | owner << ORDER_BITS | order of scheduling
@@ -59,11 +64,13 @@ struct QueueEntry {
 }
 
 impl QueueEntry {
+    /// Returns the time at which the entry is due, in nanoseconds.
     #[inline]
     const fn at(&self) -> u64 {
         (self.order >> 64) as u64
     }
 
+    /// Returns the [code](Owner::code) of the owner.
     #[inline]
     const fn owner(&self) -> u64 {
         self.order as u64 >> ORDER_BITS
@@ -96,10 +103,15 @@ impl Ord for QueueEntry {
 #[derive(Clone, Debug, Default)]
 pub(super) struct EventQueue {
     heap: BinaryHeap<QueueEntry>, // ≤ messages in flight + actions + stale ticks
-    scheduled: u64,
+    scheduled: u64,               // entries pushed so far, never reduced
 }
 
 impl EventQueue {
+    /// Schedules an event. Entries of one owner at one time are taken in the order of these calls.
+    /// A time in the past is not refused here; the engine then panics when it takes the entry.
+    ///
+    /// # Panics
+    /// After 2^48 entries in one run.
     pub(super) fn push(&mut self, at: SimTime, owner: Owner, what: QueueEvent) {
         self.scheduled += 1;
         assert!(self.scheduled < 1 << ORDER_BITS, "a run has fewer than 2^48 entries");
@@ -108,7 +120,8 @@ impl EventQueue {
         self.heap.push(QueueEntry { order, what });
     }
 
-    /// Takes the next entry, if it is due by `end`.
+    /// Takes the next entry if it is due at `end` or before. Returns `None` if the queue is empty
+    /// or the next entry is later, which then stays.
     pub(super) fn pop(&mut self, end: SimTime) -> Option<(SimTime, Owner, QueueEvent)> {
         if self.heap.peek()?.at() > end.as_nanos() {
             return None;
@@ -117,7 +130,8 @@ impl EventQueue {
         Some((SimTime::from_nanos(entry.at()), Owner::of(entry.owner()), entry.what))
     }
 
-    /// Takes the next entry, if it belongs to this node and is due at exactly this instant.
+    /// Takes the next entry if it belongs to this node and is due at exactly this instant. Looks
+    /// only at the first entry: returns `None` if that one belongs to the run or to another node.
     #[inline]
     pub(super) fn pop_same(&mut self, at: SimTime, node: NodeIndex) -> Option<QueueEvent> {
         let next = self.heap.peek()?;
@@ -126,7 +140,8 @@ impl EventQueue {
     }
 }
 
-/// Values under small numbers. The number of a removed value is reused.
+/// Values under small numbers. The number of a removed value is reused, the one that became free
+/// last first.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<T> {
     slots: Vec<Option<T>>, // ≤ max
@@ -135,6 +150,7 @@ pub(super) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
+    /// Creates a slab without values that holds at most `max` of them.
     pub(super) fn new(max: u32) -> Self {
         Self { slots: Vec::new(), free: Vec::new(), max }
     }
@@ -154,16 +170,21 @@ impl<T> Slab<T> {
         slot
     }
 
-    /// Removes a value and returns it.
+    /// Removes a value and returns it; its number becomes free.
+    ///
+    /// # Panics
+    /// If there is no value under this number.
     pub(super) fn take(&mut self, slot: u32) -> T {
         self.free.push(slot);
         self.slots[slot as usize].take().expect("an entry refers to a stored value")
     }
 
+    /// Returns the value under a number; `None` if it was removed or never stored.
     pub(super) fn get(&self, slot: u32) -> Option<&T> {
         self.slots.get(slot as usize)?.as_ref()
     }
 
+    /// Number of values stored now.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -1,6 +1,7 @@
 //! Fault schedules and their text form, which a failed run prints and a replay parses.
 //!
-//! One fault per line: time, fault, duration. `#` starts a comment.
+//! One fault per line: time, fault, duration. Empty lines and lines that start with `#` are
+//! skipped; a comment behind a fault is refused.
 //! ```text
 //! t=1.5s partition {0,1}|{2} for 3s
 //! t=2s crash 1 keep for 0.5s
@@ -20,7 +21,8 @@ use super::{NODES_MAX, NodeIndex};
 /// A list of faults, in the order in which they happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// The faults, one per line of the text form.
+    /// The faults, one per line of the text form. Neither parsing nor following requires that their
+    /// times ascend.
     pub lines: Vec<ScheduledFault>,
 }
 
@@ -47,7 +49,8 @@ pub struct Trigger {
     pub nth: u64,
 }
 
-/// A line of a schedule does not parse.
+/// The error for a line of a schedule that does not parse: its number, counted from 1, and its
+/// text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "line {line}: invalid fault {text:?}: expected `t=<seconds>s <fault>`, see sim/schedule.rs"
@@ -58,7 +61,8 @@ pub struct NoFault {
 }
 
 impl Schedule {
-    /// Parses the text that [`Display`](fmt::Display) writes.
+    /// Parses the text that [`Display`](fmt::Display) writes. Keeps the order of the lines and does
+    /// not compare the nodes with those of a run, except that each must be below [`NODES_MAX`].
     ///
     /// # Errors
     /// [`NoFault`] with the first line that does not parse.
@@ -86,8 +90,10 @@ impl FromStr for Schedule {
 /// Reduces a failing schedule to a part that still fails and in which no single line can be left
 /// out.
 ///
-/// `fails` runs the simulation under a schedule and returns whether it failed. If no smaller
-/// schedule fails, the result is the schedule itself.
+/// `fails` runs the simulation under a schedule and returns whether it failed. It is called for
+/// candidates only, not for `schedule` itself. If no candidate fails, the result is the schedule
+/// itself; if none of its lines is needed, the result is empty. The lines keep their order. The
+/// number of runs is at most quadratic in the number of lines.
 ///
 /// Source: Zeller and Hildebrandt, *Simplifying and Isolating Failure-Inducing Input* (2002).
 pub fn shrink(schedule: &Schedule, mut fails: impl FnMut(&Schedule) -> bool) -> Schedule {
@@ -113,12 +119,14 @@ pub fn shrink(schedule: &Schedule, mut fails: impl FnMut(&Schedule) -> bool) -> 
     best
 }
 
+/// Writes one line per fault, each with a line end; nothing for an empty schedule.
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.lines.iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
 
+/// Writes one line without its end: the time, the trigger of a targeted fault, the fault.
 impl fmt::Display for ScheduledFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "t={} ", self.at)?;
@@ -129,6 +137,8 @@ impl fmt::Display for ScheduledFault {
     }
 }
 
+/// Writes the fault without its time, as in the text form of a [`Schedule`]. A `span` of `None`
+/// writes no `for`. The text of a partition without groups does not parse.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,26 +171,31 @@ impl fmt::Display for Fault {
     }
 }
 
+/// Converts to a [`SimTime`], whose text is the exact number of seconds.
 fn time(span: Duration) -> SimTime {
     SimTime::default() + span
 }
 
+/// Formats ` for <seconds>s` with a leading space; empty if there is no span.
 fn lasting(span: Option<Duration>) -> String {
     span.map(|span| format!(" for {}", time(span))).unwrap_or_default()
 }
 
+/// Formats a set of nodes: `{0,1}`, and `{}` for an empty one.
 fn set(nodes: &[NodeIndex]) -> String {
     let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
     format!("{{{}}}", nodes.join(","))
 }
 
+/// Formats sets of links, separated by spaces: `{0}>{1,2} {2}>{0}`.
 fn list(links: &[LinkSet]) -> String {
     let links: Vec<String> =
         links.iter().map(|link| format!("{}>{}", set(&link.from), set(&link.to))).collect();
     links.join(" ")
 }
 
-/// A parser of one line, word by word. `None` from any method means that the line is not a fault.
+/// A parser of one line, word by word. `None` from any method means that the line is not a fault;
+/// some words may have been consumed then, so the parser is useless.
 struct Words<'a> {
     rest: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }
@@ -190,6 +205,8 @@ impl<'a> Words<'a> {
         Self { rest: line.split_whitespace().peekable() }
     }
 
+    /// Parses a whole line, which must contain a time and a fault. A word after the fault makes it
+    /// invalid.
     fn line(mut self) -> Option<ScheduledFault> {
         let at = self.rest.next()?.strip_prefix("t=")?.parse().ok()?;
         let trigger = if self.rest.next_if_eq(&"on").is_some() {
@@ -203,6 +220,9 @@ impl<'a> Words<'a> {
         self.rest.next().is_none().then_some(ScheduledFault { at, trigger, fault })
     }
 
+    /// Parses the name of a fault and its arguments. A span is optional, except for `pause`, which
+    /// requires one. After a kind without a span it is left over, so that [`line`](Self::line)
+    /// fails.
     fn fault(&mut self) -> Option<Fault> {
         Some(match self.rest.next()? {
             "partition" => Fault::Partition { groups: self.groups()?, span: self.lasting()? },
@@ -228,7 +248,8 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// Parses an optional duration; `Some(None)` if there is no `for`.
+    /// Parses an optional duration; `Some(None)` if the next word is not `for`, `None` if no valid
+    /// time follows the `for`.
     fn lasting(&mut self) -> Option<Option<Duration>> {
         if self.rest.next_if_eq(&"for").is_none() {
             return Some(None);
@@ -236,15 +257,18 @@ impl<'a> Words<'a> {
         self.time().map(Some)
     }
 
+    /// Parses `by` and a time, both required.
     fn by(&mut self) -> Option<Duration> {
         self.rest.next_if_eq(&"by")?;
         self.time()
     }
 
+    /// Parses a time such as `1.5s` as a duration.
     fn time(&mut self) -> Option<Duration> {
         Some(self.rest.next()?.parse::<SimTime>().ok()?.elapsed())
     }
 
+    /// Parses a number that `unit` follows in the same word: `-5ms`.
     fn number<N: FromStr>(&mut self, unit: &str) -> Option<N> {
         self.rest.next()?.strip_suffix(unit)?.parse().ok()
     }
@@ -253,6 +277,7 @@ impl<'a> Words<'a> {
         node(self.rest.next()?)
     }
 
+    /// Parses `keep` or `lose`, one of which is required.
     fn disk(&mut self) -> Option<DiskFate> {
         match self.rest.next()? {
             "keep" => Some(DiskFate::Kept),
@@ -261,6 +286,7 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// Parses the groups of a partition, `{0,1}|{2}`: one word, required.
     fn groups(&mut self) -> Option<Vec<Vec<NodeIndex>>> {
         match self.rest.next_if(|word| word.starts_with('{')) {
             Some(groups) => groups.split('|').map(parse_set).collect(),
@@ -268,6 +294,8 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// Parses all following words that start with `{` as sets of links; an empty list if there are
+    /// none.
     fn links(&mut self) -> Option<Vec<LinkSet>> {
         let mut links = Vec::new();
         while let Some(word) = self.rest.next_if(|word| word.starts_with('{')) {
@@ -278,6 +306,7 @@ impl<'a> Words<'a> {
     }
 }
 
+/// Parses `{0,1}`; `{}` is the empty set. Repeated nodes are kept. Spaces inside are refused.
 fn parse_set(text: &str) -> Option<Vec<NodeIndex>> {
     let inner = text.strip_prefix('{')?.strip_suffix('}')?;
     if inner.is_empty() {
@@ -286,6 +315,7 @@ fn parse_set(text: &str) -> Option<Vec<NodeIndex>> {
     inner.split(',').map(node).collect()
 }
 
+/// Parses the number of a node; `None` if it is not below [`NODES_MAX`].
 fn node(text: &str) -> Option<NodeIndex> {
     text.parse().ok().filter(|index| *index < NODES_MAX).map(NodeIndex::new)
 }

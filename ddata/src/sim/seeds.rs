@@ -29,6 +29,7 @@ pub struct Seed {
 }
 
 impl From<u64> for Seed {
+    /// Creates a seed without a test, with a brief trace.
     fn from(value: u64) -> Self {
         Self { value, test: "", trace: TraceLevel::Brief }
     }
@@ -41,7 +42,8 @@ impl fmt::Display for Seed {
 }
 
 impl Seed {
-    /// Returns the shell command that repeats this run.
+    /// Returns the shell command that repeats this run. A seed without the name of a test gives a
+    /// command that runs all tests of the package.
     #[must_use]
     pub fn replay_command(&self) -> String {
         // Cargo sets it to the package under test while it runs tests.
@@ -78,7 +80,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds the counters of other runs.
+    /// Adds the counters of other runs, the number of runs included.
     pub fn add(&mut self, other: &Self) {
         self.runs += other.runs;
         self.simulated += other.simulated;
@@ -92,11 +94,11 @@ impl Totals {
         self.marks.merge(&other.marks);
     }
 
-    /// Checks that every one of `names` was hit. A single run is not checked, because a replayed
-    /// run need not reach every branch that a suite reaches.
+    /// Checks that every one of `names` was hit. Does nothing after a single run, because a
+    /// replayed run need not reach every branch that a suite reaches.
     ///
     /// # Panics
-    /// With the names that were never hit.
+    /// With the names that were never hit, also if no run was added.
     #[track_caller]
     pub fn must_have_hit<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         if self.runs != 1 {
@@ -114,16 +116,18 @@ pub struct Seeds {
     done: u64,          // seeds returned so far
     count: Option<u64>, // of all seeds; `None`: until the time limit
     time: Option<TimeLimit>,
-    current: Option<Seed>,
+    current: Option<Seed>, // the last one that was returned; `None` before the first and at the end
 }
 
 /// Returns the seeds that the test of this name must run: `default_count` fixed ones, unless the
-/// environment requests others (see the head of this file).
+/// environment requests others (see the head of this file). `OSTRACA_SEED` has precedence over
+/// `OSTRACA_SIM_SECONDS`; its run has a [full](TraceLevel::Full) trace.
 ///
-/// If the loop over the seeds panics, the replay command is printed.
+/// If the loop over the seeds panics, the replay command is printed to stderr. A random base is
+/// printed as well.
 ///
 /// # Panics
-/// If one of the environment variables is set but not a number.
+/// If one of the environment variables that are used is set but not a number.
 #[must_use]
 pub fn seeds(test: &'static str, default_count: u64) -> Seeds {
     Seeds::of(test, SeedPlan::from_env(default_count))
@@ -140,6 +144,8 @@ impl Seeds {
 impl Iterator for Seeds {
     type Item = Seed;
 
+    /// Returns the next seed; `None` once all were returned or the time limit has passed. The limit
+    /// is checked before a seed only, so the last run may exceed it.
     fn next(&mut self) -> Option<Seed> {
         let used_up = match (&self.time, self.count) {
             (Some(time), _) => self.done > 0 && time.is_up(), // a test without a run can't fail
@@ -154,7 +160,8 @@ impl Iterator for Seeds {
 
 impl Drop for Seeds {
     /// Prints the replay command if the loop over the seeds panicked, because a check of the test
-    /// itself does not name the seed.
+    /// itself does not name the seed. Prints nothing if the panic came before the first seed or
+    /// after the last.
     fn drop(&mut self) {
         if let Some(seed) = self.current.filter(|_| thread::panicking()) {
             say(&format!("seed {seed} failed; replay: {}", seed.replay_command()));
@@ -164,10 +171,13 @@ impl Drop for Seeds {
 
 /// Runs the seeds of a test on all cores and adds up the totals that `run` returns.
 ///
-/// A seed that fails is run once more, for a report with the text of every message.
+/// A failure ends the test: no further seed is started, the running ones finish. If several fail,
+/// the one with the lowest number is reported. It is run once more, for a report with the text of
+/// every message.
 ///
 /// # Panics
-/// With the report of the first seed that failed.
+/// With the report of the failed seed. If the second run passes, the report says so and quotes the
+/// first one.
 pub fn on_all_cores(
     test: &'static str,
     default_count: u64,
@@ -205,18 +215,21 @@ pub fn on_all_cores(
     }
 }
 
+/// A seed whose run panicked, with the text of the panic.
 struct FailedSeed {
     seed: Seed,
     reason: String,
 }
 
+/// Runs a seed and turns a panic into an error. The panic hook has printed it by then.
 fn attempt(run: &impl Fn(Seed) -> Totals, seed: Seed) -> Result<Totals, FailedSeed> {
     catch_unwind(AssertUnwindSafe(|| run(seed)))
         .map_err(|panic| FailedSeed { seed, reason: panic_text(panic.as_ref()) })
 }
 
 impl FailedSeed {
-    /// Runs the seed again with a full trace and returns the report.
+    /// Runs the seed again with a full trace and returns the report: that of the second run or, if
+    /// it passes, the first one with the remark that the run is not deterministic.
     fn again(self, run: &impl Fn(Seed) -> Totals) -> String {
         let seed = Seed { trace: TraceLevel::Full, ..self.seed };
         let replay = seed.replay_command();
@@ -231,12 +244,13 @@ impl FailedSeed {
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic; a fixed text if the payload is not a string.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without text").into()
 }
 
+/// Locks a mutex, also after a panic of another holder.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -251,6 +265,10 @@ struct SeedPlan {
 }
 
 impl SeedPlan {
+    /// Reads the environment. The base is read, or drawn and printed, only if fresh seeds are run.
+    ///
+    /// # Panics
+    /// If a variable that is read is not a number.
     fn from_env(default_count: u64) -> Self {
         let get = |name| number(name, env::var(name).ok().as_deref());
         let seconds = get("OSTRACA_SIM_SECONDS");
@@ -258,6 +276,8 @@ impl SeedPlan {
         Self::of(default_count, get("OSTRACA_SEED"), seconds, base)
     }
 
+    /// Chooses the seeds: the requested one, else fresh ones from `base` for some seconds, else the
+    /// fixed ones. Does not call `base` in the other cases.
     fn of(
         default_count: u64,
         seed: Option<u64>,
@@ -276,12 +296,17 @@ impl SeedPlan {
     }
 }
 
+/// Parses the value of the variable `name`; `None` if it is unset.
+///
+/// # Panics
+/// If the value is not a number.
 fn number<N: FromStr>(name: &str, text: Option<&str>) -> Option<N> {
     let text = text?;
     let Ok(number) = text.parse() else { panic!("{name}={text:?} is not a number") };
     Some(number)
 }
 
+/// A limit in real time, from its creation on.
 #[derive(Debug)]
 struct TimeLimit {
     start: std::time::Instant,
@@ -294,11 +319,14 @@ impl TimeLimit {
         Self { start: std::time::Instant::now(), limit: Duration::from_secs(seconds) }
     }
 
+    /// Whether the limit has passed; at once for 0 seconds.
     fn is_up(&self) -> bool {
         self.start.elapsed() >= self.limit
     }
 }
 
+/// Returns a base that differs from run to run, from the process id and the wall clock, and prints
+/// it so that the run can be repeated.
 #[expect(clippy::disallowed_methods, reason = "fresh seeds must differ from run to run")]
 fn random_base() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -308,6 +336,7 @@ fn random_base() -> u64 {
     base
 }
 
+/// Prints a line to stderr.
 #[expect(clippy::print_stderr, reason = "a test run has no other way to name its seed")]
 fn say(text: &str) {
     eprintln!("{text}");

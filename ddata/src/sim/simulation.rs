@@ -25,15 +25,15 @@ pub struct SimulationSetup {
     pub seed: Seed,
     /// Number of nodes, 1 to [`NODES_MAX`](super::NODES_MAX).
     pub nodes: usize,
-    /// Number of nodes that start at once; the others wait for
-    /// [`restart`](Simulation::restart). `None`: all.
+    /// Number of nodes that start at once, from node 0 on; the others wait for
+    /// [`restart`](Simulation::restart). `None`, or more than there are: all.
     pub started: Option<usize>,
     /// The guarantees of each lane, by number; 1 to 256 lanes.
     pub lanes: Vec<LaneRule>,
     /// The faults of the run.
     pub faults: Faults,
-    /// A recorded schedule to follow instead of drawing faults. Loss, delay and clocks are still
-    /// drawn from the seed.
+    /// A recorded schedule to follow instead of drawing faults; rules then inject its targeted
+    /// faults only. Loss, delay and clocks are still drawn from the seed.
     pub schedule: Option<Schedule>,
     /// Wall time at the start, in milliseconds since the Unix epoch, of a node without skew.
     pub epoch_millis: u64,
@@ -71,10 +71,12 @@ pub struct Failure {
     /// The faults that occurred. Repeat them with [`SimulationSetup::schedule`], reduce them with
     /// [`shrink`](super::shrink).
     pub schedule: Schedule,
-    by_hand: Schedule,
-    events: String,
+    by_hand: Schedule, // faults that the harness ordered
+    events: String,    // the last events, as text
 }
 
+/// Writes the report: the reason, the seed with time and hash, the replay command, the faults,
+/// those that the test ordered (if any), and the last events.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.reason)?;
@@ -94,10 +96,11 @@ impl std::error::Error for Failure {}
 /// sends without end.
 const PENDING_MAX: u32 = 4_000_000;
 
-/// Maximum number of recorded faults. Later ones still occur, but are only counted.
+/// Maximum number of recorded faults, for each of the two schedules. Later ones still occur, but
+/// are only counted.
 const LINES_MAX: usize = 100_000;
 
-/// A message in flight.
+/// A message in flight or held by a clogged link.
 pub(super) struct InFlight<P: Process> {
     pub(super) from: NodeIndex,
     pub(super) to: NodeIndex,
@@ -111,9 +114,11 @@ pub(super) struct InFlight<P: Process> {
 pub(super) enum Action<P: Process> {
     /// Gives an input to a node, if its incarnation is still this one (any, with `None`).
     Tell { incarnation: Option<u32>, input: SimInput<P> },
-    /// Ends a sync of a disk.
+    /// Ends a sync of a disk: the records written before `end` are safe or, if it fails, only a
+    /// random prefix of them.
     Synced { incarnation: u32, token: u64, end: u64, fails: bool },
-    /// Tries to bring a broken link up.
+    /// Tries to bring a broken link up. Without effect if an end is down, the link is cut, or it
+    /// has broken more than `breaks` times by then.
     LinkUp { link: super::SimLink, breaks: u32 },
     /// A fault of this source begins.
     Strike { fault: Fault, source: FaultSource },
@@ -135,7 +140,7 @@ pub(super) enum FaultSource {
 pub(super) struct Rule<P: Process> {
     pub(super) matches: Matches<P>,
     pub(super) fault: Box<dyn FnMut(NodeIndex) -> Fault>,
-    pub(super) probability: f64,
+    pub(super) probability: f64, // not used while a schedule is followed
     pub(super) matched_at: SimTime, // of the last match
     pub(super) matches_by_node: BTreeMap<NodeIndex, u64>, // at that instant; ≤ nodes
 }
@@ -144,6 +149,10 @@ type Matches<P> = Box<dyn FnMut(&<P as Process>::Event) -> bool>;
 type Factory<P> = Box<dyn FnMut(Boot<'_, <P as Process>::Disk>) -> P>;
 
 /// A run of processes on virtual time.
+///
+/// A violation or a panic of a process ends the run for good: the functions that run it then panic,
+/// also if the violation was found while no such function ran (by [`new`](Self::new), a fault or a
+/// restart that the harness orders between two of them).
 pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) seed: Seed,
     pub(super) now: SimTime,
@@ -158,25 +167,28 @@ pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) factory: Factory<P>,
     pub(super) observer: O,
     pub(super) rules: Vec<Rule<P>>, // registered by the harness
-    pub(super) planned: Option<Vec<ScheduledFault>>, // targeted faults of the schedule that is followed
+    /// Targeted faults of the followed schedule that have not occurred; `None` if faults are drawn.
+    pub(super) planned: Option<Vec<ScheduledFault>>,
     pub(super) draw: Draw,
     pub(super) family: u64, // of random decisions about breaking links and about disks
     pub(super) rules_chance: RandomStream,
-    pub(super) heals: u32, // number of heals so far
-    pub(super) healed: bool,
+    pub(super) heals: u32,         // number of heals so far
+    pub(super) healed: bool,       // never reset: no further fault is drawn
     pub(super) recorded: Schedule, // ≤ LINES_MAX
     pub(super) by_hand: Schedule,  // ≤ LINES_MAX
     pub(super) trace: Trace,
     pub(super) totals: Totals,
-    pub(super) violation: Option<String>,
+    pub(super) violation: Option<String>, // the first one, or the text of a panic; ends the run
 }
 
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
-    /// Creates a run. `factory` builds every process, at the start and after every crash.
+    /// Creates a run and starts its nodes: their first batches run before this function returns.
+    /// `factory` builds every process, at the start and after every crash.
     ///
     /// # Panics
-    /// If the setup has no node, no lane or no link quality, or if its schedule names a node that
-    /// it does not have.
+    /// If the setup has no node, no lane, more than 256 lanes or no link quality, or if its
+    /// schedule names a node that it does not have. A panic of a process at its start is not
+    /// caught.
     pub fn new(
         setup: SimulationSetup,
         observer: O,
@@ -224,7 +236,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         sim
     }
 
-    /// Schedules the first draw of a fault, or the faults of the schedule to follow.
+    /// Schedules the first draw of a fault (none if the setup has no kinds of fault), or the faults
+    /// of the schedule to follow. Its targeted faults are kept in `planned` until a rule matches.
+    /// Panics if the schedule names an unknown node.
     fn plan(&mut self, schedule: Option<Schedule>) {
         let Some(schedule) = schedule else {
             if !self.faults.kinds.is_empty() {
@@ -246,7 +260,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Runs for `span` of simulated time.
+    /// Runs for `span` of simulated time, events at its end included.
     ///
     /// # Panics
     /// With a report, on a violation or a panic of a process.
@@ -257,7 +271,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Runs until `reached` returns true; it is called before the first and after every event.
+    /// Runs until `reached` returns true; it is called before the first and after every event. The
+    /// simulated time is then that of the last event.
     ///
     /// # Panics
     /// With a report, on a violation, on a panic of a process, or when `within` has passed.
@@ -280,10 +295,15 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         Ok(())
     }
 
-    /// As [`run_until`](Self::run_until).
+    /// As [`run_until`](Self::run_until). A violation by the last event is an error even if
+    /// `reached` is true then.
     ///
     /// # Errors
     /// A violation, a panic of a process, or `reached` was still false when `within` had passed.
+    /// Only in the last case can the run be continued.
+    ///
+    /// # Panics
+    /// If the run has failed already.
     pub fn try_run_until(
         &mut self,
         within: Duration,
@@ -313,13 +333,15 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.violation.is_some()
     }
 
-    /// Moves simulated time on to `end`.
+    /// Moves simulated time on to `end`, which must not be earlier than now, and adds the
+    /// difference to the totals.
     fn pass_to(&mut self, end: SimTime) {
         self.totals.simulated += end - self.now;
         self.now = end;
     }
 
-    /// Runs `work` and turns a violation or a panic into a failure.
+    /// Runs `work` and turns a violation or a panic into a failure. A panic becomes the run's
+    /// violation, so the run cannot be continued. Panics if the run has failed already.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Box<Failure>> {
         if let Some(reason) = self.violation.clone() {
             return Err(Box::new(self.failure(reason))); // found between runs, or reported before
@@ -337,7 +359,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Returns a report on the present state of the run, as a failure for this reason.
+    /// Returns a report on the present state of the run, as a failure for this reason. The run
+    /// itself does not fail.
     #[must_use]
     pub fn failure(&self, reason: String) -> Failure {
         Failure {
@@ -357,14 +380,16 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.now
     }
 
-    /// A hash over every event so far: order, time, node, kind and content. The same seed and the
-    /// same harness give the same hash, in every build.
+    /// A hash over every event so far: order, time, node, kind and content. Of an event that a
+    /// process emitted, the content is left out. The same seed and the same harness give the same
+    /// hash, in every build.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.trace.hash()
     }
 
-    /// Returns the faults that occurred so far, except for those that the harness ordered.
+    /// Returns the faults that occurred so far, except for those that the harness ordered; at most
+    /// the first 100,000.
     #[must_use]
     pub fn schedule(&self) -> &Schedule {
         &self.recorded
@@ -394,7 +419,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Whether every disk has answered every sync. Syncs of a disk end in the order in which they
-    /// were ordered, so a slow disk may be behind long after the run was healed.
+    /// were ordered, so a slow disk may be behind long after the run was healed. Syncs of crashed
+    /// incarnations count until their time has passed.
     #[must_use]
     pub fn disks_idle(&self) -> bool {
         self.nodes.iter().all(|node| node.synced_at <= self.now)
@@ -431,7 +457,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.in_flight[lane]
     }
 
-    /// Whether only deadlines are left: no message, command, sync or fault is pending.
+    /// Whether only deadlines are left: no message, command, sync or fault is pending. Messages
+    /// held by clogged links, ends of lasting faults, restarts and attempts to reconnect count as
+    /// pending; the next draw of a fault and the end of a pause do not.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.messages.len() == 0
@@ -439,12 +467,15 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
             && self.nodes.iter().all(|node| node.inbox.is_empty())
     }
 
+    /// Schedules an action; at the same time, actions of the run precede those of nodes. Panics if
+    /// 4,000,000 actions are pending.
     pub(super) fn schedule_action(&mut self, at: SimTime, owner: Owner, action: Action<P>) {
         let slot = self.actions.put(action);
         self.queue.push(at, owner, QueueEvent::Action(slot));
     }
 
-    /// Records a fault in the schedule of its source.
+    /// Counts a fault and records it with the present time: in the schedule of the harness if it
+    /// ordered the fault, otherwise in that of the run. A full schedule records nothing.
     pub(super) fn note(&mut self, source: FaultSource, fault: &Fault) {
         self.totals.faults += 1;
         let (list, trigger) = match source {
@@ -458,7 +489,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 }
 
-/// Creates the nodes, with clocks drawn within the bounds of the faults.
+/// Creates the nodes, none of them up, with clocks drawn within the bounds of the faults. A wall
+/// clock is off by the difference of two draws, so small skews are more likely.
 fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> Vec<SimNode<P>> {
     let mut chance = RandomStream::split(seed, "clocks", 0);
     let skew_max = nanos(faults.wall_skew) / 1_000_000;
@@ -477,7 +509,7 @@ fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> V
     (0..nodes).map(place).collect()
 }
 
-/// The reading at which a monotonic clock starts: anywhere within about 13 days.
+/// Draws the reading at which a monotonic clock starts: anywhere within about 13 days.
 pub(super) fn mono_start(chance: &mut RandomStream) -> Instant {
     Instant::from_nanos(chance.below(1 << 50))
 }

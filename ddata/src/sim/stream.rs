@@ -17,8 +17,8 @@ pub struct RandomStream {
 }
 
 impl RandomStream {
-    /// Returns the stream of `concern` in the run with this seed. `index` distinguishes several
-    /// streams of one concern, for example one per node.
+    /// Returns the stream of `concern` in the run with this seed, always from its beginning.
+    /// `index` distinguishes several streams of one concern, for example one per node.
     #[must_use]
     pub fn split(seed: u64, concern: &str, index: u64) -> Self {
         let mut mix = xxh3_64_with_seed(concern.as_bytes(), seed) ^ splitmix(&mut { index });
@@ -26,7 +26,8 @@ impl RandomStream {
     }
 
     /// Returns the stream of one decision about `what` at this nanosecond of the run. `family` is a
-    /// number drawn once per concern.
+    /// number drawn once per concern. The same arguments give the same stream, so several decisions
+    /// about one subject at one instant need different values of `what`.
     ///
     /// Two runs that differ early and agree later then make the same later decisions. A failing
     /// schedule can only be shrunk because of that.
@@ -52,7 +53,8 @@ impl RandomStream {
         result
     }
 
-    /// Draws a number below `bound`; 0 if `bound` is 0. The bias is below `bound / 2^64`.
+    /// Draws a number below `bound`; 0 if `bound` is 0, which advances the stream as well. The bias
+    /// is below `bound / 2^64`.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         u64::try_from((u128::from(self.bits()) * u128::from(bound)) >> 64).unwrap_or(0)
@@ -89,6 +91,7 @@ impl RandomStream {
     }
 
     /// Draws an exponentially distributed number with this mean (within 0.5 %), at most 45 means.
+    /// It may be 0.
     #[inline]
     pub fn exponential(&mut self, mean: u64) -> u64 {
         let bits = self.bits() | 1;
@@ -100,8 +103,11 @@ impl RandomStream {
         scale(mean, halvings.max(0.0) * std::f64::consts::LN_2)
     }
 
-    /// Draws a duration from `low` to `high`. Every doubling is equally likely, so that short
-    /// durations occur as often as long ones.
+    /// Draws a duration from `low` to `high`, both included. Every doubling is equally likely, so
+    /// that short durations occur as often as long ones. Draws of the last doubling above `high`
+    /// become `high`, so `high` is more likely than its neighbours.
+    ///
+    /// Zero counts as 1 ns. If `high` is below `low`, the result is `high`.
     pub fn span(&mut self, low: Duration, high: Duration) -> Duration {
         let (low, high) = (nanos(low).max(1), nanos(high).max(1));
         let doublings = (high / low).max(1).ilog2();
@@ -118,7 +124,7 @@ impl RandomStream {
         &choices[self.index(choices.len())]
     }
 
-    /// Puts `items` into a random order.
+    /// Puts `items` into a random order (Fisher-Yates), each order equally likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.index(last + 1));
@@ -132,6 +138,7 @@ pub(super) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Returns the next output of SplitMix64 and advances its state.
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -146,6 +153,7 @@ fn unit(bits: u64) -> f64 {
     bits as f64 / (1_u64 << 53) as f64
 }
 
+/// Multiplies and rounds down; saturates at `u64::MAX`.
 #[inline]
 fn scale(mean: u64, factor: f64) -> u64 {
     (mean as f64 * factor) as u64

@@ -23,7 +23,8 @@ pub enum TraceLevel {
     Full,
 }
 
-/// The kind of an event of a node.
+/// The kind of an event of a node. `Event` is one that the process emitted. A `Fault` is recorded
+/// for node 0, whichever nodes it hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventKind {
     Start,
@@ -38,6 +39,8 @@ pub(super) enum EventKind {
 }
 
 impl EventKind {
+    /// Returns the number of the kind with its peer and lane. A changed number changes the hashes
+    /// of all runs.
     fn code(self) -> u64 {
         match self {
             Self::Start => 1,
@@ -71,6 +74,7 @@ impl fmt::Display for EventKind {
     }
 }
 
+/// An event that a report shows.
 #[derive(Clone, Debug)]
 struct TraceRow {
     at: SimTime,
@@ -86,8 +90,8 @@ pub(super) struct Trace {
     level: TraceLevel,
     hash: u64,
     rows: Vec<TraceRow>, // ≤ KEPT; then a ring
-    next: usize,
-    scratch: String,
+    next: usize,         // row that the next event takes; the oldest one of a full ring
+    scratch: String,     // buffer of `digest`
 }
 
 impl Trace {
@@ -96,7 +100,8 @@ impl Trace {
         Self { level, hash, rows: Vec::with_capacity(KEPT), next: 0, scratch: String::new() }
     }
 
-    /// The hash over all events so far: order, time, node, kind and content.
+    /// The hash over all events so far: order, time, node, kind and digest. It does not depend on
+    /// the level.
     pub(super) fn hash(&self) -> u64 {
         self.hash
     }
@@ -108,6 +113,9 @@ impl Trace {
         xxh3_64(self.scratch.as_bytes())
     }
 
+    /// Adds an event to the hash and to the last events, in place of the oldest one once [`KEPT`]
+    /// are there. `digest` stands for the content in the hash. `content` is formatted at level
+    /// `Full` only, cut at [`TEXT_MAX`] characters.
     #[inline]
     pub(super) fn record(
         &mut self,
@@ -136,8 +144,8 @@ impl Trace {
     }
 }
 
-/// One line for each kept event, oldest first: time, node, kind, and the text of its content; without
-/// a text (level `Brief`), the digest in its place.
+/// One line for each kept event, oldest first: time, node, kind, and the text of its content.
+/// Without a text (level `Brief`, or content whose `Debug` text is empty), the digest in its place.
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let oldest = if self.rows.len() < KEPT { 0 } else { self.next };
@@ -153,15 +161,16 @@ impl fmt::Display for Trace {
     }
 }
 
-/// Spreads each bit over the whole hash: halves of a 128-bit product, xored, as in wyhash. The value is
-/// xored with a constant before, so that 0 is mixed as well.
+/// Spreads each bit over the whole hash: halves of a 128-bit product, xored, as in wyhash. The
+/// value is xored with a constant before, so that 0 is mixed as well.
 #[inline]
 fn mix(value: u64) -> u64 {
     let wide = u128::from(value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93_u128;
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// A writer that fails once it has accepted `left` characters.
+/// A writer that accepts `left` characters and then fails. The characters before the limit stay in
+/// `text`.
 struct BoundedWriter<'a> {
     text: &'a mut String,
     left: usize,
@@ -191,7 +200,7 @@ impl Marks {
         *self.counts.entry(name).or_default() += 1;
     }
 
-    /// Returns how often a name was hit.
+    /// Returns how often a name was hit; 0 if never.
     #[must_use]
     pub fn count(&self, name: &str) -> u64 {
         self.counts.get(name).copied().unwrap_or(0)
@@ -204,7 +213,7 @@ impl Marks {
         }
     }
 
-    /// Iterates over the names that were hit, with their counts.
+    /// Iterates over the names that were hit, in ascending order, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.counts.iter().map(|(name, count)| (*name, *count))
     }

@@ -36,10 +36,13 @@ impl fmt::Display for InvariantViolation {
 ///
 /// `()` checks nothing.
 pub trait Observer<P: Process> {
-    /// Called when a process has emitted an event. It may order commands and faults in response.
+    /// Called when a process has emitted an event, before the rules of the harness see it. By then
+    /// the process has handled its whole batch, but effects that it ordered after the event are not
+    /// carried out yet. The observer may order commands and faults in response; they are carried
+    /// out even if it returns an error.
     ///
     /// # Errors
-    /// The violation that ends the run.
+    /// The violation that ends the run. Only the first one is kept.
     fn event(
         &mut self,
         _view: &SimulationView<'_, P>,
@@ -50,10 +53,11 @@ pub trait Observer<P: Process> {
         Ok(())
     }
 
-    /// Called after every batch of a node ([`SimulationView::touched`]) and after every fault.
+    /// Called after every batch of a node that had an input or a tick
+    /// ([`SimulationView::touched`]), and after every fault, also one in the middle of a batch.
     ///
     /// # Errors
-    /// The violation that ends the run.
+    /// The violation that ends the run. Only the first one is kept.
     fn check(&mut self, _view: &SimulationView<'_, P>) -> Result<(), InvariantViolation> {
         Ok(())
     }
@@ -74,12 +78,13 @@ impl<P: Process> Default for Orders<P> {
 }
 
 impl<P: Process> Orders<P> {
-    /// Gives a command to `node` after this time.
+    /// Gives a command to `node` after this time. It is dropped if the node is down then.
     pub fn command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
         self.commands.push((after, node, command));
     }
 
-    /// Injects a fault now: after this event, before the orders that its node made after it.
+    /// Injects a fault now: after this event, before the orders that its node made after it. A
+    /// crash of that node drops those orders.
     pub fn fault(&mut self, fault: Fault) {
         self.faults.push(fault);
     }
@@ -100,7 +105,7 @@ impl<'a, P: Process> SimulationView<'a, P> {
         self.now
     }
 
-    /// Returns the node that acted last; `None` after a fault.
+    /// Returns the node that acted last; `None` after a fault and in the view of a harness.
     #[must_use]
     pub fn touched(&self) -> Option<NodeIndex> {
         self.touched
@@ -112,7 +117,10 @@ impl<'a, P: Process> SimulationView<'a, P> {
         self.nodes.len()
     }
 
-    /// Returns the process of a node; `None` while it is down.
+    /// Returns the process of a node; `None` while it is down or was never started.
+    ///
+    /// # Panics
+    /// If the run has no such node, as all methods that take one.
     #[must_use]
     pub fn process(&self, node: NodeIndex) -> Option<&'a P> {
         self.nodes[node.get()].process.as_ref()
@@ -123,13 +131,15 @@ impl<'a, P: Process> SimulationView<'a, P> {
         processes(self.nodes)
     }
 
-    /// Returns the number of a node's incarnation; 0 before its first start.
+    /// Returns the number of a node's incarnation, the last one if the node is down; 0 before its
+    /// first start.
     #[must_use]
     pub fn incarnation(&self, node: NodeIndex) -> u32 {
         self.nodes[node.get()].incarnation
     }
 
-    /// Returns the content that a node's disk would certainly keep if the node crashed now.
+    /// Returns the content that a node's disk would certainly keep if the node crashed now. Records
+    /// written since the last completed sync are left out.
     #[must_use]
     pub fn disk(&self, node: NodeIndex) -> &'a P::Disk {
         self.nodes[node.get()].disk.synced()
@@ -141,13 +151,15 @@ impl<'a, P: Process> SimulationView<'a, P> {
         self.nodes[node.get()].clock.read(self.now)
     }
 
-    /// Whether a directed link loses every message now, because it is cut or broken.
+    /// Whether a directed link loses every message sent now, because it is cut or broken. A clogged
+    /// link holds messages instead, so it does not count.
     #[must_use]
     pub fn is_cut(&self, link: SimLink) -> bool {
         self.network.is_cut(link) || self.network.is_broken(link)
     }
 }
 
+/// Iterates over the processes that are up, in the order of their nodes.
 pub(super) fn processes<P: Process>(nodes: &[SimNode<P>]) -> impl Iterator<Item = (NodeIndex, &P)> {
     let up = |(n, node)| -> Option<(NodeIndex, &P)> {
         let node: &SimNode<P> = node;
@@ -156,7 +168,7 @@ pub(super) fn processes<P: Process>(nodes: &[SimNode<P>]) -> impl Iterator<Item 
     nodes.iter().enumerate().filter_map(up)
 }
 
-/// An input of a node.
+/// An input of a node. It is dropped if the process is down when it is due.
 #[derive(Debug)]
 pub(super) enum SimInput<P: Process> {
     Start,
@@ -167,27 +179,29 @@ pub(super) enum SimInput<P: Process> {
     LinkUp { peer: NodeIndex, direction: Direction },
 }
 
-/// Maximum number of inputs that wait for a paused or slow node. Further messages of other nodes are
-/// lost, which breaks the link of a reliable lane.
+/// Maximum number of inputs that wait for a paused or slow node. Further messages of other nodes
+/// are lost, which breaks the link of a reliable lane. Other inputs have no bound.
 pub(super) const INBOX_MAX: usize = 100_000;
 
 /// A node, which runs one incarnation of its process after the other.
 pub(super) struct SimNode<P: Process> {
-    pub(super) process: Option<P>,
-    pub(super) incarnation: u32,
+    pub(super) process: Option<P>, // `None` before the first start and after a crash
+    pub(super) incarnation: u32,   // of the last start; 0 before the first one
     pub(super) clock: NodeClock,
-    pub(super) armed: SimTime,
-    pub(super) ready_at: SimTime,
-    pub(super) per_input: Duration,
-    pub(super) inbox: VecDeque<SimInput<P>>, // ≤ INBOX_MAX messages of other nodes, plus other inputs
+    pub(super) armed: SimTime, // of the next tick; `NEVER`: none is scheduled
+    pub(super) ready_at: SimTime, // paused or busy until then; inputs wait in the inbox
+    pub(super) per_input: Duration, // a slow node's busy time for each input; zero: not slow
+    /// Inputs that wait, oldest first: at most [`INBOX_MAX`] messages of other nodes, plus others.
+    pub(super) inbox: VecDeque<SimInput<P>>,
     pub(super) disk: SimDisk<P::Disk>,
-    pub(super) synced_at: SimTime,
-    pub(super) sync_slower: Duration,
-    pub(super) sync_fails: bool,
+    pub(super) synced_at: SimTime, // end of the last sync that was ordered
+    pub(super) sync_slower: Duration, // added to each sync by slow-disk faults
+    pub(super) sync_fails: bool,   // the next sync fails, once
     pub(super) chance: RandomStream,
 }
 
 impl<P: Process> SimNode<P> {
+    /// Creates a node that is down, ready, with an empty disk and no faults.
     pub(super) fn new(clock: NodeClock, chance: RandomStream) -> Self {
         Self {
             process: None,
@@ -205,6 +219,7 @@ impl<P: Process> SimNode<P> {
         }
     }
 
+    /// Whether the node is down and was up before. A node that was never started has not crashed.
     pub(super) fn has_crashed(&self) -> bool {
         self.process.is_none() && self.incarnation > 0
     }

@@ -46,6 +46,7 @@ pub struct Causal<T> {
 }
 
 impl<T> PartialEq for Causal<T> {
+    /// Compares content and context, dot by dot. Records for repairs are ignored.
     fn eq(&self, other: &Self) -> bool {
         self.state == other.state
     }
@@ -83,9 +84,10 @@ impl<T: DataType> Causal<T> {
     }
 
     /// Changes the value. Either all changes of `f` are made or, if it returns an error, none.
+    /// Returns the result of `f` and the delta for peers, which is empty if nothing changed.
     ///
     /// # Errors
-    /// The error of `f`.
+    /// The error of `f`, and those of [`KeyState::edit`].
     pub fn edit<R>(
         &mut self,
         author: Author,
@@ -94,15 +96,16 @@ impl<T: DataType> Causal<T> {
         self.state.edit(author, f)
     }
 
-    /// Deletes everything that this replica has seen; concurrent changes survive.
+    /// Deletes everything that this replica has seen; concurrent changes survive. The delta is
+    /// empty if there was nothing to delete.
     pub fn delete(&mut self, author: Author) -> Delta {
         self.state.delete(author)
     }
 
-    /// Merges a delta.
+    /// Merges a delta. Returns [`MergeResult::Unchanged`] if all its changes were known.
     ///
     /// # Errors
-    /// [`Lack`] if the causal delta rule refuses the delta; nothing was changed.
+    /// [`Lack`] if the delta is refused: see [`KeyState::apply`]. Nothing was changed.
     pub fn apply(&mut self, delta: &Delta) -> Result<MergeResult, Lack> {
         self.state.apply(delta)
     }
@@ -113,29 +116,31 @@ impl<T: DataType> Causal<T> {
         self.state.apply_without_rule_r(delta)
     }
 
-    /// Merges a full state.
+    /// Merges a full state. Returns [`MergeResult::Unchanged`] if this replica has seen all of it.
     pub fn merge(&mut self, other: &Self) -> MergeResult {
         self.state.merge(&other.state)
     }
 
-    /// Returns the repair that brings a replica with the context `peer` up to date.
+    /// Returns the repair that brings a replica with the context `peer` up to date: see
+    /// [`KeyState::repair`].
     #[must_use]
     pub fn repair(&self, peer: &CausalContext) -> Repair {
         self.state.repair(peer)
     }
 
-    /// Drops the oldest removal record.
+    /// Drops the oldest removal record, if there is one. A peer that lacks it will get the full
+    /// state.
     pub fn forget_record(&mut self) {
         self.state.forget_record();
     }
 
-    /// Encodes the full state.
+    /// Encodes the full state, without its shape and its removal records.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.state.encode()
     }
 
-    /// Decodes the result of [`encode`](Self::encode).
+    /// Decodes the result of [`encode`](Self::encode). The result has no removal records.
     ///
     /// # Errors
     /// [`DecodeError`] if the bytes are not a state of this type.
@@ -147,6 +152,7 @@ impl<T: DataType> Causal<T> {
 impl<T: DataType> CvRDT for Causal<T> {
     type Validation = Infallible;
 
+    /// Accepts every state, because `T` determines the shape.
     fn validate_merge(&self, _other: &Self) -> Result<(), Infallible> {
         Ok(())
     }
@@ -160,6 +166,7 @@ impl<T: DataType> CmRDT for Causal<T> {
     type Op = Delta;
     type Validation = Lack;
 
+    /// Tries the delta on a copy of the state. Fails with the error of [`Causal::apply`].
     fn validate_op(&self, delta: &Delta) -> Result<(), Lack> {
         self.state.clone().apply(delta).map(|_| ())
     }

@@ -18,15 +18,16 @@ use crate::types::{GCounter, Open, PNCounter};
 pub enum Content {
     /// State of a flag.
     Flag(bool),
-    /// Value of a grow-only counter.
+    /// Value of a grow-only counter, saturated.
     Total(u128),
-    /// Value of an up-and-down counter.
+    /// Value of an up-and-down counter, saturated.
     Net(i128),
     /// Elements of a set.
     Elements(Vec<Encoded>),
     /// Value of a last-writer-wins register; `None` if it was never written.
     Register(Option<Encoded>),
-    /// Concurrent values of a multi-value register.
+    /// Concurrent values of a multi-value register, ordered by writer; empty if it was never
+    /// written.
     Siblings(Vec<Encoded>),
     /// Entries of a map.
     Map(Vec<(Encoded, Self)>),
@@ -40,6 +41,8 @@ pub enum Content {
 }
 
 impl Content {
+    /// Converts a store of this shape. Copies all its content. Panics if the store of a map stands
+    /// under the shape of a leaf.
     pub(crate) fn of(shape: &Shape, store: &AnyDotStore) -> Self {
         match store {
             AnyDotStore::Unit(fun) => Self::Flag(!fun.is_bottom()),
@@ -65,10 +68,12 @@ impl Content {
     }
 }
 
+/// Returns the value of a register that readers get; the other concurrent values are left out.
 fn register(fun: &DotFun<Stamped>) -> Content {
     Content::Register(winner(fun).map(|(_, stamped)| stamped.value.clone()))
 }
 
+/// Returns all values of an MV register or, for a user type, only their number and length.
 fn plain(shape: &Shape, fun: &DotFun<Encoded>) -> Content {
     let parts = fun.iter().map(|(_, part)| part);
     match shape {

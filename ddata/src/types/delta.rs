@@ -26,8 +26,8 @@ use crate::types::dot_store::{DotStore, Empty};
 use crate::types::shape::Shape;
 use crate::types::store::AnyDotStore;
 
-/// Maximum number of removal records of one state. The Replicator also bounds their sum over all
-/// keys.
+/// Maximum number of removal records of one state; beyond it the oldest is dropped. The Replicator
+/// also bounds their sum over all keys.
 pub const RECORDS_MAX: usize = 4_096;
 
 /// Level up to which the dots of departed replicas are folded away. It is 0 as long as forgetting
@@ -39,9 +39,9 @@ pub struct FoldLevel(pub u64);
 /// One change or several joined ones: the new dots, the overwritten dots and the touched places.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delta {
-    pub(crate) dots: DotSet,
-    pub(crate) gone: DotSet,
-    pub(crate) store: AnyDotStore,
+    pub(crate) dots: DotSet, // of its mutations, also those overwritten since; empty: no change
+    pub(crate) gone: DotSet, // overwritten; may include own dots
+    pub(crate) store: AnyDotStore, // new entries and touched places
     pub(crate) after: Option<Box<CausalContext>>, // of a repair: the required context
 }
 
@@ -66,8 +66,8 @@ pub enum MergeResult {
 /// The dots that one or more mutations overwrote, and their places, kept for repairs of peers.
 #[derive(Debug, PartialEq)]
 struct RemovalRecord {
-    dots: DotSet,
-    gone: DotSet,
+    dots: DotSet, // of the mutations that overwrote
+    gone: DotSet, // overwritten by them
     places: AnyDotStore,
 }
 
@@ -79,10 +79,12 @@ pub struct KeyState {
     context: CausalContext,
     fold: FoldLevel,
     records: imbl::Vector<Arc<RemovalRecord>>, // ≤ RECORDS_MAX, oldest first; empty for a leaf
-    floor: CausalContext, // dots whose removal records were dropped: ≤ the context
+    /// Dots whose removal records are not kept, because they were dropped or the dots were learned
+    /// from a full state; a part of the context.
+    floor: CausalContext,
 }
 
-/// Compares content and context. Records for repairs are ignored.
+/// Compares shape, content and context. Records for repairs are ignored.
 impl PartialEq for KeyState {
     fn eq(&self, other: &Self) -> bool {
         self.shape == other.shape && self.context == other.context && self.store == other.store
@@ -96,11 +98,12 @@ pub enum Repair {
     Nothing,
     /// The changes that the peer lacks.
     Delta(Delta),
-    /// The full state, because removal records that the peer lacks were dropped. Never for a leaf.
+    /// The full state, because removal records that the peer lacks are not kept. Never for a leaf.
     Full,
 }
 
-/// Dots that a delta adds or overwrites.
+/// Dots that a delta adds or overwrites. An entry under one of them is not added again when another
+/// delta is joined.
 struct TouchedDots<'a> {
     dots: &'a DotSet,
     gone: &'a DotSet,
@@ -113,31 +116,35 @@ impl Seen for TouchedDots<'_> {
 }
 
 impl Delta {
-    /// Returns the dots that the delta adds to a context.
+    /// Returns the dots that the delta adds to a context. Empty only if the delta contains no
+    /// change.
     #[must_use]
     pub const fn dots(&self) -> &DotSet {
         &self.dots
     }
 
-    /// Returns the dots that the delta overwrites.
+    /// Returns the dots that the delta overwrites. They may include its own dots.
     #[must_use]
     pub const fn overwritten(&self) -> &DotSet {
         &self.gone
     }
 
-    /// Returns an estimate of the encoded size, in bytes.
+    /// Returns an estimate of the encoded size, in bytes; 0 for an empty delta. Only entries and
+    /// places count, not the overwritten dots.
     pub(crate) fn size(&self) -> usize {
         if self.is_empty() { 0 } else { 16 + self.store.size() }
     }
 
-    /// Whether the delta adds entries, in addition to overwriting.
+    /// Whether the delta adds entries, in addition to overwriting; `false` for a pure removal.
     pub(crate) fn adds(&self) -> bool {
         let mut any = false;
         self.store.each_dot(&mut |_| any = true);
         any
     }
 
-    /// Returns the highest time in the registers that it writes, for the receiver's clock.
+    /// Returns the highest time that a clock gave to a register write in it, for the receiver's
+    /// clock. `None` without such a write: guarded writes and versions chosen by callers do not
+    /// count.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         self.store.latest_time()
     }
@@ -148,8 +155,9 @@ impl Delta {
         self.dots.is_empty()
     }
 
-    /// Joins another delta of the same key, earlier or later, into this one. If one of them is a
-    /// repair, the result requires the repair's context.
+    /// Joins another delta of the same key, earlier or later, into this one. Both must have the
+    /// same shape. Entries that one of them overwrites are dropped. If one of them is a repair, the
+    /// result requires the repair's context; of two repairs, both contexts.
     pub fn join(&mut self, other: &Self) {
         let mine = TouchedDots { dots: &self.dots, gone: &self.gone };
         self.store.join_delta(&mine, &other.store, &other.gone, Empty::Keep);
@@ -175,11 +183,13 @@ impl Delta {
         writer.finish()
     }
 
-    /// Decodes the result of [`encode`](Self::encode).
+    /// Decodes the result of [`encode`](Self::encode). The encoding contains no shape.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are not a delta of this shape. Never panics, and allocates at
-    /// most a small multiple of the input's size.
+    /// [`DecodeError`] if the bytes are not a delta of this shape: `Truncated` also for a delta
+    /// without dots, `DotOutsideContext` if the dot of an entry is not among the delta's own dots
+    /// or is overwritten by it. Never panics, and allocates at most a small multiple of the input's
+    /// size.
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
         let mut reader = LayoutReader::new(bytes)?;
         let (dots, gone) = (DotSet::decode(&mut reader)?, DotSet::decode(&mut reader)?);
@@ -236,11 +246,13 @@ impl KeyState {
     }
 
     /// Merges a delta, or returns the context that shows what is missing.
+    /// [`MergeResult::Unchanged`] means that all its dots were seen. The delta must have the shape
+    /// of this state.
     ///
     /// # Errors
     /// [`Lack`] if the delta overwrites dots that this state has not seen (causal delta rule), is a
     /// repair for a replica that has seen more, or would make the set of non-contiguous dots too
-    /// large. Nothing was changed.
+    /// large. Nothing was changed. The bound on non-contiguous dots does not apply to a repair.
     pub fn apply(&mut self, delta: &Delta) -> Result<MergeResult, Lack> {
         self.check(delta)?;
         Ok(self.apply_unchecked(delta))
@@ -257,15 +269,16 @@ impl KeyState {
         Ok(())
     }
 
-    /// Merges a delta with the fault [`ReplicatorFault::NoRuleR`](crate::fault_injection::ReplicatorFault::NoRuleR), for suites that
-    /// must catch it.
+    /// Merges a delta with the fault [`NoRuleR`](crate::fault_injection::ReplicatorFault::NoRuleR),
+    /// for suites that must catch it.
     #[cfg(feature = "canaries")]
     pub fn apply_without_rule_r(&mut self, delta: &Delta) -> MergeResult {
         self.apply_unchecked(delta)
     }
 
     /// Merges a delta without the causal delta rule. Callers have checked the rule or plant a
-    /// fault.
+    /// fault. Does nothing if all dots of the delta were seen. Records what the delta overwrites in
+    /// a map, for repairs.
     pub(crate) fn apply_unchecked(&mut self, delta: &Delta) -> MergeResult {
         if self.context.includes_all(&delta.dots) {
             return MergeResult::Unchanged;
@@ -278,7 +291,8 @@ impl KeyState {
         MergeResult::Changed
     }
 
-    /// Commits a local mutation whose content is already in `store`.
+    /// Commits a local mutation whose content is already in `store`. Records what it overwrites in
+    /// a map, for repairs. `delta` must contain the same mutation, built on exactly this state.
     pub(crate) fn commit(&mut self, store: AnyDotStore, delta: &Delta) {
         if !delta.gone.is_empty()
             && !self.store.is_leaf()
@@ -290,7 +304,14 @@ impl KeyState {
         self.context.extend(&delta.dots);
     }
 
-    /// Merges the full state of another replica. Both must have the same shape.
+    /// Merges the full state of another replica. Returns [`MergeResult::Unchanged`] if all its
+    /// changes were seen.
+    ///
+    /// Takes over no removal records. So a peer that lacks a change learned here, of a map, gets
+    /// the full state instead of a repair.
+    ///
+    /// # Panics
+    /// If the shapes differ.
     pub fn merge(&mut self, other: &Self) -> MergeResult {
         assert_eq!(self.shape, other.shape, "shapes are compared before states are merged");
         if self.context.includes(&other.context) {
@@ -308,6 +329,9 @@ impl KeyState {
 
     /// Returns the repair for a replica with the context `peer`. Scans the live entries and, for a
     /// leaf, the context.
+    ///
+    /// A map gives [`Repair::Full`] if the peer lacks a change whose removal record was dropped, or
+    /// one that this replica learned from a full state or decoded.
     #[must_use]
     pub fn repair(&self, peer: &CausalContext) -> Repair {
         let dots = self.context.minus(peer);
@@ -328,20 +352,22 @@ impl KeyState {
     }
 
     /// Returns all dots that were seen and are not live: overwritten ones, and those that added
-    /// nothing. Once folded dots leave the context, replicas with different fold levels will need
-    /// the full state instead.
+    /// nothing. Scans the whole state. Once folded dots leave the context, replicas with different
+    /// fold levels will need the full state instead.
     fn overwritten(&self) -> DotSet {
         let mut live = DotSet::new();
         self.store.each_dot(&mut |dot| live.insert(dot));
         self.context.except(live)
     }
 
-    /// Returns the highest time in its registers, for the clock.
+    /// Returns the highest time that a clock gave to a live register write, for the clock; `None`
+    /// without one, as for a [`Delta`].
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         self.store.latest_time()
     }
 
-    /// Returns content and context without the records for repairs, for readers.
+    /// Returns content and context without the records for repairs, for readers. A repair from it
+    /// is the full state, except for a leaf.
     #[must_use]
     pub(crate) fn snapshot(&self) -> Self {
         Self {
@@ -354,7 +380,8 @@ impl KeyState {
         }
     }
 
-    /// Merge of a planted fault: registers keep what arrived last.
+    /// Merge of a planted fault: a register that holds a dot of `arrived` keeps only those. Does
+    /// nothing to maps of registers.
     pub(crate) fn keep_arrived(&mut self, arrived: &DotSet) {
         self.store.keep_arrived(arrived);
     }
@@ -365,17 +392,21 @@ impl KeyState {
         self.records.len()
     }
 
-    /// Drops the oldest removal record. A peer that lacks it will get the full state.
+    /// Drops the oldest removal record. A peer that lacks it will get the full state. Does nothing
+    /// without a record.
     pub fn forget_record(&mut self) {
         if let Some(oldest) = self.records.pop_front() {
             self.floor.extend(&oldest.dots);
         }
     }
 
-    /// Returns the places at which a remote delta overwrites entries. An overwritten dot that was
-    /// seen and is not live here was overwritten by another mutation, which has its own record or
-    /// is below the floor. A dot that arrives together with its overwriter was never live here, but
-    /// may be live at a peer, so that peer must look at all places.
+    /// Returns the places at which a remote delta overwrites entries; `None` if it overwrites
+    /// nothing live here, and always for a leaf.
+    ///
+    /// An overwritten dot that was seen and is not live here was overwritten by another mutation,
+    /// which has its own record or is below the floor. A dot that arrives together with its
+    /// overwriter was never live here, but may be live at a peer, so that peer must look at all
+    /// places: the result is then a swept map.
     fn overwritten_by(&self, delta: &Delta) -> Option<AnyDotStore> {
         if delta.gone.is_empty() || self.store.is_leaf() {
             return None;
@@ -388,7 +419,8 @@ impl KeyState {
         Some(everywhere)
     }
 
-    /// Records what a delta is about to overwrite, for repairs of peers.
+    /// Records what a delta is about to overwrite, for repairs of peers. Beyond [`RECORDS_MAX`] the
+    /// oldest record is dropped.
     fn record_removal(&mut self, delta: &Delta, places: AnyDotStore) {
         let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
         self.records.push_back(Arc::new(RemovalRecord { dots, gone, places }));
@@ -397,6 +429,8 @@ impl KeyState {
         }
     }
 
+    /// Whether the delta would make the cloud longer than [`CLOUD_RUNS_MAX`] runs; always `false`
+    /// for a repair. Copies the context only if the sum of both numbers of runs exceeds the bound.
     fn cloud_overflows(&self, delta: &Delta) -> bool {
         if delta.after.is_some() {
             return false;
@@ -410,7 +444,8 @@ impl KeyState {
         after.cloud().runs().len() > CLOUD_RUNS_MAX
     }
 
-    /// Encodes the state: version, replicas, context, fold level, content.
+    /// Encodes the state: version, replicas, context, fold level, content. The shape and the
+    /// records for repairs are left out.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = LayoutWriter::new();
@@ -420,11 +455,13 @@ impl KeyState {
         writer.finish()
     }
 
-    /// Decodes the result of [`encode`](Self::encode).
+    /// Decodes the result of [`encode`](Self::encode). The result has no removal records, so a
+    /// repair of a map from it is the full state.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are not a state of this shape. Never panics, and allocates at
-    /// most a small multiple of the input's size.
+    /// [`DecodeError`] if the bytes are not a state of this shape: `DotOutsideContext` also for an
+    /// entry whose dot is not in the context, `NotCanonical` for a map with empty or swept places.
+    /// Never panics, and allocates at most a small multiple of the input's size.
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
         let mut reader = LayoutReader::new(bytes)?;
         let context = CausalContext::decode(&mut reader)?;
@@ -444,18 +481,20 @@ impl KeyState {
     }
 
     /// Drops every live entry that the version vector of the `crdts` crate covers; for
-    /// `ResetRemove`.
+    /// `ResetRemove`. The context stays, and no removal is recorded.
     pub(crate) fn reset(&mut self, clock: &crdts::VClock<crate::id::ReplicaId>) {
         self.store.forget(&CausalContext::from(clock.clone()));
     }
 
-    /// Returns the dot of `replica`'s next mutation of this key.
+    /// Returns the dot of `replica`'s next mutation of this key. Its counter may exceed the highest
+    /// valid one, which the caller must check.
     pub(crate) fn next_dot(&self, replica: crate::id::ReplicaId) -> Dot {
         self.context.next_dot(replica)
     }
 }
 
-/// Whether a decoded state contains places without content, which only deltas may have.
+/// Whether a decoded state contains places without content or swept maps, at any depth, which only
+/// deltas may have. `false` for a leaf, which may be empty.
 fn has_empty_places(store: &AnyDotStore) -> bool {
     match store {
         AnyDotStore::Set(map) => map.sweeps() || map.iter().any(|(_, inner)| inner.is_bottom()),

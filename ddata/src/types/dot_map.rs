@@ -2,7 +2,8 @@
 //! has live entries.
 //!
 //! In a delta the map contains the touched keys, also those that became empty. The flag `sweep`
-//! refers to every key of the receiver's map, because a `clear` does not list keys.
+//! refers to every key of the receiver's map, because a `clear` does not list keys: there the
+//! overwritten dots of the delta are dropped under all keys. A state never has it.
 
 use crate::causal::{Dot, DotSet, Seen};
 use crate::encoded::{DecodeError, Encoded, LayoutReader, LayoutWriter};
@@ -20,6 +21,7 @@ pub(crate) struct DotMap<S: Clone> {
 }
 
 impl<S: DotStore> DotMap<S> {
+    /// Creates an empty map whose inner stores have the shape `inner`.
     pub(crate) fn with_inner(inner: Shape) -> Self {
         Self { entries: HashOrdered::default(), inner, sweep: false }
     }
@@ -36,6 +38,7 @@ impl<S: DotStore> DotMap<S> {
         self.entries.iter()
     }
 
+    /// Stores an inner store, also an empty one, in place of the current one.
     pub(crate) fn insert(&mut self, key: HashedKey, inner: S) {
         self.entries.insert(key, inner);
     }
@@ -44,6 +47,7 @@ impl<S: DotStore> DotMap<S> {
         self.entries.remove(key)
     }
 
+    /// Creates an empty inner store, for a key that the map lacks. The map is unchanged.
     pub(crate) fn fresh(&self) -> S {
         S::empty(&self.inner)
     }
@@ -53,16 +57,18 @@ impl<S: DotStore> DotMap<S> {
         self.sweep = true;
     }
 
-    /// Whether this part of a delta refers to everything below it.
+    /// Whether this part of a delta refers to everything below it; `false` in a state.
     pub(crate) const fn sweeps(&self) -> bool {
         self.sweep
     }
 
-    /// Whether both are snapshots of one map without a change between them.
+    /// Whether both are snapshots of one map without a change between them. `false` proves nothing:
+    /// small maps are never recognized.
     pub(crate) fn same(&self, other: &Self) -> bool {
         self.entries.same(&other.entries)
     }
 
+    /// Stores the inner store of a key. With [`Empty::Drop`] an empty one removes the key instead.
     fn put(&mut self, key: &HashedKey, inner: S, empty: Empty) {
         if inner.is_bottom() && empty == Empty::Drop {
             self.entries.remove(key);
@@ -71,7 +77,8 @@ impl<S: DotStore> DotMap<S> {
         }
     }
 
-    /// Returns the keys whose inner stores read differently from `before`.
+    /// Returns the keys whose inner stores read differently from `before`; added and removed keys
+    /// are included. Skips parts that both snapshots share.
     pub(crate) fn keys_changed(&self, before: &Self) -> Vec<Encoded>
     where
         AnyDotStore: From<S>,
@@ -91,7 +98,8 @@ impl<S: DotStore> DotMap<S> {
         keys
     }
 
-    /// Changes the inner stores of `keys`. All others stay shared with older snapshots.
+    /// Changes the inner stores of `keys` and removes those that become empty; keys that the map
+    /// lacks are skipped. All others stay shared with older snapshots.
     fn change_each(&mut self, keys: Vec<HashedKey>, change: impl Fn(&mut S)) {
         for key in keys {
             let Some(inner) = self.entries.get_mut(&key) else { continue };
@@ -102,6 +110,7 @@ impl<S: DotStore> DotMap<S> {
         }
     }
 
+    /// Returns the keys whose inner stores have a live dot in `seen`. Scans the whole map.
     fn keys_with(&self, seen: &impl Seen) -> Vec<HashedKey> {
         let hit = self.entries.iter().filter(|(_, inner)| inner.meets(seen));
         hit.map(|(key, _)| key.clone()).collect()
@@ -113,10 +122,12 @@ struct MapDiff<'a, S> {
     /// Keys that only the first map contains and that hold dots which the second side has seen, so
     /// the second side has overwritten them.
     overwritten: Vec<HashedKey>,
-    /// Entries of the second map that the first lacks or has with another content.
+    /// Entries of the second map that the first lacks or has with another content, in key order.
     differing: Vec<(&'a HashedKey, &'a S)>,
 }
 
+/// Walks over two maps, both ordered by key. `theirs` is what the side of `other` has seen. Keys
+/// with equal inner stores are left out.
 fn diff_maps<'a, S: DotStore>(
     mine: &HashOrdered<S>,
     other: &'a HashOrdered<S>,
@@ -144,6 +155,7 @@ where
     AnyDotStore: From<DotMap<S>>,
     Self: FromStore,
 {
+    /// Creates an empty map. A shape that is not a map gets flags as inner stores.
     fn empty(shape: &Shape) -> Self {
         Self::with_inner(shape.inner().cloned().unwrap_or(Shape::Flag))
     }
@@ -160,6 +172,8 @@ where
         self.entries.is_empty() && !self.sweep
     }
 
+    /// Joins a full state. Returns at once if both are the same snapshot. Looks at every key of
+    /// both maps, but changes only those that differ.
     fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen) {
         if self.same(other) {
             return;
@@ -174,6 +188,8 @@ where
         }
     }
 
+    /// Joins a delta. If it sweeps, first drops `gone` under every key; with [`Empty::Keep`] this
+    /// map then sweeps as well. Then joins the touched keys one by one.
     fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty) {
         if delta.sweep {
             self.forget(gone);
@@ -209,6 +225,7 @@ where
         }
     }
 
+    /// Returns the matching entries; the result never sweeps.
     fn only(&self, dots: &DotSet) -> Self {
         let mut part = self.empty_like();
         for (key, inner) in self.entries.iter().filter(|(_, inner)| inner.meets(dots)) {
@@ -217,6 +234,8 @@ where
         part
     }
 
+    /// Returns the touched keys under which a dot of `gone` is live. The result sweeps if the delta
+    /// does and any key has such a dot.
     fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self> {
         let mut part = self.empty_like();
         part.sweep = delta.sweep && self.entries.iter().any(|(_, inner)| inner.meets(gone));
@@ -228,6 +247,7 @@ where
         (!part.is_bottom()).then_some(part)
     }
 
+    /// Writes the sweep flag, the number of keys, then each key with its inner store, in key order.
     fn encode(&self, writer: &mut LayoutWriter) {
         writer.byte(u8::from(self.sweep));
         writer.length(self.entries.len());
@@ -237,6 +257,8 @@ where
         }
     }
 
+    /// Reads what [`encode`](DotStore::encode) wrote. Fails with `NotCanonical` unless the keys
+    /// ascend by hash, then by bytes, and with `Tag` for a flag other than 0 and 1.
     fn decode(reader: &mut LayoutReader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
         let mut map = Self::empty(shape);
         map.sweep = match reader.byte()? {
@@ -260,6 +282,7 @@ where
 
 /// Extracts one kind of map from the type-erased store.
 pub(crate) trait FromStore: Sized {
+    /// Returns the map; `None` if the store is of another kind.
     fn open(store: AnyDotStore) -> Option<Self>;
 }
 

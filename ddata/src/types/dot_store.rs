@@ -4,6 +4,10 @@
 //! disappears when a known mutation has overwritten its dot. A join of two stores compares dots
 //! with contexts, so it depends neither on clocks nor on the order of arrival.
 //!
+//! A delta has the form of a store as well. It lists the *places* that its mutations touched: a
+//! leaf as a whole, or keys of a map. A place without entries means that dots were only overwritten
+//! there. The dots that a delta overwrites are dropped at its places only.
+//!
 //! Source: Almeida, Shoker, Baquero, *Delta State Replicated Data Types* (arXiv 1603.01529), §7.
 
 use std::fmt::Debug;
@@ -17,7 +21,7 @@ use crate::id::ReplicaId;
 use crate::types::shape::Shape;
 use crate::types::store::AnyDotStore;
 
-/// Treatment of keys that become empty in a join.
+/// Treatment of keys that become empty in the join of a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Empty {
     /// Removes them: a state contains only live content.
@@ -26,43 +30,60 @@ pub(crate) enum Empty {
     Keep,
 }
 
-/// A set of live entries under dots.
+/// A set of live entries under dots: the state of one replicated value, or the places of a delta.
+///
+/// A store knows no context: callers pass the contexts of both sides as they were before the join,
+/// and merge the contexts afterwards. Two stores of one operation must have the same shape.
 pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<AnyDotStore> + Sized {
-    /// Creates an empty store of this shape.
+    /// Creates an empty store of this shape. A leaf ignores the shape.
     fn empty(shape: &Shape) -> Self;
     /// Creates an empty store of the same shape.
     fn empty_like(&self) -> Self;
-    /// Extracts the store from its type-erased form. Another kind is a bug of this crate.
+    /// Extracts the store from its type-erased form. Panics if it is of another kind, a bug of this
+    /// crate.
     fn from_store(store: AnyDotStore) -> Self;
-    /// Whether nothing is live and, in a delta, no place is listed.
+    /// Whether nothing is live and, in a delta, no place is listed and nothing is swept.
     fn is_bottom(&self) -> bool;
     /// Joins a full state: an entry remains if both sides have it or the other side has not seen
-    /// it.
+    /// it. `mine` and `theirs` are the dots that the two sides have seen. Keys that become empty
+    /// are removed.
     fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen);
     /// Joins a delta: at its places, drops the dots in `gone` and adds the entries that `mine` has
-    /// not seen. Costs time proportional to the delta.
+    /// not seen. A leaf and a swept map are places as a whole. Costs time proportional to the
+    /// delta, except for a swept map.
     fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty);
-    /// Drops every entry whose dot is in `gone`.
+    /// Drops every entry whose dot is in `gone`, and keys that become empty by that.
     fn forget(&mut self, gone: &impl Seen);
     /// Whether a live entry's dot is in `seen`.
     fn meets(&self, seen: &impl Seen) -> bool;
-    /// Calls `f` for every live dot.
+    /// Calls `f` once for every live dot.
     fn each_dot(&self, f: &mut dyn FnMut(Dot));
-    /// Returns the live entries whose dots are in `dots`.
+    /// Returns the live entries whose dots are in `dots`, without places that have none.
     fn only(&self, dots: &DotSet) -> Self;
     /// Returns the places of `delta` at which a live entry's dot is in `gone`, without content;
     /// `None` if there is no such place.
     fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self>;
+    /// Appends the store to a layout; [`decode`](Self::decode) reads it back.
     fn encode(&self, writer: &mut LayoutWriter);
+    /// Reads a store of this shape. Places without entries and swept maps are accepted, because
+    /// deltas have them; the caller must reject them in a state.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if dots or keys are not in ascending order, a dot is impossible, a tag is
+    /// unknown, or the bytes end too early.
     fn decode(reader: &mut LayoutReader<'_>, shape: &Shape) -> Result<Self, DecodeError>;
 }
 
-/// The payload that a leaf stores under each dot.
+/// The payload that a leaf stores under each dot. It determines the variant of the type-erased
+/// store.
 pub(crate) trait DotPayload: Clone + PartialEq + Debug {
     fn encode(&self, writer: &mut LayoutWriter);
     fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError>;
+    /// Wraps a leaf as the variant of this payload.
     fn wrap(fun: DotFun<Self>) -> AnyDotStore;
+    /// Inverts [`wrap`](Self::wrap); `None` for another variant.
     fn unwrap(store: AnyDotStore) -> Option<DotFun<Self>>;
+    /// Borrows the leaf; `None` for another variant.
     fn peek(store: &AnyDotStore) -> Option<&DotFun<Self>>;
 }
 
@@ -73,6 +94,7 @@ pub(crate) struct DotFun<P> {
 }
 
 impl<P: Clone> Clone for DotFun<P> {
+    /// Copies the entries, with a fast path for the usual single one.
     fn clone(&self) -> Self {
         // Fast path for the usual single entry: no loop and no reallocation.
         let entries = match &*self.entries {
@@ -98,11 +120,12 @@ impl<P: DotPayload> DotFun<P> {
         self.entries.len()
     }
 
-    /// Returns the payload of the highest dot of `replica`.
+    /// Returns the highest dot of `replica` with its payload; `None` if it has no entry.
     pub(crate) fn of(&self, replica: ReplicaId) -> Option<(Dot, &P)> {
         self.iter().filter(|(dot, _)| dot.actor == replica).last()
     }
 
+    /// Adds an entry, or replaces the payload of its dot.
     pub(crate) fn insert(&mut self, dot: Dot, payload: P) {
         match self.entries.binary_search_by_key(&dot_key(dot), |(d, _)| dot_key(*d)) {
             Ok(at) => self.entries[at].1 = payload,
@@ -110,14 +133,17 @@ impl<P: DotPayload> DotFun<P> {
         }
     }
 
+    /// Keeps only the entries for whose dots `keep` returns true.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(Dot) -> bool) {
         self.entries.retain(|(dot, _)| keep(*dot));
     }
 
+    /// Whether there is an entry under this dot.
     fn has(&self, dot: Dot) -> bool {
         self.entries.binary_search_by_key(&dot_key(dot), |(d, _)| dot_key(*d)).is_ok()
     }
 
+    /// Copies the entries of `other` whose dots are not in `mine`.
     fn add_unseen(&mut self, mine: &impl Seen, other: &Self) {
         for (dot, payload) in &other.entries {
             if !mine.seen(*dot) {
@@ -155,6 +181,8 @@ impl<P: DotPayload> DotStore for DotFun<P> {
         self.add_unseen(mine, other);
     }
 
+    /// Joins a delta. Drops `gone` everywhere, whatever the delta contains, because a leaf is one
+    /// place. An empty leaf stays, so `_empty` does not matter.
     fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, _empty: Empty) {
         self.forget(gone);
         self.add_unseen(mine, delta);
@@ -178,10 +206,12 @@ impl<P: DotPayload> DotStore for DotFun<P> {
         Self { entries: self.entries.iter().filter(|(dot, _)| dots.seen(*dot)).cloned().collect() }
     }
 
+    /// Returns an empty leaf, which stands for the whole place, if a live dot is in `gone`.
     fn places(&self, _delta: &Self, gone: &DotSet) -> Option<Self> {
         self.meets(gone).then(Self::default)
     }
 
+    /// Writes the number of entries, then each with its dot, in the order of the dots.
     fn encode(&self, writer: &mut LayoutWriter) {
         writer.length(self.entries.len());
         for (dot, payload) in &self.entries {
@@ -191,6 +221,8 @@ impl<P: DotPayload> DotStore for DotFun<P> {
         }
     }
 
+    /// Reads what [`encode`](DotStore::encode) wrote. Fails with `ImpossibleDot` for a counter of 0
+    /// or above [`COUNTER_MAX`], and with `NotCanonical` unless the dots ascend.
     fn decode(reader: &mut LayoutReader<'_>, _shape: &Shape) -> Result<Self, DecodeError> {
         let mut fun = Self::default();
         for _ in 0..reader.length(2)? {
@@ -249,6 +281,7 @@ impl DotPayload for u128 {
     }
 }
 
+/// Encodes as ZigZag, so that small negative totals stay short.
 impl DotPayload for i128 {
     fn encode(&self, writer: &mut LayoutWriter) {
         // ZigZag, so that small negative totals stay short.
@@ -333,7 +366,7 @@ impl Term {
 }
 
 /// Order of concurrent register writes: the term, then the time or, if guarded, the sequence
-/// number.
+/// number. So every guarded write is above all ordinary ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
     /// Term of a guarded write; the zero term of an ordinary one.
@@ -346,11 +379,16 @@ pub struct Stamp {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stamped {
     pub(crate) stamp: Stamp,
-    /// Whether a clock produced the stamp's time, so other clocks may learn from it.
+    /// Whether a clock produced the stamp's time, so other clocks may learn from it. `false` for a
+    /// guarded write, a version of the caller, and a time that was raised above the live one.
     pub(crate) clocked: bool,
     pub(crate) value: Encoded,
 }
 
+/// Encodes a tag first: 0 for an ordinary write with a time of a clock, 1 for a guarded one, 2 for
+/// an ordinary write with another time (a version of the caller, or a raised time). Decoding
+/// accepts terms up to [`Term::NUMBER_MAX`] and fails with `NotCanonical` above it. A guarded write
+/// is never `clocked`.
 impl DotPayload for Stamped {
     fn encode(&self, writer: &mut LayoutWriter) {
         if self.stamp.term == Term::default() {

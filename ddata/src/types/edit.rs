@@ -1,8 +1,8 @@
 //! [`Edit`]: a value together with the replica id and the clock of its author, so that user code is
 //! only `set.insert("alice")`.
 //!
-//! Every mutation goes through a `Change`, which assigns the dots and collects the delta. The
-//! mutators are in the files of their types.
+//! Every mutation goes through a `ChangeBuilder`, which assigns the dots and collects the delta.
+//! The mutators are in the files of their types.
 
 use std::marker::PhantomData;
 
@@ -23,8 +23,8 @@ use crate::types::store::AnyDotStore;
 #[non_exhaustive]
 pub enum EditError {
     /// The write is not above the content that it would overwrite: an owner with a higher term
-    /// wrote here, or a guarded write has a later sequence number. Read again; a guarded owner must
-    /// step down.
+    /// wrote here, a guarded write has a later sequence number, or a version chosen by the caller
+    /// is not higher than the current one. Read again; a guarded owner must step down.
     #[error("stale write: {attempted:?} is not above the {live:?} that it would overwrite")]
     Stale {
         /// Stamp of the refused write.
@@ -54,7 +54,8 @@ pub enum EditError {
     /// The current content is not of the requested type.
     #[error(transparent)]
     Decode(#[from] crate::encoded::ValueError),
-    /// A change of a map's inner value failed partway and the closure ignored its error.
+    /// A change of a map's inner value failed partway and the closure ignored its error, or the
+    /// second half of a `replace` did.
     #[error("an inner change failed halfway and its error was swallowed: return it with `?`")]
     Torn,
     /// The caller's closure returned an error of its own.
@@ -63,7 +64,7 @@ pub enum EditError {
 }
 
 impl EditError {
-    /// Wraps an error of the caller.
+    /// Wraps an error of the caller as [`Custom`](Self::Custom).
     pub fn custom(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Custom(error.into())
     }
@@ -90,20 +91,22 @@ impl Author {
     }
 }
 
-/// A change that is being built.
+/// A change that is being built. It takes at least one dot for each mutation that changes
+/// something; a change without dots has an empty delta.
 #[derive(Debug)]
 pub(crate) struct ChangeBuilder {
     author: Author,
-    next: u64,
-    dots: DotSet,
-    gone: Vec<Dot>,
-    torn: bool, // an inner change failed halfway: the whole edit must fail
+    next: u64,      // counter of the next dot
+    dots: DotSet,   // taken so far
+    gone: Vec<Dot>, // overwritten so far; may include taken ones
+    torn: bool,     // an inner change failed halfway: the whole edit must fail
     /// The change relies on effects that its author found present. They are not in its delta, so a
     /// peer has the whole promised result only once it holds everything that the author held.
     leans: bool,
 }
 
 impl ChangeBuilder {
+    /// Takes the next dot of the author. Whether it can be encoded is checked at the end.
     fn dot(&mut self) -> Dot {
         let dot = Dot::new(self.author.replica, self.next);
         self.next += 1;
@@ -111,11 +114,13 @@ impl ChangeBuilder {
         dot
     }
 
+    /// Returns a number that rises with every dot taken. If it did not rise in between, nothing was
+    /// changed.
     fn made(&self) -> u64 {
         self.next
     }
 
-    /// Refuses dots that no decoder accepts.
+    /// Fails with `NoDotLeft` if a dot above [`COUNTER_MAX`] was taken, which no decoder accepts.
     const fn is_encodable(&self) -> Result<(), EditError> {
         if self.next > COUNTER_MAX + 1 {
             return Err(EditError::NoDotLeft { replica: self.author.replica });
@@ -131,11 +136,13 @@ impl ChangeBuilder {
         self.author.term.is_some()
     }
 
+    /// Returns the clock of the author, also in a guarded change.
     pub(crate) const fn time(&self) -> HybridTimestamp {
         self.author.time
     }
 
-    /// Refuses the removal of a key of a guarded map.
+    /// Fails with `GuardedRemove` in a guarded change. Mutators ask this only if there is something
+    /// to remove.
     pub(crate) fn may_remove(&self) -> Result<(), EditError> {
         if self.author.term.is_some()
             && !self.author.fault_injection.has(ReplicatorFault::GuardedKeyRemoved)
@@ -145,14 +152,21 @@ impl ChangeBuilder {
         Ok(())
     }
 
-    /// Overwrites every dot of `store` and takes one dot for it.
+    /// Takes one dot and marks every live dot of `store` as overwritten. The caller removes the
+    /// content.
     fn overwrite(&mut self, store: &impl DotStore) {
         self.dot();
         store.each_dot(&mut |dot| self.gone.push(dot));
     }
 
     /// Returns the stamp of a write over content with the highest stamp `live`. `seq` is a version
-    /// chosen by the caller.
+    /// chosen by the caller, which becomes the time as it is. Without it, a guarded write takes the
+    /// next sequence number of its term, above the live one or 1, and an ordinary one the author's
+    /// clock, raised above a live time of another ordinary write.
+    ///
+    /// Fails with `Stale` unless the stamp is above `live`; an ordinary write meets this at any
+    /// guarded one. Exception: an ordinary write at [`HybridTimestamp::MAX`] over the same stamp,
+    /// because no higher one exists.
     pub(crate) fn stamp(&self, live: Option<Stamp>, seq: Option<u64>) -> Result<Stamp, EditError> {
         let term = self.author.term.unwrap_or_default();
         let above = live.filter(|live| live.term == term).map(|live| live.time.next());
@@ -179,11 +193,12 @@ impl ChangeBuilder {
 }
 
 /// A value that is being changed. The mutators are methods of `Edit<'_, ORSet<_>>` and so on;
-/// [`view`](Edit::view) reads the value.
+/// [`view`](Edit::view) reads the value. A mutator that finds its work done already changes
+/// nothing, but the change then [leans](Prepared::leans).
 #[derive(Debug)]
 pub struct Edit<'a, T> {
-    store: &'a mut AnyDotStore,
-    touched: &'a mut AnyDotStore,
+    store: &'a mut AnyDotStore,   // the value with the changes so far
+    touched: &'a mut AnyDotStore, // the places of the delta so far
     change: &'a mut ChangeBuilder,
     kind: PhantomData<fn() -> T>,
 }
@@ -209,7 +224,8 @@ impl<'a, T: DataType> Edit<'a, T> {
         self.change.replica()
     }
 
-    /// Makes the whole edit fail, because a part of it was made and the rest can't be.
+    /// Makes the whole edit fail with [`EditError::Torn`], because a part of it was made and the
+    /// rest can't be.
     pub(crate) const fn tear(&mut self) {
         self.change.torn = true;
     }
@@ -219,12 +235,12 @@ impl<'a, T: DataType> Edit<'a, T> {
         self.change.leans = true;
     }
 
-    /// Returns the leaf of a type whose state is a leaf.
+    /// Returns the leaf of a type whose state is a leaf. Panics for another payload.
     pub(crate) fn leaf<P: DotPayload>(&self) -> &DotFun<P> {
         P::peek(self.store).expect("a type opens only stores of its own shape")
     }
 
-    /// Whether a map contains the key; `false` for a leaf.
+    /// Whether a map contains the key, with the changes of this edit; `false` for a leaf.
     pub(crate) fn has_key(&self, key: &Encoded) -> bool {
         let key = HashedKey::new(key.clone());
         match &*self.store {
@@ -235,7 +251,8 @@ impl<'a, T: DataType> Edit<'a, T> {
         }
     }
 
-    /// Writes a payload and overwrites the siblings selected by `replaces`.
+    /// Writes a payload to a leaf under a new dot, and overwrites the siblings whose dots
+    /// `replaces` selects; the others stay. Panics if `P` is not the payload of the leaf.
     pub(crate) fn write<P: DotPayload>(&mut self, payload: P, replaces: impl Fn(Dot) -> bool) {
         let (store, touched) = (take(self.store), take(self.touched));
         let (mut fun, mut told) =
@@ -245,7 +262,10 @@ impl<'a, T: DataType> Edit<'a, T> {
         (*self.store, *self.touched) = (fun.into(), told.into());
     }
 
-    /// Removes all live content and returns whether there was any.
+    /// Removes all live content of a map and returns whether there was any. Takes one dot. If
+    /// nothing is live, takes none and returns `false`. The change leans in both cases.
+    ///
+    /// Fails with `GuardedRemove` in a guarded change, unless nothing is live.
     pub(crate) fn clear_all(&mut self) -> Result<bool, EditError> {
         self.lean();
         if self.store.is_bottom() {
@@ -259,7 +279,7 @@ impl<'a, T: DataType> Edit<'a, T> {
         Ok(true)
     }
 
-    /// Changes the inner value of an encoded key of a map.
+    /// Changes the inner value of an encoded key of a map: see [`descend`]. Panics for a leaf.
     pub(crate) fn inner<V: DataType, R>(
         &mut self,
         key: Encoded,
@@ -279,6 +299,10 @@ impl<'a, T: DataType> Edit<'a, T> {
     }
 
     /// Removes an encoded key of a map with its live content and returns whether it was present.
+    /// Panics for a leaf.
+    ///
+    /// A missing key takes no dot. The change leans in both cases. Fails with `GuardedRemove` in a
+    /// guarded change, unless the key is missing.
     pub(crate) fn remove_key(&mut self, key: Encoded) -> Result<bool, EditError> {
         let key = HashedKey::new(key);
         match (&mut *self.store, &mut *self.touched) {
@@ -294,11 +318,14 @@ impl<'a, T: DataType> Edit<'a, T> {
     }
 }
 
+/// Takes the store and leaves an empty one of the same shape, so that a change needs no copy.
 fn take(store: &mut AnyDotStore) -> AnyDotStore {
     let empty = store.empty_like();
     std::mem::replace(store, empty)
 }
 
+/// Writes `payload` under `dot` into a leaf and into its place in the delta (`told`), and removes
+/// the dots that `replaces` selects from both. Those of the leaf count as overwritten.
 fn write_into<P: DotPayload>(
     fun: &mut DotFun<P>,
     told: &mut DotFun<P>,
@@ -314,6 +341,11 @@ fn write_into<P: DotPayload>(
     told.insert(dot, payload);
 }
 
+/// Runs `f` on the inner value of a key, which is empty if the key is missing, and writes it back.
+///
+/// If `f` takes no dot, neither map nor delta changes. An inner value that is empty afterwards
+/// removes its key; the delta lists the key anyway. If `f` fails after it took a dot, the whole
+/// edit is torn, even if the caller ignores the error.
 fn descend<S: DotStore, V: DataType, R>(
     map: &mut DotMap<S>,
     touched: &mut DotMap<S>,
@@ -346,6 +378,8 @@ where
     Ok(result)
 }
 
+/// Removes a key: see [`Edit::remove_key`]. The delta lists the key as a swept place, which drops
+/// what an earlier step of this edit wrote there.
 fn remove_from<S: DotStore>(
     map: &mut DotMap<S>,
     touched: &mut DotMap<S>,
@@ -368,17 +402,18 @@ where
     Ok(true)
 }
 
-/// A touched place that refers to everything below it.
+/// Returns an empty store as a touched place that refers to everything below it. A leaf is returned
+/// unchanged, because it always does.
 fn swept<S: DotStore>(empty: S) -> S {
     let mut store: AnyDotStore = empty.into();
     store.sweep();
     S::from_store(store)
 }
 
-/// A change that is complete but not yet made.
+/// A change that is complete but not yet made. Dropping it changes nothing.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    store: AnyDotStore,
+    store: AnyDotStore, // the value after the change
     delta: Delta,
     leans: bool,
 }
@@ -390,10 +425,12 @@ impl Prepared {
         &self.delta
     }
 
-    /// Whether the change relies on effects that its author found present: a removal, a clear, or a
-    /// part that had nothing to do. A peer that holds the [`delta`](Self::delta) then may lack a
-    /// part of the promised result, so the Replicator must ask it for everything that the author
-    /// holds (docs/protocol/replication.md#leaning-changes-await-everything).
+    /// Whether the change relies on effects that its author found present: a removal, a clear, a
+    /// part that had nothing to do, or a write whose result depends on content that may have been
+    /// removed (of an MV register, of a user type, or under a chosen version). A peer that holds
+    /// the [`delta`](Self::delta) then may lack a part of the promised result, so the Replicator
+    /// must ask it for everything that the author holds
+    /// (docs/protocol/replication.md#leaning-changes-await-everything).
     #[must_use]
     pub const fn leans(&self) -> bool {
         self.leans
@@ -416,7 +453,11 @@ impl KeyState {
     ///
     /// # Errors
     /// The error of `f`; [`EditError::NotGuardable`] for a guarded change of a type that is not a
-    /// register or a map of registers; [`EditError::NoDotLeft`] after 2^62 changes.
+    /// register or a map of registers; [`EditError::NoDotLeft`] after 2^62 changes;
+    /// [`EditError::Torn`] if `f` ignored the error of an inner change that had failed halfway.
+    ///
+    /// # Panics
+    /// If the state is not a `T`.
     pub fn edit<T: DataType, R>(
         &mut self,
         author: Author,
@@ -426,10 +467,14 @@ impl KeyState {
         Ok((result, self.make(prepared)))
     }
 
-    /// Runs `f` on a copy of the value. [`make`](Self::make) then makes the change.
+    /// Runs `f` on a copy of the value, which shares its content. This state is unchanged.
+    /// [`make`](Self::make) then makes the change.
     ///
     /// # Errors
     /// The same as [`edit`](Self::edit).
+    ///
+    /// # Panics
+    /// If the state is not a `T`.
     pub fn prepare<T: DataType, R>(
         &self,
         author: Author,
@@ -471,7 +516,8 @@ impl KeyState {
         Ok((result, Prepared { store, delta, leans: change.leans }))
     }
 
-    /// Makes a change that was prepared on exactly this state.
+    /// Makes a change that was prepared on exactly this state, which is not checked, and returns
+    /// its delta. Does nothing if the delta is empty.
     pub fn make(&mut self, prepared: Prepared) -> Delta {
         if !prepared.delta.is_empty() {
             self.commit(prepared.store, &prepared.delta);
@@ -479,8 +525,11 @@ impl KeyState {
         prepared.delta
     }
 
-    /// Deletes everything that this state has seen. The delta is empty if nothing was live or this
-    /// replica has no dot left.
+    /// Deletes everything that this state has seen, under one dot. Neither term nor time of the
+    /// author matter.
+    ///
+    /// The delta is empty and nothing is changed if nothing was live or this replica has no dot
+    /// left.
     pub fn delete(&mut self, author: Author) -> Delta {
         if self.is_bottom() || self.next_dot(author.replica).counter > COUNTER_MAX {
             let store = self.store.empty_like();
@@ -496,8 +545,8 @@ impl KeyState {
         delta
     }
 
-    /// Delete of a planted fault: also takes the next dots of all replicas, so that their next
-    /// writes count as deleted.
+    /// Delete of a planted fault: also takes the next three dots of every other replica that is
+    /// known, so that their next writes count as deleted.
     pub(crate) fn delete_unseen(&mut self, author: Author) -> Delta {
         let mut delta = self.delete(author);
         for (replica, last) in self.context().vector().dots.clone() {
@@ -511,7 +560,8 @@ impl KeyState {
         delta
     }
 
-    /// Planted fault: a delta whose context claims everything that its sender has seen (the rule:
+    /// Planted fault: a delta whose context claims everything that its sender has seen, and that
+    /// overwrites all of it except its own entries (the rule:
     /// docs/protocol/replication.md#a-delta-context-covers-only-its-dots).
     fn with_whole_context(&self, delta: Delta) -> Delta {
         let mut whole = self.context().minus(&CausalContext::new());

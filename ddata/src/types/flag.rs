@@ -31,13 +31,15 @@ impl DataType for Flag {
 
 #[expect(private_interfaces, reason = "sealed")]
 impl Open for Flag {
+    /// Opens a store: on if any dot is live. Panics if it is the store of another type.
     fn open(store: AnyDotStore) -> Self {
         Self { on: !DotFun::<()>::from_store(store).is_bottom() }
     }
 }
 
 impl Edit<'_, Flag> {
-    /// Switches the flag on and returns whether that changed it.
+    /// Switches the flag on and returns whether that changed it. A flag that is on already is left
+    /// as it is; the change then [leans](crate::types::edit::Prepared::leans) on it.
     ///
     /// # Errors
     /// None at present.

@@ -47,7 +47,8 @@ impl Edit<'_, GCounter> {
     /// Adds `n`. Adding 0 changes nothing.
     ///
     /// # Errors
-    /// [`EditError::Overflow`] if the sum over all replicas would leave `u128`.
+    /// [`EditError::Overflow`] if the sum over all replicas known here would leave `u128`.
+    /// Concurrent increments may exceed it together; [`value`](GCounter::value) then saturates.
     pub fn increment(&mut self, n: u128) -> Result<(), EditError> {
         if n == 0 {
             return Ok(());

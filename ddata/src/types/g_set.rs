@@ -12,7 +12,8 @@ use crate::types::shape::Shape;
 use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Flag, ORSet, Open};
 
-/// A grow-only set.
+/// A grow-only set. Only a delete of its key, or a removal in the map that contains it, removes
+/// elements.
 ///
 /// Costs: those of [`ORSet`]. Adding an element that is present costs nothing and sends nothing.
 pub struct GSet<T> {
@@ -40,7 +41,7 @@ impl<T> fmt::Debug for GSet<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> GSet<T> {
-    /// Whether the set contains the element.
+    /// Whether the set contains the element. An element that does not encode is not contained.
     pub fn contains<Q>(&self, element: &Q) -> bool
     where
         T: Borrow<Q>,
@@ -61,7 +62,8 @@ impl<T: Serialize + DeserializeOwned> GSet<T> {
         self.set.is_empty()
     }
 
-    /// Iterates over the elements. Their order is the same on every node, but has no meaning.
+    /// Iterates over the elements. Their order is the same on every node, but has no meaning. An
+    /// element that is not a `T` is an error in its place.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, ValueError>> + '_ {
         self.set.iter()
     }
@@ -90,7 +92,7 @@ impl<T> Open for GSet<T> {
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, GSet<T>> {
     /// Adds an element and returns whether it was new. Adding an element that is present changes
-    /// nothing.
+    /// nothing; the edit then [leans](crate::types::edit::Prepared::leans) on it.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the element does not encode.

@@ -12,7 +12,7 @@ use imbl::ordmap::DiffItem;
 
 use crate::encoded::{Encoded, hash_of};
 
-/// An encoded key with its hash. Ordered by the hash first.
+/// An encoded key with its hash. Ordered by the hash first, then by the bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HashedKey {
     hash: u64,
@@ -29,7 +29,8 @@ impl HashedKey {
     }
 }
 
-/// Maximum number of entries in the vector form.
+/// Maximum number of entries in the vector form. A tree becomes a vector again only at half of it,
+/// so that a map at the limit does not change its form all the time.
 const VECTOR_ENTRIES_MAX: usize = 8;
 
 /// A persistent map from encoded keys, ordered by key hash.
@@ -72,7 +73,8 @@ impl<V: Clone> HashOrdered<V> {
         self.len() == 0
     }
 
-    /// Whether both are snapshots of one map without a change between them.
+    /// Whether both are snapshots of one map without a change between them. Recognizes only the
+    /// tree form: `false` for all small maps, and for equal maps that were built apart.
     pub(crate) fn same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (MapForm::Tree(a), MapForm::Tree(b)) => a.ptr_eq(b),
@@ -80,6 +82,7 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
+    /// Returns the value of a key; `None` if it is missing.
     pub(crate) fn get(&self, key: &HashedKey) -> Option<&V> {
         match &self.0 {
             MapForm::Vector(few) => few
@@ -91,6 +94,8 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
+    /// Returns the value of a key for a change; `None` if it is missing. In the tree form this
+    /// copies the nodes on the path that other snapshots share.
     pub(crate) fn get_mut(&mut self, key: &HashedKey) -> Option<&mut V> {
         match &mut self.0 {
             MapForm::Vector(few) => {
@@ -101,6 +106,8 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
+    /// Sets the value of a key, in place of the current one. The entry beyond
+    /// [`VECTOR_ENTRIES_MAX`] turns the vector into a tree.
     pub(crate) fn insert(&mut self, key: HashedKey, value: V) {
         match &mut self.0 {
             MapForm::Vector(few) => match few.binary_search_by(|(k, _)| k.cmp(&key)) {
@@ -118,6 +125,8 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
+    /// Removes a key and returns its value; `None` if it is missing. A tree with at most half of
+    /// [`VECTOR_ENTRIES_MAX`] entries left becomes a vector.
     pub(crate) fn remove(&mut self, key: &HashedKey) -> Option<V> {
         match &mut self.0 {
             MapForm::Vector(few) => {
@@ -133,8 +142,9 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
-    /// Calls `f(key, here, there)` for every key whose values differ. For two large snapshots of
-    /// one map it skips the parts that they share.
+    /// Calls `f(key, here, there)` once for every key whose values differ; a value is `None` where
+    /// the key is missing. For two large snapshots of one map it skips the parts that they share.
+    /// The order of the calls is not defined.
     pub(crate) fn diff(&self, other: &Self, mut f: impl FnMut(&HashedKey, Option<&V>, Option<&V>))
     where
         V: PartialEq,
@@ -162,6 +172,8 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
+    /// Iterates over the entries in the order of their [keys](HashedKey), which is the same in both
+    /// forms.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&HashedKey, &V)> {
         let (few, many) = match &self.0 {
             MapForm::Vector(few) => (Some(few.iter().map(|(k, v)| (k, v))), None),

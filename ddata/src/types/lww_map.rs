@@ -14,7 +14,7 @@ use crate::types::store::AnyDotStore;
 use crate::types::{DataType, LWWRegister, ORMap, Open};
 
 /// A map of registers. Among concurrent writes of a key, readers get the one with the highest
-/// (stamp, replica id). A write wins over a concurrent removal.
+/// (term, time, replica id). A write wins over a concurrent removal.
 ///
 /// Costs: O(log n); a change of one entry among 100,000 takes 50–80 B on the wire.
 pub struct LWWMap<K, T: 'static> {
@@ -46,7 +46,7 @@ where
     K: Serialize + DeserializeOwned,
     T: Serialize + DeserializeOwned,
 {
-    /// Returns the value of a key.
+    /// Returns the value of a key; `None` if the key is missing or does not encode.
     ///
     /// # Errors
     /// [`ValueError`] if the value is not a `T`.
@@ -58,7 +58,7 @@ where
         self.map.get(key).map_or(Ok(None), |register| register.get())
     }
 
-    /// Whether the map contains the key.
+    /// Whether the map contains the key, even if its value is not a `T`.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -79,7 +79,8 @@ where
         self.map.is_empty()
     }
 
-    /// Iterates over the entries. Their order is the same on every node, but has no meaning.
+    /// Iterates over the entries. Their order is the same on every node, but has no meaning. An
+    /// entry with a key that is not a `K` or a value that is not a `T` is an error in its place.
     pub fn iter(&self) -> impl Iterator<Item = Result<(K, T), ValueError>> + '_ {
         self.map.registers().filter_map(|(key, register)| {
             let (_, stamped) = winner(register)?;
@@ -90,7 +91,7 @@ where
     /// Collects the entries.
     ///
     /// # Errors
-    /// [`ValueError`] if a key is not a `K` or a value not a `T`.
+    /// [`ValueError`] if a key is not a `K` or a value not a `T`: the first such entry.
     pub fn entries<C: FromIterator<(K, T)>>(&self) -> Result<C, ValueError> {
         self.iter().collect()
     }
@@ -114,10 +115,11 @@ where
     K: Serialize + DeserializeOwned + 'static,
     T: Serialize + DeserializeOwned + 'static,
 {
-    /// Writes the value of a key.
+    /// Writes the value of a key. An equal value is written again.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if the key has a guarded write of a higher term; [`EditError::Encode`].
+    /// [`EditError::Stale`] if the key has a guarded write of a higher term, which in an ordinary
+    /// change every guarded write is; [`EditError::Encode`].
     pub fn insert<Q, W>(&mut self, key: &Q, value: &W) -> Result<(), EditError>
     where
         K: Borrow<Q>,
@@ -128,7 +130,8 @@ where
         self.inner::<LWWRegister<T>, _>(Encoded::new(key)?, |register| register.set(value))
     }
 
-    /// Writes the value of a key under a version chosen by the caller.
+    /// Writes the value of a key under a version chosen by the caller: see `set_at` of the
+    /// register.
     ///
     /// # Errors
     /// [`EditError::Stale`] if the version is not above the current one; [`EditError::Encode`].
@@ -143,10 +146,11 @@ where
         self.inner::<LWWRegister<T>, _>(key, |register| register.set_at(version, value))
     }
 
-    /// Removes a key and returns whether it was present.
+    /// Removes a key and returns whether it was present. Removing a missing key changes nothing.
     ///
     /// # Errors
-    /// [`EditError::GuardedRemove`] in a guarded change; [`EditError::Encode`].
+    /// [`EditError::GuardedRemove`] in a guarded change, if the key is present;
+    /// [`EditError::Encode`].
     pub fn remove<Q>(&mut self, key: &Q) -> Result<bool, EditError>
     where
         K: Borrow<Q>,
@@ -158,7 +162,7 @@ where
     /// Removes every key that this replica has seen and returns whether there was one.
     ///
     /// # Errors
-    /// [`EditError::GuardedRemove`] in a guarded change.
+    /// [`EditError::GuardedRemove`] in a guarded change, unless the map is empty.
     pub fn clear(&mut self) -> Result<bool, EditError> {
         self.clear_all()
     }

@@ -15,7 +15,7 @@ use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
 /// A register. A write replaces all values that its writer has seen, whatever the clocks show.
-/// Among concurrent writes, readers get the one with the highest (term, stamp, replica id).
+/// Among concurrent writes, readers get the one with the highest (term, time, replica id).
 ///
 /// The other concurrent values stay in the state until the next write, because a merge that dropped
 /// them would not be associative. Costs: O(siblings); about 40 B on the wire plus the value.
@@ -31,14 +31,16 @@ impl<T> Clone for LWWRegister<T> {
     }
 }
 
-/// Returns the value that readers get: the highest (term, stamp, replica id), then the later dot.
+/// Returns the value that readers get, with its writer: the highest (term, time, replica id), then
+/// the later dot. `None` if the register was never written or was deleted.
 pub(crate) fn winner(siblings: &DotFun<Stamped>) -> Option<(ReplicaId, &Stamped)> {
     let order = |(dot, s): &(crate::causal::Dot, &Stamped)| (s.stamp, dot.actor, dot.counter);
     siblings.iter().max_by_key(order).map(|(dot, stamped)| (dot.actor, stamped))
 }
 
 impl<T> PartialEq for LWWRegister<T> {
-    /// Compares the values that readers get.
+    /// Compares the encoded values that readers get. Writers, stamps and other concurrent values
+    /// are ignored.
     fn eq(&self, other: &Self) -> bool {
         let value = |r: &Self| winner(&r.siblings).map(|(_, s)| s.value.clone());
         value(self) == value(other)
@@ -52,7 +54,7 @@ impl<T> fmt::Debug for LWWRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> LWWRegister<T> {
-    /// Returns the value; `None` if the register was never written.
+    /// Returns the value; `None` if the register was never written or was deleted.
     ///
     /// # Errors
     /// [`ValueError`] if the value is not a `T`.
@@ -60,13 +62,14 @@ impl<T: Serialize + DeserializeOwned> LWWRegister<T> {
         winner(&self.siblings).map(|(_, stamped)| stamped.value.decode()).transpose()
     }
 
-    /// Returns the stamp of the value: for a guarded register its (term, sequence number).
+    /// Returns the stamp of the value: for a guarded register its (term, sequence number). `None`
+    /// if there is no value.
     #[must_use]
     pub fn stamp(&self) -> Option<Stamp> {
         winner(&self.siblings).map(|(_, stamped)| stamped.stamp)
     }
 
-    /// Returns the replica that wrote the value.
+    /// Returns the replica that wrote the value; `None` if there is no value.
     #[must_use]
     pub fn writer(&self) -> Option<ReplicaId> {
         winner(&self.siblings).map(|(replica, _)| replica)
@@ -93,12 +96,13 @@ impl<T> Open for LWWRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
-    /// Writes a value. Its stamp is the node's clock or, in a guarded change, the next sequence
-    /// number of its term.
+    /// Writes a value, also one that is equal. Its stamp is the node's clock, raised above the time
+    /// of the value that it replaces, or, in a guarded change, the next sequence number of its
+    /// term.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if the register has a guarded write of a higher term;
-    /// [`EditError::Encode`] if the value does not encode.
+    /// [`EditError::Stale`] if the register has a guarded write of a higher term, which in an
+    /// ordinary change every guarded write is; [`EditError::Encode`] if the value does not encode.
     pub fn set<Q>(&mut self, value: &Q) -> Result<(), EditError>
     where
         T: std::borrow::Borrow<Q>,
@@ -108,10 +112,13 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
     }
 
     /// Writes a value under a version chosen by the caller. Clocks do not learn such versions, so
-    /// do not use both `set_at` and [`set`](Self::set) on one register.
+    /// do not use both `set_at` and [`set`](Self::set) on one register. An ordinary change then
+    /// [leans](crate::types::edit::Prepared::leans), because a deleted value may have had a higher
+    /// version.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if the version is not above the current one.
+    /// [`EditError::Stale`] if the version is not above the current one (in an ordinary change,
+    /// `u64::MAX` may be repeated); [`EditError::Encode`] if the value does not encode.
     pub fn set_at<Q>(&mut self, version: u64, value: &Q) -> Result<(), EditError>
     where
         T: std::borrow::Borrow<Q>,
@@ -120,9 +127,13 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         self.put(Encoded::new(value)?, Some(version))
     }
 
-    /// Writes a value only if the register was never written: the first write wins. Returns whether
-    /// this write is the first that this replica knows. Among concurrent first writes, readers get
-    /// the one with the earliest time.
+    /// Writes a value only if the register holds none: the first write wins. Returns whether this
+    /// write is the first that this replica knows; otherwise nothing changes. After a delete of the
+    /// key the next write is a first one again. Among concurrent first writes, readers get the one
+    /// with the earliest time; in a guarded change, the usual order holds.
+    ///
+    /// The change [leans](crate::types::edit::Prepared::leans), except for a first write in a
+    /// guarded change.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the value does not encode.
@@ -141,6 +152,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         Ok(true)
     }
 
+    /// Writes an encoded value under a stamp from `ChangeBuilder::stamp`, and replaces all
+    /// siblings. With a version in an ordinary change, the change leans. Fails with `Stale` before
+    /// anything is changed.
     fn put(&mut self, value: Encoded, version: Option<u64>) -> Result<(), EditError> {
         let live = winner(self.leaf::<Stamped>()).map(|(_, stamped)| stamped.stamp);
         let stamp = self.change().stamp(live, version)?;

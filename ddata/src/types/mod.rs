@@ -65,7 +65,8 @@ pub trait DataType: Open + Clone + Send + Sync + std::fmt::Debug + 'static {
 /// Opens a type-erased store as the data type that its shape names. Sealed: the argument's type is
 /// private to this crate.
 pub trait Open: Sized {
-    /// Returns a snapshot of `store`.
+    /// Returns a snapshot of `store`. Callers have compared the shape: most types panic for a store
+    /// of another kind.
     #[doc(hidden)]
     #[expect(private_interfaces, reason = "seals the trait: only this crate knows stores")]
     fn open(store: AnyDotStore) -> Self;

@@ -44,7 +44,7 @@ impl<T> fmt::Debug for MVRegister<T> {
 
 impl<T: Serialize + DeserializeOwned> MVRegister<T> {
     /// Iterates over the concurrent values, ordered by writer; empty if the register was never
-    /// written.
+    /// written or was deleted. A value that is not a `T` is an error in its place.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, ValueError>> + '_ {
         self.siblings.iter().map(|(_, value)| value.decode())
     }
@@ -57,7 +57,7 @@ impl<T: Serialize + DeserializeOwned> MVRegister<T> {
         self.iter().collect()
     }
 
-    /// Number of concurrent values.
+    /// Number of concurrent values. Equal values of different writes count each.
     #[must_use]
     pub fn len(&self) -> usize {
         self.siblings.len()
@@ -84,7 +84,9 @@ impl<T> Open for MVRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, MVRegister<T>> {
-    /// Writes a value and replaces all values that this replica has seen.
+    /// Writes a value and replaces all values that this replica has seen. The change
+    /// [leans](crate::types::edit::Prepared::leans), because it also replaces values that were
+    /// removed before, which are not in its delta.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the value does not encode.

@@ -36,7 +36,8 @@ impl<K, V> Clone for ORMap<K, V> {
 }
 
 impl<K, V: DataType + PartialEq> PartialEq for ORMap<K, V> {
-    /// Compares keys and values and ignores which replica wrote them.
+    /// Compares keys and values, key by key, with the `==` of `V`: a map of sets or registers
+    /// ignores which replica wrote them, a map of counters does not.
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len()
             && self
@@ -70,6 +71,8 @@ impl<K, V: DataType> ORMap<K, V> {
         self.len() == 0
     }
 
+    /// Iterates over the encoded keys in their order, each with a copy of its store that shares the
+    /// content. Empty for a leaf.
     fn raw(&self) -> Box<dyn Iterator<Item = (&HashedKey, AnyDotStore)> + '_> {
         match &self.store {
             AnyDotStore::Set(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone().into()))),
@@ -79,13 +82,15 @@ impl<K, V: DataType> ORMap<K, V> {
         }
     }
 
-    /// Iterates over the registers of a map of registers without copying them.
+    /// Iterates over the registers of a map of registers without copying them; empty for a map of
+    /// other values.
     pub(super) fn registers(&self) -> impl Iterator<Item = (&HashedKey, &DotFun<Stamped>)> {
         let map =
             if let AnyDotStore::Registers(map) = &self.store { Some(map.iter()) } else { None };
         map.into_iter().flatten()
     }
 
+    /// Returns the store of a key; `None` if the key is missing.
     fn raw_get(&self, key: &HashedKey) -> Option<AnyDotStore> {
         match &self.store {
             AnyDotStore::Set(map) => map.get(key).cloned().map(Into::into),
@@ -97,7 +102,7 @@ impl<K, V: DataType> ORMap<K, V> {
 }
 
 impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
-    /// Returns the value of a key.
+    /// Returns the value of a key; `None` if the key is missing or does not encode.
     pub fn get<Q>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -106,7 +111,7 @@ impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
         self.raw_get(&HashedKey::new(Encoded::new(key).ok()?)).map(V::open)
     }
 
-    /// Whether the map contains the key.
+    /// Whether the map contains the key. A key that does not encode is not contained.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -115,7 +120,8 @@ impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
         self.get(key).is_some()
     }
 
-    /// Iterates over the entries. Their order is the same on every node, but has no meaning.
+    /// Iterates over the entries. Their order is the same on every node, but has no meaning. A key
+    /// that is not a `K` is an error beside its value.
     pub fn iter(&self) -> impl Iterator<Item = (Result<K, ValueError>, V)> + '_ {
         self.raw().map(|(key, store)| (key.key().decode(), V::open(store)))
     }
@@ -144,10 +150,12 @@ impl<K, V> Open for ORMap<K, V> {
 
 impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V>> {
     /// Changes the value of a key, at first an empty one. A new key exists only if `f` gives it
-    /// content.
+    /// content. A key whose value `f` empties disappears.
     ///
     /// # Errors
-    /// The error of `f`; [`EditError::Encode`] if the key does not encode.
+    /// The error of `f`; [`EditError::Encode`] if the key does not encode. If `f` fails after it
+    /// has changed something, the whole edit fails with [`EditError::Torn`], even if the caller
+    /// ignores the error.
     pub fn update<Q, R>(
         &mut self,
         key: &Q,
@@ -160,10 +168,12 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
         self.inner(Encoded::new(key)?, f)
     }
 
-    /// Replaces the value of a key: removes the current one, then changes an empty one.
+    /// Replaces the value of a key: removes the current one, if any, then changes an empty one. If
+    /// `f` gives it no content, the key stays removed.
     ///
     /// # Errors
-    /// Those of [`update`](Self::update) and [`remove`](Self::remove).
+    /// Those of [`update`](Self::update) and [`remove`](Self::remove). If the value was removed and
+    /// `f` fails, the whole edit fails, even if the caller ignores the error.
     pub fn replace<Q, R>(
         &mut self,
         key: &Q,
@@ -182,11 +192,13 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
         replaced
     }
 
-    /// Removes a key with all content that this replica has seen. Returns whether it was present.
+    /// Removes a key with all content that this replica has seen. Returns whether it was present. A
+    /// missing key changes nothing; the edit then [leans](crate::types::edit::Prepared::leans) on
+    /// its absence.
     ///
     /// # Errors
-    /// [`EditError::GuardedRemove`] in a guarded change (one by the owner of a guarded group);
-    /// [`EditError::Encode`].
+    /// [`EditError::GuardedRemove`] in a guarded change (one by the owner of a guarded group), if
+    /// the key is present; [`EditError::Encode`].
     pub fn remove<Q>(&mut self, key: &Q) -> Result<bool, EditError>
     where
         K: Borrow<Q>,
@@ -195,10 +207,11 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
         self.remove_key(Encoded::new(key)?)
     }
 
-    /// Removes every key that this replica has seen and returns whether there was one.
+    /// Removes every key that this replica has seen and returns whether there was one. Later and
+    /// concurrent additions survive.
     ///
     /// # Errors
-    /// [`EditError::GuardedRemove`] in a guarded change.
+    /// [`EditError::GuardedRemove`] in a guarded change, unless the map is empty.
     pub fn clear(&mut self) -> Result<bool, EditError> {
         self.clear_all()
     }

@@ -45,7 +45,7 @@ where
     K: Serialize + DeserializeOwned,
     T: Serialize + DeserializeOwned,
 {
-    /// Returns the values bound to a key; `None` if there are none.
+    /// Returns the values bound to a key; `None` if there are none or the key does not encode.
     pub fn get<Q>(&self, key: &Q) -> Option<ORSet<T>>
     where
         K: Borrow<Q>,
@@ -54,7 +54,7 @@ where
         self.map.get(key)
     }
 
-    /// Whether the value is bound to the key.
+    /// Whether the value is bound to the key; `false` as well if one of them does not encode.
     pub fn contains<Q, W>(&self, key: &Q, value: &W) -> bool
     where
         K: Borrow<Q>,
@@ -65,7 +65,7 @@ where
         self.get(key).is_some_and(|set| set.contains(value))
     }
 
-    /// Number of keys in the map.
+    /// Number of keys in the map, not of bindings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
@@ -77,7 +77,8 @@ where
         self.map.is_empty()
     }
 
-    /// Iterates over the entries. Their order is the same on every node, but has no meaning.
+    /// Iterates over the entries, each with at least one value. Their order is the same on every
+    /// node, but has no meaning. A key that is not a `K` is an error beside its values.
     pub fn iter(&self) -> impl Iterator<Item = (Result<K, ValueError>, ORSet<T>)> + '_ {
         self.map.iter()
     }
@@ -101,7 +102,8 @@ where
     K: Serialize + DeserializeOwned + 'static,
     T: Serialize + DeserializeOwned + 'static,
 {
-    /// Binds a value to a key and returns whether the binding is new.
+    /// Binds a value to a key and returns whether the binding is new. A binding that is present is
+    /// added again, so that it survives removals that have not seen this addition.
     ///
     /// # Errors
     /// [`EditError::Encode`].
@@ -115,7 +117,8 @@ where
         self.inner::<ORSet<T>, _>(Encoded::new(key)?, |set| set.insert(value))
     }
 
-    /// Removes a value from a key and returns whether it was bound.
+    /// Removes a value from a key and returns whether it was bound. The key disappears with its
+    /// last value. A missing binding changes nothing.
     ///
     /// # Errors
     /// [`EditError::Encode`].
@@ -129,7 +132,8 @@ where
         self.inner::<ORSet<T>, _>(Encoded::new(key)?, |set| set.remove(value))
     }
 
-    /// Removes a key with all its values and returns whether it was present.
+    /// Removes a key with all its values and returns whether it was present. A missing key changes
+    /// nothing.
     ///
     /// # Errors
     /// [`EditError::Encode`].

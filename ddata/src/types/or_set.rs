@@ -33,13 +33,14 @@ impl<T> Clone for ORSet<T> {
 }
 
 impl<T> PartialEq for ORSet<T> {
-    /// Compares the elements and ignores which replica added them.
+    /// Compares the encoded elements and ignores which replica added them.
     fn eq(&self, other: &Self) -> bool {
         self.map.len() == other.map.len()
             && self.map.iter().zip(other.map.iter()).all(|(a, b)| a.0 == b.0)
     }
 }
 
+/// Shows the encoded elements, not decoded ones.
 impl<T> fmt::Debug for ORSet<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.map.iter().map(|(key, _)| key.key())).finish()
@@ -47,7 +48,7 @@ impl<T> fmt::Debug for ORSet<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> ORSet<T> {
-    /// Whether the set contains the element.
+    /// Whether the set contains the element. An element that does not encode is not contained.
     pub fn contains<Q>(&self, element: &Q) -> bool
     where
         T: Borrow<Q>,
@@ -68,7 +69,8 @@ impl<T: Serialize + DeserializeOwned> ORSet<T> {
         self.len() == 0
     }
 
-    /// Iterates over the elements. Their order is the same on every node, but has no meaning.
+    /// Iterates over the elements. Their order is the same on every node, but has no meaning. An
+    /// element that is not a `T` is an error in its place.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, ValueError>> + '_ {
         self.map.iter().map(|(key, _)| key.key().decode())
     }
@@ -115,7 +117,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, ORSet<T>> {
         Ok(new)
     }
 
-    /// Removes an element and returns whether it was present.
+    /// Removes an element and returns whether it was present. A missing element changes nothing;
+    /// the edit then [leans](crate::types::edit::Prepared::leans) on its absence.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the element does not encode.
@@ -128,6 +131,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, ORSet<T>> {
     }
 
     /// Removes every element that this replica has seen and returns whether there was one.
+    /// Concurrent additions survive.
     ///
     /// # Errors
     /// None at present.

@@ -24,11 +24,12 @@ pub struct PNCounter {
 const LOW_HALF: i128 = (1 << 64) - 1;
 
 impl PNCounter {
-    /// Returns the sum, saturating at both ends of `i128`.
+    /// Returns the sum, saturating at both ends of `i128`. Only the sum of all replicas saturates,
+    /// not the sums in between.
     #[must_use]
     pub fn value(&self) -> i128 {
-        // Sums the upper and lower halves of the replicas' totals apart. Neither sum can overflow, so
-        // only the result saturates, whatever the order of the replicas.
+        // Sums the upper and lower halves of the replicas' totals apart. Neither sum can overflow,
+        // so only the result saturates, whatever the order of the replicas.
         let halves = self.totals.iter().map(|(_, total)| (*total >> 64, *total & LOW_HALF));
         let (high, low) =
             halves.fold((0_i128, 0_i128), |sums, half| (sums.0 + half.0, sums.1 + half.1));
@@ -40,7 +41,7 @@ impl PNCounter {
         }
     }
 
-    /// Number of replicas that have counted.
+    /// Number of replicas that have counted, also of those whose total is 0 again.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.totals.len()
@@ -64,7 +65,8 @@ impl Edit<'_, PNCounter> {
     /// Adds `n`, which may be negative. Adding 0 changes nothing.
     ///
     /// # Errors
-    /// [`EditError::Overflow`] if this replica's total, or the sum, would leave `i128`.
+    /// [`EditError::Overflow`] if this replica's total, or the sum known here, would leave `i128`.
+    /// Concurrent changes may leave it together; [`value`](PNCounter::value) then saturates.
     pub fn add(&mut self, n: i128) -> Result<(), EditError> {
         if n == 0 {
             return Ok(());

@@ -28,7 +28,8 @@ impl<K> Clone for PNCounterMap<K> {
 }
 
 impl<K> PartialEq for PNCounterMap<K> {
-    /// Compares keys and totals. The totals are compared per replica.
+    /// Compares keys and totals. The totals are compared per replica, with their dots, so maps with
+    /// equal counts may differ.
     fn eq(&self, other: &Self) -> bool {
         self.map == other.map
     }
@@ -41,7 +42,7 @@ impl<K> fmt::Debug for PNCounterMap<K> {
 }
 
 impl<K: Serialize + DeserializeOwned> PNCounterMap<K> {
-    /// Returns the count of a key; `None` if the key is missing.
+    /// Returns the count of a key; `None` if the key is missing or does not encode.
     pub fn get<Q>(&self, key: &Q) -> Option<i128>
     where
         K: Borrow<Q>,
@@ -62,7 +63,8 @@ impl<K: Serialize + DeserializeOwned> PNCounterMap<K> {
         self.map.is_empty()
     }
 
-    /// Iterates over the entries. Their order is the same on every node, but has no meaning.
+    /// Iterates over the entries, also those with a count of 0. Their order is the same on every
+    /// node, but has no meaning. A key that is not a `K` is an error in its place.
     pub fn iter(&self) -> impl Iterator<Item = Result<(K, i128), ValueError>> + '_ {
         self.map.iter().map(|(key, counter)| Ok((key?, counter.value())))
     }
@@ -90,10 +92,11 @@ impl<K> Open for PNCounterMap<K> {
 }
 
 impl<K: Serialize + DeserializeOwned + 'static> Edit<'_, PNCounterMap<K>> {
-    /// Adds `n`, which may be negative, to the counter of a key.
+    /// Adds `n`, which may be negative, to the counter of a key. A missing key starts at 0. Adding
+    /// 0 changes nothing and creates no key.
     ///
     /// # Errors
-    /// [`EditError::Overflow`]; [`EditError::Encode`].
+    /// [`EditError::Overflow`] as for [`PNCounter`]; [`EditError::Encode`].
     pub fn add<Q>(&mut self, key: &Q, n: i128) -> Result<(), EditError>
     where
         K: Borrow<Q>,
@@ -102,7 +105,7 @@ impl<K: Serialize + DeserializeOwned + 'static> Edit<'_, PNCounterMap<K>> {
         self.inner::<PNCounter, _>(Encoded::new(key)?, |counter| counter.add(n))
     }
 
-    /// Removes a key and returns whether it was present.
+    /// Removes a key and returns whether it was present. A missing key changes nothing.
     ///
     /// # Errors
     /// [`EditError::Encode`].

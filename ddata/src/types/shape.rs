@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use crate::encoded::DecodeError;
 
-/// Maximum nesting of maps.
+/// Maximum number of levels in the name of a shape: each `or-map/` is one, and so is the innermost
+/// type, even if it is a map itself.
 pub const DEPTH_MAX: usize = 16;
 
-/// Maximum length of a shape's name, in bytes.
+/// Maximum length of a shape's name, in bytes, when it is parsed.
 pub const NAME_MAX: usize = 512;
 
 /// The kind of data of a key.
@@ -48,7 +49,8 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// Returns the shape of a map's values; `None` if this is not a map.
+    /// Returns the shape of a map's values; `None` if this is not a map. A set counts as a map from
+    /// elements to flags.
     #[must_use]
     pub fn inner(&self) -> Option<&Self> {
         match self {
@@ -72,6 +74,7 @@ impl Shape {
     }
 }
 
+/// Writes the name, which parses to an equal shape if it is within [`NAME_MAX`] and [`DEPTH_MAX`].
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -94,6 +97,10 @@ impl fmt::Display for Shape {
 impl FromStr for Shape {
     type Err = DecodeError;
 
+    /// Parses a name exactly: case, spaces and an unknown or empty part matter.
+    ///
+    /// # Errors
+    /// `TooLong` beyond [`NAME_MAX`] or [`DEPTH_MAX`], `UnknownType` for anything else.
     fn from_str(name: &str) -> Result<Self, DecodeError> {
         if name.len() > NAME_MAX {
             return Err(DecodeError::TooLong { what: "bytes of a type name", limit: NAME_MAX });
@@ -102,6 +109,8 @@ impl FromStr for Shape {
     }
 }
 
+/// Parses a name with at most `depth` levels. The name of a user type is everything after `user/`,
+/// also further slashes, and must not be empty. It need not be registered.
 fn parse(name: &str, depth: usize) -> Result<Shape, DecodeError> {
     if depth == 0 {
         return Err(DecodeError::TooLong { what: "maps inside maps", limit: DEPTH_MAX });

@@ -1,5 +1,5 @@
-//! [`AnyDotStore`]: the type-erased form of all dot stores. Only this module decides which variant a
-//! shape has.
+//! [`AnyDotStore`]: the type-erased form of all dot stores. Only this module decides which variant
+//! a shape has.
 
 use crate::causal::{Dot, DotSet, Seen};
 use crate::clock::HybridTimestamp;
@@ -9,10 +9,11 @@ use crate::types::dot_store::{DotFun, DotStore, Empty, Stamped};
 use crate::types::lww_register::winner;
 use crate::types::shape::Shape;
 
-/// A dot store of any kind. Two stores of one shape have the same variant.
+/// A dot store of any kind. Two stores of one shape have the same variant. Operations on two stores
+/// panic if the variants differ: callers compare shapes before.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AnyDotStore {
-    /// `Flag`: one dot per replica that switched it on.
+    /// `Flag`: one dot per replica that switched it on before it knew of another one.
     Unit(DotFun<()>),
     /// `GCounter`: one dot per replica, with its running total.
     Total(DotFun<u128>),
@@ -88,7 +89,8 @@ impl AnyDotStore {
         !matches!(self, Self::Set(_) | Self::Registers(_) | Self::Map(_))
     }
 
-    /// Makes a map in a delta refer to everything below it. A leaf always does.
+    /// Makes a map in a delta refer to everything below it. Does nothing to a leaf, which always
+    /// does.
     pub(crate) fn sweep(&mut self) {
         match self {
             Self::Set(map) => map.sweep(),
@@ -101,7 +103,11 @@ impl AnyDotStore {
 
 /// Differences between snapshots as readers see them.
 impl AnyDotStore {
-    /// Whether readers see the same content, whichever replicas wrote it and however often.
+    /// Whether readers see the same content, whichever replicas wrote it and however often. Both
+    /// must have the same shape.
+    ///
+    /// Counters, MV registers and user types are compared dot by dot, so `false` is possible
+    /// although readers see no difference. Of a register, only the value that readers get counts.
     pub(crate) fn reads_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unit(a), Self::Unit(b)) => a.is_bottom() == b.is_bottom(),
@@ -116,7 +122,9 @@ impl AnyDotStore {
         }
     }
 
-    /// Returns the keys or elements whose content reads differently from `before`.
+    /// Returns the keys or elements whose content reads differently from `before`; added and
+    /// removed ones are included. A snapshot that is missing or of another kind counts as empty.
+    /// Empty for a leaf.
     pub(crate) fn keys_changed(&self, before: Option<&Self>) -> Vec<Encoded> {
         match (self, before) {
             (Self::Set(a), Some(Self::Set(b))) => a.keys_changed(b),
@@ -129,7 +137,7 @@ impl AnyDotStore {
         }
     }
 
-    /// Returns an estimate of the encoded size, in bytes.
+    /// Returns an estimate of the encoded size, in bytes. Walks the whole content.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Unit(fun) => 4 + fun.len() * 4,
@@ -151,6 +159,7 @@ impl AnyDotStore {
     }
 
     /// Merge of a planted fault: a register that received something in `arrived` keeps only that.
+    /// Does nothing to other kinds, maps of registers included.
     pub(crate) fn keep_arrived(&mut self, arrived: &DotSet) {
         if let Self::Register(fun) = self
             && fun.iter().any(|(dot, _)| arrived.seen(dot))
@@ -159,7 +168,8 @@ impl AnyDotStore {
         }
     }
 
-    /// Returns the highest time that a clock gave to any register, for the receiver's clock.
+    /// Returns the highest time that a clock gave to any register, at any depth, for the receiver's
+    /// clock. `None` if there is none: guarded writes and versions chosen by callers do not count.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         let of = |fun: &DotFun<Stamped>| {
             let clocked = fun.iter().filter(|(_, s)| s.clocked);
@@ -175,6 +185,7 @@ impl AnyDotStore {
 }
 
 impl DotStore for AnyDotStore {
+    /// Creates the store that a shape has. This is the only place that decides it.
     fn empty(shape: &Shape) -> Self {
         match shape {
             Shape::Flag => Self::Unit(DotFun::default()),
@@ -197,6 +208,7 @@ impl DotStore for AnyDotStore {
         each!(self, inner => inner.empty_like().into())
     }
 
+    /// Returns the store unchanged, because every kind is an `AnyDotStore`.
     fn from_store(store: Self) -> Self {
         store
     }
@@ -237,6 +249,8 @@ impl DotStore for AnyDotStore {
         each!(self, inner => inner.encode(writer));
     }
 
+    /// Reads a store of the variant that the shape has. The bytes contain no variant, so bytes of
+    /// another shape may be read as this one.
     fn decode(reader: &mut LayoutReader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
         Ok(match Self::empty(shape) {
             Self::Unit(_) => Self::Unit(DotStore::decode(reader, shape)?),

@@ -20,8 +20,8 @@ use crate::types::{DataType, Open};
 /// A user-defined state-based CRDT: `Default` is its bottom element, [`merge`](Self::merge) its
 /// join.
 ///
-/// The merge must be commutative, associative and idempotent, and every change must be an
-/// inflation: `change(x) ≥ x`. [`check_laws`] tests this on samples.
+/// The merge must be commutative, associative and idempotent. [`check_laws`] tests this on samples.
+/// Every change must be an inflation: `change(x) ≥ x`; that is not tested.
 ///
 /// # Example
 /// ```
@@ -48,18 +48,19 @@ pub trait ReplicatedData:
     fn merge(&mut self, other: &Self);
 
     /// Returns a small state `d` with `before ⊔ d = after`, for types whose changes are much
-    /// smaller than their values. `None` (the default) sends the whole value.
+    /// smaller than their values. `None` (the default) sends the whole value. Not always used: a
+    /// replica with many stored deltas sends the whole value instead.
     fn delta(before: &Self, after: &Self) -> Option<Self> {
         let _ = (before, after);
         None
     }
 }
 
-/// Maximum number of deltas that one replica keeps beside its contribution before it writes the
-/// joined value.
+/// Maximum number of parts (deltas and a whole value) that one replica keeps. Its next change
+/// writes the joined value, which replaces the parts of all replicas.
 const DELTAS_MAX: usize = 16;
 
-/// A snapshot of a [`ReplicatedData`] value.
+/// A snapshot of a [`ReplicatedData`] value: the contributions of all replicas, still encoded.
 pub struct User<T> {
     parts: DotFun<Encoded>,
     kind: PhantomData<fn() -> T>,
@@ -86,6 +87,8 @@ impl<T> fmt::Debug for User<T> {
     }
 }
 
+/// Joins all parts in the order of their dots; the default value if there are none. Fails if a part
+/// is not a `T`.
 fn joined<T: ReplicatedData>(parts: &DotFun<Encoded>) -> Result<T, ValueError> {
     let mut value = T::default();
     for (_, part) in parts.iter() {
@@ -95,7 +98,7 @@ fn joined<T: ReplicatedData>(parts: &DotFun<Encoded>) -> Result<T, ValueError> {
 }
 
 impl<T: ReplicatedData> User<T> {
-    /// Returns the join of all contributions.
+    /// Returns the join of all contributions; the default value if there are none.
     ///
     /// # Errors
     /// [`ValueError`] if a contribution is not a `T`.
@@ -105,6 +108,8 @@ impl<T: ReplicatedData> User<T> {
 }
 
 impl<T: ReplicatedData> DataType for User<T> {
+    /// Returns the shape with the registered [name](ReplicatedData::NAME): two types of one name
+    /// have the same shape.
     fn shape() -> Shape {
         Shape::User(T::NAME.into())
     }
@@ -118,7 +123,10 @@ impl<T> Open for User<T> {
 }
 
 impl<T: ReplicatedData> Edit<'_, User<T>> {
-    /// Changes the value with a function that must only move it up in the lattice.
+    /// Changes the value with a function that must only move it up in the lattice, which is not
+    /// checked. A first change is written even if it leaves the default value; any later one that
+    /// changes nothing is not. The change always [leans](crate::types::edit::Prepared::leans),
+    /// because parts of it may be present already.
     ///
     /// # Errors
     /// [`EditError::Decode`] if the current content is not a `T`; [`EditError::Encode`]; the error
@@ -156,7 +164,9 @@ pub struct LawViolation {
     pub samples: String,
 }
 
-/// Tests the laws of a join on every triple of samples, and that encoding preserves each sample.
+/// Tests the laws of a join on every triple of samples. Also tests that the default value is
+/// neutral, that encoding preserves each sample, and that deltas lead to the joined value. Without
+/// samples everything passes. Changes by `change_with` are not tested.
 ///
 /// # Errors
 /// [`LawViolation`] for the first triple that violates a law. The time is cubic in the number of

@@ -51,6 +51,7 @@ struct Durable {
     write_behind_interval: Option<Duration>,
 }
 
+/// A duration that is written as text.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 struct Span(#[serde(with = "humantime_serde")] Duration);
@@ -67,6 +68,7 @@ impl Default for ConfigText {
     }
 }
 
+/// Sorts the expiry patterns. Of several entries with one pattern the last is kept.
 impl From<ReplicatorConfig> for ConfigText {
     fn from(config: ReplicatorConfig) -> Self {
         let expiring = config.expire_keys_after_inactivity.into_iter();

@@ -25,7 +25,7 @@ pub struct AcceptorState {
     /// The installed configuration; `None` before the first.
     #[serde(rename = "i")]
     pub installed: Option<Arc<Epoch>>,
-    /// The highest ballot number used or heard of in this configuration.
+    /// The highest ballot number used or heard of in this configuration; 0 at its start.
     #[serde(rename = "n")]
     pub number: u64,
     /// The highest promised ballot. `Some` means that the replica is sealed.
@@ -78,14 +78,17 @@ impl AcceptorState {
         }
     }
 
-    /// Promises `ballot`. `weigh` must not have returned [`BallotOrder::Not`].
+    /// Promises `ballot`, which may be promised already. Panics if `weigh` returns
+    /// [`BallotOrder::Not`].
     pub(super) fn promise(&mut self, ballot: Ballot) {
         assert!(!matches!(self.weigh(ballot), BallotOrder::Not(_)), "a promise never falls");
         self.promise = Some(ballot);
         self.hear(ballot);
     }
 
-    /// Accepts `proposal` and promises `ballot`, unless a higher ballot is promised.
+    /// Accepts `proposal` and promises `ballot`, unless a higher ballot is promised. Returns how
+    /// the ballot compared with the promise before the call; after [`BallotOrder::Not`] nothing has
+    /// changed. The caller has checked that the proposal may follow the installed configuration.
     pub(super) fn accept(
         &mut self,
         ballot: Ballot,
@@ -110,9 +113,9 @@ impl AcceptorState {
         self.number = self.number.max(ballot.number);
     }
 
-    /// Installs a configuration with an empty voting state. It is synced only if this replica was
-    /// ready and the configuration directly follows: the merged snapshots contain nothing that was
-    /// acknowledged in a configuration between.
+    /// Installs a configuration with an empty voting state, and does not check that it is newer. It
+    /// is synced only if this replica was ready and the configuration directly follows: the merged
+    /// snapshots contain nothing that was acknowledged in a configuration between.
     pub(super) fn install(&mut self, epoch: Arc<Epoch>) {
         let follows = self.id().is_some_and(|id| id.next() == epoch.id());
         *self = Self {

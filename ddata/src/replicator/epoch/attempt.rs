@@ -40,11 +40,13 @@ pub(super) enum AttemptReason {
 /// The next action after an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AttemptStep {
-    /// Wait for more answers.
+    /// Wait for more answers. Also the step after an answer that is ignored: of a replica that is
+    /// no voter, or in a phase that does not need it.
     Wait,
     /// No lease of a removed member runs: send `Seal`.
     Seal,
-    /// Leases of these members run, the longest for this time.
+    /// Leases of these members run, the longest for this time: wait for them, or begin a ballot
+    /// without these removals.
     Leased(BTreeSet<ReplicaId>, Duration),
     /// A quorum is sealed and the proposal is chosen: send `Sync`.
     Sync,
@@ -54,6 +56,7 @@ pub(super) enum AttemptStep {
     Decided(SharedEpoch),
 }
 
+/// A running ballot of this node, with the answers to it.
 #[derive(Clone, Debug)]
 pub(super) struct BallotAttempt {
     pub(super) ballot: Ballot,
@@ -76,19 +79,27 @@ pub(super) struct BallotAttempt {
     pub(super) progressed: bool,
     /// Members removed as lost that have not answered the probe; ≤ members.
     pub(super) probing: BTreeSet<ReplicaId>,
+    /// No answer to a probe is waited for; true before the first probe, too.
     pub(super) probe_ended: bool,
+    /// Time until the question of this phase is sent again.
     pub(super) resend: Duration,
-    /// When the withholding phase began.
+    /// When the withholding phase began; `None` in the phases from sealing on.
     pub(super) withholding_since: Option<Instant>,
+    /// The last `Withheld` of each voter: running leases of removed members.
     withheld: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
-    leased: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,   // ≤ voters of base × removed
-    sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>,        // ≤ voters of base
+    /// Voters that refused `Seal` and have not sealed since, with the leases that still ran.
+    leased: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
+    /// The first `Sealed` of each voter: the proposal that it had accepted.
+    sealed: BTreeMap<ReplicaId, Option<AcceptedProposal>>, // ≤ voters of base
     confirmed: BTreeSet<ReplicaId>, // ≤ voters of base, own proposal and chosen
     accepted: BTreeSet<ReplicaId>,  // ≤ voters of base
     fault_injection: FaultInjection,
 }
 
 impl BallotAttempt {
+    /// Starts a ballot without answers, but with the confirmed syncs of earlier ones. It begins
+    /// with the withholding phase if `own_proposal` removes members of `base`, otherwise with
+    /// sealing.
     pub(super) fn new(
         ballot: Ballot,
         base: SharedEpoch,
@@ -136,6 +147,13 @@ impl BallotAttempt {
         self.phase == BallotPhase::Syncing && !self.adopted
     }
 
+    /// Counts a voter's `Withheld`, which replaces an earlier one of the voter. Ignored from the
+    /// sealing phase on.
+    ///
+    /// Waits until a quorum of `base` has answered. Then any running lease gives
+    /// [`AttemptStep::Leased`]. Without one the step is [`AttemptStep::Seal`], or
+    /// [`AttemptStep::Wait`] if the own proposal could not be synced by the voters that have
+    /// answered and those that are asked nothing.
     pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> AttemptStep {
         if self.phase > BallotPhase::Waiting || !self.base.is_voter(from) {
             return AttemptStep::Wait;
@@ -158,12 +176,16 @@ impl BallotAttempt {
         self.base.is_quorum(&self.withheld.keys().copied().collect(), self.fault_injection)
     }
 
-    /// Starts the withholding phase again: every voter is asked anew.
+    /// Starts the withholding phase again: drops the `Withheld` answers, so that every voter is
+    /// asked anew.
     pub(super) fn withhold_again(&mut self) {
         self.withheld.clear();
         self.phase = BallotPhase::Withholding;
     }
 
+    /// Counts a voter's refusal of `Seal`, until the voter seals. Ignored outside of the sealing
+    /// phase. The step is [`AttemptStep::Leased`] once the voters that have not refused are no
+    /// quorum of `base`.
     pub(super) fn leased(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> AttemptStep {
         if self.phase != BallotPhase::Sealing || !self.base.is_voter(from) {
             return AttemptStep::Wait;
@@ -180,8 +202,8 @@ impl BallotAttempt {
     /// The removals to defer while the leases of `leased` run: these, or all removals if the
     /// remaining batch would have too few voters known to live.
     ///
-    /// A batch with too few never syncs. Its abandoned seal would end with the same members, all lease
-    /// waits would start anew, the next batch would be the same, and so on for ever
+    /// A batch with too few never syncs. Its abandoned seal would end with the same members, all
+    /// lease waits would start anew, the next batch would be the same, and so on for ever
     /// (docs/protocol/configurations.md#removals-that-wait).
     pub(super) fn removals_to_defer(&self, leased: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
         let rest = self.base.next(&self.change.clone().keeping(leased));
@@ -209,18 +231,20 @@ impl BallotAttempt {
         None
     }
 
-    /// Whether the batch without the removal of `kept` changes the members.
+    /// Whether the batch without the removal of `kept` changes the members. Also true if that batch
+    /// is impossible, and false if it only bars incarnations.
     pub(super) fn would_change(&self, kept: &BTreeSet<ReplicaId>) -> bool {
         let rest = self.base.next(&self.change.clone().keeping(kept));
         !rest.is_ok_and(|rest| rest.members() == self.base.members())
     }
 
-    /// Whether a voter has not answered in this ballot.
+    /// Whether a voter of `base` has not answered in this ballot.
     pub(super) fn lacks_answers(&self) -> bool {
         !self.base.voters().iter().all(|id| self.has_answered(*id))
     }
 
-    /// The removed members whose leases ran according to `Withheld` answers, and the longest time.
+    /// The removed members whose leases ran according to `Withheld` answers, and the longest time;
+    /// `None` if none ran.
     pub(super) fn leases_in_withheld(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         Self::running_leases(&self.withheld)
     }
@@ -244,16 +268,25 @@ impl BallotAttempt {
         next.is_quorum(&living.collect(), self.fault_injection)
     }
 
+    /// Whether a voter has answered `Withhold` or `Seal` in this ballot. A refusal because of a
+    /// lease counts; one because of a higher ballot does not.
     fn has_answered(&self, id: ReplicaId) -> bool {
         let refused = self.withheld.contains_key(&id) || self.leased.contains_key(&id);
         refused || self.sealed.contains_key(&id)
     }
 
-    /// The removed members whose leases made voters refuse `Seal`, and the longest time.
+    /// The removed members whose leases made voters refuse `Seal`, and the longest time; `None` if
+    /// there are none.
     pub(super) fn leases_in_refusals(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         Self::running_leases(&self.leased)
     }
 
+    /// Counts a voter's promise, and drops its refusal. The first answer of each voter stays, also
+    /// after the sealing phase, when `Sync` still names further sealed voters.
+    ///
+    /// Once a quorum of `base` is sealed, it chooses the proposal of this ballot, begins the
+    /// syncing phase and returns [`AttemptStep::Sync`], once. Confirmed syncs of replicas that are
+    /// no voters of the chosen proposal are dropped.
     pub(super) fn sealed(
         &mut self,
         from: ReplicaId,
@@ -278,8 +311,9 @@ impl BallotAttempt {
         AttemptStep::Sync
     }
 
-    /// The accepted proposal of the highest ballot among the answers. Called once per ballot,
-    /// because a second choice would be a second proposal under one ballot.
+    /// The accepted proposal of the highest ballot among the answers; `None` if no voter had
+    /// accepted one. Called once per ballot, because a second choice would be a second proposal
+    /// under one ballot.
     fn accepted_before(&self) -> Option<SharedEpoch> {
         let accepted = self.sealed.values().flatten();
         let best = if self.fault_injection.has(ReplicatorFault::AdoptLowestBallot) {
@@ -291,7 +325,8 @@ impl BallotAttempt {
             .map(|(_, proposal)| proposal.clone())
     }
 
-    /// A voter confirms that it is ready for the next configuration. `None` if that was known.
+    /// A voter confirms that it is ready for the next configuration. `None` if that was known, or
+    /// if it is no voter of the chosen proposal; before the choice, of the own proposal or `base`.
     pub(super) fn confirmed(&mut self, from: ReplicaId) -> Option<AttemptStep> {
         let chosen = self.chosen.as_ref().unwrap_or(&self.own_proposal);
         if !(chosen.is_voter(from) || self.chosen.is_none() && self.base.is_voter(from))
@@ -304,7 +339,7 @@ impl BallotAttempt {
     }
 
     /// Moves to the accepting phase if a quorum of the chosen proposal is synced and probes have
-    /// ended.
+    /// ended; otherwise, and in any other phase, returns [`AttemptStep::Wait`].
     pub(super) fn may_accept(&mut self) -> AttemptStep {
         let Some(chosen) = self.chosen.as_ref().filter(|_| self.phase == BallotPhase::Syncing)
         else {
@@ -319,6 +354,8 @@ impl BallotAttempt {
         AttemptStep::Accept
     }
 
+    /// Counts an acceptance; with a quorum of `base` the proposal is decided. Ignored before the
+    /// accepting phase.
     pub(super) fn accepted(&mut self, from: ReplicaId) -> AttemptStep {
         if self.phase != BallotPhase::Accepting || !self.base.is_voter(from) {
             return AttemptStep::Wait;
@@ -337,7 +374,8 @@ impl BallotAttempt {
         self.sealed.keys().copied().collect()
     }
 
-    /// The voters that have not answered the question of this phase.
+    /// The voters that have not answered the question of this phase: of the chosen proposal while
+    /// it syncs, otherwise of `base`. A refusal is no answer here.
     pub(super) fn silent(&self) -> Vec<ReplicaId> {
         let voters = self.base.voters().iter().copied();
         match self.phase {
@@ -350,7 +388,7 @@ impl BallotAttempt {
         }
     }
 
-    /// The question of this phase.
+    /// The question of this phase. `None` if it needs a chosen proposal and there is none.
     pub(super) fn question(&self) -> Option<EpochMessage> {
         let (epoch, ballot) = (self.base.id(), self.ballot);
         match (self.phase, &self.chosen) {
@@ -372,26 +410,28 @@ impl BallotAttempt {
         }
     }
 
+    /// The `Seal` of this ballot, which names the own proposal even if another was chosen.
     pub(super) fn seal(&self) -> EpochMessage {
         let (epoch, ballot) = (self.base.id(), self.ballot);
         EpochMessage::Seal { epoch, ballot, proposal: self.own_proposal.clone() }
     }
 
     /// Receivers of a repeated `Seal`: the voters that have not answered. If the sync has
-    /// progressed, all voters, so that none takes the seal for abandoned.
+    /// progressed since the last call, all voters, so that none takes the seal for abandoned.
     pub(super) fn seal_again(&mut self) -> Vec<ReplicaId> {
         let to_all = std::mem::take(&mut self.progressed);
         let voters = self.base.voters().iter().copied();
         voters.filter(|id| to_all || !self.sealed.contains_key(id)).collect()
     }
 
+    /// Voters of the chosen proposal without a confirmed sync; none before the choice.
     fn unsynced(&self) -> Vec<ReplicaId> {
         let voters = self.chosen.iter().flat_map(|chosen| chosen.voters()).copied();
         voters.filter(|id| !self.confirmed.contains(id)).collect()
     }
 
-    /// Keeps the leases of removed members, each no longer than a lease lasts. A peer may list any
-    /// node with any time.
+    /// Keeps the running leases of removed members, each no longer than a lease lasts. A peer may
+    /// list any node with any time.
     fn removed_leases(&self, remaining: Vec<Remaining>) -> BTreeMap<ReplicaId, Duration> {
         let removed = self.base.removed_by(&self.own_proposal);
         let running = remaining.into_iter().filter(|(_, left)| !left.is_zero());
@@ -400,7 +440,8 @@ impl BallotAttempt {
         running.filter(|(id, _)| removed.contains(id)).collect()
     }
 
-    /// The members with a running lease in these answers, and the longest time.
+    /// The members with a running lease in these answers, and the longest time; `None` if there are
+    /// none.
     fn running_leases(
         answers: &BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>,
     ) -> Option<(BTreeSet<ReplicaId>, Duration)> {
@@ -422,6 +463,7 @@ pub(super) struct Goal {
 }
 
 impl Goal {
+    /// A change of the parent, with nothing deferred and no sync confirmed.
     pub(super) fn asked(change: MembershipChange) -> Self {
         Self {
             origin: AttemptReason::Asked,
@@ -431,7 +473,8 @@ impl Goal {
         }
     }
 
-    /// Adds removals that an earlier ballot deferred, except those that are proposed again.
+    /// Replaces the deferred removals by those of an earlier ballot, except those that are proposed
+    /// again.
     pub(super) fn with_deferred(self, mut deferred: BTreeSet<ReplicaId>) -> Self {
         deferred.retain(|id| !self.change.removed().any(|removed| removed == *id));
         Self { deferred, ..self }
@@ -442,7 +485,7 @@ impl Goal {
         Self { origin: AttemptReason::Abandoned, ..Self::asked(MembershipChange::default()) }
     }
 
-    /// Defers the removal of `kept`.
+    /// Defers the removal of `kept`. Incarnations that the change does not remove are ignored.
     pub(super) fn deferring(self, kept: &BTreeSet<ReplicaId>) -> Self {
         let mut deferred = self.deferred;
         deferred.extend(self.change.removed().filter(|id| kept.contains(id)));

@@ -1,5 +1,5 @@
-//! Configurations as values: [`Epoch`], the [`MembershipChange`] that leads to the next one, and the
-//! checks of what peers send.
+//! Configurations as values: [`Epoch`], the [`MembershipChange`] that leads to the next one, and
+//! the checks of what peers send.
 //!
 //! Pure values. An [`Epoch`] cannot be built or decoded unless it is well formed. [`Epoch::admits`]
 //! tells whether one may follow another (docs/protocol/configurations.md#well-formed-successor);
@@ -62,7 +62,7 @@ pub struct EpochId {
 }
 
 impl EpochId {
-    /// The id of the next decision.
+    /// The id of the next decision; at the highest number, the same id.
     #[must_use]
     pub const fn next(self) -> Self {
         Self { generation: self.generation, number: self.number.saturating_add(1) }
@@ -128,7 +128,8 @@ pub struct Epoch {
     forced: Option<ForcedStart>,
 }
 
-/// How a forced generation began ([`Epoch::forced`]); equal in all configurations of it.
+/// How a forced generation began ([`Epoch::forced`], [`Epoch::succeeded`]); equal in all
+/// configurations of it.
 ///
 /// Two nodes may force at once and choose equal generations. The number then differs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -172,7 +173,8 @@ struct Raw {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEpoch {
-    /// The number, the generation or the forced number is above every possible one.
+    /// The number or the generation is above every possible one, or the first number of the forced
+    /// generation is above the number.
     #[error("configuration id {0} is above every id that a cluster can have reached")]
     Number(EpochId),
     /// A configuration has at least one member.
@@ -227,12 +229,13 @@ impl MembershipChange {
         self.join.is_empty() && self.leave.is_empty() && self.lost.is_empty()
     }
 
-    /// All removed incarnations, of members and of barred nodes.
+    /// All removed incarnations, of members and of barred nodes; one may be listed twice.
     pub fn removed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.leave.iter().chain(&self.lost).copied()
     }
 
-    /// Both changes in one batch, without repetitions.
+    /// Both changes in one batch: appends to each list the ids of the other change that it lacks.
+    /// An id may then be in several lists; [`Epoch::next`] lets a removal win over a join.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         for (mine, theirs) in [
@@ -246,7 +249,7 @@ impl MembershipChange {
         self
     }
 
-    /// This change without the removal of `kept`.
+    /// This change without the removal of `kept`; joins stay as they are.
     #[must_use]
     pub fn keeping(mut self, kept: &BTreeSet<ReplicaId>) -> Self {
         self.leave.retain(|id| !kept.contains(id));
@@ -305,7 +308,8 @@ pub enum ProposalMismatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotForced {
-    /// Only a member can force a configuration: it goes on from the data that it holds.
+    /// Only a member can force a configuration: it goes on from the data that it holds. A successor
+    /// must be a new incarnation, not the member itself and not one that has left.
     #[error("this node is no member of an installed configuration, or was removed")]
     NoMember,
     /// The generation or the number would exceed the highest possible one.
@@ -322,11 +326,13 @@ pub enum NotForced {
 }
 
 impl Epoch {
-    /// The first configuration of a cluster, or of a generation. `members` are oldest first.
+    /// The first configuration of a cluster, or of a generation. `members` are oldest first. A
+    /// digest seed of 0 is replaced by one derived from the members.
     ///
     /// # Errors
     /// [`InvalidEpoch`] if there is no member, one is listed twice, there are more than
-    /// [`MEMBERS_MAX`], or the lease is longer than [`LEASE_MAX`].
+    /// [`MEMBERS_MAX`], the lease is longer than [`LEASE_MAX`], or `id` is above every possible
+    /// one.
     pub fn founding(
         id: EpochId,
         members: Vec<ReplicaId>,
@@ -357,12 +363,14 @@ impl Epoch {
     /// quorum consents: data that only the others hold is lost, and if they are alive, both sides
     /// may act until they hear of it (docs/protocol/configurations.md#forced-recovery).
     ///
-    /// `wall` is the wall clock in milliseconds. Two forced configurations with equal generations
-    /// have different numbers if they follow one configuration or the hashes of their makers
-    /// differ; [`origin`](Self::origin) tells their generations apart.
+    /// Ids in `kept` that are no members are ignored. `wall` is the wall clock in milliseconds. Two
+    /// forced configurations with equal generations have different numbers if they follow one
+    /// configuration or the hashes of their makers differ; [`origin`](Self::origin) tells their
+    /// generations apart.
     ///
     /// # Errors
-    /// [`NotForced`] if there is no such configuration.
+    /// [`NotForced::NoMember`] if `by` is no member, [`NotForced::NoNumber`] if no higher
+    /// generation or number exists.
     pub fn forced(
         &self,
         by: ReplicaId,
@@ -399,7 +407,8 @@ impl Epoch {
     /// clock in milliseconds.
     ///
     /// # Errors
-    /// [`NotForced`] if there is no such configuration.
+    /// [`NotForced::NotAlone`] if there are several members, [`NotForced::NoMember`] if `by` is the
+    /// member itself or has left, [`NotForced::NoNumber`] if no higher generation or number exists.
     pub fn succeeded(
         &self,
         by: ReplicaId,
@@ -431,9 +440,10 @@ impl Epoch {
     }
 
     /// The configuration after this one with `change` applied. Joins of members and removals of
-    /// departed incarnations have no effect. An incarnation that joins and leaves in one batch
-    /// leaves. A removed incarnation that was never a member is barred: it is listed as departed
-    /// and can never join.
+    /// departed incarnations have no effect; a change without effect gives the same members under
+    /// the next id. A removed incarnation that was never a member is barred: it is listed as
+    /// departed and can never join. An incarnation that joins and leaves in one batch is barred,
+    /// too.
     ///
     /// # Errors
     /// [`ChangeError`] if an incarnation would return, no member would be left, or there would be
@@ -470,14 +480,16 @@ impl Epoch {
         ids.iter().find(|id| left.contains(id)).copied()
     }
 
-    /// Removed incarnations that never were members, in the order of the change.
+    /// Removed incarnations that never were members, in the order of the change, each once. Those
+    /// in `left` are left out.
     fn barred_by(&self, change: &MembershipChange) -> Vec<ReplicaId> {
         let mut known: BTreeSet<_> = self.members.iter().chain(&self.left).copied().collect();
         change.removed().filter(|id| known.insert(*id)).collect()
     }
 
     /// The departed incarnations once `members` are installed: the old list, then the members
-    /// removed now, oldest first, then the barred ones.
+    /// removed now, oldest first, then the barred ones. Above [`LEFT_MAX`] the earliest are
+    /// dropped.
     fn left_after(&self, members: &[ReplicaId], barred: &[ReplicaId]) -> Vec<ReplicaId> {
         let staying: BTreeSet<_> = members.iter().collect();
         let going = self.members.iter().filter(|id| !staying.contains(id));
@@ -486,10 +498,11 @@ impl Epoch {
         left
     }
 
-    /// Whether a peer may propose `next` after this configuration.
+    /// Whether a peer may propose `next` after this configuration. Does not check that voters,
+    /// voter limit, lease settings and digest seed are those that [`next`](Self::next) would give.
     ///
     /// # Errors
-    /// [`ProposalMismatch`]: the caller must drop and count the proposal.
+    /// The first [`ProposalMismatch`] found: the caller must drop and count the proposal.
     pub fn admits(&self, next: &Self) -> Result<(), ProposalMismatch> {
         if next.id != self.id.next() || next.id == self.id {
             return Err(ProposalMismatch::Id(next.id));
@@ -590,14 +603,15 @@ impl Epoch {
     }
 
     /// Whether one node alone installed the first configuration of this generation, without a
-    /// quorum's decision ([`Epoch::forced`]).
+    /// quorum's decision ([`Epoch::forced`], [`Epoch::succeeded`]).
     #[must_use]
     pub const fn is_forced(&self) -> bool {
         self.forced.is_some()
     }
 
-    /// The first configuration of a forced generation. Two configurations that differ in it know
-    /// nothing of each other's decisions, even with equal generations.
+    /// The id of the first configuration of a forced generation; `None` in any other. Two
+    /// configurations that differ in it know nothing of each other's decisions, even with equal
+    /// generations.
     #[must_use]
     pub fn origin(&self) -> Option<EpochId> {
         let number = self.forced.as_ref()?.number;
@@ -611,8 +625,8 @@ impl Epoch {
         self.is_forced() && self.origin() != before.origin()
     }
 
-    /// The members of [`origin`](Self::origin), whether they still are members or not. Only they
-    /// can know the time before the forced configuration.
+    /// The members of [`origin`](Self::origin), whether they still are members or not; none in a
+    /// generation that was not forced. Only they can know the time before the forced configuration.
     #[must_use]
     pub fn kept(&self) -> &[ReplicaId] {
         self.forced.as_ref().map_or(&[], |forced| &forced.kept)
@@ -637,7 +651,7 @@ impl Epoch {
         self.voters.contains(&id)
     }
 
-    /// Members that `next` leaves out.
+    /// Members that `next` leaves out, oldest first. Barred incarnations are not among them.
     #[must_use]
     pub fn removed_by(&self, next: &Self) -> Vec<ReplicaId> {
         let staying: BTreeSet<_> = next.members.iter().collect();
@@ -664,6 +678,8 @@ impl Epoch {
 impl TryFrom<Raw> for Epoch {
     type Error = InvalidEpoch;
 
+    /// Checks that the fields are a well-formed configuration, and returns the first fault found.
+    /// Does not check that the number of voters is the one that the voter limit gives.
     fn try_from(raw: Raw) -> Result<Self, InvalidEpoch> {
         let Raw { id, members, voters, tiebreaker, lease, .. } = raw;
         let Raw { voter_limit, digest_seed, cluster, retired, .. } = raw;
@@ -729,6 +745,7 @@ const fn is_none(cluster: &u64) -> bool {
 /// A configuration that is shared by all messages that carry it.
 pub(super) type SharedEpoch = Arc<Epoch>;
 
+/// The ids as a set; fails with the first one that is repeated.
 fn distinct(ids: &[ReplicaId]) -> Result<BTreeSet<ReplicaId>, InvalidEpoch> {
     let mut seen = BTreeSet::new();
     match ids.iter().find(|&&id| !seen.insert(id)) {
@@ -754,6 +771,8 @@ fn forced_by(position: usize, by: ReplicaId) -> u64 {
     (hash + 1) * PLACES + position as u64
 }
 
+/// The voters among these members: all of them up to the limit, above it the [`FEW_VOTERS`] oldest.
+/// A limit below [`FEW_VOTERS`] counts as that number.
 fn voters_of(members: &[ReplicaId], limit: u32) -> Vec<ReplicaId> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX).max(FEW_VOTERS);
     let voters = if members.len() > limit { FEW_VOTERS } else { members.len() };

@@ -35,12 +35,14 @@ const KINDS: [Deadline; 8] = [
     Deadline::HintProbe,
 ];
 
+/// The deadlines that are set, at most one of each kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
     at: [Option<Instant>; KINDS.len()], // indexed by kind
 }
 
 impl Deadlines {
+    /// Sets a deadline, which replaces the one of its kind.
     pub(super) const fn set(&mut self, kind: Deadline, at: Instant) {
         self.at[kind as usize] = Some(at);
     }
@@ -53,7 +55,8 @@ impl Deadlines {
         self.at.iter().flatten().copied().min()
     }
 
-    /// Removes and returns a deadline that has passed.
+    /// Removes and returns a deadline that has passed, the first of [`KINDS`] among several.
+    /// Returns `None` if none has; the caller repeats this until then.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Deadline> {
         let due = |kind: &Deadline| self.at[*kind as usize].is_some_and(|at| at <= now);
         let due = KINDS.into_iter().find(due)?;

@@ -45,7 +45,7 @@ impl Epochs {
     /// The members that are given up are told, too, so that those that are alive end themselves.
     ///
     /// This node stays even if `kept` lacks it. The order is ignored without a report if this node
-    /// is no member or has not installed `replaced`.
+    /// is no member, has not installed `replaced`, or there is no higher configuration.
     pub(super) fn force(
         &mut self,
         now: Now,
@@ -68,8 +68,11 @@ impl Epochs {
         self.send_all(others, &install, out);
     }
 
-    /// Restores the state that an earlier run made durable. The promises of a predecessor bind
-    /// no other incarnation: one that is not a member of the restored configuration is a joiner.
+    /// Restores the state that an earlier run made durable. The promises of a predecessor bind no
+    /// other incarnation: one that is not a member of the restored configuration is a joiner, and
+    /// is only told the configuration. A sealed member freezes again; one that is not synced pulls
+    /// the state. Must be the first input, otherwise it panics; a state without a configuration
+    /// changes nothing.
     pub(super) fn restore(&mut self, now: Now, state: AcceptorState, out: &mut EpochOutbox) {
         assert!(self.state == AcceptorState::default(), "restore must be the first input");
         let Some(epoch) = state.installed.clone() else { return };
@@ -92,7 +95,9 @@ impl Epochs {
         }
     }
 
-    /// Replaces the installed configuration. The caller must have checked it, and tells the parent.
+    /// Replaces the installed configuration and resets the votes, but not the attempt and the role.
+    /// The caller must have checked that it is newer and may be installed, and calls
+    /// [`installed_anew`](Self::installed_anew) afterwards.
     fn install(&mut self, epoch: SharedEpoch) {
         if let Some(before) = self.state.installed.clone() {
             if epoch.is_forced_after(&before) {
@@ -106,7 +111,10 @@ impl Epochs {
         self.state.install(epoch);
     }
 
-    /// Learns a decided configuration, from a peer or (`None`) from this node's own attempt.
+    /// Learns a decided configuration, from a peer or (`None`) from this node's own attempt. A
+    /// newer one is installed if, from a peer, the sender rule allows it. The sender of an older
+    /// one is sent the installed one. One with the same id changes nothing; a different one is
+    /// counted.
     pub(super) fn learn(
         &mut self,
         now: Now,
@@ -140,7 +148,9 @@ impl Epochs {
     /// Sends a forced configuration that gives this node up to all members of the replaced one
     /// (docs/protocol/configurations.md#given-up-nodes-are-told). Some of them joined since, some
     /// refuse the forcing node, and some are kept but have not heard: only this node may be able to
-    /// tell them. It then ends itself.
+    /// tell them. It then ends itself. The sender of the configuration gets no copy. Any other
+    /// configuration is not passed on. Must be called between [`install`](Self::install) and
+    /// [`installed_anew`](Self::installed_anew), which changes the role.
     fn pass_on(&mut self, before: &Epoch, from: Option<ReplicaId>, out: &mut EpochOutbox) {
         let epoch = self.current();
         if self.role == ConfigurationRole::Member
@@ -158,7 +168,8 @@ impl Epochs {
     /// A peer has installed `id`: the side that is behind learns of the newer configuration
     /// (docs/protocol/configurations.md#catch-up-by-configuration-id). A peer whose configurations
     /// may not be installed here ([`believes`](Self::believes)) is not asked: a newer `id` of it is
-    /// only a hint, after which this node probes its own voters.
+    /// only a hint, after which this node probes its own voters. Each peer gets at most one `Ask`
+    /// and one `Install` in `resend_first`; an equal id, or this node's own, causes nothing.
     pub(super) fn peer_epoch(
         &mut self,
         now: Now,
@@ -184,7 +195,8 @@ impl Epochs {
     /// Resets the state that belonged to the configuration before, and reports the new one. A sync
     /// for the new one continues. A member that is not synced pulls the state, first from `from`,
     /// the sender of the configuration, if that is a voter; the only voter pulls from no node and
-    /// waits for its own snapshot. An exclusion is reported only when the role changes to it.
+    /// waits for its own snapshot. An exclusion is reported only when the role changes to it; a
+    /// joiner pulls nothing.
     fn installed_anew(&mut self, now: Now, from: Option<ReplicaId>, out: &mut EpochOutbox) {
         let epoch = self.current();
         let was = self.role;
@@ -215,7 +227,8 @@ impl Epochs {
         }
     }
 
-    /// Reports the outcome of the parent's proposal.
+    /// Ends this node's attempt, if there is one. If it was for a change of the parent, reports
+    /// the change as decided, if `epoch` is the attempt's own proposal, or as superseded.
     fn report(&mut self, epoch: &SharedEpoch, out: &mut EpochOutbox) {
         let Some(attempt) = self.attempt.take().filter(|a| a.origin == AttemptReason::Asked) else {
             return;
@@ -228,9 +241,9 @@ impl Epochs {
         }));
     }
 
-    /// The role of this node once `epoch` is installed. A member that it lacks, and a
-    /// joiner that it lists as departed, are excluded for good: a removed incarnation never returns,
-    /// whatever a later configuration lists.
+    /// The role of this node once `epoch` is installed. A member that it lacks, and a joiner that
+    /// it lists as departed, are excluded for good: a removed incarnation never returns, whatever a
+    /// later configuration lists.
     fn role_in(&self, epoch: &SharedEpoch) -> ConfigurationRole {
         let has_me = epoch.is_member(self.me);
         match self.role {
@@ -244,7 +257,8 @@ impl Epochs {
     }
 
     /// The parent has merged the state of `from`. The state of any member makes this one synced,
-    /// not only that of the current source.
+    /// not only that of the current source. Ignored if this node is synced or no member, if `from`
+    /// is no member, or if another configuration is installed.
     pub(super) fn state_merged(&mut self, epoch: EpochId, from: ReplicaId, out: &mut EpochOutbox) {
         let awaited = self.id() == Some(epoch) && self.is_member() && !self.state.synced;
         if awaited && self.current().is_member(from) {
@@ -253,7 +267,7 @@ impl Epochs {
     }
 
     /// The parent cannot pull from `from`. If that is the current source, the next one is tried
-    /// after a pause.
+    /// after a pause; otherwise the failure is ignored.
     pub(super) fn source_failed(&mut self, now: Now, epoch: EpochId, from: ReplicaId) {
         if self.id() == Some(epoch) && self.source == Some(from) && !self.state.synced {
             // Not at once: a source that fails without a round trip would be asked in a busy loop.
@@ -261,7 +275,8 @@ impl Epochs {
         }
     }
 
-    /// The state is merged: this member may acknowledge in the installed configuration.
+    /// The state is merged: this member may acknowledge in the installed configuration, unless it
+    /// is sealed. Ends the pulls; those for the next configuration are ordered again.
     pub(super) fn now_synced(&mut self, out: &mut EpochOutbox) {
         self.state.synced = true;
         self.source = None;
@@ -272,7 +287,8 @@ impl Epochs {
         out.push(EpochOutput::Synced(self.current().id()));
     }
 
-    /// Tries the voter after the one tried last; the first one is random.
+    /// Pulls from the voter after the one tried last; the first one is random. Does nothing if this
+    /// node is no member, is synced, or is the only voter.
     pub(super) fn next_source(&mut self, now: Now, out: &mut EpochOutbox) {
         if !self.is_member() || self.state.synced {
             return;
@@ -288,6 +304,8 @@ impl Epochs {
         self.pull_state(now, out);
     }
 
+    /// Orders a pull from the current source, or from a random one if there is none. The next
+    /// source is tried after `source_patience`.
     fn pull_state(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(from) = self.source else { return self.next_source(now, out) };
         out.push(EpochOutput::PullState { epoch: self.current().id(), from });

@@ -70,7 +70,9 @@ pub enum EpochMessage {
         /// The ballot of the question.
         #[serde(rename = "b")]
         ballot: Ballot,
-        /// The proposal that the voter accepted last, in a lower ballot.
+        /// The proposal that the voter accepted last, with its ballot; `None` if it has accepted
+        /// none. The ballot is lower than that of the question, except in the answer to a late
+        /// duplicate of `Seal`.
         #[serde(rename = "a")]
         accepted: Option<AcceptedProposal>,
     },
@@ -174,10 +176,10 @@ pub enum EpochMessage {
 /// The reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BallotRefusal {
-    /// It has promised a higher ballot.
+    /// It has promised this higher ballot.
     #[serde(rename = "p")]
     Promised(Ballot),
-    /// It holds unexpired leases of members that the proposal removes.
+    /// Its lease promises to members that the proposal removes still run, for these times.
     #[serde(rename = "l")]
     Leased(Vec<Remaining>),
 }

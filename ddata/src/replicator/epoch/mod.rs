@@ -76,9 +76,10 @@ use crate::machine::{Machine, Outbox};
 
 type EpochOutbox = Outbox<EpochOutput>;
 
-/// Most doublings of the patience with an abandoned seal.
+/// Most doublings of the patience, one for each own ballot that reached the sealing phase.
 const PATIENCE_DOUBLINGS: u32 = 7;
-/// Most doublings of the patience with unanswered questions while this node is not sealed.
+/// Most doublings of the patience with unanswered questions while this node is not sealed, one for
+/// each change given back.
 const PATIENCE_DOUBLINGS_UNSEALED: u32 = 3;
 
 /// Relation of this incarnation to the installed configuration.
@@ -133,8 +134,8 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Creates the machine of incarnation `me`, in no configuration. `seed` only spreads its
-    /// timers.
+    /// Creates the machine of incarnation `me`, in no configuration. `seed` only decides the random
+    /// parts of timers and which voter is asked or pulled from first.
     #[must_use]
     pub fn new(
         me: ReplicaId,
@@ -178,7 +179,7 @@ impl Epochs {
         self.state.installed.as_ref()
     }
 
-    /// The id of the installed configuration, which every message carries.
+    /// The id of the installed configuration, which every message carries; `None` before the first.
     #[must_use]
     pub fn id(&self) -> Option<EpochId> {
         self.state.id()
@@ -201,7 +202,8 @@ impl Epochs {
     }
 
     /// Whether the state here holds everything acknowledged before the installed configuration.
-    /// Only then may the parent answer a state pull for it.
+    /// Only then may the parent answer a state pull for it. May also hold on a node that is no
+    /// member.
     #[must_use]
     pub const fn synced(&self) -> bool {
         self.state.synced
@@ -226,7 +228,8 @@ impl Epochs {
     }
 
     /// Whether `id` may read the snapshot that this replica froze: it is a member of the installed
-    /// configuration or of one that a member has proposed to follow it.
+    /// configuration or of the one that a member has proposed last to follow it. Does not tell
+    /// whether there is a snapshot.
     #[must_use]
     pub fn may_sync(&self, id: ReplicaId) -> bool {
         let is_in = |epoch: Option<&SharedEpoch>| epoch.is_some_and(|it| it.is_member(id));
@@ -241,7 +244,8 @@ impl Epochs {
     }
 
     /// Whether `answered` holds a quorum of the installed configuration by the tie rule, which
-    /// fences and leases use. Client operations use [`super::quorum::Level`].
+    /// fences and leases use. Ids that are no voters do not count. False before the first
+    /// configuration. Client operations use [`super::quorum::Level`].
     #[must_use]
     pub fn is_quorum(&self, answered: &BTreeSet<ReplicaId>) -> bool {
         self.state
@@ -262,8 +266,9 @@ impl Epochs {
         &self.stats
     }
 
-    /// All state that decides the next steps, without clocks, random numbers and counters, as text.
-    /// Exhaustive exploration takes two machines with equal text for one state.
+    /// All state that decides the next steps, as text: without deadlines, random numbers, counters,
+    /// rate limits and refusals that wait for their report. Exhaustive exploration takes two
+    /// machines with equal text for one state.
     #[cfg(feature = "canaries")]
     #[must_use]
     pub fn essence(&self) -> String {
@@ -272,6 +277,8 @@ impl Epochs {
         format!("{:?}", (&self.state, own, &self.attempt, &self.consents, &self.syncing, senders))
     }
 
+    /// Handles each deadline that has passed, in the order of the kinds, and clears it before. Does
+    /// nothing if none has passed.
     fn tick(&mut self, now: Now, out: &mut EpochOutbox) {
         while let Some(due) = self.deadlines.pop_due(now.mono) {
             match due {
@@ -287,6 +294,13 @@ impl Epochs {
         }
     }
 
+    /// Handles a message of a peer, or of this node to itself.
+    ///
+    /// A message about another configuration than the installed one is dropped and makes the side
+    /// that is behind learn of the newer one; `Install` and `Sync` bring their configuration along.
+    /// Answers count only in the running ballot, `Synced` in every ballot of the configuration;
+    /// others are dropped and not counted. A `Ping` is always answered, also of a node that is no
+    /// member and on a node that is none.
     fn receive(&mut self, now: Now, from: ReplicaId, message: EpochMessage, out: &mut EpochOutbox) {
         use EpochMessage as M;
         match message {
@@ -349,7 +363,7 @@ impl Epochs {
     }
 
     /// Whether `epoch` is the installed one. If not, the side that is behind learns of the newer
-    /// one.
+    /// one, by [`peer_epoch`](Self::peer_epoch).
     fn same_epoch(
         &mut self,
         now: Now,
@@ -363,7 +377,9 @@ impl Epochs {
         self.id() == Some(epoch)
     }
 
-    /// Whether a message answers the current attempt.
+    /// Whether an answer names the installed configuration and the ballot of the running attempt.
+    /// False without an attempt. Another configuration also has the effect described at
+    /// [`same_epoch`](Self::same_epoch).
     fn mine(
         &mut self,
         now: Now,
@@ -376,6 +392,8 @@ impl Epochs {
             && self.attempt.as_ref().is_some_and(|attempt| attempt.ballot == ballot)
     }
 
+    /// Sends a message. One to this node itself is received before [`handle`](Machine::handle)
+    /// returns.
     fn send(&mut self, to: ReplicaId, message: EpochMessage, out: &mut EpochOutbox) {
         if to == self.me {
             self.loopback.push_back(message);
@@ -384,6 +402,7 @@ impl Epochs {
         }
     }
 
+    /// Sends a message to each of these nodes, as [`send`](Self::send) does.
     fn send_all(
         &mut self,
         to: impl IntoIterator<Item = ReplicaId>,
@@ -399,7 +418,11 @@ impl Epochs {
         out.push(EpochOutput::Persist(self.state.clone()));
     }
 
-    /// Restarts the patience timer, if this node is sealed or has an attempt.
+    /// Sets the patience timer anew: `abandoned_after`, doubled, and a random time up to as much
+    /// again. It doubles for each own ballot of this configuration that reached the sealing phase.
+    /// While an own attempt has sent no `Seal` and this node is not sealed, it doubles for each
+    /// change given back instead. Does nothing if this node is not sealed and has no attempt; a
+    /// timer that is set then stays.
     fn restart_patience(&mut self, now: Now) {
         if self.state.is_sealed() || self.attempt.is_some() {
             let before_seal = |attempt: &BallotAttempt| attempt.phase < BallotPhase::Sealing;
@@ -416,6 +439,7 @@ impl Epochs {
         }
     }
 
+    /// A random time from zero to `span`, both included.
     fn up_to(&mut self, span: Duration) -> Duration {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         Duration::from_nanos(self.rng.random_range(0..=nanos))
@@ -426,6 +450,7 @@ impl Epochs {
         self.rng.random_range(0..len)
     }
 
+    /// The installed configuration. Panics before the first one is installed.
     fn current(&self) -> SharedEpoch {
         let installed = self.state.installed.as_ref();
         installed.expect("a vote needs an installed configuration").clone()
@@ -436,6 +461,7 @@ impl Machine for Epochs {
     type Input = EpochInput;
     type Output = EpochOutput;
 
+    /// Handles the input, then the messages of this node to itself until none is left.
     fn handle(&mut self, now: Now, input: EpochInput, out: &mut EpochOutbox) {
         match input {
             EpochInput::Tick => self.tick(now, out),

@@ -41,6 +41,8 @@ pub struct EpochConfig {
 }
 
 impl Default for EpochConfig {
+    /// Patience 500 ms, resends after 200 ms up to 2 s, 300 ms for a probe, 5 s for a source, 4
+    /// attempts.
     fn default() -> Self {
         Self {
             abandoned_after: Duration::from_millis(500),
@@ -101,11 +103,14 @@ pub enum EpochInput {
         /// The source that failed.
         from: ReplicaId,
     },
-    /// The first configuration of the cluster. Its members start empty and are therefore synced.
+    /// The first configuration of the cluster, or of the generation that this node begins alone.
+    /// The machine counts as synced in it. The parent has checked that this node may found;
+    /// otherwise the machine panics.
     Found(Arc<Epoch>),
     /// An operator's order to go on without a quorum: this node and the members in `kept` form the
     /// next configuration. Answered by [`EpochOutput::Installed`]. Ignored, without an answer, if
-    /// this node is no member or no longer has `replaced` installed; the parent has checked both.
+    /// this node is no member, no longer has `replaced` installed, or there is no higher
+    /// configuration.
     Force {
         /// The id of the configuration to replace.
         replaced: EpochId,

@@ -2,9 +2,10 @@
 //! (docs/protocol/configurations.md#the-proposer). In the code a configuration is an `Epoch`; the
 //! *base* is the installed one, which the proposal follows.
 //!
-//! [`BallotAttempt`] sets the phase of one ballot, counts its answers and returns the next step. This
-//! file carries the step out: it sends the question of each phase, repeats it to silent voters, and
-//! begins a new ballot when unexpired leases prevent removals, a probe is answered or patience ends.
+//! [`BallotAttempt`] sets the phase of one ballot, counts its answers and returns the next step.
+//! This file carries the step out: it sends the question of each phase, repeats it to silent
+//! voters, and begins a new ballot when unexpired leases prevent removals, a probe is answered or
+//! patience ends.
 //!
 //! A voter that answers `Withhold` grants no lease to the members that the batch removes from then
 //! on, and tells how long its promises to them still run. A removal whose lease runs too long is
@@ -23,8 +24,11 @@ use crate::id::ReplicaId;
 
 impl Epochs {
     /// Proposes a change of the parent. Before this node's own `Seal` a second change joins the
-    /// batch (docs/protocol/configurations.md#one-batch). After it, and while this node only ends an
-    /// abandoned seal, the change is refused.
+    /// batch (docs/protocol/configurations.md#one-batch): a new ballot begins, and its deferred
+    /// removals stay deferred unless the second change names them again. If both together are
+    /// impossible, only the second is refused and the ballot goes on. After the own `Seal`, and
+    /// while this node only ends an abandoned seal, the change is refused as `Busy`; on a node that
+    /// is no member as `NotAMember`. A change without effect is proposed like any other.
     pub(super) fn propose(&mut self, now: Now, change: MembershipChange, out: &mut EpochOutbox) {
         if !self.is_member() {
             return refuse(ProposalRefusal::NotAMember, out);
@@ -48,14 +52,16 @@ impl Epochs {
     }
 
     /// Begins a ballot above all that this node has used or heard of
-    /// (docs/protocol/configurations.md#unique-ballots).
+    /// (docs/protocol/configurations.md#unique-ballots), and asks the question of its first phase.
+    /// The number is persisted first. If the change is impossible, it is refused and no attempt
+    /// runs. The caller has taken an earlier attempt away or lets this one replace it.
     fn begin(&mut self, now: Now, goal: Goal, out: &mut EpochOutbox) {
         let base = self.current();
         let own_proposal = match base.next(&goal.change) {
             Ok(own_proposal) => SharedEpoch::new(own_proposal),
             Err(why) => {
-                // Only a change of the parent can be impossible; unchanged members are always valid.
-                // No attempt is left, but if this node is sealed, a timer must end the seal.
+                // Only a change of the parent can be impossible; unchanged members are always
+                // valid. No attempt is left, but if this node is sealed, a timer must end the seal.
                 self.restart_patience(now);
                 return refuse(ProposalRefusal::Change(why), out);
             }
@@ -78,7 +84,9 @@ impl Epochs {
         self.enter(now, out);
     }
 
-    /// Asks the question of the phase that was just entered, and starts its resend timer.
+    /// Asks the question of the phase that was just entered, and starts its resend timer from the
+    /// shortest time. Counts a ballot that enters the sealing phase. Does nothing without an
+    /// attempt.
     fn enter(&mut self, now: Now, out: &mut EpochOutbox) {
         if let Some(attempt) = &mut self.attempt {
             let is_withholding = attempt.phase == BallotPhase::Withholding;
@@ -91,6 +99,8 @@ impl Epochs {
         }
     }
 
+    /// Sends the question of the phase to each voter that has not answered it, and a `Ping` to each
+    /// removed member that is still probed.
     fn ask_the_silent(&mut self, out: &mut EpochOutbox) {
         let Some(attempt) = &self.attempt else { return };
         let (silent, probing) = (attempt.silent(), attempt.probing.clone());
@@ -100,8 +110,9 @@ impl Epochs {
         self.send_all(probing, &EpochMessage::Ping { epoch, ballot }, out);
     }
 
-    /// Repeats the question of the phase. While syncing, `Seal` goes on as well: to voters that may
-    /// not have got it, and after progress to all, so that none takes the seal for abandoned.
+    /// Repeats the question of the phase, and doubles the time to the next repetition up to
+    /// `resend_most`. While syncing, `Seal` goes on as well: to voters that may not have got it,
+    /// and after progress to all, so that none takes the seal for abandoned.
     pub(super) fn resend(&mut self, now: Now, out: &mut EpochOutbox) {
         let most = self.config.resend_most;
         let Some(attempt) = &mut self.attempt else { return };
@@ -118,6 +129,7 @@ impl Epochs {
     // The attempt ignores those that are not from its voters; `on_refused`, which also learns a
     // number, checks that itself.
 
+    /// Counts a voter's running leases and takes the step that follows.
     pub(super) fn on_withheld(
         &mut self,
         now: Now,
@@ -129,6 +141,9 @@ impl Epochs {
         self.follow(now, step, out);
     }
 
+    /// Counts a voter's promise and takes the step that follows. The whole answer is dropped and
+    /// counted as `unfit` if the accepted proposal in it cannot follow the base, or its ballot
+    /// number jumps.
     pub(super) fn on_sealed(
         &mut self,
         now: Now,
@@ -146,6 +161,8 @@ impl Epochs {
         self.follow(now, step, out);
     }
 
+    /// Counts a voter's sync, restarts the patience and takes the step that follows. Ignores a sync
+    /// that was confirmed before or that the proposal does not need.
     pub(super) fn on_synced(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
         if let Some(step) = self.attempt.as_mut().and_then(|attempt| attempt.confirmed(from)) {
             self.restart_patience(now); // a sync may take longer than patience; it has progressed
@@ -153,11 +170,16 @@ impl Epochs {
         }
     }
 
+    /// Counts an acceptance; with a quorum of them the proposal is decided and installed here.
     pub(super) fn on_accepted(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
         let step = self.attempt.as_mut().map(|attempt| attempt.accepted(from));
         self.follow(now, step, out);
     }
 
+    /// Handles a voter's refusal. A higher promise is only remembered: its number, and that the
+    /// ballot is overtaken. The new ballot begins when patience ends. Running leases may defer
+    /// removals at once. A refusal of a node that is no voter, or with a number that jumps, is
+    /// counted as nonsense.
     pub(super) fn on_refused(
         &mut self,
         now: Now,
@@ -187,14 +209,16 @@ impl Epochs {
     }
 
     /// A member removed as lost has answered its probe: a new ballot keeps it
-    /// (docs/protocol/configurations.md#probe-before-accept). After the first `Accept` an answer
-    /// comes too late.
+    /// (docs/protocol/configurations.md#probe-before-accept). Ignored after the first `Accept`,
+    /// when it comes too late, and from a node that is not probed.
     pub(super) fn on_pong(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
         if self.attempt.as_ref().is_some_and(|a| a.is_syncing_own() && a.probing.contains(&from)) {
             self.begin_deferring(now, &BTreeSet::from([from]), out);
         }
     }
 
+    /// Carries out a step of the attempt; `None` and `Wait` do nothing. `Sync` starts the probes as
+    /// well, and goes on to `Accept` at once if a quorum is synced and there is no probe.
     fn follow(&mut self, now: Now, step: Option<AttemptStep>, out: &mut EpochOutbox) {
         match step {
             None | Some(AttemptStep::Wait) => {}
@@ -214,6 +238,7 @@ impl Epochs {
         }
     }
 
+    /// Enters a phase of the running attempt; does nothing without one.
     fn go_on_to(&mut self, now: Now, phase: BallotPhase, out: &mut EpochOutbox) {
         if let Some(attempt) = &mut self.attempt {
             attempt.phase = phase;
@@ -221,11 +246,13 @@ impl Epochs {
         }
     }
 
-    /// Handles removals (`members`) whose leases still run
-    /// (docs/protocol/configurations.md#removals-that-wait). The batch goes on without them if it
-    /// still changes the members.
+    /// Handles removals (`members`) whose leases still run, the longest for `longest`
+    /// (docs/protocol/configurations.md#removals-that-wait). A new ballot goes on without them if
+    /// it still changes the members. While patience runs, the withholding phase waits for further
+    /// answers first, if otherwise more removals than `members` would be deferred.
     ///
-    /// Otherwise, if it has sent no `Seal`, it waits until the leases have expired: a batch without
+    /// If the rest changes no member and this ballot has sent no `Seal`, it waits until the leases
+    /// have expired, and repeats its question only if further answers may help: a batch without
     /// effect must not be installed, because every install starts all lease waits anew. It waits
     /// even if this node is sealed by another node's attempt, which may be about to remove the same
     /// members; only when patience ends is the other attempt taken for abandoned. After the own
@@ -263,6 +290,8 @@ impl Epochs {
         }
     }
 
+    /// The leases that a waiting attempt waits for have expired: asks all voters again how long
+    /// leases run. Does nothing in any other phase.
     pub(super) fn leases_expired(&mut self, now: Now, out: &mut EpochOutbox) {
         if let Some(attempt) = self.attempt.as_mut().filter(|a| a.phase == BallotPhase::Waiting) {
             attempt.withhold_again();
@@ -271,8 +300,9 @@ impl Epochs {
         }
     }
 
-    /// Probes the members removed as lost, before the first `Accept` makes their removal final. An
-    /// adopted proposal may be decided already, so its removals are not probed.
+    /// Starts to probe the members removed as lost, before the first `Accept` makes their removal
+    /// final. Sends nothing itself. An adopted proposal may be decided already, so its removals are
+    /// not probed.
     fn probe_lost_members(&mut self, now: Now) {
         let Some(attempt) = self.attempt.as_mut().filter(|a| a.is_syncing_own()) else { return };
         let lost = attempt.change.lost.iter().copied();
@@ -283,6 +313,8 @@ impl Epochs {
         }
     }
 
+    /// The time to answer the probe has ended: removed members that are silent count as dead. Sends
+    /// `Accept` if a quorum is synced, otherwise that waits for the sync only.
     pub(super) fn removal_probe_ended(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.probe_ended = true;
@@ -290,6 +322,8 @@ impl Epochs {
         self.follow(now, Some(step), out);
     }
 
+    /// Installs the chosen proposal, which ends the attempt and tells the parent. Sends `Install`
+    /// to all other members of the base and of the new configuration, removed ones included.
     fn decided(&mut self, now: Now, chosen: &SharedEpoch, out: &mut EpochOutbox) {
         self.stats.decided += 1;
         let base = self.current();
@@ -300,14 +334,28 @@ impl Epochs {
         self.send_all(others.collect::<Vec<_>>(), &install, out);
     }
 
-    /// Begins a new ballot for the same change, with the removal of `members` deferred.
+    /// Begins a new ballot for the same change, with the removal of `members` deferred. Does
+    /// nothing without an attempt.
     fn begin_deferring(&mut self, now: Now, members: &BTreeSet<ReplicaId>, out: &mut EpochOutbox) {
         if let Some(attempt) = self.attempt.take() {
             self.begin(now, attempt.into_goal().deferring(members), out);
         }
     }
 
-    /// The patience with a seal or with this node's own attempt has ended.
+    /// The patience with a seal or with this node's own attempt has ended; the table in
+    /// docs/protocol/configurations.md#the-proposer lists the cases. Without an own attempt it
+    /// proposes unchanged members, to end the seal of another node. With one:
+    ///
+    /// - While sealed by another ballot, withholding or waiting: a new ballot defers all removals.
+    /// - Withholding and not sealed: see [`lose_patience_unsealed`](Self::lose_patience_unsealed).
+    /// - Sealing, and a voter refused for leases: a new ballot defers those removals, or all.
+    /// - Syncing: a new ballot for the same change. But an own proposal is given up once
+    ///   `sync_attempts` ballots of this node have reached the sealing phase in this configuration:
+    ///   a change of the parent is refused as `NotSynced`, and unchanged members are proposed.
+    /// - Overtaken in another phase: a new ballot. Otherwise the attempt goes on, with new
+    ///   patience.
+    ///
+    /// Does nothing on a node that is no member.
     pub(super) fn lose_patience(&mut self, now: Now, out: &mut EpochOutbox) {
         if !self.is_member() {
             return;
@@ -345,10 +393,11 @@ impl Epochs {
         }
     }
 
-    /// The patience with unanswered questions has ended, and this node is not sealed. Without a quorum
-    /// of answers the change is given back. If leases run, it goes on as if no further voter answered.
-    /// Otherwise the voters that would remain are too silent: the fewest removals are deferred that
-    /// make the batch possible, or all; if that leaves nothing to change, it is given back.
+    /// The patience with unanswered questions has ended, and this node is not sealed. The caller
+    /// has taken `attempt` away. Without a quorum of answers the change is given back. If leases
+    /// run, the attempt goes on as if no further voter answered. Otherwise the voters that would
+    /// remain are too silent: the fewest removals are deferred that make the batch possible, or
+    /// all; if that leaves nothing to change, it is given back.
     fn lose_patience_unsealed(&mut self, now: Now, attempt: BallotAttempt, out: &mut EpochOutbox) {
         if !attempt.has_withheld() {
             return self.give_back(out);
@@ -367,9 +416,9 @@ impl Epochs {
         self.give_back(out);
     }
 
-    /// Refuses the change with `TooFewAnswered`. The parent may know better by now which members
-    /// are gone, and proposes again. Members that the next proposal no longer removes are granted
-    /// leases again.
+    /// Refuses the change with `TooFewAnswered`; the caller has taken the attempt away. The parent
+    /// may know better by now which members are gone, and proposes again, with longer patience.
+    /// Members that the next proposal no longer removes are granted leases again.
     fn give_back(&mut self, out: &mut EpochOutbox) {
         self.changes_given_back = self.changes_given_back.saturating_add(1);
         self.deadlines.clear(Deadline::Resend);

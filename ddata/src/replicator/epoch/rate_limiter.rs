@@ -10,6 +10,7 @@ use crate::id::ReplicaId;
 /// Most peers remembered. Above it a new peer is sent nothing until an interval has passed.
 const PEERS_MAX: usize = 1_024;
 
+/// The peers that were sent a message, and when. A peer whose interval has passed may stay listed.
 #[derive(Clone, Debug)]
 pub(super) struct PeerRateLimiter {
     every: Duration,
@@ -21,7 +22,9 @@ impl PeerRateLimiter {
         Self { every, last: BTreeMap::new() }
     }
 
-    /// Whether `peer` may be sent a message now. If so, its interval starts.
+    /// Whether `peer` may be sent a message now. If so, its interval starts. With [`PEERS_MAX`]
+    /// peers listed, those whose interval has passed are dropped; if none has, a peer that is not
+    /// listed is refused.
     pub(super) fn may(&mut self, now: Instant, peer: ReplicaId) -> bool {
         if self.last.get(&peer).is_some_and(|&last| now < last + self.every) {
             return false;

@@ -54,7 +54,8 @@ use crate::id::ReplicaId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigurationRefusal {
-    /// The sender is in neither the installed configuration nor the one before it.
+    /// The sender rule does not allow the sender: it is in neither the installed configuration nor
+    /// the one before it, nor vouched for in another way.
     #[error(
         "its sender is no member of the configuration installed here, nor of the one before it"
     )]
@@ -86,7 +87,8 @@ pub(super) struct HintProbe {
     hinted_by: ReplicaId,
     /// The voters that have answered, and this node.
     pub(super) answered: BTreeSet<ReplicaId>, // ≤ voters + 1
-    /// No quorum answered in time: this node believes let-in nodes until the deadline.
+    /// No quorum answered in time: this node believes let-in nodes until the deadline, or until a
+    /// late answer completes a quorum.
     is_alone: bool,
 }
 
@@ -101,12 +103,16 @@ pub(super) struct RefusedConfiguration {
 pub(super) type LetInNodes = BTreeMap<ReplicaId, bool>; // ≤ members of the gossip
 
 impl Epochs {
+    /// Replaces the list of nodes that membership has let in.
     pub(super) fn known(&mut self, known: LetInNodes) {
         self.known = known;
     }
 
     /// Whether a configuration of this peer may be installed, by the sender rule
-    /// (docs/protocol/configurations.md#sender-rule).
+    /// (docs/protocol/configurations.md#sender-rule). Before the first configuration only let-in
+    /// nodes are believed. Later, members of the installed one, of the one before, of the one that
+    /// a forced one replaced, and of the last proposal always are; let-in nodes only while this
+    /// node is a joiner, its hint probe failed, or it reaches no quorum.
     pub(super) fn believes(&self, from: ReplicaId) -> bool {
         let is_let_in = || self.known.contains_key(&from);
         let Some(installed) = &self.state.installed else { return is_let_in() };
@@ -121,15 +127,17 @@ impl Epochs {
         is_vouched_for || (is_let_in() && has_no_say())
     }
 
-    /// Whether the voters that this node reaches, itself included, are no quorum.
+    /// Whether the voters that this node reaches, itself included, are no quorum. A voter that
+    /// membership does not list counts as not reached.
     fn is_cut_off(&self, installed: &Epoch) -> bool {
         let is_reached = |id: &ReplicaId| *id == self.me || self.known.get(id) == Some(&true);
         let reached: BTreeSet<_> = installed.voters().iter().copied().filter(is_reached).collect();
         !installed.is_quorum(&reached, self.fault_injection)
     }
 
-    /// Whether a newer configuration of `from` is installed. A refusal is counted. It is reported
-    /// at once or, if only the sender is the reason, after [`CONFIRM_WITHIN`].
+    /// Whether a newer configuration of `from` may be installed; the caller installs it. A refusal
+    /// is counted. It is reported at once or, if only the sender is the reason, after
+    /// [`CONFIRM_WITHIN`]; the latter is also handled as a hint.
     pub(super) fn takes(
         &mut self,
         now: Now,
@@ -149,6 +157,8 @@ impl Epochs {
         false
     }
 
+    /// Remembers a refused configuration for the report, in place of one with a lower id. The time
+    /// until the report runs from the first one and does not start again.
     fn doubt(&mut self, now: Now, doubted: RefusedConfiguration) {
         if self.doubted.is_none() {
             self.deadlines.set(Deadline::Doubt, now.mono + CONFIRM_WITHIN);
@@ -158,7 +168,8 @@ impl Epochs {
         }
     }
 
-    /// Forgets the doubted configuration if this one, or a newer one, was installed.
+    /// Forgets the doubted configuration if that one, or a newer one, is installed now. Otherwise
+    /// the report stays due.
     pub(super) fn settle_doubt(&mut self) {
         let id = self.id();
         if self.doubted.take_if(|doubted| Some(doubted.epoch) <= id).is_some() {
@@ -166,14 +177,17 @@ impl Epochs {
         }
     }
 
-    /// No member has confirmed the doubted configuration in time: reports the refusal.
+    /// No member has confirmed the doubted configuration in time: reports its refusal and forgets
+    /// it.
     pub(super) fn report_doubt(&mut self, out: &mut EpochOutbox) {
         let Some(RefusedConfiguration { from, epoch }) = self.doubted.take() else { return };
         out.push(EpochOutput::Declined { from, epoch, why: ConfigurationRefusal::Sender });
     }
 
-    /// Handles a hint (docs/protocol/configurations.md#hints): pings the voters of the installed
-    /// configuration, unless a probe is open.
+    /// Handles a hint (docs/protocol/configurations.md#hints): pings the other voters of the
+    /// installed configuration. If a probe is open or has just failed, `from` only replaces the
+    /// node that gave the last hint. Ignored before the first configuration, and from a node that
+    /// is not let in.
     pub(super) fn follow_hint(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
         let Some(current) = self.state.installed.clone() else { return };
         if !self.known.contains_key(&from) {
@@ -198,7 +212,8 @@ impl Epochs {
 
     /// Handles the answer to a hint probe in which this node named the configuration `epoch`. It
     /// counts only if that is the installed one and the sender is a voter of it: others have
-    /// accepted nothing, so their answers do not make the hint superfluous.
+    /// accepted nothing, so their answers do not make the hint superfluous. A late answer that
+    /// completes a quorum ends the belief in let-in nodes at once.
     pub(super) fn hint_probe_answered(&mut self, from: ReplicaId, epoch: EpochId) {
         let (Some(probe), Some(current)) = (&mut self.hint_probe, &self.state.installed) else {
             return;
@@ -210,8 +225,9 @@ impl Epochs {
         probe.is_alone &= !current.is_quorum(&probe.answered, self.fault_injection);
     }
 
-    /// Ends a hint probe: without answers of a quorum this node believes let-in nodes for a while;
-    /// if it already does, that time has ended.
+    /// Ends a hint probe. With answers of a quorum nothing follows. Without, this node believes
+    /// let-in nodes for [`ALONE_FOR`] and asks the one that gave the last hint for its
+    /// configuration; when that time has ended, it stops believing them.
     pub(super) fn hint_probe_ended(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(probe) = self.hint_probe.take().filter(|probe| !probe.is_alone) else { return };
         let current = self.current();
@@ -230,9 +246,10 @@ impl Epochs {
         self.deadlines.clear(Deadline::HintProbe);
     }
 
-    /// Reason to refuse a configuration. The sender is checked before the numbers, so a jump is
-    /// reported only if the sender is believed. The generation is compared with the clock too, and
-    /// is therefore limited even while nothing is installed.
+    /// Reason to refuse a newer configuration; `None` if it may be installed. The cluster is
+    /// checked first, then the sender, then the numbers, so a jump is reported only if the sender
+    /// is believed. The generation is compared with the clock too, and is therefore limited even
+    /// while nothing is installed. Before the first configuration every cluster and number will do.
     fn declined(&self, now: Now, from: ReplicaId, epoch: &Epoch) -> Option<ConfigurationRefusal> {
         if self.fault_injection.has(ReplicatorFault::ConfigurationFromAnybody) {
             return None;
@@ -253,8 +270,9 @@ impl Epochs {
         jumps.then_some(ConfigurationRefusal::Jump)
     }
 
-    /// Whether the number of a ballot is at most [`JUMP_MAX`] above the highest known here
-    /// (docs/protocol/configurations.md#bounded-ballot-and-configuration-numbers).
+    /// Whether the number of a ballot is at most [`JUMP_MAX`] above the highest used or heard of
+    /// here (docs/protocol/configurations.md#bounded-ballot-and-configuration-numbers). A lower one
+    /// is near.
     pub(super) const fn is_near(&self, ballot: Ballot) -> bool {
         ballot.number <= self.state.number.saturating_add(JUMP_MAX)
     }

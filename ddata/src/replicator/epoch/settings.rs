@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest lease ([`LeaseSettings::duration`]) of a configuration. A longer one is refused, also when
-/// a peer sends it: every removal of a silent member would have to wait for it.
+/// Longest lease ([`LeaseSettings::duration`]) of a configuration. A longer one is refused, also
+/// when a peer sends it: every removal of a silent member would have to wait for it.
 pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Settings of hosting leases that all nodes must agree on. Only a decision changes them
@@ -30,6 +30,8 @@ pub struct LeaseSettings {
 }
 
 impl Default for LeaseSettings {
+    /// Leases of 5 s with a drift of 1 %; a restart is proof, and the downing strategy is not
+    /// trusted.
     fn default() -> Self {
         Self {
             enabled: true,
@@ -46,7 +48,8 @@ impl Default for LeaseSettings {
 pub struct EpochSettings {
     /// Settings of hosting leases.
     pub lease: LeaseSettings,
-    /// Up to this many members all of them vote; above it the [`FEW_VOTERS`](super::FEW_VOTERS) oldest. At least 9.
+    /// Up to this many members all of them vote; above it the [`FEW_VOTERS`](super::FEW_VOTERS)
+    /// oldest. A limit below 9 counts as 9.
     pub voter_limit: u32,
     /// Random key of the anti-entropy sums. 0: derived from the members, whose ids are random.
     pub digest_seed: u64,
@@ -55,6 +58,8 @@ pub struct EpochSettings {
 }
 
 impl Default for EpochSettings {
+    /// Default leases, all of up to 100 members vote, and neither digest seed nor cluster id is
+    /// given.
     fn default() -> Self {
         Self { lease: LeaseSettings::default(), voter_limit: 100, digest_seed: 0, cluster: 0 }
     }

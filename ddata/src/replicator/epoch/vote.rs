@@ -33,7 +33,7 @@ enum ConsentQuery {
     Seal(VoteRequest),
 }
 
-/// The fields of a `Withhold`.
+/// The fields of a `Withhold`; `removed` lists members only, each once.
 #[derive(Clone, Debug)]
 struct WithholdRequest {
     from: ReplicaId,
@@ -42,6 +42,7 @@ struct WithholdRequest {
 }
 
 impl ConsentQuery {
+    /// The peer and the kind of the question: a newer question with the same key replaces it.
     const fn key(&self) -> (ReplicaId, Consenting) {
         match self {
             Self::Withhold(asked) => (asked.from, Consenting::Withhold),
@@ -50,8 +51,8 @@ impl ConsentQuery {
     }
 }
 
-/// Questions to the lease machine in the installed configuration. One per peer and kind: a newer
-/// one replaces it.
+/// Questions to the lease machine in the installed configuration, dropped at the next install. One
+/// per peer and kind: a newer one replaces it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Consents {
     waiting: BTreeMap<u64, ConsentQuery>, // ≤ CONSENTS_MAX
@@ -61,8 +62,10 @@ pub(super) struct Consents {
 
 impl Epochs {
     /// The installed configuration, if this node may vote on a message of `from`
-    /// (docs/protocol/configurations.md#voting-members-only). Otherwise the message is counted, or
-    /// the side that is behind learns of the newer configuration.
+    /// (docs/protocol/configurations.md#voting-members-only). `None` if the message names another
+    /// configuration, and then the side that is behind learns of the newer one. Also `None`, and
+    /// counted, if this node is no voter, `from` is no member, or the ballot is not that of `from`
+    /// or jumps.
     pub(super) fn voting(
         &mut self,
         now: Now,
@@ -82,12 +85,16 @@ impl Epochs {
         None
     }
 
+    /// Whether `ballot` names `from` as its proposer and its number does not jump.
     pub(super) fn is_ballot_of(&self, ballot: Ballot, from: ReplicaId) -> bool {
         let known =
             ballot.node == from || self.fault_injection.has(ReplicatorFault::BallotWithoutNode);
         known && self.is_near(ballot)
     }
 
+    /// Asks the lease machine how long its promises to these members run; its answer becomes
+    /// `Withheld`. Ids that are no members are left out. If no member is left, the message is
+    /// counted and dropped. A repeated `Withhold` asks again.
     pub(super) fn on_withhold(
         &mut self,
         current: &SharedEpoch,
@@ -109,6 +116,11 @@ impl Epochs {
         }
     }
 
+    /// Handles `Seal`: seals at once if the proposal removes no member or this ballot is the
+    /// promised one; otherwise asks the lease machine first, and seals or refuses when it answers.
+    /// Refused if a higher ballot is promised; counted and dropped if the proposal cannot follow. A
+    /// proposal that passes both checks becomes the last one proposed and restarts the patience,
+    /// even if leases then prevent the seal.
     pub(super) fn on_seal(
         &mut self,
         now: Now,
@@ -129,19 +141,22 @@ impl Epochs {
         }
     }
 
+    /// Whether the proposal may follow the installed configuration. One that may not is counted as
+    /// `unfit`.
     fn fits(&mut self, current: &SharedEpoch, asked: &VoteRequest) -> bool {
         let fits = current.admits(&asked.proposal).is_ok();
         self.stats.unfit += u64::from(!fits);
         fits
     }
 
-    /// Whether a higher ballot is promised; if so, refuses the message.
+    /// Whether a higher ballot is promised; if so, answers `Refused` with it.
     fn refuses(&mut self, asked: &VoteRequest, out: &mut EpochOutbox) -> bool {
         let BallotOrder::Not(promise) = self.state.weigh(asked.ballot) else { return false };
         self.refuse(asked, BallotRefusal::Promised(promise), out);
         true
     }
 
+    /// Counts the refusal and answers `Refused` to the proposer.
     fn refuse(&mut self, asked: &VoteRequest, why: BallotRefusal, out: &mut EpochOutbox) {
         self.stats.refused += 1;
         let (epoch, ballot) = (self.current().id(), asked.ballot);
@@ -149,7 +164,8 @@ impl Epochs {
     }
 
     /// Promises the ballot and answers `Sealed` with the proposal accepted before. The first
-    /// promise freezes the snapshot, with the last acknowledgement in it.
+    /// promise freezes the snapshot, with the last acknowledgement in it. If this ballot is
+    /// promised already, it only answers. Panics if a higher one is.
     fn seal(&mut self, now: Now, asked: &VoteRequest, out: &mut EpochOutbox) {
         let epoch = self.current().id();
         let promised = self.state.weigh(asked.ballot);
@@ -162,6 +178,10 @@ impl Epochs {
         self.send(asked.from, answer, out);
     }
 
+    /// Handles `Accept`: accepts the proposal, promises its ballot and answers `Accepted`. A voter
+    /// that was not sealed is sealed by it. The lease machine is not asked: a quorum has consented
+    /// before. An `Accept` of the ballot accepted last is only answered again. Refused if a higher
+    /// ballot is promised; counted and dropped if the proposal cannot follow.
     pub(super) fn on_accept(
         &mut self,
         now: Now,
@@ -190,7 +210,8 @@ impl Epochs {
     }
 
     /// Effects of a promise: freeze at the first one, stop serving if the proposal removes this
-    /// node (docs/protocol/leases.md#stop-at-the-own-answer), persist.
+    /// node (docs/protocol/leases.md#stop-at-the-own-answer), persist. `StopServing` is ordered
+    /// once in a configuration. At the first promise the own snapshot may complete a sync.
     fn after_promise(
         &mut self,
         now: Now,
@@ -213,6 +234,9 @@ impl Epochs {
         }
     }
 
+    /// Asks the lease machine about the members that the message removes, and keeps the message
+    /// until [`on_consent`](Self::on_consent). An open question of the same peer and kind is
+    /// replaced. At [`CONSENTS_MAX`] the oldest question is dropped as well. Both are counted.
     fn ask_consent(&mut self, waiting: ConsentQuery, out: &mut EpochOutbox) {
         let (key, why) = (waiting.key(), waiting.key().1);
         let removed = match &waiting {
@@ -233,7 +257,7 @@ impl Epochs {
 
     /// The lease of `id` ended early: asks the lease machine again for each peer that was told that
     /// it runs, so that the proposer need not wait for it. A node that leaves in order releases its
-    /// lease while others propose its removal.
+    /// lease while others propose its removal. Does nothing if no peer was told so.
     pub(super) fn released(&mut self, id: ReplicaId, out: &mut EpochOutbox) {
         let names = |asked: &WithholdRequest| asked.removed.contains(&id);
         let told = self.consents.leased.values().filter(|asked| names(asked)).cloned();
@@ -242,6 +266,10 @@ impl Epochs {
         }
     }
 
+    /// The lease machine has answered: sends `Withheld`, or seals, or refuses the `Seal` because a
+    /// promise still runs or a higher ballot was promised meanwhile. Promises with no time left do
+    /// not count as running. Ignored if the question was dropped, replaced, or of an earlier
+    /// configuration.
     pub(super) fn on_consent(
         &mut self,
         now: Now,
