@@ -19,12 +19,13 @@ pub const RESOLVED_MAX: usize = 256;
 /// Timeout of a name lookup.
 pub const RESOLVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Resolves a seed to the addresses to dial: an IP address resolves to itself, `/dns/…`, `/dns4/…`
-/// and `/dns6/…` to one multiaddr per address of the name, sorted and without duplicates. The parts
-/// after the name are kept.
+/// Resolves a seed to the addresses to dial: an IP address resolves to itself, without a lookup;
+/// `/dns/…`, `/dns4/…` and `/dns6/…` to one multiaddr per address of the name, sorted and without
+/// duplicates. The parts after the name are kept. The result is never empty.
 ///
 /// # Errors
-/// [`ResolveError`]. The caller should retry, because the name may be registered later.
+/// [`ResolveError`]. The caller should retry, because the name may be registered later;
+/// [`ResolveError::Unsupported`] remains, for every seed whose second part is not `/tcp/PORT`.
 pub async fn resolve(seed: &Multiaddr) -> Result<Vec<Multiaddr>, ResolveError> {
     let unsupported = || ResolveError::Unsupported { seed: seed.clone() };
     let mut parts = seed.iter();
@@ -61,7 +62,8 @@ pub async fn resolve(seed: &Multiaddr) -> Result<Vec<Multiaddr>, ResolveError> {
 pub struct NoAddress;
 
 /// Parses an address: `10.0.0.1:4100`, `[::1]:4100` and `a.example:4100` become `/ip4/…`, `/ip6/…`
-/// and `/dns/…/tcp/4100`; a multiaddr is taken as it is.
+/// and `/dns/…/tcp/4100`; a text that begins with `/` is a multiaddr and is taken as it is, even if
+/// it cannot be dialled. A name is not resolved.
 ///
 /// # Errors
 /// [`NoAddress`] if the text is neither `HOST:PORT` nor a multiaddr.
@@ -88,8 +90,9 @@ pub fn parse(text: &str) -> Result<Multiaddr, NoAddress> {
     Ok(Multiaddr::empty().with(Protocol::Dns(host.into())).with(Protocol::Tcp(port)))
 }
 
-/// Whether the text is a host name: labels of letters, digits, hyphens and underscores, of which
-/// the last is not a number (RFC 1123: a dotted number is an IPv4 address).
+/// Whether the text is a host name: labels of 1 to 63 letters, digits, hyphens and underscores, of
+/// which the last is not a number (RFC 1123: a dotted number is an IPv4 address). At most 253
+/// bytes; `false` for the empty text and for a name that ends in a dot.
 fn is_host_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -99,7 +102,8 @@ fn is_host_name(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label) && last.parse::<u64>().is_err()
 }
 
-/// Returns the socket address at the start of a multiaddr of the form `/ip…/tcp/…`.
+/// Returns the socket address at the start of a multiaddr of the form `/ip…/tcp/…`; `None` for any
+/// other form, also for a name. Ignores the parts behind it.
 #[must_use]
 pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     let mut parts = address.iter();
@@ -110,18 +114,20 @@ pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     }
 }
 
-/// Returns the IP address at the start of a multiaddr.
+/// Returns the IP address at the start of a multiaddr; `None` if it begins with a name.
 #[must_use]
 pub fn host(address: &Multiaddr) -> Option<IpAddr> {
     ip_of(&address.iter().next()?)
 }
 
-/// Whether the address is a loopback address, which only processes of this host can reach.
+/// Whether the address is a loopback address, which only processes of this host can reach. `false`
+/// for names, also for `localhost`, and for `0.0.0.0` and `::`.
 #[must_use]
 pub fn is_loopback(address: &Multiaddr) -> bool {
     host(address).is_some_and(|ip| ip.to_canonical().is_loopback())
 }
 
+/// Returns the IP address of this part; `None` for a part of another kind.
 fn ip_of(part: &Protocol<'_>) -> Option<IpAddr> {
     match *part {
         Protocol::Ip4(ip) => Some(ip.into()),

@@ -28,6 +28,7 @@ pub const OLDEST_VERSION: u16 = 1;
 /// Maximum length of a cluster name, in bytes.
 pub const CLUSTER_NAME_MAX: usize = 128;
 
+/// Maximum length of an address that is told to peers, in bytes. Longer ones are left out.
 const ADDRESS_BYTES_MAX: usize = 160;
 
 /// Admission state: the identity, secrets and lists by which this node judges peers, and the facts
@@ -41,12 +42,12 @@ pub struct AdmissionState {
     pub facts: NodeInfo,
     /// Secrets of the cluster and of its clients. `None`: no proof is asked for.
     pub secret: Option<Secrets>,
-    /// Allow-list. If it is not empty, only these peers are admitted.
+    /// Allow-list. If it is not empty, only these peers are admitted, nodes as well as clients.
     pub allowed: Arc<BTreeSet<PeerId>>,
     /// Incarnations that were removed from the cluster and must not return. Membership adds them
     /// and bounds their number.
     pub quarantined: Arc<BTreeSet<NodeId>>,
-    /// Whether this node is shutting down and admits no further lanes.
+    /// Whether this node is shutting down and admits no further lanes and clients.
     pub stopping: bool,
 }
 
@@ -105,7 +106,9 @@ pub enum ClientProverRole {
 
 impl AdmissionState {
     /// Builds the state from the settings and the identity. `addresses` are those where this node
-    /// is dialled; at most [`ADDRESSES_MAX`] of them are told to peers.
+    /// is dialled; the first [`ADDRESSES_MAX`] of at most 160 bytes are told to peers. The node is
+    /// not stopping, has no cluster id and quarantines nobody yet. The settings must have been
+    /// checked, and their files of secrets read.
     #[must_use]
     pub fn new(
         config: &NetConfig,
@@ -140,13 +143,14 @@ impl AdmissionState {
     }
 
     /// Computes this node's proof for a lane in the given role, with the first secret of the
-    /// cluster. `None` if the node has no secret.
+    /// cluster. `None` if the node has no secret of the cluster.
     #[must_use]
     pub fn prove(&self, role: ProverRole, opening: &LaneProofContext<'_>) -> Option<Proof> {
         prove_by(self.secret.as_ref()?.cluster().first(), role, opening)
     }
 
-    /// Verifies a peer's proof on a lane. Returns the matching secret of the cluster.
+    /// Verifies a peer's proof on a lane, which must be made with a secret of the cluster. Returns
+    /// that secret; see [`common_secret`](Self::common_secret) for nodes and peers without one.
     fn proven(
         &self,
         role: ProverRole,
@@ -157,8 +161,9 @@ impl AdmissionState {
         self.common_secret(secrets, |secret| mac(secret, role, opening), proof)
     }
 
-    /// Returns the one of `secrets` that the proof was made with; `None` if neither side has a
-    /// secret.
+    /// Returns the one of `secrets` that the proof was made with; `Ok(None)` if this node has no
+    /// secrets and the peer has sent no proof. Fails with [`LaneRefusal::Secret`] if only one side
+    /// has a secret, and if no secret matches. Compares in constant time.
     fn common_secret<'a>(
         &self,
         mut secrets: impl Iterator<Item = &'a Secret>,
@@ -175,9 +180,11 @@ impl AdmissionState {
         }
     }
 
-    /// Judges an opener's `Hello`. The checks are ordered so that a peer without a valid proof
-    /// learns at most the protocol version
-    /// (docs/protocol/transport.md#verdicts-tell-strangers-nothing).
+    /// Judges an opener's `Hello`; `nonce` is the one of this node's greeting. The checks are
+    /// ordered so that a peer without a valid proof learns at most the protocol version
+    /// (docs/protocol/transport.md#verdicts-tell-strangers-nothing): version, proof, cluster name,
+    /// allow-list, incarnation, quarantine, the incarnation that it wants to reach (none: any), and
+    /// last whether this node is stopping.
     ///
     /// # Errors
     /// The [`LaneRefusal`] to send to the opener.
@@ -210,9 +217,10 @@ impl AdmissionState {
         Ok(Opener { node, secret })
     }
 
-    /// Judges the acceptor's `Welcome` in answer to this node's `hello`, which followed `greeting`.
-    /// It is refused, too, if the acceptor lacks messages that this node no longer buffers
-    /// ([`LaneRefusal::Gap`]).
+    /// Judges the acceptor's `Welcome` in answer to this node's `hello`, which followed `greeting`,
+    /// by the same checks as an opener's hello. It is refused, too, if the acceptor is not the
+    /// incarnation that the hello names, if any, and if it lacks messages that this node no longer
+    /// buffers ([`LaneRefusal::Gap`]). Whether this node is stopping does not count.
     ///
     /// # Errors
     /// The [`LaneRefusal`] that describes the problem. It is not sent; the lane must not be used.
@@ -246,7 +254,7 @@ impl AdmissionState {
 
     /// Computes this process's proof for a client's call, with the secret that it dials with: the
     /// first of the cluster or, in a process without one, the first of the clients. `None` without
-    /// a secret.
+    /// a secret. A node answers with the client's secret instead ([`prove_call_by`]).
     #[must_use]
     pub fn prove_call(
         &self,
@@ -258,7 +266,7 @@ impl AdmissionState {
     }
 
     /// Verifies a peer's proof in a call. Returns the matching secret, of the cluster or of its
-    /// clients.
+    /// clients, as [`common_secret`](Self::common_secret) does.
     fn proven_call(
         &self,
         party: ClientProverRole,
@@ -269,8 +277,10 @@ impl AdmissionState {
         self.common_secret(secrets, |secret| mac_of_call(secret, party, call), proof)
     }
 
-    /// Judges a client's hello, like [`judge_hello`](Self::judge_hello) for a node. Returns the
-    /// secret of the client's proof, with which the answer must be proven.
+    /// Judges a client's hello: version, proof, cluster name, allow-list, and last whether this
+    /// node is stopping. Returns the secret of the client's proof, with which the answer must be
+    /// proven; `None` if neither side has a secret. Whether there is room for the client is judged
+    /// later.
     ///
     /// # Errors
     /// The [`LaneRefusal`] to send to the client.
@@ -292,7 +302,8 @@ impl AdmissionState {
         if self.stopping { Err(LaneRefusal::Stopping) } else { Ok(secret) }
     }
 
-    /// Judges a node's answer to this client's `hello`, which followed `greeting`.
+    /// Judges a node's answer to this client's `hello`, which followed `greeting`: version, proof,
+    /// cluster name and the client's own allow-list.
     ///
     /// # Errors
     /// The [`LaneRefusal`] that describes the problem. It is not sent; the stream must not be used.
@@ -314,6 +325,9 @@ impl AdmissionState {
         self.judge_peer(node, &welcome.cluster)
     }
 
+    /// Judges the facts of a node that has proven the secret. Its incarnation must be the hash of
+    /// its peer id and the nonce that it tells ([`LaneRefusal::FalseIncarnation`], also without a
+    /// nonce), and must not be quarantined.
     fn judge_node(&self, peer: PeerId, facts: &NodeInfo) -> Result<NodeId, LaneRefusal> {
         self.judge_peer(peer, &facts.cluster)?;
         let own = facts.incarnation_nonce.map(|nonce| incarnation(&peer, &nonce));
@@ -324,6 +338,8 @@ impl AdmissionState {
         if self.quarantined.contains(&node) { Err(LaneRefusal::Quarantined) } else { Ok(node) }
     }
 
+    /// Judges a node or client that has proven the secret: it must name this cluster and be on the
+    /// allow-list, unless that is empty.
     fn judge_peer(&self, peer: PeerId, cluster: &str) -> Result<(), LaneRefusal> {
         if cluster != self.facts.cluster {
             return Err(LaneRefusal::ClusterName { theirs: self.facts.cluster.clone() });
@@ -340,8 +356,8 @@ impl AdmissionState {
 pub struct Opener {
     /// The node as it has identified itself.
     pub node: NodeId,
-    /// The secret of its proof; the answer is proven with the same one, because during a
-    /// replacement the two sides prefer different secrets
+    /// The secret of its proof; `None` if neither side has one. The answer is proven with the same
+    /// one, because during a replacement the two sides prefer different secrets
     /// (docs/protocol/transport.md#answer-by-the-secret-that-was-used).
     pub secret: Option<Secret>,
 }
@@ -377,6 +393,7 @@ pub const fn check_version(version: u16) -> Result<(), LaneRefusal> {
     Ok(())
 }
 
+/// The MAC of a lane's proof: role, peers, nonces, class and generation.
 fn mac(secret: &Secret, role: ProverRole, opening: &LaneProofContext<'_>) -> Hmac<Sha256> {
     let label = match role {
         ProverRole::Opener => b"ostraca/1/opener\0\0",
@@ -389,6 +406,7 @@ fn mac(secret: &Secret, role: ProverRole, opening: &LaneProofContext<'_>) -> Hma
     mac
 }
 
+/// The MAC of a call's proof: role, peers and nonces.
 fn mac_of_call(
     secret: &Secret,
     party: ClientProverRole,
@@ -401,8 +419,9 @@ fn mac_of_call(
     begun(secret, label, [call.client, call.node], [call.client_nonce, call.node_nonce])
 }
 
-/// Starts the MAC. All labels have the same length and every part of variable length is preceded by
-/// its length, so that two different openings or calls never have the same encoding.
+/// Starts a MAC with label, peers and nonces, the opener or client first. All labels have the same
+/// length and every part of variable length is preceded by its length, so that two different
+/// openings or calls never have the same encoding.
 fn begun(
     secret: &Secret,
     label: &[u8; 18],
@@ -422,10 +441,12 @@ fn begun(
 
 /// Checks that a node may start with these settings. No open listener without a secret
 /// (docs/protocol/transport.md#no-open-listener-without-a-secret): otherwise any peer that reaches
-/// the port could join.
+/// the port could join. An allow-list or `insecure` replaces the secret. A file that is set counts
+/// as a secret, although it may not be read yet.
 ///
 /// # Errors
-/// [`NetConfigError`], whose text tells what to set.
+/// The first [`NetConfigError`] that applies; its text tells what to set. A process that does not
+/// listen is a client: it may have the clients' secret alone.
 pub fn check(config: &NetConfig) -> Result<(), NetConfigError> {
     let len = config.cluster_name.len();
     if len == 0 || len > CLUSTER_NAME_MAX {
@@ -452,7 +473,8 @@ pub fn check(config: &NetConfig) -> Result<(), NetConfigError> {
     }
 }
 
-/// Checks that the files of secrets were read: without the secret, any peer could join.
+/// Checks that the files of secrets were read: without the secret, any peer could join. Reading
+/// them unsets the settings of the files.
 ///
 /// # Errors
 /// [`NetConfigError::UnreadSecret`] if a file of secrets is set but was not read.

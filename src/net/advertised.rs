@@ -20,11 +20,17 @@ const FAR_AWAY: (Ipv4Addr, Ipv6Addr) =
 pub(super) struct Listener {
     /// The address as configured.
     pub(super) wanted: Multiaddr,
-    /// The addresses that the socket was bound to, with the actual port.
+    /// The addresses that the socket was bound to, with the actual port: one for each interface if
+    /// all addresses are wanted.
     pub(super) bound: Vec<Multiaddr>,
 }
 
-/// Returns the addresses to tell other nodes, and logs a choice that the settings leave open.
+/// Returns the addresses to tell other nodes, in the order of the listeners, and logs a choice that
+/// the settings leave open.
+///
+/// A listener on one address advertises that one; a listener on all addresses advertises only that
+/// of the default route. Without a default route it advertises all bound addresses except loopback,
+/// or the loopback ones if there are no others, and logs a warning.
 pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
     let mut result = Vec::new(); // ≤ all that is listened on
     for listener in listeners {
@@ -57,16 +63,20 @@ pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
     result
 }
 
+/// How the advertised address of a listener is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Routed {
     /// The settings name the address.
     Set,
     /// The settings name all addresses; this one is on the default route.
     By(Multiaddr),
-    /// The settings name all addresses, and there is no default route.
+    /// The settings name all addresses, and there is no usable default route.
     Nowhere,
 }
 
+/// Finds the address that a listener advertises. `route` returns this host's address on the default
+/// route of the same family, and is called only for `0.0.0.0` and `::`. Its result gets the port
+/// of the listener's first bound address; without a bound address the result is `Nowhere`.
 fn routed(listener: &Listener, route: impl FnOnce(IpAddr) -> Option<IpAddr>) -> Routed {
     let Some(any) = address::host(&listener.wanted).filter(IpAddr::is_unspecified) else {
         return Routed::Set;
@@ -78,8 +88,9 @@ fn routed(listener: &Listener, route: impl FnOnce(IpAddr) -> Option<IpAddr>) -> 
     }
 }
 
-/// Returns this host's address on the default route of that family. Connecting a UDP socket sends
-/// nothing; the kernel only selects a route.
+/// Returns this host's address on the default route of the family of `any`, which is `0.0.0.0` or
+/// `::`. Connecting a UDP socket sends nothing; the kernel only selects a route. `None` if there is
+/// no route, or its address is a loopback or link-local one, which other hosts cannot reach.
 fn default_route(any: IpAddr) -> Option<IpAddr> {
     let far = match any {
         IpAddr::V4(_) => IpAddr::from(FAR_AWAY.0),

@@ -54,8 +54,9 @@ const PROBE_WITHIN: Duration = Duration::from_secs(1);
 /// tried in order until one admits the client; each has an equal share of the remaining time.
 ///
 /// # Errors
-/// [`ConnectError`], whose text names the cause and the remedy. In that case the node has received
-/// only the messages of the opening handshake.
+/// [`ConnectError`], whose text names the cause and the remedy; for a name, that of its last
+/// address. In that case the node has received only the messages of the opening handshake. After a
+/// timeout the call takes up to one second longer, to find out whether a process listens.
 pub async fn connect(
     config: &NetConfig,
     address: &Multiaddr,
@@ -65,7 +66,8 @@ pub async fn connect(
 }
 
 /// Like [`connect`], with an identity that is on the node's allow-list. It must not be the identity
-/// of a node, because a peer that is known as a node is not admitted as a client.
+/// of a node, because a peer that is known as a node is not admitted as a client. Proves the
+/// clients' secret if there is one, otherwise the cluster's.
 ///
 /// # Errors
 /// [`ConnectError`], as for [`connect`].
@@ -112,8 +114,9 @@ async fn call_any(
     }
 }
 
-/// Classifies a timeout. A TCP probe finds out whether a process listens there: the kernel
-/// completes connections also for a process that is stopped.
+/// Classifies a timeout: [`ConnectError::Silent`] if a TCP probe connects within one second,
+/// otherwise [`ConnectError::NoAnswer`], also for a name, which is not probed. The kernel completes
+/// connections also for a process that is stopped.
 async fn no_answer(address: &Multiaddr, within: Duration) -> ConnectError {
     let address = address.clone();
     let connects = async { TcpStream::connect(address::socket_address(&address)?).await.ok() };
@@ -124,6 +127,9 @@ async fn no_answer(address: &Multiaddr, within: Duration) -> ConnectError {
     }
 }
 
+/// Calls the node at one address, which is not a name: dials, opens a substream, and proves the
+/// secret. On success a task keeps the connection until the stream is dropped; on failure it is
+/// closed.
 async fn call(
     identity: &Identity,
     config: &NetConfig,
@@ -150,6 +156,8 @@ async fn call(
     Ok(stream)
 }
 
+/// Dials one address and waits until the encrypted connection is established, without a limit of
+/// its own. Any peer is taken, unless the address ends with a peer id.
 async fn dial(
     swarm: &mut Swarm<LaneBehaviour>,
     address: &Multiaddr,
@@ -169,7 +177,9 @@ async fn dial(
     Err(not_connected(address.clone(), error).await)
 }
 
-/// Classifies a failed dial.
+/// Classifies a failed dial. An error that does not tell the cause is followed by a TCP probe of at
+/// most one second: a refused probe means that nobody listens, a silent one that there is no
+/// answer.
 async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
     match error {
         DialError::WrongPeerId { obtained, .. } => {
@@ -194,6 +204,8 @@ async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
     }
 }
 
+/// Drives the swarm until `work` completes. Ignores all events of the swarm: `work` must fail
+/// itself when the connection closes.
 async fn while_driving<T>(swarm: &mut Swarm<LaneBehaviour>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
@@ -204,7 +216,8 @@ async fn while_driving<T>(swarm: &mut Swarm<LaneBehaviour>, work: impl Future<Ou
     }
 }
 
-/// Drives the connection until the stream is dropped, then closes it.
+/// Drives the connection until the stream is dropped, then closes it, for at most [`CLOSE_WITHIN`].
+/// Returns at once if the node closes the connection first, which ends the stream.
 async fn keep(
     mut swarm: Swarm<LaneBehaviour>,
     connection: ConnectionId,
@@ -234,6 +247,8 @@ enum NotAdmitted {
 }
 
 impl NotAdmitted {
+    /// Makes the error of the call. A substream that broke without a verdict becomes
+    /// [`ConnectError::Cut`]; `us` is the client's peer id, `within` the timeout of the handshake.
     fn at(self, address: &Multiaddr, us: PeerId, within: Duration) -> ConnectError {
         let address = address.clone();
         match self {
@@ -258,14 +273,15 @@ impl NotAdmitted {
     }
 }
 
-/// Whether the protocol was rejected. Its name is sent together with the first message, so that the
-/// rejection arrives as an error of the first read.
+/// Whether the node has rejected the client protocol. Its name is sent together with the first
+/// message, so that the rejection arrives as an error of the first read.
 fn is_unknown_protocol(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     matches!(cause, Some(NegotiationError::Failed))
 }
 
-/// Why a client could not connect to a node. The node has learned nothing but the client's peer id.
+/// Why a client could not connect to a node. The node has learned at most the client's peer id and
+/// the messages of its handshake.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {

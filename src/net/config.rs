@@ -88,10 +88,13 @@ impl Default for NetConfig {
 impl NetConfig {
     /// Reads the files of secrets, if any are set: afterwards `secret` holds the secrets and the
     /// paths, which a running node reads again, and both file settings are unset. Returns a warning
-    /// for each file that every user may read.
+    /// for each file that every user may read. Changes nothing if no file is set; so a second call
+    /// has no effect.
     ///
     /// # Errors
-    /// A [`SecretError`] for each reason not to use the files; the settings are then unchanged.
+    /// The first reason not to use the files; the settings are then unchanged.
+    /// [`SecretError::Twice`] if both `secret` and the cluster's file are set; `secret` and the
+    /// clients' file together are accepted.
     pub fn read_secret(&mut self) -> Result<Vec<ReadableSecret>, SecretError> {
         if let (Some(_), Some(path)) = (&self.secret, &self.secret_file) {
             return Err(SecretError::Twice { path: path.clone() });
@@ -148,9 +151,9 @@ pub struct NetLimits {
     /// Maximum number of connections in total.
     pub connections: usize,
     /// Maximum number of inbound connections with an unfinished handshake. Beyond it, a new one
-    /// replaces another: of the address that has most of them (IPv6: the /64 network), the one whose
-    /// handshake has advanced least. A quarter of the slots is reserved for addresses of members and
-    /// seeds.
+    /// replaces another: of the address that has most of them (IPv6: the /64 network), the one
+    /// whose handshake has advanced least. A quarter of the slots is reserved for addresses of
+    /// members and seeds.
     pub handshakes: usize,
     /// Maximum number of inbound connections whose peer has opened neither a lane nor a client's
     /// stream. Beyond it, the oldest one of the address that has most of them is closed.
@@ -221,7 +224,7 @@ impl Default for NetLimits {
 }
 
 impl NetLimits {
-    /// Buffer limit of a lane of this class, in bytes.
+    /// Returns the buffer limit of a lane of this class, in bytes.
     #[must_use]
     pub const fn lane_bytes_max(&self, class: TrafficClass) -> usize {
         self.lane_bytes_max[class as usize]
@@ -236,7 +239,8 @@ impl Secret {
     /// Minimum length, in bytes.
     pub const BYTES_MIN: usize = 32;
 
-    /// Creates a secret.
+    /// Creates a secret of these bytes. Neither trims nor decodes them; a refused secret is wiped
+    /// from memory as well.
     ///
     /// # Errors
     /// [`ShortSecret`] if it is shorter than [`BYTES_MIN`](Self::BYTES_MIN).
@@ -373,8 +377,8 @@ pub enum SecretError {
         path = path.display()
     )]
     SameForClients {
-        /// Path of the file that was read: the clients', or the cluster's if the clients' secret came
-        /// through a pipe.
+        /// Path of the file that was read: the clients', or the cluster's if the clients' secret
+        /// came through a pipe.
         path: PathBuf,
     },
     /// A private network has only one key, but the file holds several secrets.

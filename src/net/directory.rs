@@ -1,5 +1,9 @@
 //! Directory of the lanes to every known incarnation. The connection manager, which opens
 //! substreams for the lanes, and all senders share it.
+//!
+//! Each incarnation has at most one lane per class. A lane that leaves the directory
+//! ([`Directory::renew`], [`Directory::remove`]) is not ended by that: senders that hold it can
+//! still append to it until the caller breaks it off.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +19,7 @@ use super::lane::Lane;
 use super::wire::NodeInfo;
 use super::{NodeId, TrafficClass};
 
-/// The lanes to one incarnation. Each is created when it is first used.
+/// The lanes to one incarnation, by class. Each is created when it is first used.
 #[derive(Debug)]
 struct NodeLanes {
     node: NodeId,
@@ -54,16 +58,20 @@ pub(super) struct Directory {
 }
 
 impl NodeLanes {
+    /// Locks the slot of a class; `None` in it: the lane was not used yet, or was renewed.
     fn slot(&self, class: TrafficClass) -> MutexGuard<'_, Option<Lane>> {
         self.lanes[class as usize].lock().expect("nothing panics under this lock")
     }
 
+    /// The lanes that exist, in the order of [`TrafficClass::ALL`]. Locks one slot at a time.
     fn used(&self) -> impl Iterator<Item = (TrafficClass, Lane)> {
         TrafficClass::ALL.into_iter().filter_map(|class| Some((class, self.slot(class).clone()?)))
     }
 }
 
 impl Directory {
+    /// Creates an empty directory, and the channel on which the connection manager is told of each
+    /// lane that [`lane`](Self::lane) creates.
     pub(super) fn new(limits: NetLimits) -> (Arc<Self>, mpsc::UnboundedReceiver<WantedLane>) {
         let (wanted, receiver) = mpsc::unbounded_channel();
         (
@@ -89,8 +97,9 @@ impl Directory {
         self.read().get(&to).cloned()
     }
 
-    /// Returns the lane to an incarnation, and creates it if necessary. `None` if the incarnation
-    /// is unknown or was removed, or after [`close`](Self::close).
+    /// Returns the lane to an incarnation. If it does not exist, creates it with the limits that
+    /// the node has announced, and sends one [`WantedLane`]. `None` if the incarnation is unknown
+    /// or was removed, and for every incarnation after [`close`](Self::close).
     pub(super) fn lane(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         let lanes = self.lanes(to)?;
         let mut slot = lanes.slot(class);
@@ -113,18 +122,20 @@ impl Directory {
         Some(self.lanes(incarnation)?.node.peer)
     }
 
-    /// Returns the lane if it was created before.
+    /// Returns the lane if it exists, also after [`close`](Self::close). Never creates one.
     pub(super) fn used(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.lanes(to)?.slot(class).clone()
     }
 
-    /// Returns all lanes that were created.
+    /// Returns all lanes that exist, also after [`close`](Self::close).
     pub(super) fn all(&self) -> Vec<(NodeId, TrafficClass, Lane)> {
         let nodes: Vec<Arc<NodeLanes>> = self.read().values().cloned().collect();
         used_of(&nodes)
     }
 
-    /// Adds a node with the limits that it has announced. From now on there are lanes to it.
+    /// Adds a node with the limits that it has announced; its frames have at most [`FRAME_BYTES`]
+    /// if it announced none. From now on there are lanes to it. Changes nothing if the incarnation
+    /// is known: its lanes and its first limits stay.
     pub(super) fn add(&self, node: NodeId, facts: &NodeInfo) {
         let frame = facts.frame_bytes_max.map_or(FRAME_BYTES, |max| max as usize);
         let limits = NodeLimits { message: facts.message_bytes_max as usize, frame };
@@ -135,8 +146,9 @@ impl Directory {
         self.write().entry(node.incarnation).or_insert_with(lanes);
     }
 
-    /// Registers a lane that was opened before the peer's incarnation was known. Returns whether it
-    /// was accepted; it is not if there is one already.
+    /// Registers a lane that was opened before the peer's incarnation was known, and applies the
+    /// limits of the node to it. No [`WantedLane`] is sent. Returns `false`, and changes nothing,
+    /// if there is a lane already, the incarnation is unknown, or the directory is closed.
     pub(super) fn adopt(&self, to: ReplicaId, class: TrafficClass, lane: &Lane) -> bool {
         let Some(lanes) = self.lanes(to) else { return false };
         let mut slot = lanes.slot(class);
@@ -149,13 +161,15 @@ impl Directory {
         takes
     }
 
-    /// Removes the lane of an incarnation and returns it; the next sender gets a new one.
+    /// Removes one lane of an incarnation and returns it, for the caller to break off; the next
+    /// sender gets a new one. `None` if the incarnation is unknown or the lane does not exist.
     pub(super) fn renew(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.lanes(to)?.slot(class).take()
     }
 
     /// Closes the directory: from now on senders get no lane from it. Returns the existing lanes,
-    /// which the connection manager still finds in order to finish them.
+    /// which the caller must finish. They stay in the directory, where the connection manager finds
+    /// them with [`opened`](Self::opened).
     pub(super) fn close(&self) -> Vec<(NodeId, TrafficClass, Lane)> {
         // Every slot is locked after this store, so that a lane created concurrently is found in
         // it.
@@ -168,13 +182,13 @@ impl Directory {
     }
 
     /// Returns the lane that the connection manager opens: the existing one, also after the close,
-    /// or a new one.
+    /// or a new one as [`lane`](Self::lane) creates it. `None` if neither is possible.
     pub(super) fn opened(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.used(to, class).or_else(|| self.lane(to, class))
     }
 
-    /// Removes a node and returns its lanes. Returns none if the incarnation belongs to another
-    /// peer.
+    /// Removes a node and returns its lanes, for the caller to break off. Removes and returns
+    /// nothing if the incarnation is unknown or belongs to another peer.
     pub(super) fn remove(&self, node: NodeId) -> Vec<(TrafficClass, Lane)> {
         let mut nodes = self.write();
         if nodes.get(&node.incarnation).is_none_or(|lanes| lanes.node != node) {
@@ -186,6 +200,7 @@ impl Directory {
     }
 }
 
+/// Lists the existing lanes of these nodes, node by node.
 fn used_of<'a>(
     nodes: impl IntoIterator<Item = &'a Arc<NodeLanes>>,
 ) -> Vec<(NodeId, TrafficClass, Lane)> {

@@ -65,7 +65,8 @@ pub mod kind {
     pub const SKIPPABLE: u8 = 0x80;
 }
 
-/// Maximum length of a frame under these limits, in bytes, length field included.
+/// Maximum length of a frame under these limits, in bytes, length field included: the setting
+/// `frame-bytes-max`, but at least [`FRAME_BYTES_MIN`].
 #[must_use]
 pub fn bytes_max(limits: &NetLimits) -> usize {
     limits.frame_bytes_max.clamp(FRAME_BYTES_MIN, u32::MAX as usize)
@@ -130,7 +131,7 @@ pub enum FrameViolation {
     /// The kind is unknown and must not be skipped.
     #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// The contents are shorter or longer than the frame.
+    /// The contents do not have the length that a frame of this kind requires.
     #[error("the contents of a frame of kind {0} do not match its length")]
     Contents(u8),
     /// The header is malformed.
@@ -170,11 +171,13 @@ pub enum FrameViolation {
     },
 }
 
-/// Decodes the frame at the start of `bytes`, if it is complete.
+/// Decodes the frame at the start of `bytes`, from which it borrows. Returns
+/// [`FrameParseResult::Short`] if the frame is not complete, also for empty `bytes`; ignores the
+/// bytes behind it. `bytes_max` is the maximum length of a frame, length field included.
 ///
 /// # Errors
-/// A [`FrameViolation`], as soon as the available bytes show it: a length above `bytes_max` is refused
-/// before any further byte of the frame has arrived
+/// A [`FrameViolation`], as soon as the available bytes show it: a length above `bytes_max` is
+/// refused before any further byte of the frame has arrived
 /// (docs/protocol/transport.md#lengths-are-checked-before-allocation).
 pub fn cut(bytes: &[u8], bytes_max: usize) -> Result<FrameParseResult<'_>, FrameViolation> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
@@ -190,6 +193,9 @@ pub fn cut(bytes: &[u8], bytes_max: usize) -> Result<FrameParseResult<'_>, Frame
     Ok(FrameParseResult::Frame(read(kind, contents)?, LENGTH_BYTES + length))
 }
 
+/// Decodes the contents of a complete frame. Checks the syntax of a header, but neither its numbers
+/// nor the lengths and the order of pieces. A kind from [`SKIPPABLE`](kind::SKIPPABLE) on becomes
+/// [`Frame::Unknown`]; any other unknown kind is a violation.
 #[inline]
 fn read(kind: u8, contents: &[u8]) -> Result<Frame<'_>, FrameViolation> {
     match kind {
@@ -234,11 +240,12 @@ pub enum Field<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Splits `bytes` into the header at the start and the body.
+    /// Splits `bytes` into the header at the start and the body, which may be empty. A header
+    /// without names is one byte, 0.
     ///
     /// # Errors
-    /// A [`FrameViolation`] if there are too many names, a name is too long or not UTF-8, or the bytes
-    /// end early.
+    /// A [`FrameViolation`] if there are too many names, a name is too long or not UTF-8, or the
+    /// bytes end early.
     #[inline]
     pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), FrameViolation> {
         let (&count, mut rest) =
@@ -259,7 +266,7 @@ impl<'a> Header<'a> {
         self.0
     }
 
-    /// The names in order.
+    /// The names in order. [`split`](Self::split) has checked them, so none is left out.
     pub fn fields(self) -> impl Iterator<Item = Field<'a>> {
         let mut rest = self.0.get(1..).unwrap_or_default();
         std::iter::from_fn(move || {
@@ -270,6 +277,8 @@ impl<'a> Header<'a> {
     }
 }
 
+/// Splits the first name of a header from the rest. Fails if the bytes end early, or if the text of
+/// the name is malformed ([`split_name`]).
 #[inline]
 fn split_field(bytes: &[u8]) -> Result<(Field<'_>, &[u8]), FrameViolation> {
     let (number, rest) = split_u16(bytes)?;
@@ -294,6 +303,8 @@ fn split_u16(bytes: &[u8]) -> Result<(u16, &[u8]), FrameViolation> {
     Ok((u16::from_be_bytes(*number), rest))
 }
 
+/// Splits a name's length and text from the rest. Fails if the length is above [`NAME_BYTES_MAX`],
+/// the bytes end early, or the text is not UTF-8. A name may be empty.
 fn split_name(bytes: &[u8]) -> Result<(&str, &[u8]), FrameViolation> {
     let (length, rest) = split_u16(bytes)?;
     if usize::from(length) > NAME_BYTES_MAX {
@@ -318,6 +329,9 @@ pub const FRAME_OVERHEAD: usize = LENGTH_BYTES + 1;
 pub const END: [u8; FRAME_OVERHEAD] = [0, 0, 0, 1, kind::END];
 
 /// Encodes the length and kind of a frame with `contents` bytes after the kind.
+///
+/// # Panics
+/// If the length does not fit into 32 bits.
 #[must_use]
 #[inline]
 pub fn begin(kind: u8, contents: usize) -> [u8; FRAME_OVERHEAD] {
@@ -335,7 +349,10 @@ pub fn ack(accepted: u64) -> [u8; ACK_BYTES] {
     bytes
 }
 
-/// Appends a field to an encoded header.
+/// Appends a field to an encoded header. Leaves the count in its first byte to the caller.
+///
+/// # Panics
+/// If a name is longer than [`NAME_BYTES_MAX`].
 pub fn put_field(header: &mut Vec<u8>, field: Field<'_>) {
     match field {
         Field::Number(number) => header.extend_from_slice(&number.to_be_bytes()),
@@ -351,6 +368,7 @@ pub fn put_field(header: &mut Vec<u8>, field: Field<'_>) {
     }
 }
 
+/// Appends a name's length and text to an encoded header. Panics if it is too long.
 fn put_name(header: &mut Vec<u8>, name: &str) {
     assert!(name.len() <= NAME_BYTES_MAX, "a name's length is checked before it is written");
     let length = u16::try_from(name.len()).expect("NAME_BYTES_MAX fits");

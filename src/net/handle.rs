@@ -69,7 +69,8 @@ pub enum NetEvent {
         /// The node of the connection.
         node: NodeId,
     },
-    /// A dial failed. This is evidence of a failure, not proof.
+    /// A dial failed. This is evidence of a failure, not proof. Failed dials of an additional
+    /// connection for bulk are not reported.
     DialRefused {
         /// Peer that was expected at the address, if any.
         peer: Option<PeerId>,
@@ -92,7 +93,7 @@ pub enum NetEvent {
         node: NodeId,
         /// Class of the lane.
         class: TrafficClass,
-        /// Number of abandoned messages.
+        /// Number of abandoned messages, at least 1.
         messages: u64,
     },
 }
@@ -108,7 +109,7 @@ pub struct PeerStats {
     pub kept: bool,
     /// Number of connections, those for bulk included.
     pub connections: usize,
-    /// Whether one of the connections carries lanes.
+    /// Whether one of the connections carries the control, data and user lanes.
     pub linked: bool,
     /// Lanes to the peer, if they were used: control, data, user, bulk.
     pub outbound: [Option<LaneStats>; 4],
@@ -121,7 +122,7 @@ pub struct PeerStats {
 #[non_exhaustive]
 pub struct NetStats {
     /// Known peers, ordered by peer id.
-    pub peers: Vec<PeerStats>, // ≤ hub::PEERS_MAX
+    pub peers: Vec<PeerStats>, // ≤ connection_manager::PEERS_MAX, or more if all are in use
     /// Connections and substreams that were refused because of a limit or the allow-list.
     pub exceeded: Refusals,
     /// Inbound connections with an unfinished handshake.
@@ -142,6 +143,10 @@ pub struct NetStats {
 
 /// Handle of a running transport. Clones share it; the transport ends when the last clone is
 /// dropped.
+///
+/// Methods that give an order return at once, and the connection manager carries out the orders one
+/// after the other. Orders after [`stop`](Self::stop) or [`stop_within`](Self::stop_within) have no
+/// effect.
 #[derive(Clone, Debug)]
 pub struct Net {
     me: NodeId,
@@ -180,9 +185,12 @@ impl Net {
     /// Starts the transport: listens, and delivers received messages to `receiver`. Connections and
     /// control lanes have threads of their own; the other lanes run on the caller's runtime.
     ///
+    /// Must be called within a tokio runtime. If the secrets come from files, changed files are
+    /// adopted while the transport runs.
+    ///
     /// # Errors
-    /// [`NetStartError`] names the address that cannot be listened on, or the reason why listening
-    /// would not be safe.
+    /// [`NetStartError`]: an address cannot be listened on, listening would not be safe, or no
+    /// thread could be started.
     pub async fn start(
         config: &NetConfig,
         identity: &Identity,
@@ -267,20 +275,23 @@ impl Net {
         }
     }
 
-    /// Dials an address once, whatever peer answers. The outcome is reported by [`NetEvent::Answered`]
-    /// or [`NetEvent::DialRefused`], except when the answering peer is not admitted. An address that
-    /// is already being dialled is not dialled again.
+    /// Dials an address once, whatever peer answers. The outcome is reported by
+    /// [`NetEvent::Answered`] or [`NetEvent::DialRefused`], except when the answering peer is not
+    /// admitted. Does nothing if the address is already being dialled, or if a peer has answered
+    /// there and its incarnation is not known yet.
     pub fn dial(&self, address: Multiaddr) {
         self.order(ConnectionCommand::Dial(address));
     }
 
     /// Keeps the link to a peer up from now on: whenever it is down, dials these addresses, or
-    /// those known before if there are none.
+    /// those known before if there are none. Also opens the control lane to the peer. Addresses
+    /// replace those of an earlier call.
     pub fn keep(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
         self.order(ConnectionCommand::Keep(peer, addresses));
     }
 
-    /// Stops dialling a peer.
+    /// Stops dialling a peer. Its connections and lanes stay as long as they live. Does nothing if
+    /// the peer is unknown.
     pub fn release(&self, peer: PeerId) {
         self.order(ConnectionCommand::Release(peer));
     }
@@ -290,8 +301,10 @@ impl Net {
         self.order(ConnectionCommand::BelongsTo(cluster_id));
     }
 
-    /// Removes an incarnation from the transport: its lanes are closed, and it is refused. Unless
-    /// the peer was [released](Self::release) before, the link is kept for its next incarnation.
+    /// Removes an incarnation from the transport: its lanes are abandoned, and it is refused from
+    /// now on. If it is the known incarnation of its peer, the connections of the peer are closed
+    /// and [`NetEvent::Forgotten`] is reported. Unless the peer was [released](Self::release)
+    /// before, the link is kept for its next incarnation.
     pub fn forget(&self, node: NodeId) {
         self.order(ConnectionCommand::Forget(node));
     }
@@ -307,12 +320,12 @@ impl Net {
         clients
     }
 
-    /// Known peers, ordered by peer id; empty after the stop.
+    /// Known peers, ordered by peer id; empty after the stop, for the end of which it waits.
     pub async fn peers(&self) -> Vec<PeerStats> {
         self.stats().await.peers
     }
 
-    /// Current statistics; all zero after the stop.
+    /// Current statistics; all zero after the stop, for the end of which it waits.
     pub async fn stats(&self) -> NetStats {
         let (reply, stats) = oneshot::channel();
         self.order(ConnectionCommand::Inspect(reply));
@@ -321,13 +334,14 @@ impl Net {
 
     /// Sends the queued messages, as far as peers acknowledge them within `link_down_max`, and
     /// stops. If a kept link breaks meanwhile, it is dialled again; peers that open lanes are
-    /// refused.
+    /// refused. Returns when the sockets are closed; at once if the transport has stopped before.
     pub async fn stop(&self) {
         self.stop_within(Duration::MAX).await;
     }
 
-    /// Like [`stop`](Self::stop), but within this time. Messages that are unacknowledged at the end
-    /// are counted and reported ([`NetEvent::LaneBroken`]).
+    /// Like [`stop`](Self::stop), but within this time, if that is less than `link_down_max`.
+    /// Messages that are unacknowledged at the end are counted and reported
+    /// ([`NetEvent::LaneBroken`]). A call during another stop waits for that one to end.
     pub async fn stop_within(&self, within: Duration) {
         let (done, stopped) = oneshot::channel();
         self.order(ConnectionCommand::Stop(within, done));

@@ -68,10 +68,13 @@ pub struct LaneRequest {
     secret: Option<Secret>, // by which the opener has proven itself
 }
 
-/// Opens a lane on a fresh substream.
+/// Opens a lane on a fresh substream: receives the greeting, sends the hello with the lower version
+/// of both ends, and judges the answer.
 ///
 /// # Errors
-/// [`HandshakeError`]; the substream must be dropped then.
+/// [`HandshakeError`]; the substream must be dropped then. It is [`HandshakeError::Refused`] if the
+/// peer refused, and [`HandshakeError::Unacceptable`] if this node does not accept the version of
+/// the peer or its welcome; the peer is not told that.
 pub async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     us: &AdmissionState,
@@ -97,6 +100,8 @@ pub async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     .await
 }
 
+/// Makes the hello for this lane, with a fresh nonce and, if this node has a secret, a proof that
+/// is bound to both nonces. `version` is the one that both ends support.
 fn hello(
     us: &AdmissionState,
     wanted: LaneParameters,
@@ -124,10 +129,13 @@ fn hello(
 }
 
 /// Greets a peer that has opened a substream of that class, and judges its hello. A peer that is
-/// not admitted gets the reason, and the substream is closed.
+/// not admitted gets the reason, and the substream is closed. An admitted peer is not answered yet:
+/// the caller does that with the returned [`LaneRequest`].
 ///
 /// # Errors
-/// [`HandshakeError`]; the substream must be dropped then.
+/// [`HandshakeError`]; the substream must be dropped then. It is [`HandshakeError::Unacceptable`]
+/// only if the refusal was sent. A peer whose hello is malformed or of another class gets no
+/// answer.
 pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     us: &AdmissionState,
@@ -154,7 +162,9 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 impl LaneRequest {
-    /// Accepts the lane. `accepted` is the number of the last message that has arrived.
+    /// Accepts the lane, with a proof by the secret that the opener has used
+    /// (docs/protocol/transport.md#answer-by-the-secret-that-was-used). `accepted` is the number of
+    /// the last message that has arrived. Leaves the substream open for the lane.
     ///
     /// # Errors
     /// [`HandshakeError`]; the substream must be dropped then.
@@ -179,10 +189,10 @@ impl LaneRequest {
         limited(within, send(stream, &answer)).await
     }
 
-    /// Refuses the lane, and closes the substream.
+    /// Refuses the lane, and closes this node's half of the substream.
     ///
     /// # Errors
-    /// [`HandshakeError`] if the refusal could not be sent.
+    /// [`HandshakeError`] if the refusal could not be sent within this time.
     pub async fn refuse<S: AsyncWrite + Unpin>(
         self,
         stream: &mut S,
@@ -193,10 +203,10 @@ impl LaneRequest {
     }
 }
 
-/// Calls a node as a client, on a fresh substream.
+/// Calls a node as a client, on a fresh substream, which carries the client's own data afterwards.
 ///
 /// # Errors
-/// [`HandshakeError`]; the substream must be dropped then.
+/// [`HandshakeError`], as for [`open`]; the substream must be dropped then.
 pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     us: &AdmissionState,
@@ -228,10 +238,12 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Greets a client and judges its hello. If the client is admitted, `room` is called to reserve its
-/// slot; if either refuses, the client gets the reason, and the substream is closed.
+/// slot; if either refuses, the client gets the reason, and the substream is closed. Otherwise
+/// welcomes the client, and returns the slot.
 ///
 /// # Errors
-/// [`HandshakeError`]; the substream must be dropped then.
+/// [`HandshakeError`]; the substream must be dropped then. A reserved slot is dropped if the
+/// welcome cannot be sent.
 pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
     stream: &mut S,
     us: &AdmissionState,
@@ -265,6 +277,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
     .await
 }
 
+/// Sends a refusal of a lane or of a client's stream, and closes this node's half of the substream.
 async fn send_refusal<S: AsyncWrite + Unpin>(
     stream: &mut S,
     refusal: &LaneRefusal,
@@ -273,6 +286,8 @@ async fn send_refusal<S: AsyncWrite + Unpin>(
     Ok(stream.close().await?)
 }
 
+/// Runs a handshake, or the rest of one, for at most `within`; then drops it and returns
+/// [`HandshakeError::TimedOut`].
 async fn limited<T>(
     within: Duration,
     handshake: impl Future<Output = Result<T, HandshakeError>>,
@@ -295,6 +310,8 @@ async fn receive<S: AsyncRead + Unpin, T: DeserializeOwned>(
     Ok(from_peer(&receive_bytes(stream).await?)?)
 }
 
+/// Receives one message without its length. Refuses a length above [`OPENING_BYTES_MAX`] before it
+/// allocates; a substream that ends early is an I/O error. A length of 0 is accepted here.
 async fn receive_bytes<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, HandshakeError> {
     let mut len = [0; 4];
     stream.read_exact(&mut len).await?;
@@ -340,6 +357,8 @@ pub fn decode_client_answer(bytes: &[u8]) -> Result<ClientAnswer, HandshakeError
     decode_answer_or_refusal(bytes)
 }
 
+/// Decodes an answer. If that fails, but the bytes are a map with the key of a refusal (`r`),
+/// returns [`LaneRefusal::Unknown`]; otherwise the error of the first attempt.
 fn decode_answer_or_refusal<A: DeserializeOwned + From<LaneRefusal>>(
     bytes: &[u8],
 ) -> Result<A, HandshakeError> {

@@ -30,7 +30,7 @@ pub(super) enum HandshakeFailure {
 }
 
 impl HandshakeFailure {
-    /// Classifies the failure of an accepted connection.
+    /// Classifies the failure of an accepted connection. An aborted one is [`Other`](Self::Other).
     pub(super) fn of_inbound(error: &ListenError) -> Self {
         match error {
             ListenError::Denied { .. } => Self::Refused,
@@ -40,7 +40,8 @@ impl HandshakeFailure {
         }
     }
 
-    /// Classifies the failure of a dialled connection.
+    /// Classifies the failure of a dialled connection. If several addresses were tried, the last
+    /// one counts; [`Other`](Self::Other) if none was tried, or another peer answered.
     pub(super) fn of_dial(error: &DialError) -> Self {
         match error {
             DialError::Denied { .. } => Self::Refused,
@@ -52,6 +53,9 @@ impl HandshakeFailure {
         }
     }
 
+    /// Classifies an error of the transport by the first cause that applies: an end by this node's
+    /// acceptor, a failure of the cipher's handshake, then the kind of the innermost I/O error.
+    /// Everything else is [`Other`](Self::Other), also a refused TCP connection.
     fn of_transport(error: &TransportError<io::Error>) -> Self {
         let TransportError::Other(error) = error else { return Self::Other };
         match find_cause(error) {
@@ -76,7 +80,8 @@ impl HandshakeFailure {
     }
 }
 
-/// Returns the innermost `io::Error` of a chain of causes; the outer ones only wrap it.
+/// Returns the innermost `io::Error` of a chain of causes; the outer ones only wrap it. Returns
+/// `outer` itself if it wraps none, and stops after 16 of them.
 fn innermost(outer: &io::Error) -> &io::Error {
     const DEPTH_MAX: usize = 16;
     let mut innermost = outer;

@@ -31,6 +31,7 @@ use super::wire::IncarnationNonce;
 
 const KEY: &str = "identity.key";
 const LOCK: &str = "lock";
+/// Maximum length of the file of the key, in bytes; the rest of a longer one is not read.
 const KEY_BYTES_MAX: u64 = 1024;
 /// Separates these hashes from any other hashes of the same bytes.
 const INCARNATION_LABEL: &[u8] = b"ostraca incarnation 1";
@@ -62,6 +63,7 @@ pub fn incarnation(peer: &PeerId, nonce: &IncarnationNonce) -> ReplicaId {
     ReplicaId::new(u64::from_le_bytes(std::array::from_fn(|at| hash[at])))
 }
 
+/// Exclusive lock of a data directory, held until it is dropped or the process ends.
 #[derive(Debug)]
 struct Lock {
     device: u64,
@@ -71,10 +73,12 @@ struct Lock {
 
 impl Identity {
     /// Loads the identity stored in `data_dir`, or creates and stores one at the first start;
-    /// without a directory, creates an ephemeral one. Draws a new incarnation in any case.
+    /// without a directory, creates an ephemeral one. Draws a new incarnation in any case. Creates
+    /// the directory if necessary, and locks it before it reads the key.
     ///
     /// # Errors
-    /// [`IdentityError`], whose text names the remedy.
+    /// [`IdentityError`], whose text names the remedy. A key that exists but cannot be used is an
+    /// error, and is never replaced.
     pub fn load(data_dir: Option<&Path>) -> Result<Self, IdentityError> {
         let lock = data_dir.map(Lock::take).transpose()?;
         let keypair = match data_dir {
@@ -118,6 +122,9 @@ impl Identity {
 }
 
 impl Lock {
+    /// Creates the directory if necessary (mode 700), checks it, and locks the file `lock` in it
+    /// without waiting. Returns [`IdentityError::Held`] if another process, or another [`Identity`]
+    /// of this one, has the lock, or if the file was replaced while it was being locked.
     fn take(dir: &Path) -> Result<Self, IdentityError> {
         DirBuilder::new()
             .recursive(true)
@@ -150,7 +157,7 @@ impl Lock {
 
 /// Refuses a data directory in which another user could replace the files of this node. A directory
 /// that belongs to root or is writable by a group, as Kubernetes creates it for `fsGroup`, is
-/// accepted.
+/// accepted; a directory that a group may write in is logged as a warning.
 fn check_directory(dir: &Path) -> Result<(), IdentityError> {
     let about = std::fs::metadata(dir)
         .map_err(|source| IdentityError::Directory { path: dir.to_owned(), source })?;
@@ -170,11 +177,14 @@ fn check_directory(dir: &Path) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// Whether only this user, root and a group can change the contents of the directory.
+/// Whether only this user, root and a group can change the contents of the directory. The sticky
+/// bit makes no difference.
 const fn is_trusted(me: u32, owner: u32, mode: u32) -> bool {
     (owner == me || owner == 0) && mode & 0o002 == 0
 }
 
+/// Reads the stored key. Creates one only if the file does not exist; every other error is
+/// returned.
 fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
     let path = dir.join(KEY);
     match File::open(&path) {
@@ -184,6 +194,8 @@ fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
     }
 }
 
+/// Reads the key from an open file. The file must belong to this user, give no permission to
+/// others or a group, and hold an ed25519 key.
 fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
     let unreadable = |source| IdentityError::Unreadable { path: path.clone(), source };
     let about = file.metadata().map_err(unreadable)?;
@@ -203,6 +215,7 @@ fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
     }
 }
 
+/// Generates a key and stores it durably. Returns the key only if it was stored.
 fn create(dir: &Path) -> Result<Keypair, IdentityError> {
     let keypair = generate()?;
     let path = dir.join(KEY);
@@ -212,8 +225,12 @@ fn create(dir: &Path) -> Result<Keypair, IdentityError> {
     Ok(keypair)
 }
 
-/// Replaces a file of the data directory, readable only by this user. Writes a new file and renames
-/// it, so that after a crash the file has either the old or the new contents.
+/// Creates or replaces a file of the data directory, readable only by this user. Writes the file
+/// `<name>.new` and renames it, so that after a crash the file has either the old or the new
+/// contents. Returns when both the file and the directory are on disk.
+///
+/// On an error `<name>.new` may be left over, and the next call overwrites it. The caller must hold
+/// the lock of the directory, and must not write one file concurrently.
 pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = dir.join(format!("{name}.new"));
     let mut options = OpenOptions::new();
@@ -225,6 +242,7 @@ pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<
     File::open(dir)?.sync_all()
 }
 
+/// Generates a random ed25519 key. The seed is wiped from memory.
 fn generate() -> Result<Keypair, IdentityError> {
     let mut seed = Zeroizing::new(random::<32>()?);
     Ok(Keypair::ed25519_from_bytes(&mut seed[..]).expect("any 32 bytes are an ed25519 seed"))
@@ -237,6 +255,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Entropy> {
     Ok(bytes)
 }
 
+/// Reads the boot id of the host. `None` if the file cannot be read or has another form.
 fn boot_id() -> Option<String> {
     let text = std::fs::read_to_string(BOOT_ID).ok()?;
     let id = text.trim();

@@ -87,14 +87,15 @@ pub enum LinkInput {
     Keep,
     /// The link need not be kept up any longer.
     Release,
-    /// Configured addresses of the peer. They replace the previous ones.
+    /// Configured addresses of the peer. They replace the previous ones. The first eight are used.
     Addresses(Vec<Multiaddr>),
     /// An address at which the peer answered a dial that named no peer. It is tried in addition to
-    /// the others.
+    /// the others. Beyond eight, the oldest is dropped.
     Found(Multiaddr),
     /// This lane has, or will have, messages to send.
     Want(TrafficClass),
-    /// The peer has a new incarnation: every lane begins anew.
+    /// The peer has a new incarnation: every wanted lane is opened anew at once, and addresses at
+    /// which the former incarnation answered are dropped.
     Reborn,
     /// A connection was established.
     Established {
@@ -112,7 +113,7 @@ pub enum LinkInput {
     },
     /// A connection was closed.
     Closed(ConnectionId),
-    /// A dial for this purpose failed.
+    /// A dial for this purpose failed before its connection was established.
     DialFailed(ConnectionPurpose),
     /// A lane was opened.
     Opened {
@@ -153,7 +154,7 @@ pub enum LinkOutput {
         /// Connection on which to open it.
         connection: ConnectionId,
     },
-    /// The lane has had no connection, or the peer has refused it, for too long: count its
+    /// The lane has had no connection, or the peer has refused it, for `link_down_max`: count its
     /// unacknowledged messages as lost (docs/protocol/transport.md#giving-up-is-counted). If the
     /// peer is not kept, the lane is unused from now on, until the next [`LinkInput::Want`].
     GiveUp(TrafficClass),
@@ -184,9 +185,12 @@ struct BackOffState {
     until: Option<Instant>,
 }
 
+/// State of the dials for one purpose.
 #[derive(Clone, Debug, Default)]
 struct LinkDialState {
+    /// Whether a dial was ordered that has neither led to a connection nor failed.
     under_way: bool,
+    /// Established connections also count as failures, until a lane opens.
     back_off: BackOffState,
     address: Option<Multiaddr>, // of the last dial
 }
@@ -214,7 +218,10 @@ pub struct PeerLink {
     refused_since: [Option<Instant>; 4],
     /// Connection on which each lane was last ordered to open, and since when continuously.
     placed: [Option<(ConnectionId, Instant)>; 4],
+    /// Number of the last attempt of any lane.
     attempt: u64,
+    /// When the link was first without a carrier since a lane last opened. A kept link starts it
+    /// anew whenever its lanes are given up.
     down_since: Option<Instant>,
     rng: SmallRng,
 }
@@ -249,7 +256,7 @@ impl PeerLink {
     }
 
     /// Whether there is no reason to remember this peer: it is neither kept, connected nor being
-    /// dialled.
+    /// dialled. Lanes with messages are no reason.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         !self.kept && self.connections.is_empty() && !self.main.under_way && !self.bulk.under_way
@@ -294,7 +301,7 @@ impl PeerLink {
     }
 
     /// Time since which the peer can have read from a lane: since it was opened, or first ordered
-    /// to open on the connection that should carry it.
+    /// to open on the connection that should carry it. `None` if neither has happened.
     #[must_use]
     pub fn carried_since(&self, class: TrafficClass) -> Option<Instant> {
         let target = if class == TrafficClass::Bulk { self.bulk_carrier() } else { self.carrier() };
@@ -314,7 +321,10 @@ impl PeerLink {
         self.connections.contains_key(&connection)
     }
 
-    /// Returns the connection that carries control, data and user lanes.
+    /// Returns the connection that carries control, data and user lanes: the youngest one, except
+    /// that of two established less than two seconds apart the one that the smaller peer id dialled
+    /// wins. `None` if there is none. Connections for bulk do not count, and those that the peer
+    /// dialled count only once it has opened another lane than bulk on them.
     #[must_use]
     pub fn carrier(&self) -> Option<ConnectionId> {
         let mut usable: Vec<_> = self
@@ -336,6 +346,9 @@ impl PeerLink {
         matches!(connection.dialler, DialSide::Us(_)) == (self.me < self.peer)
     }
 
+    /// Returns the connection that carries the bulk lane: the latest that this node has dialled for
+    /// bulk, never one that the peer has dialled for its own. Without one, the carrier of the other
+    /// lanes after [`BULK_ATTEMPTS`] failed dials or if no address is known, otherwise `None`.
     fn bulk_carrier(&self) -> Option<ConnectionId> {
         let ours = |c: &ConnectionInfo| c.dialler == DialSide::Us(ConnectionPurpose::Bulk);
         let own = self.connections.iter().filter(|(_, c)| ours(c)).map(|(id, _)| *id).max();
@@ -343,12 +356,15 @@ impl PeerLink {
         own.or_else(|| self.carrier().filter(|_| shares))
     }
 
+    /// Draws the pause after that many earlier failures: the first pause doubled as often, at most
+    /// the longest one, times a random factor of 0.5 to 1.
     fn pause(&mut self, failures: u32) -> Duration {
         let (first, longest) = self.back_off;
         let full = first.saturating_mul(1 << failures.min(16)).min(longest).min(PAUSE_MAX);
         full.mul_f64(self.rng.random_range(0.5..=1.0))
     }
 
+    /// Returns the back-off state after one more failure, now.
     fn failed(&mut self, now: Instant, mut back_off: BackOffState) -> BackOffState {
         let pause = self.pause(back_off.failures);
         back_off.failures = back_off.failures.saturating_add(1);
@@ -356,6 +372,7 @@ impl PeerLink {
         back_off
     }
 
+    /// Ends the dial for this purpose and counts it as a failure.
     fn dial_failed(&mut self, now: Instant, purpose: ConnectionPurpose) {
         let back_off = self.dial(purpose).back_off;
         let back_off = self.failed(now, back_off);
@@ -363,6 +380,7 @@ impl PeerLink {
         (dial.under_way, dial.back_off) = (false, back_off);
     }
 
+    /// Returns the state of the dials for this purpose. Dials nothing.
     const fn dial(&mut self, purpose: ConnectionPurpose) -> &mut LinkDialState {
         match purpose {
             ConnectionPurpose::Main => &mut self.main,
@@ -370,6 +388,8 @@ impl PeerLink {
         }
     }
 
+    /// Adds a connection. One that the peer dialled has no purpose yet and carries no lane; one
+    /// that this node dialled ends the dial, and also starts the pause before the next one.
     fn established(&mut self, now: Instant, connection: ConnectionId, dialler: DialSide) {
         let purpose = if let DialSide::Us(purpose) = dialler {
             // Counts as a failure until a lane opens on it, so that a peer which closes connections
@@ -382,6 +402,9 @@ impl PeerLink {
         self.connections.insert(connection, ConnectionInfo { dialler, purpose, since: now });
     }
 
+    /// Sets the purpose of a connection that the peer dialled, by the class of a lane that the peer
+    /// has opened on it. A main connection stays that; one for bulk becomes a main one with any
+    /// other class. Has no effect on unknown connections, and on those that this node dialled.
     fn admitted(&mut self, connection: ConnectionId, class: TrafficClass) {
         let purpose = if class == TrafficClass::Bulk {
             ConnectionPurpose::Bulk
@@ -396,12 +419,16 @@ impl PeerLink {
         }
     }
 
-    /// Whether this attempt is the lane's current one.
+    /// Whether this attempt is the lane's current one, and its substream has not ended.
     #[must_use]
     pub fn stands(&self, class: TrafficClass, attempt: u64) -> bool {
         matches!(self.lanes[class as usize], LaneState::On { attempt: a, .. } if a == attempt)
     }
 
+    /// Marks a lane as opened, unless the attempt is not the current one. The link then counts as
+    /// up: the times of being down and refused end, dials for the purpose of this class start
+    /// without a pause, and the address of a connection that this node dialled is tried first later
+    /// on. The back-off of the lane itself stays ([`substream_over`](Self::substream_over)).
     fn opened(&mut self, now: Instant, class: TrafficClass, attempt: u64) {
         let LaneState::On { connection, .. } = self.lanes[class as usize] else { return };
         if !self.stands(class, attempt) {
@@ -425,6 +452,8 @@ impl PeerLink {
         }
     }
 
+    /// Makes a lane wait for its next attempt, with a pause that grows with its failures; the
+    /// longest after a refusal. Has no effect if the attempt is not the current one.
     fn ended(
         &mut self,
         now: Instant,
@@ -449,8 +478,10 @@ impl PeerLink {
         }
     }
 
-    /// Gives up a lane that the peer has refused for `link_down_max`. Without this rule the lane
-    /// would hold its messages as long as the connection lives.
+    /// Gives up a lane that the peer has refused for `link_down_max`; checked at each refusal only.
+    /// Without this rule the lane would hold its messages as long as the connection lives. The lane
+    /// of a kept peer goes on waiting, and is given up again after the same time; that of another
+    /// peer is unused then.
     fn refused(&mut self, now: Instant, class: TrafficClass, out: &mut Outbox<LinkOutput>) {
         let index = class as usize;
         let since = *self.refused_since[index].get_or_insert(now);
@@ -464,13 +495,14 @@ impl PeerLink {
     }
 
     /// Ends the current substream of a lane. If it was open for at least the longest pause, the
-    /// back-off starts over.
+    /// back-off starts over. Leaves the state of the lane to the caller.
     fn substream_over(&mut self, now: Instant, index: usize) {
         if self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1) {
             self.lane_back_off[index] = BackOffState::default();
         }
     }
 
+    /// Removes a connection. Its lanes wait for another one, without a pause.
     fn closed(&mut self, now: Instant, connection: ConnectionId) {
         self.connections.remove(&connection);
         for index in 0..self.lanes.len() {
@@ -481,6 +513,8 @@ impl PeerLink {
         }
     }
 
+    /// Makes every wanted lane wait without a pause, also an open one, and drops the addresses at
+    /// which the peer answered; the newest stays if this node dialled a present connection.
     fn peer_restarted(&mut self, now: Instant) {
         for lane in &mut self.lanes {
             if *lane != LaneState::Unused {
@@ -498,6 +532,7 @@ impl PeerLink {
         self.set_addresses();
     }
 
+    /// Computes `addresses` from `given` and `found`, after cutting both to [`ADDRESSES_MAX`].
     fn set_addresses(&mut self) {
         self.given.truncate(ADDRESSES_MAX);
         self.found.truncate(ADDRESSES_MAX);
@@ -509,12 +544,14 @@ impl PeerLink {
         }
     }
 
+    /// Whether the lane is open, being opened or waiting.
     fn wants(&self, class: TrafficClass) -> bool {
         self.lanes[class as usize] != LaneState::Unused
     }
 
-    /// Opens and moves lanes to the connections that should carry them, and dials if one is
-    /// missing.
+    /// Opens and moves lanes to the connections that should carry them, dials if one is missing,
+    /// and gives up lanes if the link was down for too long. A lane without such a connection stays
+    /// as it is.
     fn settle(&mut self, now: Instant, out: &mut Outbox<LinkOutput>) {
         let carrier = self.carrier();
         let bulk_carrier = self.bulk_carrier();
@@ -530,8 +567,10 @@ impl PeerLink {
         }
     }
 
-    /// Handles a missing carrier: dials if the peer is kept, and abandons lanes that have waited
-    /// too long.
+    /// Handles a missing carrier: dials if the peer is kept, and gives up all waiting lanes once
+    /// the link was down for `link_down_max`. For a kept peer that repeats after the same time; the
+    /// lanes of another peer are unused then. Does nothing while there is a carrier or no lane is
+    /// wanted, but does not count the link as up either.
     fn settle_without_carrier(
         &mut self,
         now: Instant,
@@ -562,7 +601,8 @@ impl PeerLink {
         }
     }
 
-    /// Whether bulk wants a connection of its own, and has none.
+    /// Whether bulk wants a connection of its own, and has none. `false` while the other lanes have
+    /// no connection, which comes first.
     fn lacks_bulk(&self, carrier: Option<ConnectionId>) -> bool {
         let ours = |c: &ConnectionInfo| c.dialler == DialSide::Us(ConnectionPurpose::Bulk);
         let has_own = self.connections.values().any(ours);
@@ -573,10 +613,13 @@ impl PeerLink {
         self.kept || TrafficClass::ALL.into_iter().any(|class| self.wants(class))
     }
 
+    /// Whether the link needs a carrier, because it is kept or has a wanted lane, and has none.
     fn is_down(&self, carrier: Option<ConnectionId>) -> bool {
         self.is_wanted() && carrier.is_none()
     }
 
+    /// Opens a lane on the connection `target` if its pause is over, or moves it there if it is on
+    /// another one. Does nothing if the lane is unused, still pauses, or is there already.
     fn settle_lane(
         &mut self,
         now: Instant,
@@ -600,6 +643,9 @@ impl PeerLink {
         }
     }
 
+    /// Dials for this purpose, unless a dial is under way, none may begin yet, or no address is
+    /// known. As long as no dial has failed since a lane opened, dials the last good address, if it
+    /// is still known; otherwise all addresses in turn.
     fn want_connection(
         &mut self,
         now: Instant,
@@ -622,7 +668,9 @@ impl PeerLink {
         out.push(LinkOutput::Dial { purpose, address });
     }
 
-    /// When a dial for this purpose may begin; `None` if one is under way or there is no address.
+    /// When a dial for this purpose may begin: after the pause of the last one and, for the main
+    /// purpose, after the time that inbound connections have to open a lane ([`PATIENCE`]). `now`
+    /// if neither applies; `None` if one is under way or there is no address.
     fn dial_at(&self, now: Instant, purpose: ConnectionPurpose) -> Option<Instant> {
         let dial = if purpose == ConnectionPurpose::Main { &self.main } else { &self.bulk };
         if dial.under_way || self.addresses.is_empty() {
@@ -639,6 +687,12 @@ impl Machine for PeerLink {
     type Input = LinkInput;
     type Output = LinkOutput;
 
+    /// Applies an input, then outputs what is due after it: lanes to open, dials, and lanes to give
+    /// up. Only `now.mono` counts.
+    ///
+    /// [`LinkInput::Keep`] also makes the control lane wanted; [`LinkInput::Release`] leaves lanes
+    /// and connections as they are. [`LinkInput::Want`] has no effect on a lane that is already
+    /// wanted.
     fn handle(&mut self, now: Now, input: LinkInput, out: &mut Outbox<LinkOutput>) {
         let now = now.mono;
         match input {
@@ -674,6 +728,8 @@ impl Machine for PeerLink {
         self.settle(now, out);
     }
 
+    /// The earliest of: the end of a pause of a lane that has a connection, the next dial, and the
+    /// giving up of waiting lanes. It may have passed. `None` if nothing depends on time.
     fn next_deadline(&self) -> Option<Instant> {
         let far = Instant::from_nanos(u64::MAX);
         let carrier = self.carrier();

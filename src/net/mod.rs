@@ -42,7 +42,8 @@ use serde::{Deserialize, Serialize};
 pub struct NodeId {
     /// Peer id, derived from the node's public key.
     pub peer: PeerId,
-    /// Incarnation, drawn at random at every start.
+    /// Incarnation: a hash of the peer id and a nonce that is drawn at every start
+    /// ([`identity::incarnation`]).
     pub incarnation: ReplicaId,
 }
 
@@ -51,7 +52,8 @@ pub struct NodeId {
 pub(crate) const ED25519: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
 
 /// Formatted like [`ostraca_ddata::id::NodeId`]: the first 4 bytes of the key, a slash, and the
-/// incarnation, in hexadecimal.
+/// incarnation, in hexadecimal. The start of the peer id itself is shown if that is not of an
+/// ed25519 key.
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.peer.to_bytes();

@@ -70,21 +70,25 @@ impl Secrets {
         Self { cluster, client, files: Files::default() }
     }
 
-    /// Secrets that a client uses: the clients' secrets if there are any, otherwise the cluster's. A
-    /// client calls once and does not [`follow`] its files.
+    /// Secrets that a client uses: the clients' secrets if there are any, otherwise the cluster's.
+    /// A client calls once and does not [`follow`] its files.
     #[must_use]
     pub(super) fn of_client(self) -> Self {
         if self.client.is_empty() { self } else { Self { cluster: Vec::new(), ..self } }
     }
 
-    /// Replaces the secrets of each holder that has a file by those in the file. Secrets of a holder
-    /// without a file stay as they are.
+    /// Replaces the secrets of each holder that has a file by those in the file. Secrets of a
+    /// holder without a file stay as they are.
+    ///
+    /// Fails if a file is unusable, holds more than one secret although the network is private, or
+    /// if nodes and clients share a secret. The last is checked only if at least one holder has a
+    /// file.
     pub(super) fn read(self, files: Files) -> Result<Self, SecretError> {
         let Files { cluster, client, .. } = &files;
         let cluster = cluster.as_deref().map_or(Ok(self.cluster), |path| read(path, "cluster"))?;
         let client = client.as_deref().map_or(Ok(self.client), |path| read(path, "client"))?;
-        // Both holders are compared even if only one has a file here: secrets that came through a pipe
-        // are not read again, but the other holder's file may change.
+        // Both holders are compared even if only one has a file here: secrets that came through a
+        // pipe are not read again, but the other holder's file may change.
         let named = files.client.as_ref().or(files.cluster.as_ref());
         if let Some(path) = named.filter(|_| shared(&cluster, &client)) {
             return Err(SecretError::SameForClients { path: path.clone() });
@@ -107,13 +111,14 @@ impl Secrets {
         &self.client
     }
 
-    /// The secret to dial with, and its holder: a client's only in a client
-    /// ([`of_client`](Self::of_client)), since a node has secrets of the cluster whenever it has any.
+    /// The secret to dial with, and its holder; `None` if there are no secrets. It is a client's
+    /// only in a client ([`of_client`](Self::of_client)), since a node has secrets of the cluster
+    /// whenever it has any.
     pub(super) fn dialling(&self) -> Option<(SecretHolder, &Secret)> {
         self.accepted().next()
     }
 
-    /// All secrets with which a peer may dial.
+    /// All secrets with which a peer may dial, those of the nodes first.
     pub(super) fn accepted(&self) -> impl Iterator<Item = (SecretHolder, &Secret)> {
         let cluster = self.cluster.iter().map(|secret| (SecretHolder::Node, secret));
         cluster.chain(self.client.iter().map(|secret| (SecretHolder::Client, secret)))
@@ -126,6 +131,7 @@ impl Secrets {
     }
 }
 
+/// Whether any secret belongs to both holders.
 fn shared(cluster: &[Secret], client: &[Secret]) -> bool {
     client.iter().any(|secret| cluster.contains(secret))
 }
@@ -139,17 +145,22 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Files that can be read again. Pipes cannot.
+    /// Files that can be read again. Pipes cannot, and missing files are left out as well.
     fn regular(self) -> Self {
         let regular = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.is_file());
         Self { cluster: self.cluster.filter(regular), client: self.client.filter(regular), ..self }
     }
 }
 
+/// Reads the secrets of a file, one per line, in order. Empty lines, space around a secret and
+/// repetitions of a secret are ignored. Fails if the file is too long or unreadable, another user
+/// could have written it, it holds no secret, more than [`SECRETS_MAX`] different ones, or one that
+/// is too short.
 fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
     let unreadable = |source| SecretError::Unreadable { holder, path: path.to_owned(), source };
     let too_short = |source| SecretError::Short { holder, path: path.to_owned(), source };
-    // `take` below keeps the buffer from growing: a reallocation would leave a copy that is not wiped.
+    // `take` below keeps the buffer from growing: a reallocation would leave a copy that is not
+    // wiped.
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
     let file = secret_file::open(path, holder)?;
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -184,8 +195,9 @@ pub(super) fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
     Zeroizing::new(hash.finalize().into())
 }
 
-/// Preshared key of Ostraca's own Noise handshake. A listener tries the keys of all accepted secrets,
-/// so the dialler names none (docs/protocol/transport.md#the-secret-comes-before-diffie-hellman).
+/// Preshared key of Ostraca's own Noise handshake. A listener tries the keys of all accepted
+/// secrets, so the dialler names none
+/// (docs/protocol/transport.md#the-secret-comes-before-diffie-hellman).
 pub(super) fn preshared(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
         SecretHolder::Node => "noise-psk",
@@ -204,9 +216,9 @@ pub(super) fn prologue(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 
     derived(secret, purpose)
 }
 
-/// Public id of a secret: eight hexadecimal digits of a hash. A secret is random and has at least 32
-/// bytes, so the id discloses nothing of use. If the ids of two accepted secrets are equal, handshakes
-/// by prologue work with the first one only.
+/// Public id of a secret: eight hexadecimal digits of a hash. A secret is random and has at least
+/// 32 bytes, so the id discloses nothing of use. If the ids of two accepted secrets are equal,
+/// handshakes by prologue work with the first one only.
 fn id(holder: SecretHolder, secret: &Secret) -> String {
     let purpose = match holder {
         SecretHolder::Node => "secret-id",
@@ -256,8 +268,9 @@ impl Keyring {
     }
 }
 
-/// Reads the files repeatedly at this interval, and sends changed secrets as a command, until the last
-/// sender of commands is dropped.
+/// Reads the files again at this interval, on a thread for blocking calls, and sends changed
+/// secrets as a command. Ends when the last sender of commands is dropped or the runtime shuts
+/// down, and at once if no file can be read again.
 pub(super) async fn follow<T>(
     secrets: Secrets,
     every: Duration,
@@ -280,11 +293,12 @@ pub(super) async fn follow<T>(
 }
 
 #[derive(Clone)]
+/// State of [`follow`] between two reads of the files.
 struct FileFollower {
     current: Secrets,
     files: Files,              // those of `current` that can be read again
     seen: Option<Secrets>,     // read once, different from `current`
-    complaint: Option<String>, // last logged error
+    complaint: Option<String>, // error of the last read, which was logged
 }
 
 impl FileFollower {
@@ -309,7 +323,10 @@ impl FileFollower {
         }
     }
 
-    /// Reads the files once. Returns whether new secrets were adopted.
+    /// Reads the files once. Returns whether new secrets were adopted, which are then `current`.
+    ///
+    /// A change is adopted once two consecutive reads agree on it. An error keeps the secrets in
+    /// use, is logged, and makes the next read count as the first one again.
     fn check(mut self) -> (Self, bool) {
         let read = self.current.clone().read(self.files.clone());
         // `==` below also compares `files`, and must find changed secrets only.

@@ -35,8 +35,9 @@ impl Stock {
         Ok(Self { config: Config::new(identity)?, keyring: keyring.clone() })
     }
 
-    /// The crate's settings for the negotiated protocol. If its secret was replaced meanwhile, the
-    /// prologue stays empty, so that the handshake fails.
+    /// The crate's settings for the negotiated protocol, with the prologue of the secret that has
+    /// this name. If that secret was replaced meanwhile, the prologue stays empty, so that the
+    /// handshake fails. Without any secret the prologue is empty as well.
     fn named(self, name: &str) -> Config {
         let Some(secrets) = self.keyring.secrets() else { return self.config };
         let chosen = secrets
@@ -55,6 +56,8 @@ impl UpgradeInfo for Stock {
     type Info = Cow<'static, str>;
     type InfoIter = vec::IntoIter<Self::Info>;
 
+    /// `/noise` without a secret; otherwise one name for each accepted secret, the one to dial with
+    /// first, and never `/noise`.
     fn protocol_info(&self) -> Self::InfoIter {
         let names = match self.keyring.secrets() {
             None => vec![NOISE.into()],

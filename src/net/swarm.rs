@@ -1,7 +1,7 @@
 //! Swarm: connections within limits, and the substreams on them.
 //!
-//! [`LaneBehaviour`] is this node's only libp2p behaviour. It admits connections within the limits, opens
-//! substreams on the connection that the caller names, and reports those that peers open. The
+//! [`LaneBehaviour`] is this node's only libp2p behaviour. It admits connections within the limits,
+//! opens substreams on the connection that the caller names, and reports those that peers open. The
 //! connection manager decides when to dial, which connection carries lanes, and what a lane sends.
 
 mod acceptor;
@@ -52,7 +52,9 @@ pub fn swarm(config: &NetConfig, keypair: &Keypair) -> Result<Swarm<LaneBehaviou
     Ok(listening(config, &Keyring::new(config.secret.clone()), keypair)?.0)
 }
 
-/// Like [`swarm`], and returns the listeners in the order of `config.listen`.
+/// Like [`swarm`], with the secrets of `keyring`, and returns the listeners in the order of
+/// `config.listen`. Checks the settings, and that no other process listens on one of the addresses,
+/// before any socket listens.
 pub(super) fn listening(
     config: &NetConfig,
     keyring: &Keyring,
@@ -79,6 +81,7 @@ pub(super) fn listening(
 }
 
 /// Creates a swarm that only dials, and accepts no substreams. The settings must have been checked.
+/// The secrets of `config` stay in use, also if their files change.
 pub(super) fn of_client(
     config: &NetConfig,
     keypair: &Keypair,
@@ -86,6 +89,8 @@ pub(super) fn of_client(
     build_swarm(config, &Keyring::new(config.secret.clone()), keypair, &[])
 }
 
+/// Builds a swarm that does not listen yet. `takes` are the protocols whose substreams peers may
+/// open.
 fn build_swarm(
     config: &NetConfig,
     keyring: &Keyring,
@@ -108,6 +113,8 @@ fn build_swarm(
     Ok(Swarm::new(acceptor.boxed(), LaneBehaviour::new(config, takes, unfinished), us, settings))
 }
 
+/// Fails if the address cannot be listened on, such as when another process does. Addresses with
+/// port 0 or without an IP address and TCP port are not checked.
 fn check_free(address: &Multiaddr) -> Result<(), NetStartError> {
     let Some(socket) = address::socket_address(address).filter(|socket| socket.port() != 0) else {
         return Ok(());
@@ -118,7 +125,9 @@ fn check_free(address: &Multiaddr) -> Result<(), NetStartError> {
     })
 }
 
-/// Options to dial one address from a fresh port. If a peer is given, another one is refused.
+/// Options to dial one address from a fresh port, even if the peer is connected or is being
+/// dialled. If a peer is given, the dial fails at any other peer; otherwise every peer at the
+/// address is accepted.
 #[must_use]
 pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
     match peer {
@@ -131,13 +140,15 @@ pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
     }
 }
 
-/// libp2p behaviour that admits connections within limits and opens substreams on them.
+/// libp2p behaviour that admits connections within limits and opens substreams on them. `open`,
+/// `call` and `close` only queue what the swarm must do, and wake nothing: the caller must poll the
+/// swarm afterwards.
 #[derive(Debug)]
 pub struct LaneBehaviour {
     connections: Connections,
     unfinished: SharedTable,
     warning_throttle: WarningThrottle,
-    takes: &'static [Protocol],
+    takes: &'static [Protocol], // protocols whose substreams peers may open
     queue: VecDeque<ToSwarm<BehaviourEvent, OpenRequest>>, // drained at every poll of the swarm
 }
 
@@ -189,8 +200,9 @@ impl LaneBehaviour {
         }
     }
 
-    /// Opens a substream for a lane on that connection. `reply` is dropped without an answer if the
-    /// connection closes meanwhile.
+    /// Opens a substream for a lane on that connection, and sends the result to `reply`;
+    /// [`OpenFailed::Closed`] at once if the connection is closed, closing or unknown. `reply` is
+    /// dropped without an answer if the connection closes meanwhile.
     pub fn open(
         &mut self,
         connection: ConnectionId,
@@ -209,6 +221,7 @@ impl LaneBehaviour {
         self.open_as(Protocol::Client, connection, reply);
     }
 
+    /// Opens a substream of that protocol, as [`open`](Self::open) describes.
     fn open_as(
         &mut self,
         protocol: Protocol,
@@ -226,8 +239,8 @@ impl LaneBehaviour {
         });
     }
 
-    /// Closes that connection. [`BehaviourEvent::Closing`] follows at once, the swarm's own event only when
-    /// the peer has accepted the go-away.
+    /// Closes that connection; does nothing if it is closed or closing. [`BehaviourEvent::Closing`]
+    /// follows at once, the swarm's own event only when the peer has accepted the go-away.
     pub fn close(&mut self, connection: ConnectionId) {
         if let Some(peer) = self.connections.close(connection) {
             self.queue.push_back(ToSwarm::CloseConnection {
@@ -247,19 +260,23 @@ impl LaneBehaviour {
 
     /// Rank of that connection in the order in which handshakes finished. Connections with an
     /// earlier incarnation of a peer have lower ranks than those with a later one. `None` if it is
-    /// closed.
+    /// closed; a closing one still has a rank.
     #[must_use]
     pub fn rank(&self, connection: ConnectionId) -> Option<u64> {
         self.connections.rank(connection)
     }
 
-    /// Marks that connection as admitted, because a client was admitted on it.
+    /// Marks the peer of that connection as admitted, because a client was admitted on it. The mark
+    /// is valid for all connections of the peer, until the last one closes. Does nothing if the
+    /// connection is closed.
     pub fn client_admitted(&mut self, connection: ConnectionId) {
         self.connections.admitted(connection);
     }
 
-    /// Marks that connection as admitted, because a node was admitted on it. From now on slots for
-    /// unfinished handshakes are reserved for its address.
+    /// Marks the peer of that connection as admitted, like
+    /// [`client_admitted`](Self::client_admitted), because a node was admitted on it. From now on
+    /// slots for unfinished handshakes are reserved for the address from which the peer connected;
+    /// for none if this node dialled.
     pub fn node_admitted(&mut self, connection: ConnectionId) {
         self.connections.admitted(connection);
         if let Some(address) = self.connections.host(connection) {
@@ -286,6 +303,8 @@ impl LaneBehaviour {
         self.unfinished.lock().count()
     }
 
+    /// Admits a connection whose handshake has finished, or refuses it, logs the reason and lets
+    /// libp2p close it. `host` is the address of the dialler, `None` if this node dialled.
     fn established(
         &mut self,
         id: ConnectionId,
@@ -301,6 +320,9 @@ impl LaneBehaviour {
         }
     }
 
+    /// Logs an exceeded limit, throttled by peer and limit; all peers that are not named (`None`)
+    /// share one source. Does not count: [`Connections`] does. `from` names the address and its
+    /// number of connections.
     fn complain(&mut self, peer: Option<PeerId>, exceeded: Exceeded, from: Option<BusiestGroup>) {
         let source = match peer {
             Some(peer) if self.connections.is_admitted(peer) => WarningSource::Known(peer),
@@ -314,7 +336,8 @@ impl LaneBehaviour {
         }
     }
 
-    /// Closes the connections that exceed the limits after one more was established.
+    /// Closes the connections that exceed the limits after one more was established: at most the
+    /// oldest one of that peer, and one of a peer that is not admitted, which may be another peer.
     fn close_excess(&mut self, peer: PeerId, address: Option<IpAddr>) {
         if let Some(oldest) = self.connections.crowded_out(peer) {
             let from = address.map(BusiestGroup::one);
@@ -332,6 +355,8 @@ impl NetworkBehaviour for LaneBehaviour {
     type ConnectionHandler = Handler;
     type ToSwarm = BehaviourEvent;
 
+    /// Refuses nothing. Logs the eviction or refusal by the acceptor for this connection, if there
+    /// was one.
     fn handle_pending_inbound_connection(
         &mut self,
         _: ConnectionId,
@@ -366,6 +391,8 @@ impl NetworkBehaviour for LaneBehaviour {
         self.established(id, peer, None)
     }
 
+    /// Closes what exceeds the limits once a connection is established, and forgets a closed one.
+    /// Other events are ignored.
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
             FromSwarm::ConnectionEstablished(new) => {
@@ -377,6 +404,9 @@ impl NetworkBehaviour for LaneBehaviour {
         }
     }
 
+    /// Queues an event for each substream that a peer has opened. A client's substream is reset
+    /// instead, counted and logged, if an earlier one on the connection is unanswered. A substream
+    /// beyond the peer's limit, which the handler has reset, is counted and logged.
     fn on_connection_handler_event(
         &mut self,
         peer: PeerId,
@@ -409,6 +439,7 @@ impl NetworkBehaviour for LaneBehaviour {
         }
     }
 
+    /// Pending registers no waker: libp2p polls the behaviour whenever it polls the swarm.
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<BehaviourEvent, OpenRequest>> {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }

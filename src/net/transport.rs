@@ -1,9 +1,9 @@
 //! Composition of the network stack, from the socket to the muxer: TCP, optionally the private
 //! network, Noise, yamux.
 //!
-//! Lanes see only `AsyncRead + AsyncWrite`, so another cipher or muxer is a change of this file. All
-//! bytes that a stream may queue in the muxer (`muxer::pipe::PIECE`) fit into one message of the
-//! cipher.
+//! Lanes see only `AsyncRead + AsyncWrite`, so another cipher or muxer is a change of this file.
+//! All bytes that a stream may queue in the muxer (`muxer::pipe::PIECE`) fit into one message of
+//! the cipher.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,8 +26,8 @@ use super::secrets::{Keyring, derived};
 use super::stock::Stock;
 use super::swarm::Observed;
 
-/// TCP_NOTSENT_LOWAT, in bytes. Further bytes wait in the muxer, where streams take turns, because in
-/// the kernel's queue a control message would wait behind all of them.
+/// TCP_NOTSENT_LOWAT, in bytes. Further bytes wait in the muxer, where streams take turns, because
+/// in the kernel's queue a control message would wait behind all of them.
 #[cfg(target_os = "linux")]
 const NOT_SENT: u32 = 64 * 1024;
 
@@ -35,11 +35,12 @@ trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
 /// Builds the stack of a node: authenticated connections that carry streams. The swarm limits the
-/// time and the number of unfinished handshakes.
+/// time and the number of unfinished handshakes. [`Stack::Stock`] selects the crates `libp2p-noise`
+/// and `yamux`; [`Stack::Mixed`] also accepts and dials peers with the former.
 ///
 /// # Errors
-/// [`noise::NoiseError`] if the identity cannot sign Noise's static key, or there is no randomness for
-/// it.
+/// [`noise::NoiseError`] if the identity cannot sign Noise's static key, or there is no randomness
+/// for it.
 ///
 /// # Panics
 /// Not here, but at the first connection, if the settings have not passed
@@ -67,7 +68,9 @@ pub fn transport(
     Ok(sockets.authenticate(noise).multiplex(Yamux::new(streams)).boxed())
 }
 
-/// TCP sockets, with the private network if it is set.
+/// TCP sockets, with the private network if it is set. Each socket gets its [options](set_options),
+/// and reports its first bytes to the acceptor. The key of the private network is derived from the
+/// first secret of the cluster at the time of the connection. Panics then if there is none.
 fn sockets(config: &NetConfig, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
     let limits = config.limits.clone();
     let private = config.private_network.then(|| keyring.clone());
@@ -109,10 +112,14 @@ const KEEPALIVE_MAX: Duration = Duration::from_secs(32_767);
 #[cfg(target_os = "linux")]
 const USER_TIMEOUT_MAX: Duration = Duration::from_millis((1 << 31) - 1);
 
+/// Sets the keepalive of a socket and, on Linux, TCP_USER_TIMEOUT and TCP_NOTSENT_LOWAT. Probes
+/// begin after half of `tcp_user_timeout` without data, and follow each other after a tenth of it.
+/// Times that the system does not accept are bounded, not refused: those of probes to 1 s and
+/// [`KEEPALIVE_MAX`], the user timeout to `USER_TIMEOUT_MAX`.
 fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
     let span = |span: Duration| span.clamp(Duration::from_secs(1), KEEPALIVE_MAX);
-    // On Linux the user timeout set below ends the connection at the fifth probe; other systems send
-    // their own number of probes.
+    // On Linux the user timeout set below ends the connection at the fifth probe; other systems
+    // send their own number of probes.
     let alive = TcpKeepalive::new()
         .with_time(span(limits.tcp_user_timeout / 2))
         .with_interval(span(limits.tcp_user_timeout / 10));
@@ -125,14 +132,15 @@ fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that a node could listen on this address.
+/// Checks that a node could listen on this address, without listening there.
 ///
 /// libp2p listens with SO_REUSEPORT, with which a second node of the same user would start without
 /// an error and receive part of the first one's connections. Binding without that option detects
 /// this (docs/protocol/transport.md#one-process-per-data-directory).
 ///
 /// # Errors
-/// The error of binding: `AddrInUse` if another process listens there.
+/// The error of binding: `AddrInUse` if another process listens there. The address of all
+/// interfaces conflicts with that of each single one.
 pub fn check_free(address: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;

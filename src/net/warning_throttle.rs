@@ -14,8 +14,9 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// Maximum number of sources tracked one by one within a minute, for each pair of a kind of warning
 /// and a kind of source. All further sources of the pair share one warning a minute: a stranger can
-/// use as many peer ids as it likes, and must neither fill the log nor silence it. Because pairs are
-/// counted separately, strangers never silence a warning about a known peer, or one of another kind.
+/// use as many peer ids as it likes, and must neither fill the log nor silence it. Because pairs
+/// are counted separately, strangers never silence a warning about a known peer, or one of another
+/// kind.
 const TRACKED_MAX: usize = 64;
 
 /// Maximum pause between two warnings about dials of one address. A node dials its absent seeds for
@@ -42,7 +43,7 @@ pub enum WarningSource {
 impl WarningSource {
     const COUNT: usize = 4;
 
-    /// Kind of the source, as its index in [`KindTimes::further`].
+    /// Group of the source, as its index in [`KindTimes::further`]. Each group has its own limits.
     const fn group(self) -> usize {
         match self {
             Self::Unnamed => 0,
@@ -82,8 +83,8 @@ struct DialTimes {
 }
 
 impl DialTimes {
-    /// Whether the pause after the last warning continues. The pause doubles with each logged
-    /// warning, from [`PAUSE`] to [`DIAL_PAUSE_MAX`].
+    /// Whether the pause after the last logged warning continues. The pause doubles with each
+    /// logged warning, from [`PAUSE`] to [`DIAL_PAUSE_MAX`].
     fn is_pausing(&self, now: Instant) -> bool {
         let doublings = self.count.saturating_sub(1).min(16); // the maximum is reached after 6
         now.duration_since(self.last) < (PAUSE * (1 << doublings)).min(DIAL_PAUSE_MAX)
@@ -91,7 +92,10 @@ impl DialTimes {
 }
 
 impl WarningThrottle {
-    /// Returns whether to log this kind of warning about that source now, and if so, records it.
+    /// Returns whether to log this kind of warning about that source now, and if so, records it. A
+    /// warning that is not logged does not extend the pause. Once 64 sources of one variant of
+    /// [`WarningSource`] were logged within a minute, all further ones of the variant share one
+    /// warning a minute.
     pub fn due(
         &mut self,
         now: Instant,
@@ -118,7 +122,9 @@ impl WarningThrottle {
     }
 
     /// Returns whether to log this kind of warning about a failed dial now, and if so, records it.
-    /// The peer at the address is not known.
+    /// The peer at the address is not known. At the limit of 256 addresses those whose pause has
+    /// passed are forgotten, so that their pauses grow from a minute again; if none has, the
+    /// address shares one warning a minute with all further ones.
     pub fn dial_due(&mut self, now: Instant, address: &Multiaddr, kind: &'static str) -> bool {
         let key = (address.clone(), kind);
         if let Some(times) = self.dials.get_mut(&key) {
@@ -138,7 +144,8 @@ impl WarningThrottle {
         true
     }
 
-    /// A peer answers at this address: the next failure there is logged at once.
+    /// Forgets the failures of all kinds at this address, because a peer answers there: the next
+    /// failure is logged at once.
     pub fn dial_answered(&mut self, address: &Multiaddr) {
         self.dials.retain(|(at, _), _| at != address);
     }

@@ -2,8 +2,8 @@
 //! so that adjacent releases can decode each other's messages with a field more or less.
 //!
 //! A lane from A to B is opened on a fresh substream: B sends [`Greeting`], A sends [`Hello`], B
-//! sends [`HandshakeAnswer`]. Both sides then know both nonces, which each proof covers. A client's call
-//! works alike: [`Greeting`], [`ClientHello`], [`ClientAnswer`].
+//! sends [`HandshakeAnswer`]. Both sides then know both nonces, which each proof covers. A client's
+//! call works alike: [`Greeting`], [`ClientHello`], [`ClientAnswer`].
 
 use std::fmt;
 
@@ -317,7 +317,7 @@ impl From<LaneRefusal> for ClientAnswer {
 }
 
 /// Decodes a list without trusting its announced length, and keeps the first [`ADDRESSES_MAX`]
-/// entries.
+/// entries. Further entries may be of any type. Fails if one of the first is no string.
 fn few_addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     struct Few;
 
@@ -344,7 +344,8 @@ fn few_addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::E
 }
 
 /// Encodes N bytes as MessagePack's byte string: always 2 bytes longer, where a list of numbers
-/// would take up to twice as many.
+/// would take up to twice as many. Decoding fails if the length is not N, or the value is such a
+/// list.
 mod fixed_bytes {
     use std::fmt;
 

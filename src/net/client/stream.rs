@@ -25,13 +25,15 @@ use crate::net::swarm::{CountedSubstream, LimitSlot};
 pub struct ClientStream {
     line: CountedSubstream,
     peer: PeerId,
+    /// End of the reading half and of the writing half, both by the [`StreamEndGuard`].
     reading: EndSignal,
     writing: EndSignal,
     stall: Stall,
     _held: HeldResource,
 }
 
-/// Resource that is released when the stream is dropped.
+/// Resource that is released when the stream is dropped: a slot at the node, the connection at the
+/// client.
 #[derive(Debug)]
 pub(in crate::net) enum HeldResource {
     /// A slot out of the node's limit of clients.
@@ -41,6 +43,8 @@ pub(in crate::net) enum HeldResource {
 }
 
 impl ClientStream {
+    /// Wraps an admitted substream. The owner of the connection keeps the guard and drops it when
+    /// the connection ends; the stream then ends at once.
     pub(in crate::net) fn new(
         line: CountedSubstream,
         peer: PeerId,
@@ -63,8 +67,10 @@ impl ClientStream {
         self.peer
     }
 
-    /// Result of a write, given the result of the substream: pending writes fail when the stream
-    /// was ended or the stall timeout expired.
+    /// Result of a write, given the result of the substream, which is returned if it is ready: an
+    /// ended stream takes bytes as long as the substream does. A pending write fails with
+    /// `ConnectionAborted` when the stream was ended, and with `TimedOut` when the other end has
+    /// read nothing for the stall timeout. Any ready result restarts that time.
     fn written<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -86,17 +92,19 @@ impl ClientStream {
     }
 }
 
+/// The error of a half that was ended with its connection.
 fn closed() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the connection is closed")
 }
 
 /// Ends a stream when it is dropped, because the connection itself may only end after the peer has
-/// answered.
+/// answered. Pending reads and writes of the stream then fail; bytes that have already arrived are
+/// still read.
 #[derive(Debug)]
 pub(in crate::net) struct StreamEndGuard([oneshot::Sender<()>; 2]);
 
 impl StreamEndGuard {
-    /// Whether the stream was dropped.
+    /// Whether the stream has ended on its side: it was dropped.
     pub(in crate::net) fn are_over(&self) -> bool {
         self.0.iter().all(oneshot::Sender::is_closed)
     }
@@ -104,9 +112,11 @@ impl StreamEndGuard {
 
 /// Whether this half was ended. Reader and writer may be two tasks, so each has its own channel.
 #[derive(Debug)]
-struct EndSignal(Option<oneshot::Receiver<()>>); // `None`: ended
+struct EndSignal(Option<oneshot::Receiver<()>>); // `None`: ended, and seen so
 
 impl EndSignal {
+    /// Whether the guard was dropped; from then on always true. Otherwise wakes the task when that
+    /// happens.
     fn is_ended(&mut self, cx: &mut Context<'_>) -> bool {
         let signal = self.0.as_mut().map(|signal| Pin::new(signal).poll(cx));
         match signal {
@@ -119,14 +129,17 @@ impl EndSignal {
     }
 }
 
-/// Timer that runs while the other end reads nothing.
+/// Timer that runs while the other end reads nothing, for at most `longest`.
 #[derive(Debug)]
 struct Stall {
     longest: Duration,
+    /// Runs since the first of the pending writes; `None` if the last write was not pending.
     since: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stall {
+    /// Starts the timer if it does not run, and returns whether its time is over. Otherwise wakes
+    /// the task at its end. An expired timer stays expired until a write makes progress.
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
         let longest = self.longest;
         let end = self.since.get_or_insert_with(|| Box::pin(tokio::time::sleep(longest)));
@@ -135,6 +148,9 @@ impl Stall {
 }
 
 impl AsyncRead for ClientStream {
+    /// Reads what has arrived, also after the end of the connection; only then fails with
+    /// `ConnectionAborted`. No bytes mean that the other end has closed its half. Reading has no
+    /// timeout.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -151,6 +167,7 @@ impl AsyncRead for ClientStream {
 }
 
 impl AsyncWrite for ClientStream {
+    /// Writes some of the bytes; see [`ClientStream`] for a peer that does not read.
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -165,6 +182,7 @@ impl AsyncWrite for ClientStream {
         self.written(cx, outcome)
     }
 
+    /// Closes this half, so that the other end reads the end. Limited in time as a write is.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.line).poll_close(cx);
         self.written(cx, outcome)

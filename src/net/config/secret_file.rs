@@ -1,5 +1,5 @@
-//! Opens files of secrets. A file that another user could have written is refused. Each file is
-//! opened only once, so that it may be a pipe.
+//! Opens files of secrets. A file that its group or others may write to is refused; its owner is
+//! not checked. Each file is opened only once, so that it may be a pipe.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,9 @@ use super::SecretError;
 /// Minimum length from which a setting that names no file is treated as a possible secret.
 const GUESSED_MIN: usize = 32;
 
+/// Permission bits of the group and of others to write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// Permission bit of others to read. The group may read a secret without a warning.
 const READABLE_BY_ALL: u32 = 0o004;
 
 /// Warning about a secret that every user of this host can read. A node starts nevertheless,
@@ -30,7 +32,12 @@ pub struct ReadableSecret {
     pub mode: u32,
 }
 
-/// Opens a file of secrets. Fails if another user could have written it.
+/// Opens a file of secrets for reading. `holder` is "cluster" or "client", for the error.
+///
+/// Fails with [`SecretError::Writable`] if the group or others may write to a regular file; a pipe
+/// or a device is taken with any mode, and the owner is not checked. A file that can't be opened
+/// fails with [`SecretError::NotAPath`], without its name, if the setting may be the secret itself,
+/// otherwise with [`SecretError::Unreadable`].
 pub(in crate::net) fn open(path: &Path, holder: &'static str) -> Result<File, SecretError> {
     let unreadable = |source| match is_no_path(path) {
         true => SecretError::NotAPath { holder, len: path.as_os_str().len() },
@@ -63,7 +70,8 @@ fn check_writers(
     Ok(())
 }
 
-/// Returns a warning if every user may read the file.
+/// Returns a warning if every user may read the file. `None` as well if there is no regular file at
+/// the path, or its mode can't be read.
 pub(super) fn readable(path: &Path, holder: &'static str) -> Option<ReadableSecret> {
     let about = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let mode = about.mode() & 0o7777;
@@ -71,7 +79,7 @@ pub(super) fn readable(path: &Path, holder: &'static str) -> Option<ReadableSecr
     is_readable.then(|| ReadableSecret { holder, path: path.to_owned(), mode })
 }
 
-/// Formats the path for an error. A text that may be a secret is not shown.
+/// Formats the path for an error. Of a text that may be a secret only the length is shown.
 pub(super) fn shown(path: &Path) -> String {
     match is_no_path(path) {
         true => format!("{} bytes that name no file", path.as_os_str().len()),
@@ -79,7 +87,9 @@ pub(super) fn shown(path: &Path) -> String {
     }
 }
 
-/// Whether the setting names no file and may be the secret itself.
+/// Whether the setting names no file and may be the secret itself: it has at least [`GUESSED_MIN`]
+/// bytes and no dot, nothing exists at this path, and its directory, if it names one, does not
+/// exist either.
 fn is_no_path(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -1,5 +1,6 @@
 //! Serde helpers for settings of `[net]` whose text form differs from their type: arrays that are
-//! written as tables with names, and values that are written as text.
+//! written as tables with names, and values that are written as text. Limits and ranges of the
+//! values are checked elsewhere, with the whole configuration.
 
 use libp2p::PeerId;
 use serde::de::Error as _;
@@ -9,12 +10,13 @@ use zeroize::Zeroizing;
 use super::{Secret, Secrets};
 
 /// `lane-bytes-max = { control = .., data = .., user = .., bulk = .. }`. Missing entries have their
-/// defaults.
+/// defaults, unknown ones are an error. The array is in the order of the traffic classes.
 pub(super) mod lane_bytes {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use super::super::NetLimits;
 
+    /// The table in the configuration, in bytes.
     #[derive(Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     struct LaneBytes {
@@ -51,7 +53,8 @@ pub(super) mod lane_bytes {
     }
 }
 
-/// `back-off = { min = "50ms", max = "5s" }`. Missing entries have their defaults.
+/// `back-off = { min = "50ms", max = "5s" }`. Missing entries have their defaults, unknown ones are
+/// an error.
 pub(super) mod back_off {
     use std::time::Duration;
 
@@ -59,6 +62,7 @@ pub(super) mod back_off {
 
     use super::super::NetLimits;
 
+    /// The table in the configuration: first and longest pause.
     #[derive(Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     struct BackOff {
@@ -90,12 +94,15 @@ pub(super) mod back_off {
     }
 }
 
+/// Reads a secret of the cluster from a text, without spaces around it; the decoded text is wiped
+/// from memory. Fails if the secret is too short, and then tells only its length.
 pub(super) fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Secrets>, D::Error> {
     let text = Option::<String>::deserialize(from)?.map(Zeroizing::new);
     let secret = text.map(|text| Secret::new(text.trim()).map_err(D::Error::custom)).transpose()?;
     Ok(secret.map(Secrets::from))
 }
 
+/// Writes peer ids as a list of texts.
 pub(super) fn write_peers<S: Serializer>(peers: &[PeerId], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(peers.iter().map(PeerId::to_string))
 }
@@ -109,12 +116,14 @@ struct PeerEntry(PeerId);
 impl TryFrom<String> for PeerEntry {
     type Error = String;
 
+    /// Parses a peer id; the error shows the text.
     fn try_from(text: String) -> Result<Self, String> {
         let refused = |why| format!("`{text}` is no peer id, such as 12D3KooW…: {why}");
         text.parse().map(Self).map_err(refused)
     }
 }
 
+/// Reads a list of peer ids. The first text that is none fails the whole list; duplicates are kept.
 pub(super) fn read_peers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PeerId>, D::Error> {
     let peers = Vec::<PeerEntry>::deserialize(from)?;
     Ok(peers.into_iter().map(|peer| peer.0).collect())

@@ -1,5 +1,8 @@
 //! Clients of this node. They pass the same admission as nodes, have a limit of their own, and are
 //! not known as peers.
+//!
+//! A task of its own answers each call: it makes the handshake, reserves a slot, delivers the
+//! stream to the application, and reports the result to the connection manager.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +20,9 @@ use crate::net::wire::LaneRefusal;
 /// Admitted clients, and the channel on which the application takes them.
 pub(super) struct Clients {
     places: LimitSlots, // ≤ limits.clients
+    /// `None` until the application takes clients: until then every client is refused.
     taker: Option<mpsc::Sender<ClientStream>>,
+    /// Dropping a guard ends its stream.
     open: BTreeMap<ConnectionId, Vec<StreamEndGuard>>, // ≤ limits.clients, and ended ones
 }
 
@@ -26,7 +31,8 @@ pub(super) struct Clients {
 enum KeyOwner {
     /// The client, which is not known as a node.
     Client,
-    /// A known node: the client's connection is counted as one of the node's.
+    /// A known node: the client's connection is counted as one of the node's. Such a call is
+    /// refused as [`LaneRefusal::Twin`].
     KnownNode,
 }
 
@@ -37,22 +43,23 @@ struct Reservation {
 }
 
 impl Clients {
+    /// Creates the state without a channel for clients.
     pub(super) fn new(places: LimitSlots) -> Self {
         Self { places, taker: None, open: BTreeMap::new() }
     }
 
-    /// Sets the channel on which clients are delivered from now on.
+    /// Sets the channel on which clients are delivered from now on. Replaces an earlier one.
     pub(super) fn deliver_to(&mut self, taker: mpsc::Sender<ClientStream>) {
         self.taker = Some(taker);
     }
 
-    /// Number of admitted clients.
+    /// Number of admitted clients whose streams exist, and of those that are being admitted.
     pub(super) fn count(&self) -> usize {
         self.places.taken()
     }
 
     /// Answers a calling client in a task of its own. If the client is admitted, its stream is
-    /// delivered.
+    /// delivered; if not, the task reports [`Report::ClientFailed`].
     fn call(&self, calling: ClientSubstream, key: KeyOwner, tasks: &Tasks) {
         let (places, taker, tasks) = (self.places.clone(), self.taker.clone(), tasks.clone());
         tokio::spawn(async move {
@@ -67,7 +74,8 @@ impl Clients {
         });
     }
 
-    /// Registers the stream of an admitted client, so that it ends with this connection.
+    /// Registers the stream of an admitted client, so that it ends with this connection. Also
+    /// removes the streams that the application has dropped, of all connections.
     fn opened(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
         self.open.retain(|_, streams| {
             streams.retain(|ends| !ends.are_over());
@@ -76,13 +84,16 @@ impl Clients {
         self.open.entry(connection).or_default().push(ends);
     }
 
-    /// Ends the streams of a connection that is closed or closing.
+    /// Ends the streams of a connection that is closed or closing. Has no effect if it has none, or
+    /// when called again.
     pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
         self.open.remove(&connection);
     }
 }
 
 impl ConnectionManager {
+    /// Answers a client that has opened a substream. Drops the substream, which resets it, if its
+    /// connection is closed or closing by now.
     pub(super) fn on_client_call(&mut self, calling: ClientSubstream) {
         if self.swarm.behaviour().is_open(calling.connection) {
             let is_node = self.peers.contains_key(&calling.peer);
@@ -91,6 +102,8 @@ impl ConnectionManager {
         }
     }
 
+    /// Registers an admitted client, and its connection as admitted. If the connection is closed or
+    /// closing by now, drops `ends` instead, which ends the client's stream.
     pub(super) fn client_admitted(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
         if self.swarm.behaviour().is_open(connection) {
             self.swarm.behaviour_mut().client_admitted(connection);
@@ -98,6 +111,9 @@ impl ConnectionManager {
         }
     }
 
+    /// Logs that a client was not admitted. Only a refusal is counted and a warning; a handshake
+    /// that failed is logged at DEBUG. A client with the key of a known node also loses its
+    /// connection.
     pub(super) fn client_failed(
         &mut self,
         id: PeerId,
@@ -122,6 +138,9 @@ impl ConnectionManager {
     }
 }
 
+/// Reserves a slot and a place in the channel for one client. Fails with [`LaneRefusal::Unserved`]
+/// if the application takes no clients, and with [`LaneRefusal::Limit`] if all slots are taken or
+/// the channel is full. Never waits.
 fn room(
     places: &LimitSlots,
     taker: Option<mpsc::Sender<ClientStream>>,
@@ -137,6 +156,11 @@ fn room(
     Ok(Reservation { place, taker })
 }
 
+/// Makes the handshake with a client and, once it is admitted, reports it to the connection manager
+/// and then delivers its stream. `room` is called only for a client with a valid proof.
+///
+/// The connection may carry the next call once the client is admitted, or when this returns an
+/// error.
 async fn answer(
     calling: ClientSubstream,
     tasks: &Tasks,

@@ -1,5 +1,6 @@
-//! Log events for failed handshakes and violations of the protocol, with the cause: one a minute per
-//! peer or host and kind; about dials of one address at growing intervals.
+//! Log events for failed handshakes and violations of the protocol, with the cause: one a minute
+//! per peer or host and kind; about dials of one address at growing intervals. The functions only
+//! log; the callers count.
 
 use std::error::Error;
 
@@ -16,13 +17,14 @@ use crate::net::wire::LaneRefusal;
 use crate::net::{NodeId, TrafficClass, address};
 
 impl ConnectionManager {
-    /// Name of a peer's node as a log field; `None` while its incarnation is not known.
+    /// Name of a peer's node as a log field; `None` while its incarnation is not known, also for a
+    /// peer that is not known at all.
     pub(super) fn name(&self, peer: PeerId) -> Option<DisplayValue<NodeId>> {
         let incarnation = self.peers.get(&peer)?.incarnation()?;
         Some(tracing::field::display(NodeId { peer, incarnation }))
     }
 
-    /// Logs that this node refuses a peer.
+    /// Logs that this node refuses a peer, and the reason that the peer was told.
     pub(super) fn complain_of_refused(&mut self, peer: PeerId, told: &LaneRefusal) {
         if self.warning_throttle.due(std::time::Instant::now(), self.source(peer), "refused") {
             tracing::warn!(
@@ -39,7 +41,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Source of a warning about this peer.
+    /// Source of a warning about this peer: a stranger, unless the connection manager has a state
+    /// for it. The throttle counts strangers separately, so that they silence no warning about a
+    /// member.
     pub(super) fn source(&self, id: PeerId) -> WarningSource {
         if self.peers.contains_key(&id) {
             WarningSource::Known(id)
@@ -48,16 +52,21 @@ impl ConnectionManager {
         }
     }
 
-    /// Source of a warning about a failed handshake, which mostly tells no peer id.
+    /// Source of a warning about a failed handshake, which mostly tells no peer id: then the host
+    /// that has connected (IPv6: its /64 network), or the unnamed source if `from` has no IP
+    /// address.
     fn source_at(&self, id: Option<PeerId>, from: &Multiaddr) -> WarningSource {
         let host = || address::host(from).map(|host| AddressGroup::of(host).first());
         let at = || host().map_or(WarningSource::Unnamed, WarningSource::Address);
         id.map_or_else(at, |id| self.source(id))
     }
 
-    /// Logs a failed inbound handshake. Only another secret is a warning, because that peer speaks
-    /// as a node and an operator must act. All other failures may come from strangers, such as a
-    /// port scan or a health check.
+    /// Logs a failed inbound handshake; `id` is the peer, if it got so far. Only another secret is
+    /// a warning, because that peer speaks as a node and an operator must act. All other failures
+    /// are logged at INFO: they may come from strangers, such as a port scan or a health check.
+    ///
+    /// Logs nothing about a connection of this node to itself, which a list of seeds causes, nor
+    /// about a refusal by a limit or the allow-list, which was logged already.
     pub(super) fn handshake_failed(
         &mut self,
         id: Option<PeerId>,
@@ -99,9 +108,12 @@ impl ConnectionManager {
         }
     }
 
-    /// Logs a failed outbound handshake if its cause needs an operator. A seed that closes the
-    /// connection is a warning only while this node is connected with no other node: a proxy also
-    /// does so in front of a seed that is down.
+    /// Logs a failed outbound handshake if its cause needs an operator: another secret, or a seed
+    /// (`peer` is `None`) that closes the connection. All other failures are not logged here.
+    ///
+    /// A seed that closes the connection is a warning only while this node is connected with no
+    /// other node, and otherwise INFO: a proxy also does so in front of a seed that is down. A
+    /// known member also closes connections when it restarts, so that is not logged.
     pub(super) fn complain_of_dial(
         &mut self,
         peer: Option<PeerId>,
@@ -115,8 +127,6 @@ impl ConnectionManager {
                 "the node there has another cluster secret: give both the same \
                  net.cluster-secret-file, and net.private-network alike",
             ),
-            // A known member also closes connections when it restarts; only a seed that does so is
-            // reported.
             (HandshakeFailure::Closed, None) => (
                 "dial: closed",
                 "the node there closed the connection in the handshake: it may have another \

@@ -48,29 +48,28 @@ use super::warning_throttle::WarningThrottle;
 use super::wire::{LaneRefusal, NodeInfo};
 use super::{NodeId, Receiver, TrafficClass, address};
 
-/// Maximum number of consecutive substreams of a lane that end on a living connection without
-/// progress. Then the lane is abandoned: the peer apparently cannot take one of its messages
+/// Number of times that a lane is reopened on one connection without progress before it is given up
 /// (docs/protocol/transport.md#a-hopeless-lane-is-given-up).
 const STALLED_MAX: u32 = 5;
 
 /// Maximum number of peers that are remembered. Beyond it, a peer that is neither kept nor
-/// connected is removed.
+/// connected is removed; without such a peer the limit is exceeded.
 const PEERS_MAX: usize = 4_096;
 
 /// Command of the node to the connection manager.
 #[derive(Debug)]
 pub(super) enum ConnectionCommand {
-    /// Dial an address, whatever peer answers there.
+    /// Dial an address, for any peer that answers there. Ignored while it is being dialled.
     Dial(Multiaddr),
     /// Keep the link to this peer up. An empty list means the addresses known so far.
     Keep(PeerId, Vec<Multiaddr>),
-    /// Stop dialling this peer.
+    /// Stop dialling this peer. Its connections and lanes stay. Ignored for an unknown peer.
     Release(PeerId),
     /// This incarnation was removed from the cluster: refuse it from now on.
     Forget(NodeId),
     /// Deliver clients to this channel.
     Clients(mpsc::Sender<ClientStream>),
-    /// Tell peers this cluster id.
+    /// Tell peers this cluster id, in handshakes from now on.
     BelongsTo(u64),
     /// Dial and admit with these secrets.
     Secrets(Secrets),
@@ -83,7 +82,7 @@ pub(super) enum ConnectionCommand {
 /// A dial in progress.
 #[derive(Clone, Debug)]
 struct PendingDial {
-    peer: Option<PeerId>,
+    peer: Option<PeerId>, // `None`: any peer that answers, by `ConnectionCommand::Dial`
     purpose: ConnectionPurpose,
     address: Multiaddr,
 }
@@ -92,7 +91,7 @@ struct PendingDial {
 pub(super) struct ConnectionManager {
     swarm: Swarm<LaneBehaviour>,
     me: NodeId,
-    standing: watch::Sender<Arc<AdmissionState>>,
+    standing: watch::Sender<Arc<AdmissionState>>, // read by tasks when a handshake begins
     keyring: Keyring,
     tasks: Tasks,
     directory: Arc<Directory>,
@@ -108,16 +107,16 @@ pub(super) struct ConnectionManager {
     warning_throttle: WarningThrottle,
     counted: ConnectionCounters,
     started: std::time::Instant,
-    check_at: Instant,
-    stops: bool,
+    check_at: Instant, // when the next check of the control lanes is due
+    stops: bool,       // `stop` has begun: only lanes with unacknowledged messages are opened
 }
 
 /// Counters that [`NetStats`] reports.
 #[derive(Clone, Copy, Debug, Default)]
 struct ConnectionCounters {
-    refused: u64,
-    violations: u64,
-    given_up: u64,
+    refused: u64, // peers and clients that this node refused; other failed handshakes don't count
+    violations: u64, // inbound lanes that violated the protocol
+    given_up: u64, // messages
 }
 
 /// Parameters of a new connection manager.
@@ -139,7 +138,7 @@ pub(super) struct StartedConnectionManager {
 }
 
 impl ConnectionManager {
-    /// Creates the connection manager and starts listening.
+    /// Creates the connection manager and starts listening, on all addresses or with an error.
     pub(super) async fn start(
         setup: ConnectionManagerSetup<'_>,
     ) -> Result<StartedConnectionManager, NetStartError> {
@@ -188,6 +187,7 @@ impl ConnectionManager {
         })
     }
 
+    /// Runs until `Stop`, or until all handles are dropped: then queued messages are not sent.
     pub(super) async fn run(mut self) {
         loop {
             let wait = self.deadline() - self.now().mono;
@@ -236,8 +236,7 @@ impl ConnectionManager {
         }
     }
 
-    // ── Commands of the node ──
-
+    /// Carries out a command of the node. [`run`](Self::run) handles `Stop`, which panics here.
     fn on_command(&mut self, command: ConnectionCommand) {
         match command {
             ConnectionCommand::Dial(address) if self.is_dialling(&address) => {}
@@ -302,6 +301,7 @@ impl ConnectionManager {
         }
     }
 
+    /// Has the link open a lane. Ignores one to an incarnation that is no longer the known one.
     fn on_wanted(&mut self, wanted: WantedLane) {
         if self.peers.get(&wanted.node.peer).and_then(PeerState::incarnation)
             == Some(wanted.node.incarnation)
@@ -310,6 +310,9 @@ impl ConnectionManager {
         }
     }
 
+    /// Refuses an incarnation and drops its lanes. If it is the known one, also removes the peer,
+    /// its connections and dials, and emits `Forgotten`. A link that is still kept starts anew: the
+    /// node releases a peer before it forgets it, so the link is for a later incarnation.
     fn forget(&mut self, node: NodeId) {
         self.quarantine(node);
         self.drop_lanes(node);
@@ -318,14 +321,10 @@ impl ConnectionManager {
             return;
         }
         peer.end();
-        // The node releases a peer before it forgets the peer's incarnation. A link that is still
-        // kept is therefore kept for a later incarnation.
         let kept = peer.link.is_kept().then(|| peer.link.given());
         self.peers.remove(&node.peer);
         let _ = self.swarm.disconnect_peer_id(node.peer);
-        // The disconnect has aborted these dials. Their errors must not be reported about a later
-        // incarnation.
-        self.dials.retain(|_, dialled| dialled.peer != Some(node.peer));
+        self.dials.retain(|_, dialled| dialled.peer != Some(node.peer)); // aborted: no error counts
         if let Some(addresses) = kept {
             self.feed_link(node.peer, link::LinkInput::Addresses(addresses));
             self.feed_link(node.peer, link::LinkInput::Keep);
@@ -340,17 +339,17 @@ impl ConnectionManager {
         }
     }
 
+    /// Counts messages as given up and emits `LaneBroken`, if there are any. Logged at INFO, as it
+    /// occurs whenever a node with messages in transit leaves or crashes.
     fn broken(&mut self, node: NodeId, class: TrafficClass, messages: u64) {
         if messages > 0 {
             self.counted.given_up += messages;
-            // INFO, because it occurs whenever a node with messages in transit leaves or crashes.
             tracing::info!(%node, ?class, messages, "net.lane_broken");
             self.emit(NetEvent::LaneBroken { node, class, messages });
         }
     }
 
-    // ── Orders of the links ──
-
+    /// Returns a peer's state, created if unknown; a full table first drops an idle peer.
     fn peer(&mut self, id: PeerId) -> &mut PeerState {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&id) {
             self.drop_idle();
@@ -360,7 +359,7 @@ impl ConnectionManager {
     }
 
     /// Removes a peer that is neither kept nor connected. Its lane numbers are lost with it, so its
-    /// incarnation must be refused from now on.
+    /// incarnation must be refused from now on. Does nothing if no peer is idle.
     fn drop_idle(&mut self) {
         let idle = self.peers.iter().find(|(_, peer)| peer.link.is_idle());
         let Some((id, incarnation)) = idle.map(|(id, peer)| (*id, peer.incarnation())) else {
@@ -374,14 +373,15 @@ impl ConnectionManager {
         }
     }
 
-    /// Passes an input to the link of a known peer. A late event must not re-create the state of a
-    /// forgotten peer.
+    /// Passes an input to the link of a known peer, otherwise does nothing: a late event must not
+    /// re-create the state of a forgotten peer.
     fn feed_known_link(&mut self, id: PeerId, input: link::LinkInput) {
         if self.peers.contains_key(&id) {
             self.feed_link(id, input);
         }
     }
 
+    /// Passes an input to a peer's link, created if unknown, and carries out the link's outputs.
     fn feed_link(&mut self, id: PeerId, input: link::LinkInput) {
         let now = self.now();
         let mut out = Outbox::new();
@@ -399,6 +399,7 @@ impl ConnectionManager {
         }
     }
 
+    /// Dials, and reserves slots for inbound handshakes of that host. May fail at once.
     fn dial(&mut self, dialled: PendingDial) {
         if let Some(host) = address::host(&dialled.address) {
             self.swarm.behaviour_mut().add_known_address(host);
@@ -413,16 +414,16 @@ impl ConnectionManager {
         }
     }
 
+    /// Tells node and link of a failed dial; for bulk only the link, as the peer is linked already.
+    /// A dial without a peer id that finds this node (or `NoAddresses`) is reported as `Answered`.
     fn dial_failed(&mut self, dialled: PendingDial, error: &DialError) {
         let PendingDial { peer, purpose, address } = dialled;
         tracing::debug!(%address, %error, "net.dial_failed");
         self.complain_of_dial(peer, &address, error);
-        // The swarm does not dial its own listen addresses and reports them as `NoAddresses`.
         let own = matches!(error, DialError::LocalPeerId { .. } | DialError::NoAddresses);
         if peer.is_none() && own {
             return self.emit(NetEvent::Answered { node: self.me, address });
         }
-        // A failed dial for bulk is no evidence: the peer is already linked.
         if purpose == ConnectionPurpose::Main {
             let reason = error.to_string();
             self.emit(NetEvent::DialRefused { peer, address, reason });
@@ -432,6 +433,8 @@ impl ConnectionManager {
         }
     }
 
+    /// Spawns the task that opens and carries a lane, in place of its previous task. A lane to an
+    /// incarnation not known yet, or stale, enters the directory only when it is welcomed.
     fn open(&mut self, id: PeerId, class: TrafficClass, attempt: u64, connection: ConnectionId) {
         let to = self.peer(id).meant();
         if self.stops && !self.has_rest(to, class) {
@@ -459,8 +462,7 @@ impl ConnectionManager {
         }
     }
 
-    // ── Events of the swarm ──
-
+    /// Handles an event of the swarm. When a peer's last connection has closed, emits `Closed`.
     fn on_swarm(&mut self, event: SwarmEvent<swarm::BehaviourEvent>) {
         match event {
             SwarmEvent::Behaviour(swarm::BehaviourEvent::Inbound {
@@ -509,6 +511,8 @@ impl ConnectionManager {
         }
     }
 
+    /// Adds a connection to its link; with an unknown peer, only if dialled without a peer id. Then
+    /// the control lane is wanted, and once the peer is admitted the address is reported.
     fn established(&mut self, id: PeerId, connection: ConnectionId) {
         let dialled = self.dials.remove(&connection);
         let for_whoever = dialled.as_ref().is_some_and(|dialled| dialled.peer.is_none());
@@ -526,7 +530,7 @@ impl ConnectionManager {
         self.answered(id);
     }
 
-    /// Ends everything that this connection carries, because it is closed or closing.
+    /// Ends all that this connection carries, because it is closed or closing. May be called twice.
     fn closed(&mut self, id: PeerId, connection: ConnectionId) {
         self.clients.connection_ended(connection);
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -539,8 +543,7 @@ impl ConnectionManager {
         self.swarm.behaviour_mut().close(connection);
     }
 
-    // ── Reports of the lanes' tasks ──
-
+    /// Handles a report of a task. Aborts the reader of a hello whose connection has closed by now.
     fn on_report(&mut self, report: Report) {
         match report {
             Report::Hello { peer, connection, hello, reader, reply } => {
@@ -567,6 +570,8 @@ impl ConnectionManager {
         }
     }
 
+    /// Judges a lane that a peer has accepted. Without a reply its task ends: if its attempt is
+    /// replaced, the node not admitted, another lane in the directory, or the lane hopeless.
     fn welcomed(&mut self, welcomed: WelcomedLane) {
         let WelcomedLane { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
         let lane = welcomed.lane;
@@ -595,7 +600,8 @@ impl ConnectionManager {
         self.feed_link(peer, link::LinkInput::Opened { class, attempt });
     }
 
-    /// Registers a lane that an admitted peer has opened on this connection.
+    /// Registers a lane that an admitted peer has opened on this connection, which the link may not
+    /// know yet. The used lanes to the peer are wanted from now on.
     fn used(
         &mut self,
         id: PeerId,
@@ -618,7 +624,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Admits the incarnation that a peer has told after proving the secret.
+    /// Admits the incarnation that a peer has told after proving the secret; emits `Up` if it is
+    /// new or was away. A former one is quarantined and loses its lanes. Refuses a quarantined,
+    /// claimed or outdated one, and a peer on a closed connection, which is treated as gone.
     fn admit(
         &mut self,
         id: PeerId,
@@ -630,7 +638,6 @@ impl ConnectionManager {
             return Err(LaneRefusal::Quarantined);
         }
         self.check_claim(node)?;
-        // A peer on a closed connection is treated as gone.
         let rank = self.swarm.behaviour().rank(connection).ok_or(LaneRefusal::Superseded)?;
         let change = self.peer(id).meet(Announcement { facts, rank });
         match change {
@@ -659,10 +666,9 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Refuses an incarnation that belongs to another peer, which would otherwise take over the
-    /// lanes of that peer (docs/protocol/transport.md#one-peer-per-incarnation). Admission accepts
-    /// only hashes of the peer's own id, so this takes two equal hashes of 64 bits. The peer that
-    /// came first keeps the incarnation.
+    /// Refuses an incarnation of another peer, which would otherwise lose its lanes to this one
+    /// (docs/protocol/transport.md#one-peer-per-incarnation). The first peer keeps it. Admission
+    /// accepts only hashes of the peer's own id, so this takes two equal hashes of 64 bits.
     fn check_claim(&mut self, node: NodeId) -> Result<(), LaneRefusal> {
         let is_own = node.incarnation == self.me.incarnation;
         let own = is_own.then_some(self.me.peer);
@@ -689,6 +695,9 @@ impl ConnectionManager {
         self.peers.get(&id).is_some_and(|peer| peer.link.stands(class, attempt))
     }
 
+    /// Tells the link how a substream ended, but not of a replaced attempt, nor of a lane that is
+    /// finished at the stop. `WrongIncarnation` makes the known one stale; `Gap` and `Superseded`
+    /// begin a new lane, because a retry would fail again.
     fn outbound_ended(
         &mut self,
         id: PeerId,
@@ -714,7 +723,6 @@ impl ConnectionManager {
                         self.peer(id).mark_stale();
                         End::Broken
                     }
-                    // Another attempt would fail in the same way: the lane begins anew.
                     LaneRefusal::Gap { .. } | LaneRefusal::Superseded => {
                         self.give_up(id, class);
                         End::Broken
@@ -733,6 +741,7 @@ impl ConnectionManager {
         self.feed_link(id, link::LinkInput::Ended { class, attempt, end });
     }
 
+    /// Counts and logs a refusal or violation of a peer's lane; a failed handshake is only logged.
     fn inbound_ended(&mut self, id: PeerId, class: TrafficClass, why: InboundError) {
         match why {
             InboundError::Refused(refusal) => self.refused(id, &refusal),
@@ -753,7 +762,8 @@ impl ConnectionManager {
     }
 }
 
-/// Waits until the swarm reports the addresses of all listeners, and returns them.
+/// Waits until the swarm reports the addresses of all listeners. One on all addresses reports one
+/// per interface, which are queued together. Fails if a listener closes. Drops other events.
 async fn listening(
     swarm: &mut Swarm<LaneBehaviour>,
     wanted: &[Multiaddr],
@@ -766,7 +776,6 @@ async fn listening(
         let event = if listeners.iter().any(|listener| listener.bound.is_empty()) {
             swarm.select_next_some().await
         } else {
-            // A listener on all addresses reports one per interface; all of them are queued by now.
             let Some(event) = swarm.select_next_some().now_or_never() else { break };
             event
         };

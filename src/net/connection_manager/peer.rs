@@ -28,7 +28,8 @@ pub(super) enum IncarnationChange {
         /// that the old process is dead.
         is_proof: bool,
     },
-    /// The facts are of a former incarnation: they were in flight while the peer restarted.
+    /// The facts are of a former incarnation: they were in flight while the peer restarted. Nothing
+    /// was changed, and the announcement must be refused.
     Outdated,
 }
 
@@ -41,30 +42,37 @@ pub(super) struct Announcement<'a> {
     pub(super) rank: u64,
 }
 
-/// Consecutive substreams of a lane that ended without progress on a connection that is still open.
+/// Consecutive substreams of a lane on one connection, of which each began with the same number of
+/// accepted messages as the one before: the peer made no progress.
 #[derive(Clone, Copy, Debug, Default)]
 struct StalledSubstreams {
     /// Connection of the last substream, and the number of messages accepted when it was opened.
     last: Option<(ConnectionId, u64)>,
+    /// Number of reopened substreams; 0 for the first.
     count: u32,
 }
 
 /// State of one peer.
+///
+/// The known incarnation is the one that was admitted last. It stays known while the peer is away,
+/// until another one is admitted on a later connection.
 pub(super) struct PeerState {
     pub(super) link: PeerLink,
-    /// Facts of the known incarnation.
+    /// Facts of the known incarnation, as it told them last; `None` until one is admitted.
     facts: Option<NodeInfo>,
     /// Rank of the connection on which the known incarnation was first met.
     met_on: u64,
     /// Whether the peer has reported that the known incarnation is gone: the next lane is opened to
-    /// any incarnation.
+    /// any incarnation. Reset when an incarnation is admitted.
     is_stale: bool,
     /// Whether the last remaining connection has closed, and the peer was not admitted since.
     is_away: bool,
-    /// Addresses that were dialled without naming a peer, at which this peer answered.
+    /// Addresses that were dialled without naming a peer, at which this peer answered, and which
+    /// are not reported yet.
     answered: Vec<Multiaddr>, // ≤ ADDRESSES_MAX, as in its facts
-    /// Task of each lane to the peer.
+    /// Task of each lane to the peer, by class; the last one, even if it has ended.
     pub(super) outbound: [Option<JoinHandle<()>>; 4],
+    /// Lanes of the known incarnation to this node, by class.
     inbound: [InboundLane; 4],
     /// Reader tasks of each connection.
     readers: BTreeMap<ConnectionId, Vec<AbortHandle>>, // ≤ limits.lanes_per_peer in all, by the swarm
@@ -72,6 +80,7 @@ pub(super) struct PeerState {
 }
 
 impl PeerState {
+    /// Creates the state of a peer that is neither connected nor kept and has no known incarnation.
     pub(super) fn new(me: PeerId, peer: PeerId, limits: &NetLimits) -> Self {
         Self {
             link: PeerLink::new(me, peer, limits, rand::random()), // seed of its random pauses
@@ -91,17 +100,20 @@ impl PeerState {
         self.facts.as_ref().map(|facts| facts.incarnation)
     }
 
-    /// Incarnation to which lanes are opened; `None`: the one that answers.
+    /// Incarnation to which lanes are opened; `None`: the one that answers, because none is known
+    /// or the known one is stale.
     pub(super) fn meant(&self) -> Option<ReplicaId> {
         self.incarnation().filter(|_| !self.is_stale)
     }
 
-    /// Notes that, according to the peer, the known incarnation is gone.
+    /// Marks the known incarnation as gone, according to the peer. Its lanes stay until
+    /// [`meet`](Self::meet) finds another one.
     pub(super) const fn mark_stale(&mut self) {
         self.is_stale = true;
     }
 
-    /// Notes that the peer answered at this address.
+    /// Adds an address at which the peer answered. Ignores a known one, and all beyond
+    /// [`ADDRESSES_MAX`].
     pub(super) fn add_answered(&mut self, address: Multiaddr) {
         if self.answered.len() < ADDRESSES_MAX && !self.answered.contains(&address) {
             self.answered.push(address);
@@ -114,51 +126,58 @@ impl PeerState {
         self.answered.contains(address)
     }
 
-    /// Takes the addresses at which the peer answered, with its incarnation, once that is certain and
-    /// the list is not empty.
+    /// Takes the addresses at which the peer answered, with its incarnation, once that is certain.
+    /// `None` if there are none, and while the peer is away or its incarnation unknown or stale:
+    /// then the addresses stay for a later call.
     pub(super) fn take_answered(&mut self) -> Option<(ReplicaId, Vec<Multiaddr>)> {
         // A peer that was away may have answered as another incarnation, until it is admitted.
         let incarnation = self.meant().filter(|_| !self.is_away)?;
         (!self.answered.is_empty()).then(|| (incarnation, std::mem::take(&mut self.answered)))
     }
 
-    /// Notes that the last connection has closed. Returns the known incarnation, if one was
-    /// admitted.
+    /// Marks the peer as away, because its last connection has closed, and drops the addresses at
+    /// which it answered. Returns the known incarnation, if one was ever admitted, also if the peer
+    /// was away already. Facts and lanes stay.
     pub(super) fn mark_away(&mut self) -> Option<ReplicaId> {
         self.answered.clear();
         self.is_away = true;
         self.incarnation()
     }
 
-    /// Marks the peer as connected, when it was admitted. Returns whether it was away until now.
+    /// Marks the peer as connected, when it was admitted. Returns whether it was away until now;
+    /// `false` at its first admission.
     pub(super) const fn mark_back(&mut self) -> bool {
         std::mem::replace(&mut self.is_away, false)
     }
 
+    /// Returns the peer's lane of this class to this node; clones share it.
     pub(super) fn inbound(&self, class: TrafficClass) -> InboundLane {
         self.inbound[class as usize].clone()
     }
 
-    /// Updates the peer's facts. A new incarnation gets new lanes.
+    /// Updates the peer's facts, which must have been proven. After a restart the peer gets new
+    /// inbound lanes and all its tasks are aborted; the caller must drop the old outbound lanes and
+    /// tell the link. The known incarnation only gets new facts, and is no longer stale.
     ///
     /// An older connection never speaks for a newer life
     /// (docs/protocol/transport.md#an-older-connection-never-speaks-for-a-newer-life): incarnations
-    /// have no order, but connections have.
+    /// have no order, but connections have. Another incarnation is [`IncarnationChange::Outdated`]
+    /// if its connection is not later than the one on which the known incarnation was first met, so
+    /// also on the same connection, whose other end is one process.
     ///
     /// A held lock proves death (docs/protocol/transport.md#a-held-lock-proves-death): only one
-    /// process can hold the lock of one file on one boot of a host. `lock` is the device and inode of
-    /// that file, `boot` the id of that boot.
+    /// process can hold the lock of one file on one boot of a host. `lock` is the device and inode
+    /// of that file, `boot` the id of that boot.
     pub(super) fn meet(
         &mut self,
         Announcement { facts, rank }: Announcement<'_>,
     ) -> IncarnationChange {
         let is_other = self.incarnation().is_some_and(|known| known != facts.incarnation);
         if is_other && rank <= self.met_on {
-            // Also on the same connection, whose other end is one process.
             return IncarnationChange::Outdated;
         }
-        // If the known incarnation was gone, and this announcement of it is late, then the next lane
-        // is refused, and it is stale again.
+        // If the known incarnation was gone, and this announcement of it is late, then the next
+        // lane is refused, and it is stale again.
         self.is_stale = false;
         let old = self.facts.replace(facts.clone());
         if let Some(old) = &old
@@ -178,7 +197,8 @@ impl PeerState {
         IncarnationChange::Restarted { old: old.incarnation, is_proof }
     }
 
-    /// Adds the task of a reader, which ends with the connection.
+    /// Adds the task of a reader, which is aborted when the connection ends. Removes finished tasks
+    /// of that connection.
     pub(super) fn add_reader(&mut self, connection: ConnectionId, reader: AbortHandle) {
         let readers = self.readers.entry(connection).or_default();
         readers.retain(|reader| !reader.is_finished());
@@ -186,8 +206,8 @@ impl PeerState {
     }
 
     /// Notes that a lane to the peer was opened. Returns how many times in a row it was reopened on
-    /// this connection without progress, 0 at first. `accepted` is the number of messages that the
-    /// peer has accepted so far.
+    /// this connection without progress; 0 at first, on another connection, and after progress.
+    /// `accepted` is the number of messages that the peer has accepted so far.
     pub(super) fn note_opened(
         &mut self,
         class: TrafficClass,
@@ -206,18 +226,21 @@ impl PeerState {
         self.stalled[class as usize] = StalledSubstreams::default();
     }
 
-    /// Whether a task still carries or opens a lane to the peer.
+    /// Whether a task still carries or opens a lane to the peer. Inbound lanes do not count.
     pub(super) fn carries(&self) -> bool {
         self.outbound.iter().flatten().any(|task| !task.is_finished())
     }
 
+    /// Aborts the readers of a connection. Outbound lanes end by themselves. Has no effect when
+    /// called again.
     pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
         for reader in self.readers.remove(&connection).unwrap_or_default() {
             reader.abort();
         }
     }
 
-    /// Aborts all tasks of the peer.
+    /// Aborts all tasks of the peer, outbound lanes and readers, without waiting for their end. The
+    /// link is not told.
     pub(super) fn end(&mut self) {
         for task in self.outbound.iter_mut().filter_map(Option::take) {
             task.abort();

@@ -11,6 +11,9 @@ use crate::net::NodeId;
 const QUARANTINED_MAX: usize = 16_384;
 
 impl ConnectionManager {
+    /// Refuses this incarnation from now on, also in handshakes under way. Has no effect if it is
+    /// quarantined already. Beyond [`QUARANTINED_MAX`], forgets the oldest. Lanes and connections
+    /// that exist stay: the caller ends them.
     pub(super) fn quarantine(&mut self, node: NodeId) {
         if self.is_quarantined(node) {
             return;

@@ -21,6 +21,12 @@ use crate::net::TrafficClass;
 const POLL_EVERY: Duration = Duration::from_millis(20);
 
 impl ConnectionManager {
+    /// Stops the transport and replies on `done`. Closes the directory and finishes all lanes,
+    /// admits no further lanes and clients, and goes on with swarm and links until no peer awaits
+    /// or carries anything, at most for `within` and `link_down_max`. Commands are no longer read.
+    ///
+    /// Then counts the unacknowledged messages as lost, ends all tasks and drops the swarm, before
+    /// it replies. Lanes that senders requested just before are still opened.
     pub(super) async fn stop(mut self, within: Duration, done: oneshot::Sender<()>) {
         let lanes = self.directory.close();
         lanes.iter().for_each(|(_, _, lane)| lane.finish());
@@ -55,13 +61,16 @@ impl ConnectionManager {
         self.peers.iter().any(|(id, peer)| peer.carries() || self.awaits(*id))
     }
 
+    /// Whether a lane to this peer has unacknowledged messages and may still be sent soon. `false`
+    /// if the peer is not known, or its incarnation is stale.
     fn awaits(&self, id: PeerId) -> bool {
         let Some(peer) = self.peers.get(&id) else { return false };
         let rest = |class| peer.link.awaits(class) && self.has_rest(peer.meant(), class);
         TrafficClass::ALL.into_iter().any(rest)
     }
 
-    /// Whether the lane has unacknowledged messages.
+    /// Whether the lane to this incarnation exists and has unacknowledged messages; `false` without
+    /// an incarnation.
     pub(super) fn has_rest(&self, to: Option<ReplicaId>, class: TrafficClass) -> bool {
         let lane = to.and_then(|to| self.directory.used(to, class));
         lane.is_some_and(|lane| lane.stats().unacknowledged > 0)

@@ -18,6 +18,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const PAUSED: Duration = Duration::from_secs(3);
 
 impl ConnectionManager {
+    /// Checks the control lanes if the check is due, and schedules the next one. A check that is
+    /// late by [`PAUSED`] is skipped.
     pub(super) fn check_if_due(&mut self) {
         let (is_taken, next) = schedule(self.now().mono, self.check_at);
         self.check_at = next;
@@ -26,8 +28,12 @@ impl ConnectionManager {
         }
     }
 
-    /// Disconnects peers that have read nothing from their control lane for too long, or whose lane
-    /// has overflowed. Control messages must not be dropped silently.
+    /// Disconnects peers that have read nothing from their control lane for `control_undrained_max`
+    /// since the lane is on its present connection, or whose lane has overflowed. Control messages
+    /// must not be dropped silently: an overflowed lane is also given up, which counts its messages
+    /// as lost and begins a new lane. That happens without a connection as well.
+    ///
+    /// Closes the carrier only; the link of a peer that is kept then dials again.
     fn check_control_lanes(&mut self) {
         let longest = self.tasks.limits.control_undrained_max;
         let now = self.now().mono;
@@ -57,7 +63,9 @@ impl ConnectionManager {
     }
 }
 
-/// Whether a check is performed now, and when the next one is due.
+/// Whether a check is performed at `now`, and when the next one is due; `at` is when this one was
+/// due. Before that nothing changes. A late check is followed by the next one a full interval
+/// later.
 fn schedule(now: Instant, at: Instant) -> (bool, Instant) {
     if now < at { (false, at) } else { (now - at < PAUSED, now + CHECK_EVERY) }
 }

@@ -25,7 +25,9 @@ use crate::net::{NodeId, Receiver, TrafficClass};
 /// Report or request of a task to the connection manager.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// A peer has proved that it may open this lane; the task asks for the inbound lane.
+    /// A peer has proved that it may open this lane; the task asks for the inbound lane. `reader`
+    /// aborts the task. A refusal sent as `reply` is passed on to the peer; if `reply` is dropped,
+    /// the task ends without an answer and without a further report.
     Hello {
         peer: PeerId,
         connection: ConnectionId,
@@ -33,11 +35,14 @@ pub(super) enum Report {
         reader: AbortHandle,
         reply: oneshot::Sender<Result<InboundLane, LaneRefusal>>,
     },
-    /// A peer has accepted a lane of this node and told its facts; the task asks whether to go on.
+    /// A peer has accepted a lane of this node and told its facts; the task asks whether to go on,
+    /// and writes nothing until it has the reply.
     Welcome(WelcomedLane),
-    /// A lane of this node is not, or no longer, carried.
+    /// A lane of this node is not, or no longer, carried. Sent once for each
+    /// [`open`](Tasks::open), unless that task was aborted.
     Outbound { peer: PeerId, class: TrafficClass, attempt: u64, ended: OutboundEnd },
-    /// A peer was refused, or its lane violated the protocol.
+    /// A peer was refused, its handshake failed, or its lane violated the protocol. The other ends
+    /// of an inbound lane are not reported.
     Inbound { peer: PeerId, class: TrafficClass, why: InboundError },
     /// A client was admitted. Its stream must end with its connection.
     ClientAdmitted { connection: ConnectionId, ends: StreamEndGuard },
@@ -58,6 +63,7 @@ pub(super) struct WelcomedLane {
     pub(super) lane: Lane,
     /// Whether the lane is not yet in the directory.
     pub(super) is_new: bool,
+    /// Sent: the task writes the lane. Dropped: the task ends as [`OutboundEnd::Broken`].
     pub(super) reply: oneshot::Sender<()>,
 }
 
@@ -66,20 +72,22 @@ pub(super) struct WelcomedLane {
 pub(super) enum OutboundEnd {
     /// All messages were acknowledged, and the lane was ended.
     Finished,
-    /// The substream broke, or was not opened.
+    /// Any other end: the substream was not opened or broke, the handshake failed without a
+    /// refusal, the connection manager dropped [`WelcomedLane::reply`], a later substream has the
+    /// lane, or the peer's acknowledgements were invalid.
     Broken(String),
     /// The peer refused the lane.
     Refused(LaneRefusal),
-    /// This node refuses the peer.
+    /// This node refuses the peer, because of its `Greeting` or its `Welcome`.
     Unacceptable(LaneRefusal),
 }
 
 /// Why a peer's lane or client was not served, or ended.
 #[derive(Debug)]
 pub(super) enum InboundError {
-    /// This node refused it.
+    /// This node refused it, and has sent the reason.
     Refused(LaneRefusal),
-    /// The opening handshake failed.
+    /// The opening handshake failed, or the refusal could not be sent.
     Handshake(HandshakeError),
     /// The lane violated the protocol.
     Violation(lane::LaneEnd),
@@ -129,8 +137,9 @@ impl Tasks {
         let _ = self.reports.send(report); // an error: the connection manager has stopped
     }
 
-    /// Spawns the task of a lane on the runtime where only its own messages can delay it. Tasks of
-    /// control lanes run beside the connections, on the runtime of the caller.
+    /// Spawns the task of a lane on the runtime of its class, so that messages of other classes do
+    /// not delay it: control on the runtime of the caller, beside the connections; data and bulk on
+    /// `runtimes.data`; user on `runtimes.user`.
     fn spawn(
         &self,
         class: TrafficClass,
@@ -145,8 +154,10 @@ impl Tasks {
 
     // ── Outbound lanes ──
 
-    /// Carries a lane over a substream that is being opened, after the lane's previous task has
-    /// ended.
+    /// Spawns a task that carries a lane over a substream that is being opened. Aborts the lane's
+    /// previous task (`before`) at once; the new one begins when that has ended.
+    ///
+    /// The new task reports [`Report::Outbound`] at its end, but nothing if it is aborted.
     pub(super) fn open(
         &self,
         opening: OutboundOpening,
@@ -166,6 +177,11 @@ impl Tasks {
         })
     }
 
+    /// Waits for the substream, opens the lane on it, asks the connection manager whether to go on
+    /// ([`Report::Welcome`]), and writes the lane until it ends.
+    ///
+    /// Takes the lane's next generation only once the substream is open. The handshake is limited
+    /// to `handshake_within`; the waits for the substream and for the reply have no limit here.
     async fn carry(&self, opening: OutboundOpening) -> OutboundEnd {
         let OutboundOpening { peer, class, attempt, connection, to, lane, is_new, stream } =
             opening;
@@ -215,7 +231,8 @@ impl Tasks {
 
     // ── Inbound lanes ──
 
-    /// Accepts a substream, and reads the lane that it carries.
+    /// Spawns a task that accepts a substream and reads the lane that it carries. The task reports
+    /// [`Report::Inbound`] only for the ends that [`InboundError`] lists.
     pub(super) fn accept(&self, accepting: InboundSubstream) {
         let tasks = self.clone();
         // The connection manager needs the task's abort handle, which exists only once the task is
@@ -231,6 +248,13 @@ impl Tasks {
         let _ = sender.send(task.abort_handle()); // cannot fail: the task waits for it
     }
 
+    /// Judges the peer's hello, asks the connection manager for the inbound lane
+    /// ([`Report::Hello`]), waits for the turn to read it, welcomes the peer, and reads to the end.
+    /// `reader` is the abort handle of this task.
+    ///
+    /// A refusal, by the connection manager or by [`InboundLane::take_over`], is sent to the peer
+    /// before it is returned. Returns `Ok` also when the connection manager drops the request, when
+    /// a later substream takes the lane over, and when the connection breaks after the welcome.
     async fn read(
         &self,
         accepting: InboundSubstream,

@@ -14,7 +14,7 @@ const BYTES_MIN: usize = 4 * 1024;
 /// buffer has been consumed.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Number of consecutive reads of less than an eighth of the buffer after which it shrinks.
+/// Number of consecutive reads of less than an eighth of the buffer after which it is halved.
 const SMALL_READS: u32 = 1_024;
 
 /// Bytes that were read and not yet consumed.
@@ -28,7 +28,8 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// Creates a buffer for frames of up to `frame_max` bytes.
+    /// Creates a buffer for frames of up to `frame_max` bytes. Allocates nothing before the first
+    /// read.
     pub(super) fn new(frame_max: usize) -> Self {
         Self { bytes: Vec::new(), start: 0, end: 0, max: BYTES_MAX.max(frame_max), small_reads: 0 }
     }
@@ -46,7 +47,11 @@ impl Buffer {
         assert!(self.start <= self.end, "at most the unread bytes are consumed");
     }
 
-    /// Reads once, and returns the number of bytes; 0 at the end of the stream.
+    /// Reads once, and returns the number of bytes; 0 at the end of the stream. Adapts the size of
+    /// the buffer before and after the read.
+    ///
+    /// The caller must have consumed all whole frames. Panics if the unread bytes fill a buffer of
+    /// the maximum size, which a part of a frame cannot do.
     pub(super) fn poll_fill<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -61,8 +66,8 @@ impl Buffer {
         Poll::Ready(Ok(len))
     }
 
-    /// Moves the unread rest (less than a frame) to the front, and grows the buffer if the rest
-    /// fills it. It never grows by a length that a peer only claims.
+    /// Moves the unread rest (less than a frame) to the front, and doubles the buffer, up to `max`,
+    /// if the rest fills it. It never grows by a length that a peer only claims.
     fn make_room(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -76,6 +81,9 @@ impl Buffer {
         }
     }
 
+    /// Adapts the size after a read of `len` bytes: doubles a buffer that the read has filled, up
+    /// to `max`, or halves it after [`SMALL_READS`] small reads in a row, but never below the
+    /// unread bytes. A read that is not small starts the count anew.
     fn note(&mut self, len: usize) {
         if self.end == self.bytes.len() && self.bytes.len() < self.max {
             self.resize((2 * self.bytes.len()).min(self.max));
@@ -89,6 +97,7 @@ impl Buffer {
         }
     }
 
+    /// Grows the buffer to exactly `len` bytes, which must not be less than its length.
     fn resize(&mut self, len: usize) {
         self.bytes.reserve_exact(len - self.bytes.len());
         self.bytes.resize(len, 0);

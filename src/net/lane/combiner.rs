@@ -23,7 +23,8 @@ impl<W> WriterCombiner<W> {
         CombinerHandle(Arc::clone(&self.0))
     }
 
-    /// Runs a function on the writer for its task; blocks while a sender writes inline.
+    /// Runs a function on the writer for its task; blocks while a sender writes inline. Works also
+    /// after a sender has panicked while it wrote.
     pub(super) fn with<T>(&self, use_it: impl FnOnce(&mut W) -> T) -> T {
         use_it(self.lock().as_mut().expect("present until the combiner is dropped"))
     }
@@ -34,7 +35,7 @@ impl<W> WriterCombiner<W> {
 }
 
 impl<W> Drop for WriterCombiner<W> {
-    /// Drops the writer, also while senders still have access to it.
+    /// Drops the writer, although senders keep their handles. Waits for a sender that is writing.
     fn drop(&mut self) {
         let writer = self.lock().take();
         drop(writer);
@@ -42,9 +43,9 @@ impl<W> Drop for WriterCombiner<W> {
 }
 
 impl<W> CombinerHandle<W> {
-    /// Runs `write` if nobody else has the writer, and returns its result; otherwise `false`. Never
-    /// blocks: either the task or sender that has the writer finds the appended message, or the
-    /// caller wakes the task.
+    /// Runs `write` if no task or sender uses the writer, and returns its result; otherwise
+    /// `false`, also if the writer was dropped or a user of it has panicked. On `false` the caller
+    /// must wake the task. Never blocks: the task finds the appended message, once it is woken.
     pub(super) fn write_inline(&self, write: impl FnOnce(&mut W) -> bool) -> bool {
         self.0.try_lock().is_ok_and(|mut writer| writer.as_mut().is_some_and(write))
     }

@@ -15,9 +15,11 @@ pub struct InboundLane(Arc<InboundShared>);
 
 #[derive(Debug)]
 struct InboundShared {
+    /// Highest generation that has asked for the lane; 0 before the first.
     newest: watch::Sender<u64>,
     /// `None` while a [`Turn`] holds it.
     progress: Mutex<Option<LaneProgress>>,
+    /// Notified when a [`Turn`] is dropped.
     returned: Notify,
     counters: InboundCounters,
 }
@@ -25,7 +27,9 @@ struct InboundShared {
 /// Progress of the lane.
 #[derive(Debug, Default)]
 pub(super) struct LaneProgress {
+    /// Lane number; 0 before the first turn.
     lane: u64,
+    /// Messages accepted on the lane of this number.
     pub(super) accepted: u64,
     /// Messages accepted on this lane and on earlier ones.
     pub(super) accepted_ever: u64,
@@ -44,13 +48,14 @@ pub(super) struct InboundCounters {
 /// Statistics of an inbound lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InboundStats {
-    /// Messages accepted, which are acknowledged or will be.
+    /// Messages accepted, which are acknowledged or will be. Includes those of earlier lane
+    /// numbers.
     pub accepted: u64,
     /// Bytes read, framing and retransmissions included.
     pub bytes: u64,
     /// Frames of unknown kinds that were skipped.
     pub skipped: u64,
-    /// Number of times that the receiver was busy.
+    /// Number of times that the reader waited because the receiver was busy.
     pub busy: u64,
 }
 
@@ -83,12 +88,15 @@ impl InboundLane {
     /// Takes the lane over for a later generation: tells the current reader to end, and waits until
     /// it has, because two readers would accept messages twice or in a mixed order
     /// (docs/protocol/transport.md#one-reader-per-lane). A higher lane number (the upper half of
-    /// the generation) starts to count anew.
+    /// the generation) starts to count anew, with an empty table of names.
+    ///
+    /// The current reader is told before this waits, so it ends also if this call then fails or its
+    /// future is dropped.
     ///
     /// # Errors
-    /// [`LaneRefusal::Superseded`] if this generation or a later one had a turn, or comes while this
-    /// one waits; [`LaneRefusal::Gap`] if messages before `first_unacknowledged` are missing here:
-    /// neither side has them, so the sender must begin a new lane
+    /// [`LaneRefusal::Superseded`] if this generation or a later one had a turn, or comes while
+    /// this one waits; [`LaneRefusal::Gap`] if messages before `first_unacknowledged` are missing
+    /// here: neither side has them, so the sender must begin a new lane
     /// (docs/protocol/transport.md#a-gap-starts-a-new-lane).
     pub async fn take_over(
         &self,
@@ -117,7 +125,8 @@ impl InboundLane {
         Ok(turn)
     }
 
-    /// Waits until no turn is held; `None` if a later generation came meanwhile.
+    /// Waits until no turn is held, and takes the progress; `None` as soon as a later generation
+    /// has asked for the lane.
     async fn progress_of(&self, generation: u64) -> Option<LaneProgress> {
         loop {
             let mut returned = pin!(self.0.returned.notified());
@@ -156,8 +165,8 @@ impl Turn {
         self.progress.accepted
     }
 
-    /// Completes when a later generation wants the lane: the holder must then drop this turn.
-    /// Readers do.
+    /// Completes when a later generation wants the lane, at once if one already does: the holder
+    /// must then drop this turn. Readers do.
     pub fn superseded(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut newest = self.lane.0.newest.subscribe();
         let generation = self.generation;
@@ -173,6 +182,8 @@ impl Turn {
 }
 
 impl Drop for Turn {
+    /// Returns the progress, without the names that an unfinished message has defined, and wakes
+    /// the generations that wait for their turn.
     fn drop(&mut self) {
         let mut progress = mem::take(&mut self.progress);
         progress.names.forget(); // names of an unfinished message, which is sent again

@@ -51,10 +51,10 @@ use writer::InlineWrite;
 mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard};
 
-    /// Mutex for critical sections shorter than the time to park a thread: before parking_lot parks,
-    /// it yields, so that a preempted holder can run if there are more threads than cores. The
-    /// standard `Mutex` is for longer ones, such as an inline write: the sending thread itself writes
-    /// to the substream, instead of waking the writer's task.
+    /// Mutex for critical sections shorter than the time to park a thread: before parking_lot
+    /// parks, it yields, so that a preempted holder can run if there are more threads than cores.
+    /// The standard `Mutex` is for longer ones, such as an inline write: the sending thread itself
+    /// writes to the substream, instead of waking the writer's task.
     pub(super) use parking_lot::{Mutex as ShortMutex, MutexGuard as ShortGuard};
 
     pub(super) use futures::task::AtomicWaker;
@@ -81,8 +81,8 @@ pub enum SendError {
     /// [`room`](Lane::room).
     #[error("not sent: no connection carries the lane")]
     Unconnected,
-    /// The message is longer than one of the ends allows. Split it, or raise `message-bytes-max` on all
-    /// nodes.
+    /// The message is longer than one of the ends allows. Split it, or raise `message-bytes-max` on
+    /// all nodes.
     #[error("not sent: the message has {len} bytes, at most {max} are allowed")]
     TooLong {
         /// Length of the body, in bytes.
@@ -127,19 +127,22 @@ pub struct LaneStats {
     pub unsent: u64,
     /// Total number of messages that the lane accepted.
     pub appended: u64,
-    /// Total number of messages sent, without retransmissions.
+    /// Number of messages sent. Falls back to the accepted ones when a new connection carries the
+    /// lane, because the others are sent again.
     pub sent: u64,
     /// Total number of messages acknowledged.
     pub acknowledged: u64,
-    /// Total number of retransmissions after broken connections.
+    /// Total number of messages sent again after broken connections, counted when the next
+    /// connection begins.
     pub resent: u64,
-    /// Total number of bytes sent, framing included, retransmissions excluded.
+    /// Number of bytes sent, framing included. Falls back like `sent`.
     pub sent_bytes: u64,
-    /// Messages that were rejected because the lane was full.
+    /// Messages that were rejected as [`SendError::Full`].
     pub refused: u64,
     /// Number of writes. `sent / batches` is the average batch size.
     pub batches: u64,
     /// Since when messages have been waiting without any acknowledgement; `None` if none wait.
+    /// Starts anew with each acknowledgement and with each connection.
     pub undrained_since: Option<Instant>,
     /// Whether a connection carries the lane.
     pub connected: bool,
@@ -188,7 +191,9 @@ impl Lane {
         }))
     }
 
-    /// Node to which the lane leads.
+    /// Node to which the lane leads, as given to [`new`](Self::new). The incarnation is the default
+    /// one if the lane was created for the first contact with a peer, before its incarnation was
+    /// known.
     #[must_use]
     pub fn to(&self) -> NodeId {
         let incarnation = ReplicaId::new(self.0.incarnation.load(Ordering::Relaxed));
@@ -207,8 +212,8 @@ impl Lane {
     }
 
     /// Returns the generation of the next substream, for its `Hello`: the lane's number in the
-    /// upper half, a count of its substreams in the lower half. Generations therefore increase,
-    /// also from one lane to the next.
+    /// upper half, a count of its substreams in the lower half. Generations therefore increase with
+    /// every call, also from one lane to the next.
     #[must_use]
     pub fn next_generation(&self) -> u64 {
         let substream = self.0.substreams.fetch_add(1, Ordering::Relaxed) + 1;
@@ -223,21 +228,23 @@ impl Lane {
     }
 
     /// Lowers the maximum message length to what the other end accepts according to its `Welcome`,
-    /// in bytes. Applies to messages that are appended from now on. A lane is created only for a node
-    /// that was admitted, so this is known before its first message.
+    /// in bytes. Applies to messages that are appended from now on. Senders get a lane only to a
+    /// node that was admitted, so this is known before its first message. A higher value has no
+    /// effect.
     pub fn limit_messages(&self, bytes_max: usize) {
         self.0.queue.lock().limit_messages(bytes_max);
     }
 
-    /// Like [`limit_messages`](Self::limit_messages), for the length of frames. Must be called before
-    /// the first message is appended, because that is when frames are built.
+    /// Like [`limit_messages`](Self::limit_messages), for the length of frames. Values below
+    /// [`FRAME_BYTES_MIN`](super::frame::FRAME_BYTES_MIN) count as that. Must be called before the
+    /// first message is appended, because that is when frames are built.
     pub fn limit_frames(&self, bytes_max: usize) {
         self.0.queue.lock().limit_frames(bytes_max);
     }
 
     /// Appends a message to the lane: a short critical section and a copy. If the lane's writer is
-    /// idle, the caller wakes it, or writes the message inline. `fields` are the names in the header
-    /// (docs/protocol/transport.md#frames-of-a-lane).
+    /// idle, the caller wakes it, or writes the message inline. `fields` are the names in the
+    /// header (docs/protocol/transport.md#frames-of-a-lane). Never waits for room.
     ///
     /// # Errors
     /// [`SendError`]; the message was not sent then.
@@ -275,14 +282,15 @@ impl Lane {
         self.0.queue.room().await;
     }
 
-    /// Ends the lane: no message follows, and the writer closes it in order once all messages are
-    /// acknowledged.
+    /// Ends the lane: later messages are rejected as [`SendError::Broken`], and the writer closes
+    /// it in order once all earlier ones are acknowledged. Does nothing if the lane has ended.
     pub fn finish(&self) {
         self.0.queue.finish();
     }
 
-    /// Abandons the lane and drops its messages. Returns the number of unacknowledged messages,
-    /// each of which may have been accepted; 0 if the lane was abandoned before.
+    /// Abandons the lane and drops its messages: its writer ends, and later messages are rejected
+    /// as [`SendError::Broken`]. Returns the number of unacknowledged messages, each of which may
+    /// have been accepted; 0 if the lane was abandoned before.
     pub fn break_off(&self) -> u64 {
         self.0.queue.break_off()
     }
@@ -297,7 +305,8 @@ impl Lane {
         self.0.inline_writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes inline what was appended. Returns `false` if the writer must be woken instead.
+    /// Writes inline what was appended. Returns `false` if the writer must be woken instead, also
+    /// if the lane has none.
     fn write_inline(&self) -> bool {
         let write = self.lock_inline_writer().write.as_ref().and_then(Weak::upgrade);
         write.is_some_and(|write| write())
@@ -315,12 +324,14 @@ impl Lane {
     }
 
     /// Begins the turn of a writer that continues after message `accepted`, and returns its number.
-    /// The turns of all earlier writers are over.
+    /// The turns of all earlier writers are over, also if it fails because `accepted` is
+    /// impossible.
     fn resume(&self, accepted: u64) -> Result<u64, FrameViolation> {
         self.0.queue.resume(accepted)
     }
 
-    /// The writer of this turn has ended, and its substream with it.
+    /// The writer of this turn has ended, and its substream with it. Has no effect if a later
+    /// writer has the lane.
     fn disconnect(&self, turn: u64) {
         self.0.queue.disconnect(turn);
     }
@@ -336,12 +347,13 @@ impl Lane {
     }
 
     /// Drops the messages up to `accepted`, which the peer has acknowledged to the writer of this
-    /// turn.
+    /// turn. Has no effect if that turn is over.
     fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), FrameViolation> {
         self.0.queue.acknowledge(turn, accepted)
     }
 
-    /// Registers the waker of this turn's writer. Returns `false` if its turn is over.
+    /// Registers the waker of this turn's writer. Returns `false`, and keeps the registered waker,
+    /// if its turn is over.
     fn register(&self, turn: u64, waker: &Waker) -> bool {
         self.0.queue.register(turn, waker)
     }

@@ -25,6 +25,7 @@ pub(super) struct NameTable {
 
 impl NameTable {
     /// Encodes the header for these fields; `None` if there are too many or one is too long.
+    /// Returns the last header again if it has the same fields and consists of numbers only.
     ///
     /// Names that it defines stay in the table. If the message is not appended after all, the
     /// caller must call [`forget`](Self::forget).
@@ -45,6 +46,9 @@ impl NameTable {
         &self.header
     }
 
+    /// Encodes these fields into `header`. Each is written as its number, if it has one; otherwise
+    /// it gets the next number, or is written as a literal if the table is full. Changes nothing if
+    /// it returns `None`.
     fn write(&mut self, fields: &[&str]) -> Option<()> {
         if fields.len() > FIELDS_MAX || fields.iter().any(|name| name.len() > NAME_BYTES_MAX) {
             return None;
@@ -75,7 +79,8 @@ impl NameTable {
         Some(())
     }
 
-    /// Removes the names that the last header defined, because its message was rejected.
+    /// Removes the names that the last header defined, because its message was rejected. Their
+    /// numbers are given out again.
     pub(super) fn forget(&mut self) {
         for name in self.fresh.drain(..) {
             self.bytes -= name.len();
@@ -96,7 +101,12 @@ impl Names {
     /// Decodes a header into `fields`. Returns whether the same bytes would decode to the same
     /// names again.
     ///
-    /// Names that it defines stay only if [`accept`](Self::accept) follows.
+    /// Names that it defines stay only if [`accept`](Self::accept) follows; otherwise the caller
+    /// must call [`forget`](Self::forget), also after an error.
+    ///
+    /// # Errors
+    /// [`FrameViolation::Header`] if a number is unknown, a definition has another number than the
+    /// next one, or the table is full. `fields` and the table may be half changed then.
     pub(super) fn read(
         &mut self,
         header: Header<'_>,
@@ -125,6 +135,7 @@ impl Names {
         Ok(repeatable)
     }
 
+    /// Adds a name to the table. `number` must be the next one; the same name may have several.
     fn define(&mut self, number: u16, name: &str) -> Result<Arc<str>, FrameViolation> {
         if usize::from(number) != self.names.len() {
             return Err(FrameViolation::Header("a number out of turn"));

@@ -2,7 +2,12 @@
 //!
 //! Without I/O, locks or tasks; it only reads the clock. Messages are appended to the open chunk. A
 //! full chunk is sealed and shared with the writer, and is dropped when its last message is
-//! acknowledged. Messages are numbered by position, from 1.
+//! acknowledged. So the bytes of acknowledged messages still count while their chunk has a later
+//! message; the open chunk is emptied only when all messages are acknowledged. Messages are
+//! numbered by position, from 1.
+//!
+//! Each writer has a turn, a number that [`OutboundQueue::resume`] gives out. Calls with an earlier
+//! turn have no effect.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -68,7 +73,8 @@ pub(super) enum WriterStep {
     Chunk(Arc<Vec<u8>>, usize),
     /// Write the copied bytes.
     Copied,
-    /// Flush, then sleep: everything, or as much as the window allows, was sent.
+    /// Flush, then sleep: everything, or as much as the window allows, was sent. The next append
+    /// asks to wake the writer in the first case; an acknowledgement lets it go on in the second.
     Nothing,
     /// Close the lane: all messages were acknowledged, and none follows.
     Finished,
@@ -129,12 +135,17 @@ enum LaneConnection {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutboundState {
+    /// Messages may be appended.
     Open,
+    /// No message may be appended; the buffered ones are sent, and then the end.
     Finishing,
+    /// The lane was abandoned: its messages were dropped, and every writer ends.
     GivenUp,
 }
 
 impl OutboundQueue {
+    /// Creates an empty queue without a writer, so that appends wake none yet. Frames have at most
+    /// [`FRAME_BYTES`], also if `limits` allows more. Only on user lanes long messages take turns.
     pub(super) fn new(class: TrafficClass, limits: &NetLimits) -> Self {
         Self {
             frame_bytes: frame::bytes_max(limits).min(FRAME_BYTES),
@@ -170,25 +181,32 @@ impl OutboundQueue {
         }
     }
 
-    /// Lowers the maximum message length.
+    /// Lowers the maximum message length; a higher value has no effect.
     pub(super) fn limit_messages(&mut self, bytes_max: usize) {
         self.message_bytes_max = self.message_bytes_max.min(bytes_max);
     }
 
-    /// Lowers the maximum frame length for messages appended from now on.
+    /// Lowers the maximum frame length, but not below [`FRAME_BYTES_MIN`], for messages appended
+    /// from now on.
     pub(super) fn limit_frames(&mut self, bytes_max: usize) {
         self.frame_bytes = self.frame_bytes.min(bytes_max.max(FRAME_BYTES_MIN));
     }
 
     // ── Appending ──
 
-    /// Appends a message. Returns whether the writer sleeps and must be woken.
+    /// Appends a message. Returns whether the writer sleeps and must be woken; `true` only once for
+    /// each time that it went to sleep.
     #[inline]
     pub(super) fn append(&mut self, fields: &[&str], body: &[u8]) -> Result<bool, SendError> {
         self.append_within(self.bytes_max, fields, body)
     }
 
-    /// Appends a message if the lane has a substream.
+    /// Appends a message like [`append`](Self::append), if the lane has a substream.
+    ///
+    /// # Errors
+    /// [`SendError::Unconnected`] if it has none; from then on [`has_room`](Self::has_room) is
+    /// false until it has one. A message that is too long, or a lane that has ended, gets the error
+    /// of [`append`](Self::append) instead.
     #[inline]
     pub(super) fn append_connected(
         &mut self,
@@ -203,7 +221,8 @@ impl OutboundQueue {
         self.append(fields, body)
     }
 
-    /// Appends a response, beyond the limit of other messages.
+    /// Appends a response, up to [`ANSWERS_FACTOR`] times the limit of other messages. A long one
+    /// need not wait for its turn on a user lane.
     pub(super) fn append_answer(
         &mut self,
         fields: &[&str],
@@ -212,6 +231,11 @@ impl OutboundQueue {
         self.append_within(self.bytes_max.saturating_mul(ANSWERS_FACTOR), fields, body)
     }
 
+    /// Appends a message if the lane then buffers at most `max` bytes, or is empty; on a user lane
+    /// a message that is no response must also have its turn ([`takes_turn`](Self::takes_turn)).
+    ///
+    /// The errors are checked in this order: ended, too long, header, full. Only
+    /// [`SendError::Full`] is counted.
     #[inline]
     fn append_within(
         &mut self,
@@ -247,15 +271,20 @@ impl OutboundQueue {
         Ok(mem::take(&mut self.sleeps))
     }
 
+    /// Counts a message as rejected, removes the names that its header has defined, and returns
+    /// [`SendError::Full`].
     fn refuse(&mut self, max: usize) -> SendError {
         self.numbers.forget();
         self.refused += 1;
         SendError::Full { kept: self.kept, max }
     }
 
-    /// Whether a message may be appended now: a long one only behind little unsent data, a short
-    /// one unless too many have passed a rejected long one. Both are rejected while much is unsent,
-    /// and are retried together.
+    /// Whether a message whose frame has `whole` bytes may be appended now: always behind little
+    /// unsent data (up to [`AHEAD_OF_LONG`]). Otherwise a long one may not, and a short one may
+    /// until more than [`PASSING_MAX`] bytes of short ones have passed a rejected long one.
+    ///
+    /// Counts the passing bytes. The count ends when little is unsent
+    /// ([`room_again`](Self::room_again)), so that the rejected messages are retried together.
     fn takes_turn(&mut self, whole: usize) -> bool {
         if self.unsent_bytes() <= AHEAD_OF_LONG {
             return true;
@@ -269,10 +298,14 @@ impl OutboundQueue {
         *passed <= PASSING_MAX
     }
 
+    /// Number of buffered bytes that no writer has taken on the current connection.
     const fn unsent_bytes(&self) -> usize {
         (self.gone_bytes + self.kept as u64 - self.taken_bytes) as usize
     }
 
+    /// Appends a message, which [`append_within`](Self::append_within) has counted and whose header
+    /// is the last one of `numbers`, as one frame of `whole` bytes. Seals the open chunk before if
+    /// the frame does not fit into it.
     #[inline]
     fn put_whole(&mut self, whole: usize, body: &[u8]) {
         if self.open.len() + whole > FRAME_BYTES {
@@ -289,8 +322,9 @@ impl OutboundQueue {
         self.kept += whole;
     }
 
-    /// Appends a message as consecutive frames, so that the receiver needs one buffer per lane
-    /// (docs/protocol/transport.md#pieces-are-never-interleaved).
+    /// Appends a message as two or more consecutive frames, so that the receiver needs one buffer
+    /// per lane (docs/protocol/transport.md#pieces-are-never-interleaved). Seals the open chunk
+    /// whenever it is full, and before the first piece if that would be short.
     fn put_pieces(&mut self, body: &[u8]) {
         if FRAME_BYTES - self.open.len() < PIECE_BYTES_MIN.min(self.frame_bytes) {
             self.seal(self.appended - 1, self.appended - 1);
@@ -325,6 +359,9 @@ impl OutboundQueue {
         }
     }
 
+    /// Seals the open chunk, which must not be empty, and begins a new one. `last` is the number of
+    /// the last message with a byte in the sealed chunk, `complete` that of the last message which
+    /// ends in it. The caller sets `open_first` and `open_begins_inside` for the new one.
     fn seal(&mut self, last: u64, complete: u64) {
         let next = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(FRAME_BYTES));
         let bytes = mem::replace(&mut self.open, next);
@@ -340,10 +377,14 @@ impl OutboundQueue {
 
     // ── Sending ──
 
-    /// Starts a new writer, which continues after message `accepted`; earlier writers end.
+    /// Starts a new writer, which continues after message `accepted`; earlier writers end. Returns
+    /// its turn, also if the lane was abandoned: then [`take`](Self::take) ends the writer.
+    ///
+    /// The messages up to `accepted` are dropped, and the others are sent again.
     ///
     /// # Errors
-    /// [`FrameViolation`] if `accepted` is less than was acknowledged, or more than was sent.
+    /// [`FrameViolation`] if `accepted` is less than was acknowledged, or more than was sent. Then
+    /// the lane has no writer.
     pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, FrameViolation> {
         self.disconnect(self.turn); // its writer ends
         self.turn += 1;
@@ -363,8 +404,8 @@ impl OutboundQueue {
         Ok(self.turn)
     }
 
-    /// Offset of a message in the first buffered chunk; the chunk's end if the message is not yet
-    /// appended.
+    /// Offset of a message in the first buffered chunk; 0 if nothing is buffered. Panics if the
+    /// message does not begin in that chunk, unless it is the one that follows the chunk.
     fn place_of(&self, message: u64) -> usize {
         let (bytes, first) = match self.sealed.front() {
             Some(chunk) => (&chunk.bytes[..], chunk.first),
@@ -388,8 +429,10 @@ impl OutboundQueue {
         at
     }
 
-    /// Returns the next step of the writer of this turn. Bytes of the open chunk are copied to
-    /// `copy`.
+    /// Returns the next step of the writer of this turn, and counts its bytes as sent. Bytes of the
+    /// open chunk are copied to `copy`, those of a sealed one are shared. A step takes all bytes up
+    /// to the end of the chunk, also more than the window has left. While the window is used up, it
+    /// takes only a chunk that begins inside a message.
     pub(super) fn take(&mut self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
         if turn != self.turn || self.state == OutboundState::GivenUp {
             return WriterStep::Superseded;
@@ -431,6 +474,7 @@ impl OutboundQueue {
         WriterStep::Nothing
     }
 
+    /// Moves the cursor behind these bytes, and counts one write.
     fn advance(&mut self, bytes: usize) {
         self.cursor.at += bytes;
         self.taken_bytes += bytes as u64;
@@ -446,7 +490,8 @@ impl OutboundQueue {
         turn == self.turn
     }
 
-    /// The writer of this turn has ended, and its substream with it.
+    /// The writer of this turn has ended, and its substream with it. Has no effect if a later
+    /// writer has started. The sent messages count as unsent only once the next writer starts.
     pub(super) fn disconnect(&mut self, turn: u64) {
         if turn == self.turn && self.connection == LaneConnection::Present {
             self.connection = LaneConnection::Absent;
@@ -456,7 +501,8 @@ impl OutboundQueue {
     // ── Acknowledging ──
 
     /// Drops the messages up to `accepted`, which the writer of this turn has seen acknowledged.
-    /// Returns whether callers waiting for room may try again.
+    /// Returns whether callers waiting for room may try again: `false` also if the turn is over,
+    /// the lane was abandoned, or `accepted` was acknowledged before.
     ///
     /// # Errors
     /// [`FrameViolation`] if `accepted` is less than an earlier one, or more than was sent.
@@ -501,11 +547,14 @@ impl OutboundQueue {
         Ok(self.room_again())
     }
 
+    /// Counts bytes at the start of the queue as dropped.
     fn drop_first(&mut self, bytes: usize) {
         self.kept -= bytes;
         self.gone_bytes += bytes as u64;
     }
 
+    /// Keeps the buffer of a dropped chunk for reuse, unless the writer still holds it or there are
+    /// [`SPARE_MAX`] already.
     fn recycle(&mut self, bytes: Arc<Vec<u8>>) {
         if self.spare.len() < SPARE_MAX
             && let Ok(mut bytes) = Arc::try_unwrap(bytes)
@@ -515,7 +564,10 @@ impl OutboundQueue {
         }
     }
 
-    /// Whether callers waiting for room may try again, after bytes were sent or acknowledged.
+    /// Whether callers waiting for room may try again, after bytes were sent or acknowledged: the
+    /// shortest rejected message fits below the limit of ordinary messages, the queue is empty, or
+    /// little is unsent and a long message was rejected. `true` only once: it forgets the rejected
+    /// messages. The caller must then notify those that wait.
     pub(super) fn room_again(&mut self) -> bool {
         let fits = |wanted| self.kept == 0 || self.kept + wanted <= self.bytes_max;
         let again = self.wanted.is_some_and(fits)
@@ -536,13 +588,15 @@ impl OutboundQueue {
 
     // ── The end ──
 
+    /// Rejects further messages. Has no effect if the lane has ended.
     pub(super) fn finish(&mut self) {
         if self.state == OutboundState::Open {
             self.state = OutboundState::Finishing;
         }
     }
 
-    /// Drops all messages. Returns the number of unacknowledged ones.
+    /// Drops all messages, and ends every writer. Returns the number of unacknowledged messages; 0
+    /// if the lane was abandoned before. The counts of [`stats`](Self::stats) stay.
     pub(super) fn give_up(&mut self) -> u64 {
         if self.state == OutboundState::GivenUp {
             return 0;

@@ -45,6 +45,9 @@ const MESSAGES_PER_POLL: usize = 128;
 
 /// Reads one substream of a lane until its end, or until a later one takes the lane over. The
 /// `Welcome` has told the sender how many messages were accepted before.
+///
+/// Returns [`LaneEnd::Finished`] only after an end frame; a substream that ends without one is
+/// [`LaneEnd::Broken`]. Gives the turn back when it returns or is dropped.
 pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     turn: Turn,
@@ -143,7 +146,8 @@ where
 {
     /// Delivers all messages whose frames are complete in the buffer, then acknowledges them if
     /// `every` bytes were accepted, and only then reads further bytes. A message that the receiver
-    /// is too busy for is offered until it is accepted.
+    /// is too busy for is offered until it is accepted; a receiver that is ready and yet busy makes
+    /// the task yield. Returns `Ok` after an end frame, when the substream is closed.
     async fn run(&mut self) -> Result<(), LaneEnd> {
         loop {
             while let FrameParseResult::Frame(frame, len) =
@@ -188,6 +192,8 @@ where
         }
     }
 
+    /// Counts the weight of a frame on a user lane. After [`MESSAGES_PER_POLL`] yields, and then
+    /// ends the reader if a later substream wants the lane. Does nothing on the other lanes.
     async fn let_others_run(&mut self, weight: usize) -> Result<(), LaneEnd> {
         if self.intake.class != TrafficClass::User {
             return Ok(());
@@ -201,6 +207,8 @@ where
         poll_fn(|cx| Poll::Ready(self.substream.poll_superseded(cx))).await
     }
 
+    /// Waits for bytes and reads once. Yields after [`BYTES_PER_POLL`] bytes, because the stream
+    /// may always be ready.
     async fn fill(&mut self) -> Result<(), LaneEnd> {
         let accepted = self.intake.turn.accepted();
         let Self { substream, buffer, .. } = self;
@@ -220,6 +228,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
     F: Future<Output = ()>,
 {
+    /// Fails with [`LaneEnd::Superseded`] if a later substream wants the lane; otherwise registers
+    /// the task for that.
     fn poll_superseded(&mut self, cx: &mut Context<'_>) -> Result<(), LaneEnd> {
         match self.superseded.as_mut().poll(cx) {
             Poll::Ready(()) => Err(LaneEnd::Superseded),
@@ -227,6 +237,9 @@ where
         }
     }
 
+    /// Reads once into the buffer, and returns the number of bytes, at least 1. While there is
+    /// nothing to read, acknowledges the accepted messages after [`ACK_WITHIN`]. Fails at the end
+    /// of the stream, and when a later substream wants the lane.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -244,8 +257,9 @@ where
         }
     }
 
-    /// Acknowledges the accepted messages once the delay has passed. A partly written
-    /// acknowledgement is continued at once.
+    /// Acknowledges the accepted messages once the delay has passed, which begins with the first
+    /// call that finds any. A partly written acknowledgement is continued at once. Returns `Ok`
+    /// also while the acknowledgement waits for the delay or for the stream.
     fn poll_ack_soon(&mut self, cx: &mut Context<'_>, accepted: u64) -> io::Result<()> {
         if self.acks.is_idle() {
             if self.acks.acked == accepted {
@@ -267,7 +281,8 @@ where
         }
     }
 
-    /// Acknowledges the accepted messages, as far as the stream accepts the bytes at once.
+    /// Acknowledges the accepted messages, as far as the stream accepts the bytes at once. Later
+    /// calls of [`poll_ack_soon`](Self::poll_ack_soon) write the rest.
     async fn send_ack(&mut self, accepted: u64) -> Result<(), LaneEnd> {
         poll_fn(|cx| {
             let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
@@ -276,8 +291,9 @@ where
         .await
     }
 
-    /// Waits until the receiver may have room. Earlier messages are acknowledged without delay,
-    /// because nothing is read meanwhile.
+    /// Waits until the receiver may have room, and counts that. Earlier messages are acknowledged
+    /// without delay, because nothing is read meanwhile. Fails if a later substream wants the lane
+    /// or the acknowledgement cannot be written.
     async fn wait(&mut self, intake: &MessageAssembler<'_>) -> Result<(), LaneEnd> {
         intake.turn.counters().busy.fetch_add(1, Ordering::Relaxed);
         let accepted = intake.turn.accepted();
@@ -290,8 +306,8 @@ where
         .await
     }
 
-    /// Closes the substream. All messages are acknowledged: otherwise the sender would not have
-    /// ended the lane.
+    /// Writes the acknowledgement that is still due or begun, and closes the substream. All
+    /// messages are acknowledged: otherwise the sender would not have ended the lane.
     async fn end(&mut self, accepted: u64) -> Result<(), LaneEnd> {
         poll_fn(|cx| {
             self.poll_superseded(cx)?;
@@ -306,8 +322,12 @@ where
 // ── Messages ──
 
 impl MessageAssembler<'_> {
-    /// Validates a frame and stores what is needed of it. The body of a whole message stays in the
+    /// Validates a frame, decodes its header and stores its piece. The body of a whole message
+    /// stays in the frame. A complete message must then be offered and accepted before the next
     /// frame. A [`Frame::Unknown`], of a newer release, is counted and skipped, even among pieces.
+    ///
+    /// Violations are a message or the end among pieces, a piece without a first one, a body that
+    /// is longer than allowed, also if it is only announced, and an acknowledgement.
     #[inline]
     fn step(&mut self, frame: Frame<'_>) -> Result<FrameStep, FrameViolation> {
         match frame {
@@ -366,6 +386,8 @@ impl MessageAssembler<'_> {
     }
 
     /// Appends a piece. Memory grows with the received bytes, never with the announced length.
+    /// Fails if no message was begun, the piece is empty, or the body would exceed its announced
+    /// length.
     fn add(&mut self, piece: &[u8]) -> Result<(), FrameViolation> {
         let Some(pieces) = &mut self.pieces else {
             return Err(FrameViolation::Pieces("the first is missing"));
@@ -382,6 +404,7 @@ impl MessageAssembler<'_> {
         Ok(())
     }
 
+    /// Appends the last piece. Fails if it does not complete the announced length.
     fn add_last(&mut self, piece: &[u8]) -> Result<FrameStep, FrameViolation> {
         self.add(piece)?;
         match &self.pieces {
@@ -393,7 +416,8 @@ impl MessageAssembler<'_> {
     }
 
     /// Offers the current message, with this body or the pieces, and returns its weight if it was
-    /// accepted.
+    /// accepted; the weight is 1 on lanes other than user lanes. Changes nothing here, so that it
+    /// can be repeated after [`Busy`].
     #[inline]
     fn offer(&self, body: Option<&[u8]>) -> Result<usize, Busy> {
         let pieces = || self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.body);
@@ -408,7 +432,8 @@ impl MessageAssembler<'_> {
         self.receiver.receive(message).map(|()| weight)
     }
 
-    /// Records that the receiver has accepted the message; it is never offered again.
+    /// Records that the receiver has accepted the message, which is then never offered again:
+    /// counts it, keeps the names that its header has defined, and drops its pieces.
     #[inline]
     fn accept(&mut self) {
         let progress = &mut self.turn.progress;
@@ -447,11 +472,12 @@ struct Acks {
     at: usize,
     acked: u64,
     unacked: usize, // bytes since the last acknowledgement
-    every: usize,   // ≤ ACK_EVERY
+    every: usize,   // of `unacked` after which the reader acknowledges; ≤ ACK_EVERY
     unflushed: bool,
 }
 
 impl Acks {
+    /// Creates the state of a substream whose sender knows that `acked` messages were accepted.
     /// Uses this node's limits for the sender's, because all nodes of a cluster have the same
     /// settings.
     fn new(acked: u64, limits: &NetLimits, class: TrafficClass) -> Self {
@@ -465,7 +491,8 @@ impl Acks {
         self.at == ACK_BYTES && !self.unflushed
     }
 
-    /// Continues writing acknowledgements. Ready when all are written and flushed.
+    /// Writes and flushes acknowledgements until the last one covers the `accepted` messages. Ready
+    /// when it is flushed, at once if there is nothing to do. A begun one is completed first.
     fn poll<S: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -493,11 +520,12 @@ impl Acks {
     }
 }
 
+/// The end of a stream without an end frame.
 fn eof() -> LaneEnd {
     io::Error::from(io::ErrorKind::UnexpectedEof).into()
 }
 
-/// Lets other tasks run, on any runtime.
+/// Lets other tasks run, on any runtime: the task wakes itself and is pending once.
 async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {

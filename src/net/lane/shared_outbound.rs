@@ -63,6 +63,7 @@ impl SharedOutboundQueue {
         }
     }
 
+    /// Locks the queue. Neither wakes the writer nor notifies senders when it is unlocked.
     #[inline]
     pub(super) fn lock(&self) -> QueueGuard<'_> {
         QueueGuard { calm: !std::thread::panicking(), outbound: self.outbound.lock() }
@@ -74,8 +75,9 @@ impl SharedOutboundQueue {
 
     // ── Senders ──
 
-    /// Appends a message. If the writer is idle, calls `write_inline` to write in its place, and
-    /// wakes the writer if that returns `false`.
+    /// Appends a message. If the writer sleeps, calls `write_inline`, without the lock, to write in
+    /// its place, and wakes the writer if that returns `false`. Calls neither if the message was
+    /// rejected.
     #[inline]
     pub(super) fn send(
         &self,
@@ -88,7 +90,7 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
-    /// As [`send`](Self::send), if the lane has a substream.
+    /// As [`send`](Self::send), but [`SendError::Unconnected`] if the lane has no substream.
     #[inline]
     pub(super) fn send_connected(
         &self,
@@ -101,6 +103,7 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
+    /// As [`send`](Self::send), beyond the limit of other messages.
     pub(super) fn answer(
         &self,
         fields: &[&str],
@@ -112,6 +115,8 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
+    /// Waits until no message was rejected since there last was room, or the lane has ended.
+    /// Several senders may wait; all are notified at once, and may be rejected again.
     pub(super) async fn room(&self) {
         loop {
             let mut room = pin!(self.room.notified());
@@ -123,11 +128,15 @@ impl SharedOutboundQueue {
         }
     }
 
+    /// Rejects further messages. Wakes the writer, which closes the lane once all is acknowledged,
+    /// and the senders that wait for room.
     pub(super) fn finish(&self) {
         self.lock().finish();
         self.wake_all();
     }
 
+    /// Abandons the lane, and wakes the writer and the senders that wait for room. Returns the
+    /// number of unacknowledged messages; 0 if it was abandoned before.
     pub(super) fn break_off(&self) -> u64 {
         let lost = self.lock().give_up();
         self.wake_all();
@@ -148,13 +157,16 @@ impl SharedOutboundQueue {
 
     // ── Writer ──
 
+    /// Starts the turn of a new writer, and wakes the earlier writer, which ends, and the senders
+    /// that wait for room. After an error nothing is woken, but the earlier turn is over.
     pub(super) fn resume(&self, accepted: u64) -> Result<u64, FrameViolation> {
         let turn = self.lock().resume(accepted)?;
         self.wake_all(); // earlier writers end, and acknowledged bytes make room
         Ok(turn)
     }
 
-    /// The writer of this turn has ended, and its substream with it.
+    /// The writer of this turn has ended, and its substream with it. Has no effect if a later
+    /// writer has the lane.
     pub(super) fn disconnect(&self, turn: u64) {
         self.lock().disconnect(turn);
     }
@@ -163,6 +175,8 @@ impl SharedOutboundQueue {
         self.lock().appended()
     }
 
+    /// Next step of the writer of this turn. Also notifies senders that wait for room, if a
+    /// rejected long message has its turn now that other bytes were taken.
     pub(super) fn take(&self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
         let (taken, room) = {
             let mut outbound = self.lock();
@@ -175,6 +189,8 @@ impl SharedOutboundQueue {
         taken
     }
 
+    /// Drops the messages up to `accepted`, and notifies senders if that makes room. Has no effect
+    /// if the turn is over or the lane was abandoned.
     pub(super) fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), FrameViolation> {
         if self.lock().acknowledge(turn, accepted)? {
             self.room.notify_waiters();
@@ -182,8 +198,8 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
-    /// Registers the writer's waker. Returns `false` if a later writer has the lane; then its waker
-    /// is kept.
+    /// Registers the writer's waker. Returns `false` if a later writer has the lane; then the waker
+    /// of that one is kept. Registers it also if the lane was abandoned.
     pub(super) fn register(&self, turn: u64, waker: &Waker) -> bool {
         let outbound = self.lock();
         let stands = outbound.is_turn(turn);

@@ -93,7 +93,7 @@ mod sync {
         }
     }
 
-    /// Holds one waker: the last one registered.
+    /// Holds one waker: the last one registered. Waking it removes it.
     #[derive(Debug)]
     pub(super) struct AtomicWaker(Mutex<Option<Waker>>);
 
@@ -155,6 +155,8 @@ mod sync {
     }
 
     impl Notified<'_> {
+        /// Registers for notifications from now on, unless [`LaneFault::RegisteredLate`] is
+        /// injected. Always returns `false`.
         pub(super) fn enable(mut self: Pin<&mut Self>) -> bool {
             if !has(LaneFault::RegisteredLate) {
                 self.since = Some(self.notify.0.lock().expect("no thread panicked").times);
@@ -166,6 +168,7 @@ mod sync {
     impl Future for Notified<'_> {
         type Output = ();
 
+        /// Ready if there was a notification since `enable`, or since the first poll.
         fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
             let mut registered = self.notify.0.lock().expect("no thread panicked");
             let times = registered.times;
@@ -202,6 +205,8 @@ mod sync {
                 Self(Arc::new(WatchShared { value: Mutex::new(value), changed: Notify::new() }))
             }
 
+            /// Modifies the value, and wakes the waiting tasks if `modify` returns `true`. Returns
+            /// that.
             pub(in super::super) fn send_if_modified(
                 &self,
                 modify: impl FnOnce(&mut T) -> bool,
@@ -227,6 +232,7 @@ mod sync {
         }
 
         impl<T> WatchReceiver<T> {
+            /// Waits until the value meets the condition. Never fails.
             pub(in super::super) async fn wait_for(
                 &mut self,
                 condition: impl Fn(&T) -> bool,
@@ -254,6 +260,8 @@ impl Wake for ThreadWaker {
     }
 }
 
+/// Polls a future on this thread of the model until it is ready. Without a wake-up, loom reports a
+/// deadlock.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let (mut future, wake_up) = (pin!(future), Arc::<ThreadWaker>::default());
     let waker = Waker::from(Arc::clone(&wake_up));
@@ -265,12 +273,14 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
+/// Runs a model in every interleaving with at most two preemptions. Panics if one of them fails.
 fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(2); // detects every fault; 3 takes ten times as long
     builder.check(check);
 }
 
+/// Whether a model fails when this fault is injected.
 fn is_noticed(fault: LaneFault, check: fn()) -> bool {
     FAULT.with(|injected| injected.set(fault));
     let explored = catch_unwind(AssertUnwindSafe(|| every_interleaving(check)));
@@ -293,8 +303,8 @@ enum PeerMode {
     Silent,
 }
 
-/// Polls the queue like [`writer`](super::writer). Returns how it ended and how many messages it
-/// sent.
+/// Writes the lane from its first message on, like [`writer`](super::writer), and sleeps in
+/// between. Returns how it ended and how many messages it sent.
 fn write(lane: &SharedOutboundQueue, peer: PeerMode) -> (WriterEnd, u64) {
     let wake_up = Arc::<ThreadWaker>::default();
     let (waker, mut copy) = (Waker::from(Arc::clone(&wake_up)), Vec::new());
@@ -333,14 +343,15 @@ struct ModelWriter {
 }
 
 impl ModelWriter {
-    /// Returns whether it has ended.
+    /// Registers and writes. Returns whether the lane was finished, now or by an inline write.
     fn poll(&mut self) -> bool {
         assert!(self.lane.register(self.turn, &self.waker), "it is the only one");
         self.ended || self.write()
     }
 
-    /// Returns `false` if the sender must wake the lane's latest writer. Here that is this one; in
-    /// production this one may be superseded.
+    /// Writes if the writer is idle. Wakes the task if that finds the end. Returns `false` then,
+    /// and if it is not idle: the sender must wake the lane's latest writer. Here that is this one;
+    /// in production this one may be superseded.
     fn write_inline(&mut self) -> bool {
         if !self.idle {
             return false;
@@ -352,6 +363,8 @@ impl ModelWriter {
         !self.ended
     }
 
+    /// Takes and acknowledges all messages. Returns whether the lane was finished; otherwise the
+    /// writer is idle.
     fn write(&mut self) -> bool {
         self.idle = false;
         loop {
@@ -371,7 +384,7 @@ impl ModelWriter {
     }
 }
 
-/// Sends like a lane whose senders may write inline.
+/// Sends like a lane whose senders may write inline. Waits for room while the lane is full.
 fn send(lane: &SharedOutboundQueue, handle: &CombinerHandle<ModelWriter>, body: &[u8]) {
     while let Err(full) = lane.send(&[], body, || {
         handle.write_inline(ModelWriter::write_inline) || has(LaneFault::CombinerTrusted)
@@ -457,7 +470,8 @@ fn task_or_sender_writes() {
     assert_eq!(task.join().expect("no thread panicked"), 3);
 }
 
-/// A writer whose connection is cut, and the next one.
+/// A writer whose connection is cut, and the next one, which starts after the first has sent the
+/// message.
 fn later_writer_continues() {
     let lane = lane(1_000);
     lane.send(&[], b"1", || false).expect("there is room");
@@ -491,7 +505,7 @@ fn abandoned_lane_releases_waiters() {
     sender.join().expect("no thread panicked");
 }
 
-/// A reader, and two later connections.
+/// A reader, and two later connections. The latest must have a turn, the one in between may.
 fn turns_are_passed_on() {
     let lane = InboundLane::new();
     let first = 1; // first unacknowledged message

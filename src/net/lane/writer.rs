@@ -25,9 +25,13 @@ use crate::net::frame::{self, FRAME_BYTES, Frame, FrameParseResult, FrameViolati
 /// Number of writes, and of reads of acknowledgements, before the task yields.
 const STEPS_PER_POLL: usize = 16;
 
-/// Carries the lane from message `accepted + 1` on, until it is finished or the substream ends.
+/// Carries the lane from message `accepted + 1` on, until it is finished or abandoned, or the
+/// substream ends.
 ///
-/// If a lane has several writers, only the one that started last continues.
+/// If a lane has several writers, only the one that started last continues; the others return
+/// [`LaneEnd::Superseded`]. Returns [`LaneEnd::Violation`] at once if `accepted` is less than was
+/// acknowledged before, or more than was sent. Marks the lane as unconnected when it returns or is
+/// dropped.
 pub async fn run<S>(stream: S, lane: Lane, accepted: u64) -> LaneEnd
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -75,6 +79,7 @@ impl Drop for Connected {
 /// Writes inline if the lane's writer is idle. Returns `false` if the writer must be woken instead.
 pub(super) type InlineWrite = dyn Fn() -> bool + Send + Sync;
 
+/// Writer of one substream, used by its task and by senders that write inline.
 struct LaneWriter<S> {
     stream: S,
     lane: Lane,
@@ -118,6 +123,9 @@ impl WriterYield {
     /// otherwise all trials could hit the last messages of bursts, which nothing follows.
     const TRIAL_EVERY: u8 = 8;
 
+    /// Called when an idle writer has a message to write. Returns whether it yields before: while
+    /// tries are left, and otherwise at every eighth or ninth message. Counts the messages in
+    /// between.
     fn should_yield(&mut self) -> bool {
         self.since_yield += 1;
         let trial = self.since_yield >= Self::TRIAL_EVERY + u8::from(self.late_trial);
@@ -129,12 +137,14 @@ impl WriterYield {
         tries
     }
 
-    /// Whether yielding has found more messages lately.
+    /// Whether yielding has found more messages in one of the last [`VAIN_MAX`](Self::VAIN_MAX)
+    /// tries.
     const fn pays_off(&self) -> bool {
         self.tries_left > 0
     }
 
-    /// Records how many further messages were found after yielding.
+    /// Records how many further messages were found after yielding. Any allow
+    /// [`VAIN_MAX`](Self::VAIN_MAX) further tries; none takes one of them.
     const fn learn(&mut self, more: u64) {
         self.tries_left = if more > 0 { Self::VAIN_MAX } else { self.tries_left.saturating_sub(1) };
     }
@@ -144,11 +154,20 @@ impl WriterYield {
 enum PendingWrite {
     None,
     Chunk(Arc<Vec<u8>>, usize),
+    /// The bytes are in `copy` of the writer.
     Copied(usize),
+    /// The bytes are [`frame::END`].
     End(usize),
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
+    /// Polls the writer for its task: reads acknowledgements, then writes. Before it writes, yields
+    /// once if [`write_inline`](Self::write_inline) has asked for that, and records what that
+    /// found.
+    ///
+    /// Ready when the writer has ended: it was superseded, an inline write has found the end, the
+    /// substream broke, or the lane was finished. Reads no acknowledgements once it closes the
+    /// substream.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<LaneEnd> {
         if !self.lane.register(self.turn, cx.waker()) {
             return Poll::Ready(LaneEnd::Superseded);
@@ -190,7 +209,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
     }
 
     /// Writes inline, on behalf of the task, which later events of the stream wake. Returns `false`
-    /// if the task must be woken now.
+    /// if the task must be woken now: the writer is not idle, its lane is no user lane, it yields
+    /// first, or it has ended, which the task then returns. In the first three cases nothing is
+    /// written.
     fn write_inline(&mut self) -> bool {
         if !self.idle || self.lane.class() != TrafficClass::User {
             return false;
@@ -212,6 +233,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
 
     // ── Writing ──
 
+    /// Writes what the lane has. Pending while the stream has no room; pending, and idle, once
+    /// everything that may be sent is flushed; pending, and woken, after [`STEPS_PER_POLL`] steps.
+    /// Ready only at the end: with [`LaneEnd::Finished`] after the end frame was written and the
+    /// stream closed, or with [`LaneEnd::Superseded`].
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<LaneEnd>> {
         self.idle = false;
         for _ in 0..STEPS_PER_POLL {
@@ -239,6 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
         Poll::Pending
     }
 
+    /// Writes the rest of the batch, without a flush. Ready at once if there is none.
     fn write_batch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let (bytes, at) = match &mut self.batch {
@@ -260,6 +286,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
         }
     }
 
+    /// Flushes the stream if anything was written since the last flush.
     fn flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.unflushed {
             ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
@@ -270,7 +297,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
 
     // ── Acknowledgements ──
 
-    /// Reads the available acknowledgements. An error ends the writer.
+    /// Reads and applies the available acknowledgements; after [`STEPS_PER_POLL`] reads it wakes
+    /// the task for the rest. Fails, which ends the writer, if the stream ends or breaks or an
+    /// acknowledgement is invalid.
     fn read_acks(&mut self, cx: &mut Context<'_>) -> Result<(), LaneEnd> {
         for _ in 0..STEPS_PER_POLL {
             match self.acks.poll_fill(cx, &mut self.stream) {
@@ -286,6 +315,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
         Ok(())
     }
 
+    /// Applies the acknowledgements that are complete in the buffer, all of them by the newest one,
+    /// and skips frames of unknown kinds. Fails if an acknowledgement is lower than one before, or
+    /// beyond what was sent, or if a frame is of a kind that only the sender of a lane may use.
     fn apply_acks(&mut self) -> Result<(), FrameViolation> {
         let mut newest = None;
         while let FrameParseResult::Frame(frame, len) = frame::cut(self.acks.unread(), FRAME_BYTES)?

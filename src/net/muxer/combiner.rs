@@ -1,4 +1,5 @@
-//! Shared access to the session: the connection's task uses it, or a writer inline. Neither blocks.
+//! Shared access to the session: the connection's task uses it, or a writer inline. Neither blocks;
+//! only [`SessionCombiner::remove`] does.
 //!
 //! Only the synchronisation is here. Tests compile this file a second time with loom's types, like
 //! the `combiner` of [`lane`](crate::net::lane).
@@ -7,6 +8,8 @@ use std::sync::{PoisonError, TryLockError};
 
 use super::sync::{AtomicBool, Mutex, Ordering, fence};
 
+/// Holds the session for the task and the writers. A task that found the session in use is woken by
+/// the writer that used it, so the task misses no work.
 #[derive(Debug)]
 pub(super) struct SessionCombiner<S> {
     session: Mutex<Option<S>>, // `None` after `remove`
@@ -29,7 +32,7 @@ impl<S> SessionCombiner<S> {
         Self { session: Mutex::new(Some(session)), missed: AtomicBool::new(false) }
     }
 
-    /// Runs all pending work, for the task.
+    /// Runs all pending work, for the task. If it gets the session, writers may write inline again.
     pub(super) fn work<T>(&self, work: impl FnOnce(&mut S) -> T) -> SessionAccess<T> {
         self.ask(|session| {
             self.missed.store(false, Ordering::Relaxed);
@@ -37,7 +40,9 @@ impl<S> SessionCombiner<S> {
         })
     }
 
-    /// Runs a query for the task, which does not count as its work.
+    /// Runs a query for the task, which does not count as its work. Runs nothing if it returns
+    /// [`SessionAccess::Busy`] or [`SessionAccess::Gone`]. Once it has found the session in use, no
+    /// writer writes inline until the next [`work`](Self::work).
     pub(super) fn ask<T>(&self, ask: impl FnOnce(&mut S) -> T) -> SessionAccess<T> {
         let mut session = self.session.try_lock();
         if matches!(session, Err(TryLockError::WouldBlock)) {
@@ -54,8 +59,10 @@ impl<S> SessionCombiner<S> {
         }
     }
 
-    /// Runs an inline write, unless the task uses the session or waits for it. Returns whether the
-    /// task must be woken.
+    /// Runs an inline write, if the session is not in use and the task does not wait for it.
+    /// Returns whether the task must be woken: the write did not run for one of these reasons, a
+    /// user of the session has panicked, or the task wanted the session meanwhile. After the
+    /// session was removed, it runs nothing, which is no reason to wake the task.
     #[must_use]
     pub(super) fn write_inline(&self, write: impl FnOnce(&mut S)) -> bool {
         if self.missed.load(Ordering::Relaxed) {
@@ -70,7 +77,8 @@ impl<S> SessionCombiner<S> {
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// Removes the session, because the connection has ended.
+    /// Removes the session, because the connection has ended. Blocks while it is in use. `None` if
+    /// it was removed before.
     pub(super) fn remove(&self) -> Option<S> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

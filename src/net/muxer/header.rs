@@ -3,6 +3,7 @@
 
 use super::MuxerViolation;
 
+/// Length of a frame header, in bytes.
 pub(super) const HEADER_BYTES: usize = 12;
 
 /// Initial window of a stream, in each direction, in bytes.
@@ -76,6 +77,8 @@ impl FrameHeader {
         bytes
     }
 
+    /// Decodes a header, and checks its version first, then its kind. Unknown flags are kept, and
+    /// have no meaning; neither the stream id nor `len` is checked.
     pub(super) fn decode(bytes: [u8; HEADER_BYTES]) -> Result<Self, MuxerViolation> {
         let [version, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = bytes;
         if version != VERSION {

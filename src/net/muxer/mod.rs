@@ -154,7 +154,7 @@ pub enum MuxerViolation {
 }
 
 /// Queue of the streams that have something to send, in the order of their turns. Each is in it at
-/// most once.
+/// most once, which [`StreamState::enqueue`](pipe::StreamState::enqueue) ensures.
 #[derive(Debug, Default)]
 struct SendQueue(Mutex<VecDeque<Arc<SharedStream>>>);
 
@@ -177,7 +177,7 @@ struct SharedMuxer<C> {
 }
 
 impl<C> SharedMuxer<C> {
-    /// Wakes the connection's task.
+    /// Wakes the connection's task, if it has been polled yet.
     fn wake(&self) {
         if let Some(task) = &*self.task.lock() {
             task.wake_by_ref();
@@ -186,8 +186,8 @@ impl<C> SharedMuxer<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> SharedMuxer<C> {
-    /// Writes waiting frames inline if the connection's task does not use the session; otherwise
-    /// wakes the task.
+    /// Writes waiting frames inline, if the session is not in use and the caller has coop budget
+    /// left; otherwise wakes the connection's task. Also wakes it if the inline write panics.
     fn push(&self) {
         let _ended_by_a_panic = WakeOnPanic(self);
         // A task without remaining coop budget could write nothing.
@@ -208,6 +208,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> SharedMuxer<C> {
         store_waker(&mut self.task.lock(), cx.waker());
     }
 
+    /// Runs a query on the session, and registers this task as the one to wake. Pending while a
+    /// writer uses the session; [`MuxerError::Closed`] once the session is removed.
     fn ask<T>(
         &self,
         cx: &mut Context<'_>,
@@ -229,6 +231,8 @@ impl<C> Drop for WakeOnPanic<'_, C> {
     }
 }
 
+/// Translates an access: pending while the session is in use, [`MuxerError::Closed`] once it is
+/// gone.
 fn into_poll<T>(found: SessionAccess<Poll<Result<T, MuxerError>>>) -> Poll<Result<T, MuxerError>> {
     match found {
         SessionAccess::Free(result) => result,
@@ -237,7 +241,8 @@ fn into_poll<T>(found: SessionAccess<Poll<Result<T, MuxerError>>>) -> Poll<Resul
     }
 }
 
-/// One end of a connection. It moves data only while it is polled. Dropping it ends its streams.
+/// One end of a connection. It reads only while it is polled; waiting frames are also written
+/// inline by the streams. Dropping it ends its streams.
 #[derive(Debug)]
 pub struct Muxer<C> {
     shared: Arc<SharedMuxer<C>>,
@@ -262,6 +267,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
     type Substream = Stream<C>;
     type Error = MuxerError;
 
+    /// Returns the next stream that the peer has opened, among those that `poll` has read.
     fn poll_inbound(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -270,6 +276,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
         arrived.map_ok(|pipe| self.stream(pipe))
     }
 
+    /// Opens a stream, of which the peer learns by its first frame. Pending while the connection
+    /// has its maximum of streams, in both directions together.
     fn poll_outbound(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -278,11 +286,13 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
         opened.map_ok(|pipe| self.stream(pipe))
     }
 
+    /// Ends all streams for their users, writes queued data and go-away, and closes the socket.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), MuxerError>> {
         self.shared.ask(cx, |session, cx| session.poll_close(cx, &self.shared.waiting))
     }
 
-    /// The only method that moves data. libp2p calls it on every poll, before the others.
+    /// Reads and writes as far as possible. libp2p calls it on every poll, before the others. Ready
+    /// only with the error that ends the connection; then all its streams have failed.
     fn poll(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -299,6 +309,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
 }
 
 impl<C> Drop for Muxer<C> {
+    /// Ends all streams, and drops the session with its socket. Waits for an inline write.
     fn drop(&mut self) {
         if let Some(mut session) = self.shared.combiner.remove() {
             session.end();

@@ -54,7 +54,8 @@ impl RecvBuffer {
         assert!(self.from <= self.to, "at most the unread bytes are consumed");
     }
 
-    /// Free space of `len` bytes. The previous contents are dropped.
+    /// Free space of `len` bytes, for [`fill`](Self::fill). The previous contents are dropped. The
+    /// buffer grows if necessary, and never shrinks.
     pub(super) fn space(&mut self, len: usize) -> &mut [u8] {
         (self.from, self.to) = (0, 0);
         if self.bytes.len() < len {
@@ -69,6 +70,8 @@ impl RecvBuffer {
         assert!(len <= self.bytes.len(), "a read is no longer than the space");
     }
 
+    /// Copies bytes behind the unread ones. `false` if they do not all fit into the free space;
+    /// then none is copied. Never grows the buffer.
     fn append(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.bytes.get_mut(self.to..self.to + bytes.len()) else { return false };
         room.copy_from_slice(bytes);
@@ -86,6 +89,7 @@ pub(super) struct HeaderBuffer {
 }
 
 impl HeaderBuffer {
+    /// Appends a header. Panics if there are two already.
     pub(super) fn push(&mut self, header: FrameHeader) {
         self.bytes[self.to..self.to + HEADER_BYTES].copy_from_slice(&header.encode());
         self.to += HEADER_BYTES;
@@ -104,9 +108,9 @@ impl HeaderBuffer {
 #[derive(Debug, Default)]
 pub(super) struct TurnOutput {
     pub(super) headers: HeaderBuffer,
-    /// The stream is no longer used on this side.
+    /// The stream was dropped by its user and sends nothing further: the session must remove it.
     pub(super) is_over: bool,
-    /// The stream needs another turn.
+    /// The stream needs another turn: the session must put it into the queue again.
     pub(super) goes_on: bool,
     /// Waker of a task that waits to write.
     pub(super) writer: Option<Waker>,
@@ -213,8 +217,11 @@ impl SharedStream {
 
 // Methods for the user of the stream.
 impl StreamState {
-    /// Queues bytes for sending and returns their number, or `None` if there is no room. Then
-    /// `waker` is woken later.
+    /// Queues bytes for sending and returns their number, as many as both the peer's window and
+    /// [`PIECE`] allow; `None` if that is none. Then `waker` is woken once there is room.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if this half was ended, or the stream was reset or its connection closed.
     pub(super) fn write(&mut self, bytes: &[u8], waker: &Waker) -> io::Result<Option<usize>> {
         if self.dead || self.fin != HalfState::Open {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -235,19 +242,21 @@ impl StreamState {
         self.out.len() >= PIECE / 4
     }
 
-    /// Whether the connection's task must be told that the stream waits; `true` only once per turn.
+    /// Whether the connection's task must be told that the stream waits; `true` only once per turn,
+    /// and only if the stream is in the queue.
     pub(super) fn notify(&mut self) -> bool {
         self.queued && !mem::replace(&mut self.notified, true)
     }
 
-    /// Whether the stream must be added to the queue of waiting streams; marks it as added.
+    /// Whether the stream must be added to the queue of waiting streams; marks it as added. `false`
+    /// if it is in the queue, or is dead, unless it was dropped and must be removed.
     pub(super) fn enqueue(&mut self) -> bool {
         let is_needed = !self.dead || self.dropped;
         is_needed && !mem::replace(&mut self.queued, true)
     }
 
     /// Ends this side's half: queued data is still sent, followed by FIN. `false` if it was ended
-    /// before.
+    /// before. Fails with `BrokenPipe` if the stream is dead and was not ended before.
     pub(super) fn finish(&mut self) -> io::Result<bool> {
         match self.fin {
             HalfState::Open if self.dead => Err(io::ErrorKind::BrokenPipe.into()),
@@ -259,8 +268,13 @@ impl StreamState {
         }
     }
 
-    /// Exchanges a consumed buffer for the next received one; an empty one at the end of the
-    /// stream. `None` if nothing has arrived; then `waker` is woken later.
+    /// Exchanges a consumed buffer, which may be reused, for the next received one; an empty one at
+    /// the end of the stream. `None` if nothing has arrived; then `waker` is woken later. Counts
+    /// the bytes as read: the caller must then check [`owes_credit`](Self::owes_credit).
+    ///
+    /// # Errors
+    /// The failure of the stream, once all received data was read; but the end of the stream, if
+    /// the peer ended its half before.
     pub(super) fn read(
         &mut self,
         used: RecvBuffer,
@@ -288,12 +302,15 @@ impl StreamState {
         Ok(Some(bin))
     }
 
-    /// Whether so much was read that the peer must be given credit.
+    /// Whether so much was read that the peer must be given credit: half the window. `false` if the
+    /// peer can send no further data.
     pub(super) fn owes_credit(&self) -> bool {
         self.consumed >= self.window / 2 && !self.ended && !self.dead
     }
 
-    /// Marks the stream as dropped by its user. Queued data is still sent.
+    /// Marks the stream as dropped by its user. Queued data is still sent, unread data is dropped.
+    /// If the peer has ended its half, this half ends with FIN. Otherwise a half that was not ended
+    /// is reset by [`turn`](Self::turn). The caller must enqueue the stream.
     pub(super) fn abandon(&mut self) {
         self.dropped = true;
         if self.ended && self.fin == HalfState::Open {
@@ -306,7 +323,13 @@ impl StreamState {
 
 // Methods for the connection.
 impl StreamState {
-    /// Encodes the next frames of the stream. Its data is moved into `body`, which must be empty.
+    /// Encodes the next frames of the stream, which has left the queue: a window update if credit
+    /// is owed, then data or FIN or both. All queued data is moved into `body`, which must be
+    /// empty, so that the waiting writer of the output may write again.
+    ///
+    /// A stream that its user dropped without ending its half is reset: in this turn if it has no
+    /// data to send, otherwise in the next one, for which it counts as enqueued. No reset is sent
+    /// if the peer has never heard of the stream. A dead stream sends nothing.
     pub(super) fn turn(&mut self, id: u32, body: &mut Vec<u8>) -> TurnOutput {
         let mut output = TurnOutput { is_over: self.dropped, ..TurnOutput::default() };
         (self.queued, self.notified) = (false, false);
@@ -357,7 +380,12 @@ impl StreamState {
     }
 
     /// Returns the credit for the consumed bytes: more than that while the reader is slow, less
-    /// while it keeps up (docs/protocol/transport.md#windows-grow-only-for-slow-readers).
+    /// while it keeps up (docs/protocol/transport.md#windows-grow-only-for-slow-readers). It may be
+    /// 0. Counts the consumed bytes as credited.
+    ///
+    /// The window doubles, up to [`WINDOW_MAX`], if more than a quarter of it was unread after the
+    /// last read. It halves, down to [`WINDOW_FIRST`], after [`FAST_CREDITS_MAX`] credits in a row
+    /// with less than an eighth unread.
     ///
     /// Unread data of a slow reader lies in this stream's inbox, where it delays no other stream,
     /// and a larger window lets both ends work longer at a time. With a fast reader the data in
@@ -379,6 +407,7 @@ impl StreamState {
         read
     }
 
+    /// State of the peer's half, for the session that removes this stream.
     pub(super) const fn peer_half(&self) -> PeerHalf {
         match self.granted {
             _ if self.ended || self.dead => PeerHalf::Closed,
@@ -387,7 +416,9 @@ impl StreamState {
         }
     }
 
-    /// Checks data of the peer against its window, and reduces the window.
+    /// Checks the length of data that the peer announces against its window, and reduces the window
+    /// by it. Fails, and changes nothing, if the window is smaller. Must be called before the data
+    /// [arrives](Self::arrive).
     pub(super) fn expect(&mut self, len: u32) -> Result<(), MuxerViolation> {
         let Some(granted) = self.granted.checked_sub(len) else {
             return Err(MuxerViolation::Window { granted: self.granted, sent: len });
@@ -396,7 +427,10 @@ impl StreamState {
         Ok(())
     }
 
-    /// Takes received data. Data without a reader is dropped.
+    /// Takes received data, and returns the waker of a task that waits to read. Data is dropped if
+    /// the user has dropped the stream, the stream is dead, or the peer had ended its half. `read`
+    /// gets another buffer if its own is moved. Many small arrivals in a row release the spare
+    /// buffers.
     ///
     /// Only a buffer that is mostly filled is moved into the inbox; other data is copied. So a peer
     /// that sends small frames occupies at most twice the memory of its window.
@@ -423,19 +457,21 @@ impl StreamState {
         self.reader.take()
     }
 
-    /// Adds to the credit that the peer has granted.
+    /// Adds to the credit that the peer has granted, and returns the waker of a task that waits to
+    /// write. Fails, and changes nothing, if the credit would exceed 32 bits.
     pub(super) fn credit(&mut self, more: u32) -> Result<Option<Waker>, MuxerViolation> {
         self.credit = self.credit.checked_add(more).ok_or(MuxerViolation::Credit)?;
         Ok(if more > 0 { self.writer.take() } else { None })
     }
 
-    /// Marks the peer's half as ended.
+    /// Marks the peer's half as ended, and returns the waker of a task that waits to read.
     pub(super) fn end(&mut self) -> Option<Waker> {
         self.ended = true;
         self.reader.take()
     }
 
-    /// Ends the stream in both directions. Received data can still be read.
+    /// Ends the stream in both directions, and returns the wakers of its tasks. Received data can
+    /// still be read, queued data is dropped. Reading fails with the first failure of the stream.
     pub(super) fn fail(&mut self, why: io::ErrorKind) -> [Option<Waker>; 2] {
         self.dead = true;
         self.out = Vec::new();
@@ -443,7 +479,8 @@ impl StreamState {
         [self.reader.take(), self.writer.take()]
     }
 
-    /// Ends the stream for its user when the connection is closed. Queued data is still sent.
+    /// Ends the stream for its user when the connection is closed, and returns the wakers of its
+    /// tasks. Queued data is still sent, without FIN if that does not wait already.
     pub(super) fn close(&mut self) -> [Option<Waker>; 2] {
         self.failure.get_or_insert(io::ErrorKind::ConnectionAborted);
         if self.fin == HalfState::Open {
@@ -453,7 +490,7 @@ impl StreamState {
     }
 }
 
-/// Stores a waker in the slot.
+/// Stores a waker in the slot, in place of the one before.
 pub(super) fn store_waker(slot: &mut Option<Waker>, waker: &Waker) {
     match slot {
         Some(kept) => kept.clone_from(waker),

@@ -35,6 +35,9 @@ const PONGS_MAX: usize = 8;
 /// the protocol.
 const REFUSED_MAX: usize = 256;
 
+/// State of a connection: its socket, its streams, the frame that is being read, and the frames
+/// that are being written. The connection's task calls `poll`, an inline writer calls `push`, one
+/// at a time.
 #[derive(Debug)]
 pub(super) struct MuxerSession<C> {
     socket: C,
@@ -44,8 +47,8 @@ pub(super) struct MuxerSession<C> {
     half_closed: HalfClosed,
     next_id: u32,
     arrived: VecDeque<Arc<SharedStream>>, // of `streams`, not yet accepted
-    end: Option<MuxerError>,              // error of writing
-    has_read: bool,                       // in this poll
+    end: Option<MuxerError>,              // error of writing, until `poll` returns it
+    has_read: bool,                       // whether this poll has read a byte
     // Reading.
     expected: Expected,
     read: RecvBuffer, // ≤ PIECE
@@ -55,37 +58,45 @@ pub(super) struct MuxerSession<C> {
     body_sent: usize,
     pongs: VecDeque<FrameHeader>,   // ≤ PONGS_MAX
     refused: VecDeque<FrameHeader>, // ≤ REFUSED_MAX
-    // RST for half-closed streams. Each leaves `half_closed` or is dropped while this is empty.
+    // Streams to reset. Each has left `half_closed`, or was removed while this queue was empty.
     resets: VecDeque<u32>, // ≤ HALF_CLOSED_MAX
     go_away: GoAway,
-    unflushed: usize,
+    unflushed: usize, // bytes written to the socket since its last flush
 }
 
+/// Part of the input that is read next.
 #[derive(Debug)]
 enum Expected {
     /// A header, with the number of bytes received so far.
     Header([u8; HEADER_BYTES], usize),
-    /// Data of a stream; `None`: data to discard.
+    /// Data of a frame, of which `left` bytes have not been read yet; without a stream it is
+    /// discarded. A frame without data passes through this state as well. `is_last`: the frame has
+    /// FIN, so that the peer's half ends after its data.
     Data { pipe: Option<Arc<SharedStream>>, left: u32, is_last: bool },
 }
 
+/// State of the go-away frame that this side sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GoAway {
     Idle,
+    /// Go-away with this code must be written after all other waiting frames.
     Wanted(u32),
+    /// Go-away is being written or was written.
     Sent,
 }
 
 const HEADER: Expected = Expected::Header([0; HEADER_BYTES], 0);
 
 impl<C> MuxerSession<C> {
-    /// Ends all streams of the connection.
+    /// Fails all streams of the connection with `ConnectionAborted`, and forgets them, also those
+    /// that were not accepted yet. Received data can still be read; queued data is dropped.
     pub(super) fn end(&mut self) {
         self.wake_all(|pipe| pipe.lock().fail(io::ErrorKind::ConnectionAborted));
         self.streams.clear();
         self.arrived.clear();
     }
 
+    /// Calls `end` on every stream, and wakes the tasks whose wakers it returns.
     fn wake_all(&self, end: impl Fn(&SharedStream) -> [Option<Waker>; 2]) {
         let wakers = self.streams.values().flat_map(|pipe| end(pipe));
         wakers.flatten().for_each(Waker::wake);
@@ -93,6 +104,8 @@ impl<C> MuxerSession<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
+    /// Creates a session without streams. This side's stream ids are 1, 3, 5 … as the client, and
+    /// 2, 4, 6 … as the server.
     pub(super) fn new(socket: C, mode: MuxerSide, streams_max: usize) -> Self {
         Self {
             socket,
@@ -120,7 +133,13 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
-    /// Reads and writes as far as possible. Ready only when the connection ends.
+    /// Reads until the socket is pending, then writes about [`BYTES_PER_TURN`] of data. Ready only
+    /// with the error that ends the connection. The caller must then call [`end`](Self::end).
+    ///
+    /// An error of reading is returned at once. After a violation by the peer, waiting frames and
+    /// then go-away are still written, in one attempt. An error of writing, also one of
+    /// [`push`](Self::push), stops further writes, but is returned only by a poll that has read
+    /// nothing, so that the streams get what the peer sent before it closed the connection.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -151,7 +170,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
-    /// Writes waiting frames inline. Later events of the socket wake the connection's task.
+    /// Writes waiting frames inline, up to about [`BYTES_PUSHED`] of data. `task` is the waker of
+    /// the connection's task. It is woken for the rest, by later events of the socket, and by an
+    /// error, which the next [`poll`](Self::poll) returns. Does nothing after an error of writing.
     pub(super) fn push(&mut self, task: &Waker, waiting: &SendQueue) {
         if self.end.is_some() {
             return;
@@ -163,7 +184,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
-    /// Opens a stream once there are fewer than the maximum.
+    /// Opens a stream once there are fewer than the maximum, in both directions together. Writes
+    /// nothing: the peer learns of the stream by its first frame. Pending registers no waker: the
+    /// caller must have registered the task, which every dropped stream wakes. Fails with
+    /// [`MuxerError::NoMoreStreams`] once the ids are used up.
     pub(super) fn poll_open(&mut self) -> Poll<Result<Arc<SharedStream>, MuxerError>> {
         if self.streams.len() >= self.streams_max {
             return Poll::Pending;
@@ -174,12 +198,15 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         Poll::Ready(Ok(pipe))
     }
 
-    /// Returns the next stream that the peer has opened.
+    /// Returns the next stream that the peer has opened, even if the peer has reset it since.
+    /// Pending registers no waker.
     pub(super) fn poll_arrived(&mut self) -> Poll<Arc<SharedStream>> {
         self.arrived.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Writes queued data and go-away, and closes the socket.
+    /// Writes all queued data and go-away, and closes the socket. Reads nothing. The first call
+    /// also ends all streams for their users, unless go-away was wanted before because of a
+    /// violation. A stream that is removed from then on is not reset.
     pub(super) fn poll_close(
         &mut self,
         cx: &mut Context<'_>,
@@ -195,6 +222,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     // ── Reading ──
 
+    /// Reads frames and passes their data to the streams, until the socket is pending. Ready only
+    /// with an error: [`MuxerError::Closed`] if the socket ends between two frames or the peer
+    /// sends go-away, `UnexpectedEof` if it ends within a frame, any other error of the socket, or
+    /// a violation.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Infallible, MuxerError>> {
         loop {
             match &mut self.expected {
@@ -238,6 +269,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
+    /// Handles a complete header. A ping is answered, an answer to a ping is ignored. Go-away ends
+    /// the connection with [`MuxerError::Closed`], whatever its code.
     fn on(&mut self, header: FrameHeader) -> Result<(), MuxerError> {
         match header.kind {
             FrameKind::Data | FrameKind::Window => self.on_stream(header),
@@ -252,6 +285,11 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
+    /// Handles the header of a data or window frame, and expects its data next. SYN opens the
+    /// stream. RST fails it with `ConnectionReset`, and takes precedence over all else in the
+    /// frame. Otherwise the data is checked against the window of the stream, or the credit is
+    /// added. Data of an unknown, refused or reset stream is read and discarded; its length is not
+    /// checked. Fails if the peer violates the protocol.
     fn on_stream(&mut self, header: FrameHeader) -> Result<(), MuxerError> {
         let FrameHeader { kind, flags, stream, len } = header;
         let (data, mut credit) = if kind == FrameKind::Data { (len, 0) } else { (0, len) };
@@ -276,7 +314,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         Ok(())
     }
 
-    /// Answers the first data on a half-closed stream with RST.
+    /// Answers the first data on a half-closed stream with RST. A frame with FIN or RST makes the
+    /// session forget a half-closed stream; all other frames are ignored, as are those of streams
+    /// that are not half-closed.
     ///
     /// A frame with FIN needs no answer, because its sender waits for nothing after it. Neither
     /// does credit: it comes from a peer that still reads what was sent before the stream was
@@ -292,8 +332,11 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
-    /// Removes a stream. RST follows if the peer may wait for credit: at once if the peer can send
-    /// nothing that would be answered, otherwise on its next data.
+    /// Removes a stream that its user has dropped. RST follows if the peer may wait for credit: at
+    /// once if the peer has no credit left, so that it can send nothing that would be answered,
+    /// otherwise on its next data. If too many streams wait for that, the oldest of them is reset
+    /// now. No RST follows if the stream is dead, the peer has ended its half, also by a FIN whose
+    /// data is still being read, or this side ends the connection.
     fn remove(&mut self, pipe: &Arc<SharedStream>) {
         self.streams.remove(&pipe.id);
         // The peer has sent FIN together with data that is still being read.
@@ -311,8 +354,11 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         self.resets.extend(reset);
     }
 
-    /// Accepts or refuses a stream of the peer. `false`: there is no room for it, and it alone is
-    /// reset (docs/protocol/transport.md#an-extra-stream-is-reset-alone).
+    /// Accepts or refuses a stream of the peer, whose initial window is enlarged by `credit`.
+    /// `false`: there is no room for it, and it alone is reset
+    /// (docs/protocol/transport.md#an-extra-stream-is-reset-alone). Fails, because the peer
+    /// violates the protocol, if the id is not one of the peer's or is open, [`REFUSED_MAX`]
+    /// refusals wait, or the window exceeds 32 bits.
     fn on_open(&mut self, id: u32, credit: u32) -> Result<bool, MuxerError> {
         let odd = self.mode == MuxerSide::Server; // clients use odd ids
         if id == 0 || (id % 2 == 1) != odd {
@@ -340,8 +386,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     // ── Writing ──
 
-    /// Writes about `most` bytes of waiting data. Ready once nothing is left and, if wanted,
-    /// go-away was written.
+    /// Writes waiting frames, those that an earlier call has prepared first. Ready once no frame
+    /// waits, go-away (if wanted) was written, and all bytes were flushed. After about `most` bytes
+    /// of data, headers not counted, it wakes its own task and is pending. Also flushes after each
+    /// [`PIECE`].
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -374,6 +422,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
+    /// Flushes the socket if bytes were written since its last flush.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), MuxerError>> {
         if self.unflushed > 0 {
             ready!(Pin::new(&mut self.socket).poll_flush(cx))?;
@@ -382,7 +431,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         Poll::Ready(Ok(()))
     }
 
-    /// Prepares the next frames to write. `false`: nothing waits.
+    /// Prepares the next frames to write, in this order: an answer to a ping, a refusal, a reset,
+    /// the turn of the stream at the head of the queue, and go-away once nothing else waits.
+    /// `false`: nothing waits. The previous frames must have been written completely.
+    ///
+    /// After its turn a stream that is over is removed, a stream that goes on is queued again, and
+    /// a task that waits to write to the stream is woken.
     fn next(&mut self, waiting: &SendQueue) -> bool {
         self.headers = HeaderBuffer::default();
         self.body.clear();
@@ -422,6 +476,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
     }
 }
 
+/// Writes to the socket. A write of 0 bytes is the error `WriteZero`.
 fn write<C: AsyncWrite + Unpin>(
     socket: &mut C,
     cx: &mut Context<'_>,
@@ -435,6 +490,7 @@ fn write<C: AsyncWrite + Unpin>(
     })
 }
 
+/// Returns the error for a socket that ends within a frame.
 fn broken() -> MuxerError {
     MuxerError::Io(io::ErrorKind::UnexpectedEof.into())
 }

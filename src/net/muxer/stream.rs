@@ -16,12 +16,13 @@ use super::pipe::{RecvBuffer, SharedStream, StreamState};
 /// A duplex byte stream. Reading yields the peer's data until the peer closes its half, and fails
 /// after a reset or the end of the connection; data received before is read first. Written data is
 /// sent with a flush, or once there is much of it. Dropping the stream without closing it resets
-/// the peer after the written data. Dropping a closed stream resets the peer once that sends data
-/// or has no credit left, unless the peer closes its half before.
+/// the peer after the written data, or closes it, if the peer has closed its half. Dropping a
+/// closed stream resets the peer once that sends data or has no credit left, unless the peer closes
+/// its half before.
 pub struct Stream<C> {
     shared: Arc<SharedMuxer<C>>,
     pipe: Arc<SharedStream>,
-    reading: RecvBuffer,
+    reading: RecvBuffer, // taken from `pipe`; the bytes already count as read there
 }
 
 impl<C> Stream<C> {
@@ -31,16 +32,23 @@ impl<C> Stream<C> {
 }
 
 impl<C> Stream<C> {
-    /// Adds the stream to the waiting ones if `lists`, and wakes the connection's task if `tells`
-    /// and it was not told before.
-    fn enqueue_and_notify(&self, mut state: MutexGuard<'_, StreamState>, lists: bool, tells: bool) {
-        let lists = lists && state.enqueue();
-        let tells = tells && state.notify();
+    /// Releases `state`. If `enqueues`, adds the stream to the queue of waiting ones; not if it is
+    /// in the queue, or is dead without having been dropped. If `notifies`, wakes the connection's
+    /// task; not if the stream is not in the queue, or the task was notified since the stream's
+    /// last turn.
+    fn enqueue_and_notify(
+        &self,
+        mut state: MutexGuard<'_, StreamState>,
+        enqueues: bool,
+        notifies: bool,
+    ) {
+        let enqueues = enqueues && state.enqueue();
+        let notifies = notifies && state.notify();
         drop(state);
-        if lists {
+        if enqueues {
             self.shared.waiting.push(&self.pipe);
         }
-        if tells {
+        if notifies {
             self.shared.wake();
         }
     }
@@ -53,6 +61,9 @@ impl<C> fmt::Debug for Stream<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<C> {
+    /// Reads received data; 0 once the peer's half has ended. Pending until data arrives, even if
+    /// `out` is empty. Once half the window was read, the connection's task is woken to give the
+    /// peer credit.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -74,6 +85,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
+    /// Queues as many bytes as the peer's window and the limit of queued data (`PIECE`) allow, and
+    /// returns their number. Writes nothing to the socket: the connection's task is woken only if a
+    /// quarter of `PIECE` is queued, or there is no room at all, which is pending. Fails with
+    /// `BrokenPipe` after a close, a reset, or the end of the connection.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -86,14 +101,20 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
         written.map_or(Poll::Pending, |len| Poll::Ready(Ok(len)))
     }
 
+    /// Writes waiting frames of all streams inline, or wakes the connection's task if the session
+    /// is in use. Does nothing if this stream has nothing queued, or the task was notified of it.
+    /// Always ready: does not wait for the socket, and reports no error.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let tells = self.pipe.lock().notify();
-        if tells {
+        let notifies = self.pipe.lock().notify();
+        if notifies {
             self.shared.push();
         }
         Poll::Ready(Ok(()))
     }
 
+    /// Ends this side's half: FIN follows the queued data, and the connection's task is woken.
+    /// Always ready, without waiting for the socket. A second call succeeds. Fails with
+    /// `BrokenPipe` if the stream was reset or its connection broke before.
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.pipe.lock();
         let ends = state.finish()?;
@@ -103,6 +124,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
 }
 
 impl<C> Drop for Stream<C> {
+    /// Drops unread data, and queues the stream, so that the session sends the rest and removes it.
+    /// Always wakes the connection's task, because opening a stream may wait for this one's place.
     fn drop(&mut self) {
         let mut state = self.pipe.lock();
         state.abandon();

@@ -30,7 +30,9 @@ enum MuxerFault {
     QueryAsWork,
 }
 
-/// Data arrives during an inline write: the task must read it eventually.
+/// Lets data arrive while `writers` threads write inline: the task must read it eventually, in
+/// every interleaving. Panics, because loom finds a deadlock, if the task sleeps for ever in one of
+/// them. The task asks a query after each attempt to work, as `Muxer` does.
 fn data_arrives(fault: MuxerFault, writers: usize) {
     let mut model = Builder::new();
     model.preemption_bound = Some(3);

@@ -49,7 +49,9 @@ impl<S> fmt::Debug for Channel<S> {
 }
 
 impl<S: AsyncRead + Unpin> Channel<S> {
-    /// Reads from the socket. Returns the number of bytes, 0 at its end.
+    /// Reads from the socket into the buffer of incoming messages, in which no complete message may
+    /// be left. Returns the number of bytes, 0 at the end of the socket. After [`BYTES_PER_TURN`]
+    /// without a pending read it reads nothing, wakes its own task and is pending.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.this_turn >= BYTES_PER_TURN {
             self.this_turn = 0;
@@ -70,6 +72,10 @@ impl<S: AsyncRead + Unpin> Channel<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Channel<S> {
+    /// Reads decrypted data, of at most one message per call. Messages without content are skipped.
+    /// Returns 0 at the end of the socket, or at once if `out` is empty. Fails with `UnexpectedEof`
+    /// if the socket ends within a message, and with `InvalidData`, at every later call as well, if
+    /// a message was modified.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -94,7 +100,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Channel<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Channel<S> {
-    /// Writes the sealed message to the socket.
+    /// Writes the sealed message to the socket, without a flush. Ready once all of it was written.
+    /// A write of 0 bytes is the error `WriteZero`.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let unsent @ [_, ..] = self.outgoing.unsent() {
             let len = ready!(Pin::new(&mut self.socket).poll_write(cx, unsent))?;
@@ -106,7 +113,8 @@ impl<S: AsyncWrite + Unpin> Channel<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Seals the buffered data once the previous message was written.
+    /// Seals the buffered data once the previous message was written. Does nothing more if no data
+    /// is buffered. If sealing fails, because the nonces are used up, the data stays buffered.
     fn poll_seal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
         if self.outgoing.is_begun() {
@@ -115,7 +123,7 @@ impl<S: AsyncWrite + Unpin> Channel<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Sends all buffered data.
+    /// Seals and writes all buffered data. Does not flush the socket.
     fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_seal(cx))?;
         self.poll_send(cx)
@@ -123,6 +131,10 @@ impl<S: AsyncWrite + Unpin> Channel<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Channel<S> {
+    /// Buffers as many bytes as fit into the next message, and returns their number. If that
+    /// message is full before, it is sealed first, which is pending until the previous message was
+    /// written. If it becomes full, it is sent as far as the socket accepts it; an error of that is
+    /// reported by the next call, because the bytes were taken.
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -135,8 +147,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Channel<S> {
         }
         let len = this.outgoing.append(bytes);
         if this.outgoing.is_full() {
-            // These bytes are already buffered. If they cannot be sent now, the next call reports the
-            // error.
+            // These bytes are already buffered. If they cannot be sent now, the next call reports
+            // the error.
             let _ = this.poll_send_all(cx);
         }
         Poll::Ready(Ok(len))
@@ -224,7 +236,8 @@ mod tests {
         }
     }
 
-    /// Encrypted bytes of `all` in messages of `each` bytes, and the session that can read them.
+    /// Encrypted bytes of `all` in messages of `each` bytes, and the session of the far end, which
+    /// can read them.
     fn sealed_messages(all: &[u8], each: usize) -> (Vec<u8>, CipherSession) {
         let [near, far] = ends();
         let mut channel = Channel::new(Cursor::new(Vec::new()), near);

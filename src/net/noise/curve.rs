@@ -34,7 +34,7 @@ impl CryptoResolver for CurveResolver {
 }
 
 impl CurveResolver {
-    /// Creates the curve without a key: snow sets or generates one later.
+    /// Creates the curve with a key pair of zeros: snow sets or generates one later.
     fn curve(&self) -> Box<dyn Dh> {
         let (secret, public) = ([0; KEY_BYTES].into(), [0; KEY_BYTES].into());
         Box::new(StaticDh { pair: KeyPair { secret, public }, known: self.0.clone() })
@@ -49,6 +49,7 @@ pub(super) struct KeyPair {
 }
 
 impl KeyPair {
+    /// Computes the public key, which takes one multiplication on the curve.
     pub(super) fn new(secret: [u8; KEY_BYTES]) -> Self {
         #[cfg(test)]
         multiplications::count();
@@ -65,9 +66,10 @@ impl KeyPair {
     }
 }
 
+/// Key pair of one handshake, static or ephemeral.
 struct StaticDh {
-    pair: KeyPair,
-    known: Option<KeyPair>,
+    pair: KeyPair,          // zeros until `set` or `generate`
+    known: Option<KeyPair>, // that of the resolver
 }
 
 impl Dh for StaticDh {
@@ -83,6 +85,8 @@ impl Dh for StaticDh {
         KEY_BYTES
     }
 
+    /// Takes the resolver's key pair if `secret` is its secret key, otherwise computes the public
+    /// key. Panics if the secret does not have 32 bytes.
     fn set(&mut self, secret: &[u8]) {
         self.pair = match &self.known {
             Some(known) if known.secret() == secret => known.clone(),
@@ -90,6 +94,7 @@ impl Dh for StaticDh {
         };
     }
 
+    /// Draws a new key pair. Fails, and keeps the present one, if there is no randomness.
     fn generate(&mut self, random: &mut dyn Random) -> Result<(), Error> {
         let mut secret = Zeroizing::new([0; KEY_BYTES]);
         random.try_fill_bytes(&mut *secret)?;
@@ -105,7 +110,9 @@ impl Dh for StaticDh {
         self.pair.secret()
     }
 
-    /// Refuses the few public keys of low order, with which the shared secret is publicly known.
+    /// Writes the shared secret into the first 32 bytes of `out`. Of `public`, which snow pads,
+    /// only the first 32 bytes count. Fails if it is shorter, and refuses the few public keys of
+    /// low order, with which the shared secret is publicly known.
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
         #[cfg(test)]
         multiplications::count();

@@ -71,7 +71,8 @@ impl Credentials {
     ///
     /// # Errors
     /// [`NoiseError::Payload`] if the bytes are not the protobuf message of Noise in libp2p, and
-    /// [`NoiseError::Identity`] if its identity is no ed25519 key.
+    /// [`NoiseError::Identity`] if its identity is no ed25519 key, or missing, as in an empty
+    /// payload.
     pub fn decode(payload: &[u8]) -> Result<Self, NoiseError> {
         let IdentityPayload { identity, signature } = IdentityPayload::decode(payload)?;
         let identity = PublicKey::try_decode_protobuf(&identity)?;
@@ -101,11 +102,14 @@ pub(super) struct Keys {
 pub(super) struct HandshakeParams {
     pub(super) suite: Suite,
     pub(super) prologue: Arc<[u8]>,
-    /// Preshared keys: an initiator uses the first, a responder tries all.
+    /// Preshared keys: an initiator uses the first, a responder tries all. `None`: no preshared
+    /// key, and the pattern XX.
     pub(super) secrets: Option<Arc<Secrets>>,
 }
 
 impl Keys {
+    /// Draws a static key and signs it with the identity. Fails if there is no randomness, or the
+    /// identity cannot sign.
     pub(super) fn new(identity: &Keypair) -> Result<Self, NoiseError> {
         let pair = KeyPair::new(*Zeroizing::new(random()?));
         let signature = identity.sign(&[SIGNED, pair.public()].concat())?;
@@ -114,7 +118,9 @@ impl Keys {
     }
 }
 
-/// Creates snow's handshake state. A responder replaces the preshared key while it tries others.
+/// Creates snow's handshake state, with the preshared key of the secret to dial with. A responder
+/// replaces that key while it tries others. With `secrets` that contain none, no key is set, and
+/// the first message fails at both sides.
 fn begin(
     keys: &Keys,
     agreed: &HandshakeParams,
@@ -136,6 +142,13 @@ fn begin(
     })
 }
 
+/// Runs the handshake on a new connection, and returns the authenticated peer and the channel to
+/// it. Has no time limit; dropping the future closes the socket.
+///
+/// The initiator tells its identity only after it has verified that of the responder. A responder
+/// answers nothing to a first message that matches no accepted secret or carries data
+/// ([`NoiseError::EarlyData`]). After an error the socket is dropped, and the peer is told no
+/// reason.
 pub(super) async fn run<S>(
     mut socket: S,
     keys: Arc<Keys>,
@@ -168,7 +181,8 @@ where
     Ok((peer, Channel::new(socket, session)))
 }
 
-/// Receives and verifies the peer's identity.
+/// Receives and verifies the peer's identity. Fails with [`NoiseError::Signature`] if that identity
+/// did not sign the static key of this handshake.
 async fn receive_identity<S>(
     socket: &mut S,
     noise: &mut HandshakeState,
@@ -185,6 +199,8 @@ where
     Ok(credentials.identity.to_peer_id())
 }
 
+/// Writes the next handshake message, behind its length, and flushes the socket. Fails if the
+/// message would exceed [`BYTES_MAX`].
 async fn send_message<S>(
     socket: &mut S,
     noise: &mut HandshakeState,
@@ -202,6 +218,7 @@ where
     Ok(())
 }
 
+/// Receives the next handshake message and decrypts its payload.
 async fn receive_message<S>(
     socket: &mut S,
     noise: &mut HandshakeState,
@@ -213,7 +230,9 @@ where
     open(noise, &message)
 }
 
-/// Decrypts the first message with the first accepted secret that matches.
+/// Decrypts the first message with the first accepted secret that matches. Fails with `Decrypt` if
+/// none matches, and with any other error at once, without trying further secrets. Without
+/// `secrets` no preshared key is used.
 fn open_first(
     noise: &mut HandshakeState,
     message: &[u8],
@@ -230,6 +249,8 @@ fn open_first(
     Err(NoiseError::Handshake(snow::Error::Decrypt))
 }
 
+/// Decrypts a handshake message. After an error the state is as before, so that another preshared
+/// key can be tried.
 fn open(noise: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, NoiseError> {
     let mut payload = vec![0; message.len()];
     let len = noise.read_message(message, &mut payload)?;
@@ -240,8 +261,8 @@ fn open(noise: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, NoiseErro
 /// Receives a handshake message, still encrypted: a length of two bytes, and that number of bytes.
 ///
 /// # Errors
-/// [`NoiseError::TooLong`] if the length is above the limit of 4 KiB, before memory for the message is
-/// allocated, and [`NoiseError::Io`] if the socket fails or ends before the message does.
+/// [`NoiseError::TooLong`] if the length is above the limit of 4 KiB, before memory for the message
+/// is allocated, and [`NoiseError::Io`] if the socket fails or ends before the message does.
 pub async fn receive_framed<S>(socket: &mut S) -> Result<Vec<u8>, NoiseError>
 where
     S: AsyncRead + Unpin,

@@ -41,10 +41,10 @@ use super::secrets::{self, Keyring};
 /// Upgrade of a connection to an encrypted channel between authenticated peers.
 #[derive(Clone)]
 pub struct Noise {
-    keys: Arc<Keys>,
+    keys: Arc<Keys>, // made once: the static key is the same on all connections
     prologue: Arc<[u8]>,
-    keyring: Keyring,
-    has_stock_peers: bool,
+    keyring: Keyring,      // read for each connection
+    has_stock_peers: bool, // see `with_stock_peers`
 }
 
 impl Noise {
@@ -64,20 +64,25 @@ impl Noise {
         Self { prologue: prologue.into(), ..self }
     }
 
-    /// Restricts it to peers that know one of these secrets, if there are any.
+    /// Restricts it to peers that know one of the keyring's present secrets. A keyring of `None`
+    /// restricts nothing.
     #[must_use]
     pub fn with_secrets(self, keyring: Keyring) -> Self {
         Self { keyring, ..self }
     }
 
-    /// Also accepts peers that use libp2p's Noise without a preshared key, with a prologue derived
-    /// from the secret. That handshake shows the identity of this node to strangers.
+    /// Also accepts and dials peers that use libp2p's Noise without a preshared key, with a
+    /// prologue derived from the secret. That handshake shows the identity of this node to
+    /// strangers. Changes nothing without a secret.
     #[must_use]
     pub fn with_stock_peers(self) -> Self {
         Self { has_stock_peers: true, ..self }
     }
 
-    /// Parameters of the handshake with this protocol name.
+    /// Parameters of the handshake with this protocol name, by the present secrets. Fails with
+    /// [`NoiseError::Unknown`] if these do not offer the name, such as when they were replaced
+    /// during the negotiation. With a name for stock peers, the prologue of the secret replaces the
+    /// upgrade's own, and there is no preshared key.
     fn agreed(&self, name: &str) -> Result<HandshakeParams, NoiseError> {
         let unknown = || NoiseError::Unknown(name.to_owned());
         let prologue = self.prologue.clone();
@@ -97,6 +102,7 @@ impl Noise {
         Ok(HandshakeParams { suite: Suite::ChaChaPoly, prologue, secrets: None })
     }
 
+    /// Runs the handshake of the negotiated protocol `name`. Sends nothing if the name is unknown.
     async fn run<S>(
         self,
         socket: S,
@@ -115,6 +121,9 @@ impl UpgradeInfo for Noise {
     type Info = Cow<'static, str>;
     type InfoIter = vec::IntoIter<Self::Info>;
 
+    /// Names in the order of preference: the suites of this machine, the fastest first, and then,
+    /// if stock peers are accepted, one for each accepted secret. With a secret all other names
+    /// differ from those without one.
     fn protocol_info(&self) -> Self::InfoIter {
         let secrets = self.keyring.secrets();
         let suites = Suite::offered().iter();
@@ -157,7 +166,8 @@ where
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoiseError {
-    /// The negotiated name is none of [`Noise::protocol_info`](UpgradeInfo::protocol_info).
+    /// The negotiated name is none of [`Noise::protocol_info`](UpgradeInfo::protocol_info), such as
+    /// after the secrets were replaced during the negotiation.
     #[error("unknown protocol name of a cipher: {0:?}")]
     Unknown(String),
     /// libp2p's Noise ([`Stack::Stock`](super::config::Stack::Stock)) could not be set up.

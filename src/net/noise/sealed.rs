@@ -35,7 +35,7 @@ pub(super) struct SealedSendBuffer {
 }
 
 impl SealedSendBuffer {
-    /// Buffers as many bytes as fit into the next message. Returns their number.
+    /// Buffers as many bytes as fit into the next message. Returns their number, 0 if it is full.
     pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(PLAIN_MAX - self.plain.len());
         self.reserve(self.plain.len() + len);
@@ -43,7 +43,8 @@ impl SealedSendBuffer {
         len
     }
 
-    /// Doubles the capacity, like a `Vec`, but never beyond one message.
+    /// Makes room for a content of `len` bytes, at most one message. Doubles the capacity, like a
+    /// `Vec`, but never beyond one message.
     fn reserve(&mut self, len: usize) {
         let has = self.plain.capacity();
         if has < len {
@@ -61,7 +62,9 @@ impl SealedSendBuffer {
         !self.plain.is_empty()
     }
 
-    /// Seals the buffered data. The previous message must have been sent.
+    /// Seals the buffered data, even if there is none, into the next message. The previous message
+    /// must have been sent; panics otherwise. If it fails, because the nonces are used up, the data
+    /// stays buffered and nothing is unsent.
     pub(super) fn seal(&mut self, session: &mut CipherSession) -> io::Result<()> {
         assert!(self.unsent().is_empty(), "one message travels at a time");
         self.sent = 0;
@@ -84,6 +87,7 @@ impl SealedSendBuffer {
         &self.sealed[self.sent..]
     }
 
+    /// Marks the next `len` bytes of the sealed message as sent. Panics if fewer are unsent.
     pub(super) fn sent(&mut self, len: usize) {
         self.sent += len;
         assert!(self.sent <= self.sealed.len(), "at most the unsent bytes are sent");
@@ -97,11 +101,11 @@ pub(super) struct SealedReceiveBuffer {
     raw: Range<usize>,    // of `bytes`: not yet opened
     content: Vec<u8>,     // ≤ CIPHER_MAX, because opening needs room for the tag as well
     unread: Range<usize>, // of `content`
-    is_broken: bool,      // a message was modified in transit: no other is opened
+    is_broken: bool,      // a message was modified in transit: no other is opened, for ever
 }
 
 impl SealedReceiveBuffer {
-    /// Copies unread decrypted data to `out`, and returns its length.
+    /// Copies unread decrypted data to `out`, and returns its length; 0 if none is left.
     pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
         let len = out.len().min(self.unread.len());
         out[..len].copy_from_slice(&self.content[self.unread.start..][..len]);
@@ -109,10 +113,11 @@ impl SealedReceiveBuffer {
         len
     }
 
-    /// Opens the next message once the last one was read; `false` if it has not arrived yet.
+    /// Opens the next message once the last one was read; `false` if it has not arrived completely.
+    /// The content of an opened message may be empty. Panics if unread data is left.
     ///
     /// After a modified message every call returns the same error, so that the reader gets a prefix
-    /// of what the other end has sent, without gaps.
+    /// of what the other end has sent, without gaps. So does every call after the last nonce.
     pub(super) fn open(&mut self, session: &mut CipherSession) -> io::Result<bool> {
         assert!(self.unread.is_empty(), "the last message was read");
         let Some(len) = self.expected().filter(|len| *len <= self.raw.len()) else {
@@ -124,8 +129,8 @@ impl SealedReceiveBuffer {
             self.content.reserve_exact(goal - self.content.len());
             self.content.resize(goal, 0);
         }
-        // An error instead of `None` means that the nonces are used up. They stay so: it comes again
-        // without a flag.
+        // An error instead of `None` means that the nonces are used up. They stay so: it comes
+        // again without a flag.
         let opened = match self.is_broken {
             true => None,
             false => session.open(&self.bytes[message.clone()], &mut self.content)?,
@@ -140,15 +145,17 @@ impl SealedReceiveBuffer {
         Ok(true)
     }
 
-    /// Length of the next message on the wire, if its length field has arrived.
+    /// Length of the next message on the wire, its length field included; `None` until that field
+    /// has arrived.
     fn expected(&self) -> Option<usize> {
         let prefix = self.bytes[self.raw.clone()].first_chunk()?;
         Some(PREFIX + usize::from(u16::from_be_bytes(*prefix)))
     }
 
-    /// Free space for arriving bytes, at least for the rest of a message. Call it only after all
-    /// complete messages were opened: otherwise it may be empty, and a read into it would return 0,
-    /// as at the end of the stream.
+    /// Free space for arriving bytes, at least for the rest of a message. Moves the unopened bytes
+    /// to the front or grows the buffer if necessary. Call it only after all complete messages were
+    /// opened: otherwise it may be empty, and a read into it would return 0, as at the end of the
+    /// stream.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let needed = self.expected().unwrap_or(PREFIX).max(ROOM_MIN);
         if self.raw.is_empty() {
@@ -161,7 +168,8 @@ impl SealedReceiveBuffer {
         &mut self.bytes[self.raw.end..]
     }
 
-    /// Marks bytes of the space as filled. If all of it is, the buffer grows.
+    /// Marks the first `len` bytes of the [space](Self::room) as filled; panics if it is shorter.
+    /// If all of it is filled, the buffer doubles, up to [`ROOM_MAX`].
     pub(super) fn fill(&mut self, len: usize) {
         self.raw.end += len;
         assert!(self.raw.end <= self.bytes.len(), "a read is no longer than the space");
@@ -170,7 +178,7 @@ impl SealedReceiveBuffer {
         }
     }
 
-    /// Grows the buffer to this length.
+    /// Grows the buffer to this length. Does nothing if it is longer already.
     fn grow(&mut self, len: usize) {
         if len > self.bytes.len() {
             self.bytes.reserve_exact(len - self.bytes.len());
@@ -178,8 +186,8 @@ impl SealedReceiveBuffer {
         }
     }
 
-    /// Whether bytes have arrived that were not opened. At the end of the stream they are a truncated
-    /// message.
+    /// Whether bytes have arrived that were not opened. At the end of the stream they are a
+    /// truncated message.
     pub(super) fn has_unopened(&self) -> bool {
         !self.raw.is_empty()
     }
@@ -201,6 +209,7 @@ mod tests {
         pass_with(sessions(Suite::ChaChaPoly, None), all, each, portion)
     }
 
+    /// Like [`pass`], with these sessions. Panics if the received bytes differ from `all`.
     fn pass_with(
         [mut near, mut far]: [CipherSession; 2],
         all: &[u8],

@@ -22,6 +22,7 @@ pub(super) struct CipherSession {
 }
 
 impl CipherSession {
+    /// Takes over both keys after a handshake. Only AES-GCM keys are replaced later.
     pub(super) const fn new(state: TransportState, suite: Suite) -> Self {
         let messages_per_key = match suite {
             Suite::ChaChaPoly => None,
@@ -30,13 +31,15 @@ impl CipherSession {
         Self { state, messages_per_key }
     }
 
-    /// Whether the key has sealed its last message when `nonce` is the next one.
+    /// Whether the key has sealed its last message when `nonce` is the next one. Never with
+    /// ChaCha20-Poly1305.
     fn is_key_used_up(&self, nonce: u64) -> bool {
         self.messages_per_key.is_some_and(|count| nonce > 0 && nonce.is_multiple_of(count))
     }
 
     /// Seals `content` into `message` and returns the length, which is [`TAG_LEN`] longer than that
-    /// of the content.
+    /// of the content. Replaces the key before, if it is used up. Fails if `message` has no room
+    /// for that, or the nonces are used up.
     pub(super) fn seal(&mut self, content: &[u8], message: &mut [u8]) -> io::Result<usize> {
         if self.is_key_used_up(self.state.sending_nonce()) {
             self.state.rekey_outgoing();
@@ -45,8 +48,9 @@ impl CipherSession {
     }
 
     /// Opens the next message into `content`, which must be as long as the message: with less room
-    /// snow allocates. Returns the length of the content, or `None` if the message was modified. No
-    /// message may be opened after a modified one.
+    /// snow allocates. Returns the length of the content, or `None` if the message was modified or
+    /// is shorter than a tag. No message may be opened after such a one. Replaces the key before,
+    /// if it is used up. Fails if the nonces are used up.
     pub(super) fn open(&mut self, message: &[u8], content: &mut [u8]) -> io::Result<Option<usize>> {
         assert!(content.len() >= message.len(), "room for the message with its tag");
         if self.is_key_used_up(self.state.receiving_nonce()) {

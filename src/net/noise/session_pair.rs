@@ -34,7 +34,7 @@ impl SessionPair {
     /// Seals `content` as the next message of the near end and appends the message to `wire`.
     ///
     /// # Errors
-    /// An error of the cipher if no nonce is left.
+    /// An error of the cipher if no nonce is left; nothing is appended then.
     ///
     /// # Panics
     /// If the content is longer than [`PLAIN_MAX`](super::PLAIN_MAX).
@@ -69,7 +69,8 @@ impl SessionPair {
     }
 }
 
-/// Both ends of a connection after a handshake, the initiator first.
+/// Both ends of a connection after a handshake in memory, the initiator first. The handshake has no
+/// preshared key, no prologue and no identities, and both static keys are new.
 pub(super) fn transports(suite: Suite) -> Result<[TransportState; 2], NoiseError> {
     let pattern = || suite.pattern(false).parse().expect("a pattern that Noise knows");
     let builder = || Builder::with_resolver(pattern(), Box::new(CurveResolver::default()));

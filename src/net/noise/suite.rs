@@ -11,7 +11,8 @@ pub(super) enum Suite {
 }
 
 impl Suite {
-    /// Suites that this machine offers, the fastest first.
+    /// Suites that this machine offers, the fastest first. The last one is always
+    /// ChaCha20-Poly1305.
     pub(super) fn offered() -> &'static [Self] {
         const ALL: [Suite; 2] = [Suite::AesGcm, Suite::ChaChaPoly];
         if has_aes() { &ALL } else { &ALL[1..] }
@@ -28,8 +29,9 @@ impl Suite {
         }
     }
 
-    /// The suite with this negotiated name. Only names of [`offered`](Self::offered) ones can have
-    /// been negotiated.
+    /// The suite with this negotiated name, also one that this machine does not offer: only names
+    /// of [`offered`](Self::offered) ones can have been negotiated. `None` for all other names,
+    /// such as that of a suite with a secret if `has_secret` is `false`.
     pub(super) fn named(name: &str, has_secret: bool) -> Option<Self> {
         [Self::AesGcm, Self::ChaChaPoly].into_iter().find(|suite| suite.name(has_secret) == name)
     }
@@ -46,7 +48,7 @@ impl Suite {
 }
 
 /// Whether this processor has the instructions for ring's fast AES-GCM, without which ring uses a
-/// slow one.
+/// slow one. `false` on architectures other than x86 and 64-bit ARM.
 fn has_aes() -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     return std::is_x86_feature_detected!("aes")

@@ -29,9 +29,9 @@ use crate::net::address;
 /// itself with its length (34).
 const FIRST_MESSAGE_BYTES: usize = 62;
 
-/// Number of connections accepted in a row, and the pause after them. Without the pause a flood
-/// could fill the table before the runtime has read the first bytes of any connection, so that
-/// honest connections would look as silent as the flood.
+/// Number of connections accepted between two pauses, however long that takes, and the pause.
+/// Without the pause a flood could fill the table before the runtime has read the first bytes of
+/// any connection, so that honest connections would look as silent as the flood.
 const ACCEPTED_AT_ONCE: usize = 16;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -48,6 +48,8 @@ pub(in crate::net) struct Signal {
 }
 
 impl Signal {
+    /// Counts received bytes. Only one caller at a time may count, because the counter is not
+    /// updated atomically.
     pub(super) fn received(&self, bytes: usize) {
         let sum = self.received.load(Ordering::Relaxed).saturating_add(bytes);
         self.received.store(sum.min(FIRST_MESSAGE_BYTES), Ordering::Relaxed); // one reader
@@ -61,6 +63,7 @@ impl Signal {
         }
     }
 
+    /// Makes the handshake's task end it at its next poll.
     pub(super) fn evict(&self) {
         self.evicted.notify_one(); // stored if the task does not wait yet
     }
@@ -85,7 +88,8 @@ pub(in crate::net) enum HandshakeEnd {
     TimedOut(Duration),
 }
 
-/// Finds an error of that type among the causes of another, also within `io::Error`s.
+/// Finds an error of that type among the causes of another, also within `io::Error`s. The error
+/// itself counts as well. `None` if there is none among the first 16.
 pub(in crate::net) fn find_cause<'a, E: std::error::Error + 'static>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> Option<&'a E> {
@@ -141,6 +145,10 @@ impl<O: Send + 'static> Acceptor<O> {
         Self { inner, table, times, accepted: 0, pause: None }
     }
 
+    /// Registers an inbound handshake in the table, and applies the time limits and evictions to
+    /// it. Its slot is free once the future ends or is dropped. A handshake that finishes at the
+    /// moment of its eviction succeeds. If the table has no room, the socket is closed at once, and
+    /// the future fails with [`HandshakeEnd::Refused`].
     fn limited(&self, upgrade: Upgrade<O>, from: Option<IpAddr>) -> Upgrade<O> {
         let signal = Arc::new(Signal::default());
         let Ok(number) = self.table.lock().begin(from, Arc::clone(&signal)) else {
@@ -162,8 +170,10 @@ impl<O: Send + 'static> Acceptor<O> {
     }
 }
 
+/// Handshake of a connection, as a listener or a dial yields it. Dropping it closes the socket.
 type Upgrade<O> = BoxFuture<'static, io::Result<O>>;
 
+/// Fails with [`HandshakeEnd::TimedOut`] if the handshake takes longer than `time`.
 async fn within<O>(
     time: Duration,
     handshake: impl Future<Output = io::Result<O>>,
@@ -172,7 +182,8 @@ async fn within<O>(
     tokio::time::timeout(time, handshake).await.unwrap_or_else(too_late)
 }
 
-/// Resolves when the handshake must end.
+/// Resolves when the handshake must end: when it is evicted, or the first message has not arrived
+/// within `first_within`. Once that message has arrived, only an eviction ends it.
 async fn ended(signal: &Signal, first_within: Duration) -> HandshakeEnd {
     let evicted = signal.evicted.notified();
     tokio::pin!(evicted);
@@ -206,6 +217,7 @@ impl<O: Send + 'static> Transport for Acceptor<O> {
         self.inner.remove_listener(id)
     }
 
+    /// Dials with a time limit for the handshake. Needs no slot in the table, and sets no signal.
     fn dial(
         &mut self,
         address: Multiaddr,
@@ -215,6 +227,8 @@ impl<O: Send + 'static> Transport for Acceptor<O> {
         Ok(within(self.times.handshake, dial).boxed())
     }
 
+    /// Passes on the events of the inner transport; inbound handshakes get their limits. During the
+    /// pause after `ACCEPTED_AT_ONCE` inbound connections, all events wait.
     fn poll(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -248,10 +262,12 @@ pub(in crate::net) struct Observed<S> {
 
 impl<S> Observed<S> {
     /// Wraps a socket. Must be called while the handshake is polled, in order to find its signal.
+    /// Without one, as in a dial, nothing is reported.
     pub(in crate::net) fn new(socket: S) -> Self {
         Self { socket, signal: CURRENT.try_with(Arc::clone).ok() }
     }
 
+    /// Reports received bytes, until there are as many as the first message has.
     fn received(&mut self, bytes: usize) {
         if let Some(signal) = &self.signal {
             signal.received(bytes);

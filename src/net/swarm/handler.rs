@@ -63,8 +63,8 @@ pub struct OpenRequest {
     pub(super) reply: oneshot::Sender<OpenResult>,
 }
 
-/// An [`OpenRequest`] under negotiation: the recipient of its result, and the slot of its substream.
-/// If the connection ends first, both are dropped, which the recipient takes for
+/// An [`OpenRequest`] under negotiation: the recipient of its result, and the slot of its
+/// substream. If the connection ends first, both are dropped, which the recipient takes for
 /// [`OpenFailed::Closed`].
 #[derive(Debug)]
 pub struct PendingOpen {
@@ -116,7 +116,8 @@ pub struct CountedSubstream {
     _slot: LimitSlot,
 }
 
-/// Handler of one connection.
+/// Handler of one connection. It keeps the connection alive only by its substreams: libp2p closes
+/// the connection once it had none for `limits.idle-timeout`.
 #[derive(Debug)]
 pub struct Handler {
     slots: Arc<PeerSlots>,
@@ -139,6 +140,7 @@ pub(super) struct PeerSlots {
 const NEGOTIATION_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 impl Handler {
+    /// Creates a handler. [`NEGOTIATION_MAX`] bounds `negotiation_time`.
     pub(super) fn new(
         slots: Arc<PeerSlots>,
         negotiation_time: Duration,
@@ -148,6 +150,8 @@ impl Handler {
         Self { slots, negotiation_time, accepted, queue: VecDeque::new() }
     }
 
+    /// Reports a substream that the peer has opened. If the peer has no inbound slot left, the
+    /// substream is reset, and [`FromHandler::TooMany`] is reported.
     fn arrived(&mut self, protocol: Protocol, stream: Stream) {
         let event = match self.slots.inbound.take() {
             Some(slot) => {
@@ -180,6 +184,8 @@ impl ConnectionHandler for Handler {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
+    /// Requests a substream from libp2p. Answers [`OpenFailed::TooMany`] at once if the peer has no
+    /// outbound slot left. The slot is taken now, so that substreams under negotiation count.
     fn on_behaviour_event(&mut self, OpenRequest { protocol, reply }: OpenRequest) {
         let Some(slot) = self.slots.outbound.take() else {
             let too_many = OpenFailed::TooMany(self.slots.outbound.max());
@@ -193,6 +199,8 @@ impl ConnectionHandler for Handler {
         });
     }
 
+    /// Reports a substream that the peer has opened, or answers a request with its result. A
+    /// substream whose requester has gone is reset. All other events are ignored.
     fn on_connection_event(
         &mut self,
         event: ConnectionEvent<'_, AcceptProtocols, RequestProtocol, (), PendingOpen>,
@@ -207,7 +215,7 @@ impl ConnectionHandler for Handler {
                 info: PendingOpen { reply, slot },
             }) => {
                 let stream = CountedSubstream { stream, _slot: slot };
-                let _ = reply.send(Ok(stream)); // an error: the caller has gone; the stream is reset
+                let _ = reply.send(Ok(stream)); // an error: the caller has gone; this resets it
             }
             ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
                 let _ = info.reply.send(Err(failed(error))); // an error: the caller has gone
@@ -218,6 +226,7 @@ impl ConnectionHandler for Handler {
     }
 }
 
+/// Translates an error of libp2p. The negotiation fails if the peer does not support the protocol.
 fn failed(error: StreamUpgradeError<Infallible>) -> OpenFailed {
     match error {
         StreamUpgradeError::Timeout => OpenFailed::TimedOut,

@@ -24,7 +24,7 @@ pub enum Exceeded {
     /// The peer is not in `allowed-peers`.
     #[error("the peer is not in allowed-peers: add it there if it belongs to the cluster")]
     NotAllowed,
-    /// Too many unfinished inbound handshakes: one was evicted.
+    /// Too many unfinished inbound handshakes: one was evicted, or the new one refused.
     #[error(
         "connection limit reached: more than limits.handshakes inbound handshakes are unfinished, \
          the least advanced one of the address with the most is closed. If these are nodes, raise \
@@ -34,14 +34,15 @@ pub enum Exceeded {
     /// Too many connections in total.
     #[error("connection limit reached: limits.connections are open, raise it")]
     Connections,
-    /// Too many inbound connections without an admitted peer: one was closed.
+    /// Too many inbound connections without an admitted peer: one was closed, or the new one
+    /// refused.
     #[error(
         "connection limit reached: more than limits.unadmitted inbound connections have opened \
          neither a lane nor a client's stream, the oldest one of the address with the most is \
          closed. If these are nodes, raise the limit; otherwise block that address"
     )]
     Unadmitted,
-    /// Too many connections with one peer.
+    /// Too many connections with one peer: the oldest was closed, or the new one refused.
     #[error(
         "a peer has more than limits.connections-per-peer connections, its oldest is closed: do \
          two processes run with one identity.key?"
@@ -76,11 +77,12 @@ impl Exceeded {
 pub struct Refusals {
     /// Connections of peers that are not on the allow-list.
     pub not_allowed: u64,
-    /// Inbound handshakes that were evicted because too many were unfinished.
+    /// Inbound handshakes that were evicted or refused because too many were unfinished.
     pub handshakes: u64,
     /// Connections beyond the total limit.
     pub connections: u64,
-    /// Inbound connections without an admitted peer that were closed because there were too many.
+    /// Inbound connections without an admitted peer that were closed or refused because there were
+    /// too many.
     pub unadmitted: u64,
     /// Connections beyond a peer's limit: the oldest was closed, or the new one refused.
     pub connections_per_peer: u64,
@@ -101,15 +103,17 @@ pub(super) struct Connections {
     refusals: Refusals,
 }
 
+/// A connection from its admission until libp2p has closed it.
 #[derive(Debug)]
 struct OpenConnection {
     peer: PeerId,
     host: Option<IpAddr>, // address of the dialler; `None` if this node dialled
-    rank: u64,
-    calls: LimitSlots, // unanswered calls of a client: ≤ 1
-    closing: bool,
+    rank: u64,            // order in which handshakes finished, from 1
+    calls: LimitSlots,    // unanswered calls of a client: ≤ 1
+    closing: bool,        // no lane is opened on it; it still counts in `open` and `peers`
 }
 
+/// State of a peer that has a connection, removed with the last one.
 #[derive(Debug)]
 struct PeerConnections {
     connections: BTreeSet<ConnectionId>, // including closing ones
@@ -138,11 +142,15 @@ impl Connections {
         self.refusals
     }
 
-    /// Judges a connection whose peer is authenticated, before any protocol is negotiated.
+    /// Judges a connection whose peer is authenticated, before any protocol is negotiated. Returns
+    /// the slots of the peer, which all its connections share. A refusal is counted; all other
+    /// connections stay as they are. Closing connections count.
     ///
     /// A connection beyond the peer's limit is admitted, because the older ones may belong to the
     /// peer's former incarnation; [`crowded_out`](Self::crowded_out) then returns the one to close.
-    /// The peer is refused only if as many connections again are still closing.
+    /// The peer is refused only if as many connections again are still closing. An inbound
+    /// connection of a peer that is not admitted is treated likewise, by
+    /// [`unadmitted_excess`](Self::unadmitted_excess). Beyond the total limit it is refused.
     pub(super) fn admit(
         &mut self,
         id: ConnectionId,
@@ -179,7 +187,9 @@ impl Connections {
         Ok(Arc::clone(&known.slots))
     }
 
-    /// Returns the peer's oldest connection if the peer exceeds its limit.
+    /// Returns the peer's oldest connection, by its id, if the peer exceeds its limit, and counts
+    /// that. Closing connections are left out. The caller must close the returned one. `None` if
+    /// the peer is within its limit or unknown.
     pub(super) fn crowded_out(&mut self, peer: PeerId) -> Option<ConnectionId> {
         let live = self.peers.get(&peer)?.connections.iter().filter_map(|id| {
             let open = self.open.get(id).filter(|open| !open.closing)?;
@@ -195,7 +205,9 @@ impl Connections {
         Some(oldest)
     }
 
-    /// Marks the peer as admitted: a lane or a client's stream was opened on this connection.
+    /// Marks the peer as admitted: a lane or a client's stream was opened on this connection. The
+    /// mark is valid for all connections of the peer, until the last one is closed. Does nothing if
+    /// the connection is unknown.
     pub(super) fn admitted(&mut self, id: ConnectionId) {
         let peer = self.open.get(&id).and_then(|open| self.peers.get_mut(&open.peer));
         if let Some(peer) = peer {
@@ -208,16 +220,17 @@ impl Connections {
         self.peers.get(&peer).is_some_and(|peer| peer.is_admitted)
     }
 
-    /// Inbound connections of peers that were not admitted, the oldest first, including closing
-    /// ones.
+    /// Inbound connections of peers that were not admitted, in the order of their ids, including
+    /// closing ones.
     fn unadmitted(&self) -> impl Iterator<Item = (ConnectionId, &OpenConnection)> {
         let all = self.open.iter().map(|(id, open)| (*id, open));
         all.filter(|(_, open)| open.host.is_some() && !self.is_admitted(open.peer))
     }
 
-    /// Returns the inbound connection to close if too many peers are not admitted: the oldest one
-    /// of the address group with the most of them, together with the number of connections of that
-    /// group. Without a secret any peer can finish a handshake
+    /// Returns the inbound connection to close if too many peers are not admitted, and counts that:
+    /// the oldest one of the address group with the most of them, together with the number of
+    /// connections of that group. Closing connections are left out. The caller must close the
+    /// returned one. `None` within the limit. Without a secret any peer can finish a handshake
     /// (docs/protocol/transport.md#unadmitted-connections-are-bounded).
     pub(super) fn unadmitted_excess(&mut self) -> Option<(ConnectionId, BusiestGroup)> {
         let group = |open: &OpenConnection| open.host.map(AddressGroup::of);
@@ -235,14 +248,16 @@ impl Connections {
         Some((id, busiest))
     }
 
-    /// Marks a connection as closing. Returns its peer, unless it was marked before.
+    /// Marks a connection as closing. Returns its peer, or `None` if it was marked before or is
+    /// unknown.
     pub(super) fn close(&mut self, id: ConnectionId) -> Option<PeerId> {
         let open = self.open.get_mut(&id).filter(|open| !open.closing)?;
         open.closing = true;
         Some(open.peer)
     }
 
-    /// Removes a closed connection.
+    /// Removes a closed connection. With the last one of its peer, the peer is forgotten, and is
+    /// not admitted when it connects again. Does nothing if the connection is unknown.
     pub(super) fn closed(&mut self, id: ConnectionId) {
         let Some(OpenConnection { peer, .. }) = self.open.remove(&id) else { return };
         let Some(known) = self.peers.get_mut(&peer) else { return };
@@ -252,29 +267,34 @@ impl Connections {
         }
     }
 
-    /// Takes the slot for a client's call on that connection, until the call is answered. A
-    /// connection may have one unanswered call, so that all of them are bounded by the number of
-    /// connections.
+    /// Takes the slot for a client's call on that connection, until the call is answered, that is,
+    /// the slot is dropped. A connection may have one unanswered call, so that all of them are
+    /// bounded by the number of connections. A further call is refused and counted, as is one on an
+    /// unknown connection.
     pub(super) fn call(&mut self, id: ConnectionId) -> Result<LimitSlot, Exceeded> {
         let place = self.open.get(&id).and_then(|open| open.calls.take());
         place.ok_or_else(|| self.count(Exceeded::Clients))
     }
 
-    /// Peer of a connection on which lanes may be opened.
+    /// Peer of a connection on which lanes may be opened; `None` if it is closing or unknown.
     pub(super) fn peer_of(&self, id: ConnectionId) -> Option<PeerId> {
         self.open.get(&id).filter(|open| !open.closing).map(|open| open.peer)
     }
 
-    /// Address of a connection's dialler; `None` if this node dialled.
+    /// Address of a connection's dialler; `None` if this node dialled, or the connection is
+    /// unknown.
     pub(super) fn host(&self, id: ConnectionId) -> Option<IpAddr> {
         self.open.get(&id).and_then(|open| open.host)
     }
 
-    /// Rank of a connection in the order of establishment.
+    /// Rank of a connection in the order of establishment, also of a closing one; `None` if it is
+    /// unknown.
     pub(super) fn rank(&self, id: ConnectionId) -> Option<u64> {
         self.open.get(&id).map(|open| open.rank)
     }
 
+    /// Counts a refusal, and returns its reason. Evicted handshakes are counted by their own table
+    /// instead.
     pub(super) const fn count(&mut self, exceeded: Exceeded) -> Exceeded {
         match exceeded {
             Exceeded::NotAllowed => self.refusals.not_allowed += 1,
@@ -305,6 +325,7 @@ impl LimitSlots {
         Self { taken: Arc::new(AtomicUsize::new(0)), max }
     }
 
+    /// Takes a slot; `None` if all are taken.
     pub(in crate::net) fn take(&self) -> Option<LimitSlot> {
         let room = |taken| (taken < self.max).then(|| taken + 1);
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
@@ -356,7 +377,7 @@ mod tests {
         assert_eq!(all.refusals().clients, 1);
     }
 
-    /// Admits a connection of a new peer like the swarm does.
+    /// Admits a connection of a new peer like the swarm does, and removes the excess at once.
     fn establish(all: &mut Connections, number: usize, host: Option<IpAddr>) -> PeerId {
         let peer = PeerId::random();
         all.admit(id(number), peer, host).expect("within the limit");

@@ -24,7 +24,7 @@ const KNOWN_MAX: usize = 1_024;
 
 /// Maximum number of evicted handshakes whose socket is still open, as a multiple of
 /// `limits.handshakes`. The runtime closes the socket at the handshake's next poll. At the limit a
-/// connection that needs an eviction is refused (`NoRoom`).
+/// connection that needs an eviction is refused ([`TooManyHandshakes`]).
 const EVICTED_MAX: usize = 4;
 
 /// Addresses that are counted as one: an IPv4 address, or an IPv6 network of 64 bits, which is what
@@ -100,7 +100,7 @@ pub(super) struct UnfinishedHandshakes {
     known_order: VecDeque<AddressGroup>,                 // the same, the last added one last
     entries: BTreeMap<HandshakeId, UnfinishedHandshake>, // ≤ max live, ≤ max * EVICTED_MAX evicted
     next: u64,
-    evicted: u64,                  // since the start, including refusals (`NoRoom`)
+    evicted: u64,                  // since the start, including refusals
     busiest: Option<BusiestGroup>, // at the last eviction or refusal; see `take_report`
 }
 
@@ -132,7 +132,9 @@ impl UnfinishedHandshakes {
         self.busiest.take()
     }
 
-    /// Adds an address of a member or a seed.
+    /// Adds the group of an address of a member or a seed; adding it again makes it the last one to
+    /// be removed at [`KNOWN_MAX`]. Handshakes that are unfinished count as those of a known
+    /// address from now on.
     pub(super) fn add_known(&mut self, address: IpAddr) {
         let group = AddressGroup::of(address);
         if !self.known.insert(group) {
@@ -146,7 +148,10 @@ impl UnfinishedHandshakes {
         }
     }
 
-    /// Registers a new handshake. At the limit another one is evicted for it.
+    /// Registers a new handshake. At the limit (a lower one for unknown addresses) another
+    /// handshake is evicted for it, signalled to end, and reported to
+    /// [`take_report`](Self::take_report). Fails, and evicts none, if an eviction is needed and too
+    /// many evicted handshakes have not ended; that is counted and reported like an eviction.
     pub(super) fn begin(
         &mut self,
         address: Option<IpAddr>,
@@ -177,11 +182,13 @@ impl UnfinishedHandshakes {
         Ok(number)
     }
 
-    /// Removes a handshake that succeeded, failed, or was evicted and closed.
+    /// Removes a handshake that succeeded, failed, or was evicted and closed. Does nothing if it is
+    /// not in the table.
     pub(super) fn end(&mut self, number: HandshakeId) {
         self.entries.remove(&number);
     }
 
+    /// Handshakes that are not evicted, the oldest first.
     fn live(&self) -> impl Iterator<Item = (&HandshakeId, &UnfinishedHandshake)> {
         self.entries.iter().filter(|(_, entry)| !entry.is_evicted)
     }
@@ -191,11 +198,13 @@ impl UnfinishedHandshakes {
         self.max / 4
     }
 
+    /// Whether slots are reserved for this group. A connection without an address is unknown.
     fn is_known(&self, group: Option<AddressGroup>) -> bool {
         group.is_some_and(|group| self.known.contains(&group))
     }
 
-    /// Applies the eviction rule to the live handshakes that satisfy `may_be`.
+    /// Applies the eviction rule to the live handshakes that satisfy `may_be`; `None` if there are
+    /// none. If several groups have the most, the handshakes of all of them are compared.
     fn victim(
         &self,
         may_be: impl Fn(&UnfinishedHandshake) -> bool,
@@ -209,6 +218,8 @@ impl UnfinishedHandshakes {
         Some((*number, BusiestGroup { address: victim.address, places: most }))
     }
 
+    /// Marks a handshake as evicted, and signals its task to end. The entry stays until
+    /// [`end`](Self::end).
     fn evict(&mut self, number: HandshakeId) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.is_evicted = true;
@@ -232,6 +243,7 @@ mod tests {
             Self { handshakes: UnfinishedHandshakes::new(max), signals: BTreeMap::new() }
         }
 
+        /// Begins a handshake from this address. Panics if the table refuses it.
         fn begin(&mut self, address: &str) -> HandshakeId {
             let signal = Arc::new(Signal::default());
             let address = address.parse().expect("an address");
