@@ -304,6 +304,7 @@ pub struct InvalidUnstable(String);
 impl TryFrom<String> for DownAllWhenUnstable {
     type Error = InvalidUnstable;
 
+    /// Parses `auto`, `off`, `on` (lower case only) or a duration with a unit; `0s` is valid.
     fn try_from(text: String) -> Result<Self, InvalidUnstable> {
         match text.as_str() {
             "auto" => Ok(Self::Auto),
@@ -436,7 +437,7 @@ pub enum ClusterConfigWarning {
 }
 
 impl Downing {
-    /// The chosen strategy with its settings.
+    /// The chosen strategy with its settings. Settings of the other strategies are ignored.
     #[must_use]
     pub fn strategy(&self) -> DowningStrategy {
         match self.strategy {
@@ -477,7 +478,10 @@ impl Downing {
         if self.trust_downing { Trust::Survivors } else { Trust::Configuration }
     }
 
-    /// How long the view must be stable before decisions.
+    /// Times for the downing resolver. `stable_after` is the setting, or else 3 s with leases and
+    /// 20 s without. `down_all_after` is `None` if the setting is `off`, or `auto` with leases; for
+    /// `on`, or `auto` without leases, it is the longer of 4 s and ¾ of `stable_after`; a time is
+    /// taken as it is. `turn` is always 10 s.
     #[must_use]
     pub fn timing(&self, leases: Leases) -> Timing {
         let by_lease = match leases {
@@ -494,13 +498,14 @@ impl Downing {
         Timing { stable_after, down_all_after, turn: TURN_MIN }
     }
 
-    /// How long a side without a quorum waits before it stops.
+    /// How long a side without a quorum waits before it stops; zero if the setting is unset.
     #[must_use]
     pub fn waits_without_quorum(&self) -> Duration {
         self.wait_without_quorum.unwrap_or_default()
     }
 
     /// How long survivors assume that the entities of a downed, unreachable node are still running.
+    /// Always zero with leases; without them the setting, or else `stable_after`.
     #[must_use]
     pub fn removal_margin(&self, leases: Leases) -> Duration {
         match leases {
@@ -509,11 +514,13 @@ impl Downing {
         }
     }
 
-    /// Checks the settings against each other and, if known, against the expected size of the
-    /// cluster. Returns the warnings to log.
+    /// Checks the settings of the chosen strategy and, if known, the expected size of the cluster.
+    /// Returns the warnings to log. Settings of other strategies are not checked.
     ///
     /// # Errors
-    /// [`ClusterConfigError`] if a node must not start with these settings.
+    /// The first [`ClusterConfigError`] with which a node must not start: a missing setting, then a
+    /// `quorum-size` that two sides may reach, then a strategy that needs `trust-downing` without
+    /// it.
     pub fn check(
         &self,
         expected_nodes: Option<usize>,
@@ -535,6 +542,7 @@ impl Downing {
         Ok(warnings.into_iter().filter(|(applies, _)| *applies).map(|(_, what)| what).collect())
     }
 
+    /// Whether the strategy may let a side continue that is not a quorum of the configuration.
     fn may_keep_a_side_without_a_quorum(&self) -> bool {
         match self.strategy {
             DowningStrategyName::KeepMajority
@@ -554,6 +562,8 @@ impl Downing {
         }
     }
 
+    /// Checks that the settings that the chosen strategy requires are set. Reports the first
+    /// missing one; zero and empty count as unset.
     fn check_set(&self) -> Result<(), ClusterConfigError> {
         let strategy = self.strategy;
         let roles = &self.role_leader_roles;
@@ -576,7 +586,8 @@ impl Downing {
 }
 
 impl FailureDetector {
-    /// Checks the ranges of the values.
+    /// Checks the ranges of the values. `acceptable-heartbeat-pause` and `indirect-probes` may have
+    /// any value.
     ///
     /// # Errors
     /// [`ClusterConfigError::OutOfRange`] names the first setting with an invalid value.

@@ -108,7 +108,11 @@ impl ClusterState {
 
     /// The events that lead from this state to `next`, in this order: removals, status changes,
     /// hosting changes, unreachable, reachable, leader, role leaders, convergence, preparation for
-    /// shutdown. Members are in address order.
+    /// shutdown. Within a group, members are in address order. Empty if the states are equal.
+    ///
+    /// A new member, or one that skipped a status, produces only the event of its status in `next`.
+    /// Changes of other fields of a member produce no event, and neither does the end of a
+    /// preparation for shutdown.
     #[must_use]
     pub fn events_to(&self, next: &Self) -> Vec<ClusterEvent> {
         let mut events = Vec::new();
@@ -129,7 +133,8 @@ impl ClusterState {
     }
 
     /// Applies an event: the inverse of [`events_to`](Self::events_to), except that roles without a
-    /// reachable member may be missing afterwards.
+    /// reachable member may be missing afterwards. `CurrentState` replaces the whole state.
+    /// Applying an event twice has no further effect.
     pub fn apply(&mut self, event: &ClusterEvent) {
         match event {
             ClusterEvent::CurrentState(state) => self.clone_from(state),
@@ -164,6 +169,8 @@ impl ClusterState {
         }
     }
 
+    /// Reports members that `next` lacks, with status Removed. No other event tells that such a
+    /// member is reachable again.
     fn removals(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let gone = |member: &&Arc<Member>| !next.members.contains_key(&member.incarnation());
         for member in in_order(self.members.values().filter(gone)) {
@@ -173,6 +180,9 @@ impl ClusterState {
         }
     }
 
+    /// Reports members that are new, or have another status or age; a changed age alone repeats the
+    /// event of the status. Then reports members whose hosting changed, but not that of new
+    /// members.
     fn statuses(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let mut hosting = Vec::new();
         let is_new = |member: &&Arc<Member>| {
@@ -183,7 +193,7 @@ impl ClusterState {
             let before = self.members.get(&member.incarnation());
             let standing = |member: &Member| (member.status, member.up_number);
             if before.is_none_or(|before| standing(before) != standing(member)) {
-                events.extend(stands(member));
+                events.extend(status_event(member));
             }
             if before.is_some_and(|before| before.hosting != member.hosting) {
                 hosting.push(ClusterEvent::MemberHostingChanged(Arc::clone(member)));
@@ -192,6 +202,8 @@ impl ClusterState {
         events.append(&mut hosting);
     }
 
+    /// Reports members of `next` that became unreachable, then those that became reachable. A
+    /// removed member is not reported.
     fn reachabilities(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let lost = next.unreachable.difference(&self.unreachable);
         let lost = in_order(lost.filter_map(|id| next.members.get(id)));
@@ -201,7 +213,8 @@ impl ClusterState {
         events.extend(back.into_iter().cloned().map(ClusterEvent::ReachableMember));
     }
 
-    /// Reports `None` as the leader of a role that no member has any longer.
+    /// Reports roles whose leader changed, ordered by name. Reports `None` as the leader of a role
+    /// that no member has any longer. A new role without a reachable member is not reported.
     fn role_leaders(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let roles: BTreeSet<_> = self.role_leaders.keys().chain(next.role_leaders.keys()).collect();
         for role in roles {
@@ -214,13 +227,15 @@ impl ClusterState {
     }
 }
 
+/// Sorts members by address, then by node id.
 fn in_order<'a>(members: impl Iterator<Item = &'a Arc<Member>>) -> Vec<&'a Arc<Member>> {
     let mut members: Vec<_> = members.collect();
     members.sort_by(|one, other| one.by_address(other));
     members
 }
 
-fn stands(member: &Arc<Member>) -> Option<ClusterEvent> {
+/// The event for the present status of a member; `None` for Removed, which has an event of its own.
+fn status_event(member: &Arc<Member>) -> Option<ClusterEvent> {
     let event = match member.status {
         Status::Joining => ClusterEvent::MemberJoined,
         Status::WeaklyUp => ClusterEvent::MemberWeaklyUp,
@@ -236,6 +251,7 @@ fn stands(member: &Arc<Member>) -> Option<ClusterEvent> {
 /// Computes the events for all subscribers and remembers the state that they describe.
 #[derive(Clone, Debug, Default)]
 pub struct Publisher {
+    /// The last published state.
     told: Arc<ClusterState>,
 }
 
@@ -246,7 +262,8 @@ impl Publisher {
         Self::default()
     }
 
-    /// The first event of a new subscription.
+    /// The first event of a new subscription: the last published state, which may be older than the
+    /// present gossip.
     #[must_use]
     pub fn current_state(&self) -> ClusterEvent {
         ClusterEvent::CurrentState(Arc::clone(&self.told))
@@ -259,6 +276,7 @@ impl Publisher {
     }
 
     /// The events for all subscribers, now that `me` sees `gossip`; empty if nothing changed.
+    /// Afterwards this state is the published one.
     pub fn publish(&mut self, gossip: &Gossip, me: ReplicaId) -> Vec<ClusterEvent> {
         let next = ClusterState::of(gossip, me);
         let events = self.told.events_to(&next);

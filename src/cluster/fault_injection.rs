@@ -1,8 +1,8 @@
-//! Fault injections of membership: each [`MembershipFault`] disables one rule at run time, and the test suites
-//! must detect it.
+//! Fault injections of membership: each [`MembershipFault`] disables one rule at run time, and the
+//! test suites must detect it.
 //!
-//! As in [`ostraca_ddata::fault_injection`]: without the feature `canaries` every check is a constant `false`,
-//! and the compiler removes the branch.
+//! As in [`ostraca_ddata::fault_injection`]: without the feature `canaries` every check is a
+//! constant `false`, and the compiler removes the branch.
 
 /// A rule that is disabled. Each variant describes the faulty behaviour (docs/protocol/leases.md,
 /// docs/protocol/membership.md).

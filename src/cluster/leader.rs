@@ -5,6 +5,9 @@
 //! network split has a leader of its own. The configuration protocol ensures that no two leaders
 //! decide differently (docs/protocol/membership.md#leader-and-turns). Downing strategies restrict
 //! the candidates further: [`View::leader`](super::downing::View::leader). The order follows Akka.
+//!
+//! A node is always reachable to itself, also if others accuse it; accusations by Down members do
+//! not count.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,19 +17,21 @@ use ostraca_ddata::id::ReplicaId;
 use super::gossip::Gossip;
 use super::member::{Member, Status};
 
-/// The leader of the cluster as seen by `me`; `None` if there are no members.
+/// The leader of the cluster as seen by `me`. `None` if there are no members, or if `me` is not a
+/// member and reaches none.
 #[must_use]
 pub fn leader(gossip: &Gossip, me: ReplicaId) -> Option<ReplicaId> {
     first(&reachable(gossip, me), None)
 }
 
-/// The leader among the members with `role`; `None` if no such member is reachable.
+/// The leader among the members with `role`, of any status; `None` if no such member is reachable.
 #[must_use]
 pub fn role_leader(gossip: &Gossip, me: ReplicaId, role: &str) -> Option<ReplicaId> {
     first(&reachable(gossip, me), Some(role))
 }
 
-/// The leader of each role in the cluster. `None`: no member with that role is reachable.
+/// The leader of each role that a member has, reachable or not. `None`: no member with that role is
+/// reachable.
 #[must_use]
 pub fn role_leaders(gossip: &Gossip, me: ReplicaId) -> BTreeMap<String, Option<ReplicaId>> {
     let reachable = reachable(gossip, me);
@@ -35,7 +40,8 @@ pub fn role_leaders(gossip: &Gossip, me: ReplicaId) -> BTreeMap<String, Option<R
 }
 
 /// Number of reachable members accepted by `counts` that precede `me` in the order of leadership.
-/// Node `me` acts in their place if none of them acts in its turn. 0 if `me` is not a member.
+/// Node `me` acts in their place if none of them acts in its turn. 0 if `me` leads or is not a
+/// member; `me` itself need not be accepted by `counts`.
 #[must_use]
 pub fn ahead_of(gossip: &Gossip, me: ReplicaId, counts: impl Fn(ReplicaId) -> bool) -> usize {
     let Some(own) = gossip.member(me) else { return 0 };
@@ -51,12 +57,14 @@ fn reachable(gossip: &Gossip, me: ReplicaId) -> Vec<&Member> {
     members.filter(|member| !unreachable.contains(&member.incarnation())).collect()
 }
 
+/// The first member in the order of leadership among those with `role`, or among all for `None`.
 fn first(reachable: &[&Member], role: Option<&str>) -> Option<ReplicaId> {
     let candidates = reachable.iter().filter(|member| member.has_role(role));
     candidates.min_by(|one, other| by_right(one, other)).map(|member| member.incarnation())
 }
 
-/// The order of leadership: the leader comes first.
+/// The order of leadership, the leader first: by status as in the head of this file, then by
+/// address, then by node id.
 fn by_right(one: &Member, other: &Member) -> Ordering {
     let class = |status: Status| match status {
         Status::Up | Status::Leaving => 0,

@@ -67,8 +67,9 @@ impl Status {
         Self::Removed,
     ];
 
-    /// Whether a member may change from this status to `next` in one step. A merge may skip steps,
-    /// but never goes back.
+    /// Whether a member may change from this status to `next` in one step; `false` for the same
+    /// status. Every status but Removed may become Removed. A merge may skip steps, but never goes
+    /// back.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         use Status::{Down, Exiting, Joining, Leaving, Removed, Up, WeaklyUp};
@@ -83,8 +84,8 @@ impl Status {
         }
     }
 
-    /// Whether the member departs irrevocably. No protocol step waits for an answer of such a
-    /// member.
+    /// Whether the member departs irrevocably: Exiting or later. A Leaving member does not yet. No
+    /// protocol step waits for an answer of such a member.
     #[must_use]
     pub const fn is_going(self) -> bool {
         matches!(self, Self::Exiting | Self::Down | Self::Removed)
@@ -135,7 +136,8 @@ pub struct InvalidAddress {
 }
 
 impl Address {
-    /// Creates an address from its text.
+    /// Creates an address from its text. The text need not be a multiaddr: then all of it counts as
+    /// the host, and the port is 0.
     ///
     /// # Errors
     /// [`InvalidAddress`] if it is empty or longer than [`ADDRESS_BYTES_MAX`].
@@ -156,8 +158,8 @@ impl Address {
         &self.text
     }
 
-    /// Whether the host is a DNS name. Such a name may resolve to several nodes, including this
-    /// one.
+    /// Whether the address begins with a DNS name (`/dns…/`). Such a name may resolve to several
+    /// nodes, including this one.
     #[must_use]
     pub fn is_name(&self) -> bool {
         self.text.split('/').nth(1).is_some_and(|protocol| protocol.starts_with("dns"))
@@ -168,8 +170,10 @@ impl Address {
     }
 }
 
-/// Byte range of the host, and the port. For text that is not a multiaddr: the whole text and port
-/// 0.
+/// Byte range of the host, and the port: the first of each. Reads pairs of protocol and value, so a
+/// protocol without a value shifts the pairs after it. Without a host the whole text is the host;
+/// without a port that is a number up to 65,535 the port is 0. `text` has at most
+/// [`ADDRESS_BYTES_MAX`] bytes.
 fn host_and_port(text: &str) -> ((u16, u16), u16) {
     let mut at = 0;
     let mut parts = text.split('/').map(|part| {
@@ -208,6 +212,7 @@ impl TryFrom<String> for Address {
 }
 
 impl Ord for Address {
+    /// Compares host, port and text; equal only if the texts are equal.
     fn cmp(&self, other: &Self) -> Ordering {
         self.host()
             .cmp(other.host())
@@ -390,14 +395,16 @@ impl Member {
         self.address.cmp(&other.address).then_with(|| self.node.cmp(&other.node))
     }
 
-    /// Compares by age, oldest first; members without an age come last. Ties are broken by address.
+    /// Compares by age, oldest first; members without an age come last. Ties are broken by address,
+    /// then by node id.
     #[must_use]
     pub fn by_age(&self, other: &Self) -> Ordering {
         let age = |member: &Self| member.up_number.unwrap_or(u64::MAX);
         age(self).cmp(&age(other)).then_with(|| self.by_address(other))
     }
 
-    /// Whether the member belongs to the configuration and has not finished leaving it.
+    /// Whether the member is Up or Leaving. Such a member is in a configuration and has not
+    /// finished leaving it, except for one that was asked to leave before it was Up.
     #[must_use]
     pub const fn counts(&self) -> bool {
         matches!(self.status, Status::Up | Status::Leaving)
@@ -406,7 +413,7 @@ impl Member {
     /// Checks the names, their number and the counters against the limits.
     ///
     /// # Errors
-    /// [`InvalidMember`] names the limit that was exceeded.
+    /// [`InvalidMember`] with the first fault found.
     pub fn check(&self) -> Result<(), InvalidMember> {
         let names = [(&self.roles, ROLES_MAX), (&self.hosting.entity_types, ENTITY_TYPES_MAX)];
         for (names, limit) in names {
@@ -433,6 +440,11 @@ impl Member {
 
     /// Merges the knowledge of `other` about the same incarnation; returns whether this member
     /// changed. Commutative, associative, idempotent.
+    ///
+    /// Keeps the later status, the lower age (a known one beats none), the hosting with the higher
+    /// revision and the higher `since`. If a faulty node lets the constant fields differ, the
+    /// greater tuple of node, address, roles and app version is kept as a whole. The caller must
+    /// pass the same incarnation: it is not checked.
     pub fn join(&mut self, other: &Self) -> bool {
         let before = self.clone();
         let fixed = |member: &Self| {

@@ -41,8 +41,9 @@ impl Ring {
     }
 
     /// The members that `observer` monitors: its next `count` reachable successors, and the
-    /// `unreachable` members between them. If there are no more than `count` other members, all of
-    /// them.
+    /// `unreachable` members before the last of these. If there are no more than `count` other
+    /// reachable members, all others, reachable or not. Empty if `observer` is not a member or
+    /// `count` is 0.
     ///
     /// In addition, an observer keeps probing the members that it has accused itself, at any place
     /// on the ring, until they answer or are removed: [`Ring::watched_by`].
@@ -65,8 +66,9 @@ impl Ring {
         found
     }
 
-    /// All members to which `observer` sends heartbeats: its [`successors`](Self::successors) and
-    /// the members that it has accused itself.
+    /// All members to which `observer` sends heartbeats: its [`successors`](Self::successors),
+    /// where the members that are unreachable to it in `gossip` count as unreachable, and the
+    /// members that it has accused itself. Computes the whole ring at each call.
     #[must_use]
     pub fn watched_by(gossip: &Gossip, observer: ReplicaId, count: usize) -> BTreeSet<ReplicaId> {
         let ring = Self::of(gossip);

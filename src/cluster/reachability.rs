@@ -33,6 +33,7 @@ pub struct ReachabilityRecord {
 /// The verdicts of one observer. A subject without an entry is reachable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
+    /// Raised by each change of the observer, but not by [`Reachability::retain`].
     pub(super) version: u64,
     pub(super) verdicts: BTreeMap<ReplicaId, ReachabilityStatus>, // ≤ number of members
 }
@@ -67,8 +68,9 @@ impl Reachability {
         Self::default()
     }
 
-    /// Records a verdict of `observer`; returns whether the table changed. A Terminated verdict is
-    /// never weakened.
+    /// Records a verdict of `observer` and raises the version of its row; returns whether the table
+    /// changed. Returns `false` if the same or a worse verdict is recorded, so a Terminated verdict
+    /// is never weakened.
     ///
     /// # Panics
     /// If `observer` and `subject` are equal.
@@ -88,8 +90,8 @@ impl Reachability {
         true
     }
 
-    /// Withdraws an Unreachable verdict of `observer`; returns whether there was one. Terminated
-    /// verdicts remain.
+    /// Withdraws an Unreachable verdict of `observer` and raises the version of its row; returns
+    /// whether there was one. A Terminated verdict remains, and the result is `false`.
     pub fn acquit(&mut self, observer: ReplicaId, subject: ReplicaId) -> bool {
         let Some(row) = self.rows.get_mut(&observer) else { return false };
         if row.verdicts.get(&subject) != Some(&ReachabilityStatus::Unreachable) {
@@ -132,14 +134,14 @@ impl Reachability {
         self.rows.iter().filter(accuses).map(|(&observer, _)| observer)
     }
 
-    /// All subjects with a verdict of an observer accepted by `counts`.
+    /// All subjects with a verdict, Unreachable or Terminated, of an observer accepted by `counts`.
     #[must_use]
     pub fn accused(&self, counts: impl Fn(ReplicaId) -> bool) -> BTreeSet<ReplicaId> {
         let counted = self.rows.iter().filter(|(observer, _)| counts(**observer));
         counted.flat_map(|(_, row)| row.verdicts.keys().copied()).collect()
     }
 
-    /// Whether the table contains no verdict.
+    /// Whether the table contains no verdict. Rows without verdicts may remain in it.
     #[must_use]
     pub fn is_all_reachable(&self) -> bool {
         self.rows.values().all(|row| row.verdicts.is_empty())
@@ -151,15 +153,17 @@ impl Reachability {
         self.rows.get(&observer).map_or(0, |row| row.version)
     }
 
-    /// Merges `other` into this table. Commutative, associative, idempotent.
+    /// Merges `other` into this table: of each observer, the row with the higher version is kept.
+    /// Commutative, associative, idempotent.
     pub fn join(&mut self, other: &Self) {
         for (&observer, row) in &other.rows {
             self.rows.entry(observer).or_default().join(row);
         }
     }
 
-    /// Restores the verdicts of `observer` from `former`, under a version above those of both
-    /// tables.
+    /// Replaces the verdicts of `observer` by those in `former`, under a version above those of
+    /// both tables. If `former` has no row of it, its verdicts are cleared; if neither table has
+    /// one, nothing changes.
     pub(super) fn resume(&mut self, observer: ReplicaId, former: &Self) {
         let version = self.version_of(observer).max(former.version_of(observer));
         let verdicts = former.rows.get(&observer).map(|row| row.verdicts.clone());
@@ -170,6 +174,7 @@ impl Reachability {
     }
 
     /// Drops the rows of observers, and the verdicts about subjects, for which `alive` is false.
+    /// The versions of the remaining rows stay, because every node drops the same ones by itself.
     pub fn retain(&mut self, alive: impl Fn(ReplicaId) -> bool) {
         self.rows.retain(|observer, _| alive(*observer));
         for row in self.rows.values_mut() {
@@ -181,7 +186,8 @@ impl Reachability {
         self.rows.iter().map(|(&observer, row)| (observer, row))
     }
 
-    /// Adds a decoded row. `false` if the observer already has a row or the version is 0.
+    /// Adds a decoded row. Returns `false` if the version is 0 (the row is not added) or the
+    /// observer already has a row (it is replaced): the caller then rejects the table.
     pub(super) fn insert_row(&mut self, observer: ReplicaId, row: Row) -> bool {
         row.version > 0 && self.rows.insert(observer, row).is_none()
     }

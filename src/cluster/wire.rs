@@ -119,7 +119,7 @@ pub enum ClusterMessage {
         #[serde(rename = "y")]
         why: String,
         /// Whether the reason may disappear without an operator, for example once an old
-        /// incarnation was removed. The newcomer then tries again.
+        /// incarnation was removed; no warning then. The newcomer tries again in either case.
         #[serde(rename = "r")]
         retry: bool,
     },
@@ -224,23 +224,25 @@ pub enum ClusterMessage {
 /// Answer of a node to a newcomer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InitAnswer {
-    /// It is a member: send `Join`.
+    /// It is a member: send `Join`, unless the newcomer remembers another cluster.
     #[serde(rename = "m")]
     Member(ClusterId),
-    /// It knows no cluster either; if it is a seed, it can take part in founding.
+    /// It knows no cluster either and takes part in founding. Its seed list and settings are equal.
     #[serde(rename = "s")]
     Searching,
-    /// It is in no cluster now, but its data directory contains one: it must not found another.
+    /// Its data directory contains a cluster, and no configuration contains it now: it must not
+    /// found another.
     #[serde(rename = "r")]
     Remembers(ClusterId),
     /// It was admitted to this cluster, but no configuration contains it yet. It has no data
     /// directory.
     #[serde(rename = "w")]
     Waits(ClusterId),
-    /// A setting that must agree differs; see the settings.
+    /// A setting that must agree differs; the answer contains the settings.
     #[serde(rename = "i")]
     Incompatible,
-    /// Its seed list differs: the two nodes cannot found a cluster together.
+    /// It is in no cluster, and its seed list differs or it takes no part in founding: the two
+    /// nodes cannot found a cluster together.
     #[serde(rename = "o")]
     OtherSeeds,
 }

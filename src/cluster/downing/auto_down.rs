@@ -26,7 +26,8 @@ impl Default for AutoDown {
 }
 
 impl AutoDown {
-    /// The decision of this node.
+    /// The decision of this node: `DownTargets` if it leads, otherwise `Nothing`. `after` is not
+    /// applied here but by `DowningStrategy::down`, which selects the members.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if view.leads(None) { DowningDecision::DownTargets } else { DowningDecision::Nothing }

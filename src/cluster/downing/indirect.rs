@@ -20,7 +20,8 @@ pub(super) struct Indirect {
 }
 
 impl Indirect {
-    /// Determines them from the records of the view.
+    /// Determines them from the records of the view. Counts records between members of any status,
+    /// and ignores records of or about other nodes.
     pub(super) fn of(view: &View) -> Self {
         let records = || records_among(view, |_| true);
         let observers: BTreeSet<NodeId> = records().map(|record| record.observer).collect();
@@ -40,8 +41,8 @@ impl Indirect {
         self.circular.contains(&node) || self.heard.contains(&node)
     }
 
-    /// The view without the records of observers that are unreachable themselves; `None` if there
-    /// are no such records.
+    /// The view without the records of circular observers that are unreachable themselves; `None`
+    /// if there are no such records. The set of unreachable members remains unchanged.
     ///
     /// Pekko considers a member indirectly connected if it accused another member and crashed
     /// before that member was removed, so that two crashes in short succession would end the
@@ -56,8 +57,10 @@ impl Indirect {
         (records != view.records).then(|| View { records, ..view.clone() })
     }
 
-    /// The view without the records among indirectly connected members; `None` if no other member
-    /// is unreachable.
+    /// The view without the records among indirectly connected members and without those by or
+    /// about Exiting and Down members; `None` if no other member is unreachable. Only subjects of
+    /// the remaining records are unreachable in it, so most indirectly connected members count as
+    /// reachable. No member is left out.
     pub(super) fn rest(&self, view: &View) -> Option<View> {
         if view.unreachable.keys().all(|node| self.contains(*node)) {
             return None;

@@ -32,7 +32,9 @@ pub enum TieBreak {
 }
 
 impl KeepMajority {
-    /// The decision of this side.
+    /// The decision of this side. Indirectly connected members, if any, are downed; if no member is
+    /// counted, all are. Otherwise the larger side survives, this side only if it would also
+    /// survive in the worst case; if not, none does.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if !Indirect::of(view).is_empty() {
@@ -48,7 +50,8 @@ impl KeepMajority {
         self.larger(view, &now, &now).unless_doubtful(worst)
     }
 
-    /// The larger side of `counted`; if they are equal, the side that wins the tie in `tie`.
+    /// The larger side of `counted`; if they are equal, the side that wins the tie in `tie`, or
+    /// `Nobody` if no member decides it.
     fn larger(&self, view: &View, counted: &Sides<'_>, tie: &Sides<'_>) -> SurvivingSide {
         let reachable = match counted.reachable.len().cmp(&counted.unreachable.len()) {
             std::cmp::Ordering::Greater => Some(true),
@@ -60,7 +63,8 @@ impl KeepMajority {
 }
 
 impl TieBreak {
-    /// Whether this side wins the tie; `None` if no member decides it.
+    /// Whether this side wins the tie. The tiebreaker decides whatever its role and status; `sides`
+    /// are used only for the lowest address. `None` if no member decides it.
     pub(super) fn is_reachable(self, view: &View, sides: &Sides<'_>) -> Option<bool> {
         let tiebreaker = view.electorate.as_ref().map(|electorate| electorate.tiebreaker);
         let tiebreaker = tiebreaker.filter(|node| view.member(*node).is_some());

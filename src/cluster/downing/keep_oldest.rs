@@ -33,7 +33,9 @@ impl Default for KeepOldest {
 const STAYING: &[Status] = &[Status::Joining, Status::WeaklyUp, Status::Up];
 
 impl KeepOldest {
-    /// The decision of this side.
+    /// The decision of this side. Indirectly connected members, if any, are downed; if no member is
+    /// counted, all are. Otherwise the side of the oldest counted member survives, this side only
+    /// if it would also survive in the worst case; if not, none does.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if !Indirect::of(view).is_empty() {
@@ -49,6 +51,8 @@ impl KeepOldest {
         self.side(&now).unless_doubtful(worst)
     }
 
+    /// The side with the oldest of the counted members, or the other side if `down_if_alone` and
+    /// the oldest is alone against two or more. `Nobody` if no member is counted.
     fn side(&self, sides: &Sides<'_>) -> SurvivingSide {
         let all = sides.reachable.iter().chain(&sides.unreachable);
         let Some(oldest) = all.min_by(|a, b| a.by_age(b)) else { return SurvivingSide::Nobody };

@@ -21,7 +21,8 @@ pub struct LeaderRoles {
 }
 
 impl LeaderRoles {
-    /// The decision of this node.
+    /// The decision of this node: `DownTargets` if it leads, otherwise `Nothing`.
+    /// `DowningStrategy::down` selects the members.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if view.leads(None) { DowningDecision::DownTargets } else { DowningDecision::Nothing }

@@ -47,7 +47,8 @@ impl Default for LeaseMajority {
 }
 
 impl LeaseMajority {
-    /// The decision of this side.
+    /// The decision of this side: it always requests the lease. The smaller side does so after a
+    /// delay, but at once if there are indirectly connected members.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if !Indirect::of(view).is_empty() {
@@ -61,6 +62,8 @@ impl LeaseMajority {
         DowningDecision::AcquireLeaseAndDownUnreachable { after }
     }
 
+    /// Whether this side has fewer counted members, or as many and loses the tie. `false` if no
+    /// member is counted.
     fn is_minority(&self, view: &View) -> bool {
         let sides = view.sides(self.role.as_deref(), [MEMBERS, MEMBERS]);
         let tie = || TieBreak::default().is_reachable(view, &sides) == Some(false);

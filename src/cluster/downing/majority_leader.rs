@@ -30,7 +30,10 @@ impl Default for MajorityLeader {
 }
 
 impl MajorityLeader {
-    /// The decision of this node.
+    /// The decision of this node. In the majority only the leader acts; in a minority every node
+    /// stops or leaves, if `down_if_in_minority`. Of two equal sides the one with the lowest
+    /// address is the majority, and if no member is counted both are a minority. `Nothing` if no
+    /// member is unreachable. Indirectly connected members are not considered.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         let role = self.majority_member_role.as_deref();

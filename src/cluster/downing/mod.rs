@@ -2,8 +2,8 @@
 //! which node proposes that, and which nodes stop.
 //!
 //! A strategy is a pure function from a [`View`] to a [`DowningDecision`]; each has its own file.
-//! [`resolve`] derives the actions from a decision, and the [`DowningResolver`] determines the time. A
-//! decision is only a proposal: a removal takes effect by a configuration
+//! [`resolve`] derives the actions from a decision, and the [`DowningResolver`] determines the
+//! time. A decision is only a proposal: a removal takes effect by a configuration
 //! (docs/protocol/membership.md#removal-only-by-a-configuration). The strategies follow those of
 //! Akka and Pekko.
 
@@ -78,12 +78,13 @@ pub enum DowningDecision {
 }
 
 impl DowningDecision {
-    /// Whether the indirectly connected members are downed.
+    /// Whether the decision is one of the two about indirectly connected members.
     const fn is_of_indirect(self) -> bool {
         matches!(self, Self::DownIndirectlyConnected | Self::AcquireLeaseAndDownIndirectlyConnected)
     }
 
-    /// Whether the deciding node is among the downed nodes.
+    /// Whether the decision stops this side or this node. `false` for decisions about indirectly
+    /// connected members, of which this node may be one.
     const fn ends_this_side(self) -> bool {
         matches!(
             self,
@@ -149,8 +150,9 @@ pub struct Resolution {
 }
 
 impl Resolution {
-    /// Whether records contradict each other, so that `down` was selected from the members that
-    /// they concern.
+    /// Whether the strategy found indirectly connected members and another decision replaces its
+    /// own: `down` was selected from the members that the records concern, or is empty if this node
+    /// waits. `false` if the decision of the strategy stands.
     #[must_use]
     pub fn sets_aside(&self) -> bool {
         self.overruled.is_some_and(DowningDecision::is_of_indirect)
@@ -158,7 +160,9 @@ impl Resolution {
 }
 
 impl DowningStrategy {
-    /// The decision of the strategy about the view, independent of the node that acts.
+    /// The decision of the strategy about the view, which must have an unreachable member that
+    /// could be downed. Strategies that compare sides decide the same on each node of a side; the
+    /// others return `Nothing` on a node that must not act.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         match self {
@@ -177,7 +181,8 @@ impl DowningStrategy {
         }
     }
 
-    /// Members that `decision` downs in this view.
+    /// Members that `decision` downs in this view. Exiting and Down members are never among them,
+    /// except for this node if it stops itself. `Nothing` downs none.
     #[must_use]
     pub fn down(&self, view: &View, decision: DowningDecision) -> BTreeSet<NodeId> {
         let side = |reachable: bool| {
@@ -201,7 +206,7 @@ impl DowningStrategy {
     }
 
     /// Members that a side downs when it is refused the lease: its own members and the indirectly
-    /// connected ones.
+    /// connected ones. Exiting and Down members are left out.
     #[must_use]
     pub fn down_without_lease(&self, view: &View) -> BTreeSet<NodeId> {
         let indirect = Indirect::of(view);
@@ -209,6 +214,9 @@ impl DowningStrategy {
         view.downable().filter(goes).collect()
     }
 
+    /// The indirectly connected members, and those that the strategy downs once the records among
+    /// the former are set aside. If records still contradict each other, those of unreachable
+    /// observers are set aside as well; if that does not help, all members are downed.
     fn down_indirectly_connected(&self, view: &View) -> BTreeSet<NodeId> {
         let indirect = Indirect::of(view);
         let mut down: BTreeSet<NodeId> =
@@ -227,6 +235,8 @@ impl DowningStrategy {
         down
     }
 
+    /// Whether `DownTargets` includes this unreachable member: it has a target role or, under
+    /// `auto-down`, it was unreachable for long enough. `false` for all other strategies.
     fn is_target(&self, view: &View, node: NodeId) -> bool {
         let roles = match self {
             Self::LeaderRoles(strategy) => &strategy.target_roles,
@@ -256,7 +266,8 @@ impl DowningStrategy {
         )
     }
 
-    /// Computes the value of [`Resolution::turn`].
+    /// Computes the value of [`Resolution::turn`]: `None` unless a configuration removes members,
+    /// the strategy compares sides, and the unreachable members are downed.
     fn turn(&self, trust: Trust, view: &View, decision: DowningDecision) -> Option<usize> {
         let may = trust == Trust::Configuration
             && self.weighs_sides()
@@ -264,7 +275,8 @@ impl DowningStrategy {
         view.turn().filter(|_| may)
     }
 
-    /// Whether this node acts on `decision`.
+    /// Whether this node acts on `decision`. For strategies that compare sides: whether it leads.
+    /// The others have decided that themselves, so every decision but `Nothing` counts.
     fn is_responsible(&self, view: &View, decision: DowningDecision) -> bool {
         match self {
             Self::Oldest(_)
@@ -291,7 +303,10 @@ impl DowningStrategy {
 /// Two kinds of nodes wait instead of stopping: a node without which the other members hold a
 /// quorum and are connected with it, until they remove it or reach it again; and a node on a side
 /// without a quorum that would hold a quorum of the configuration being decided, because the other
-/// side cannot continue without it once that configuration is accepted.
+/// side cannot continue without it once that configuration is accepted. Such a resolution has the
+/// decision `Nothing` and downs no member.
+///
+/// In all other cases, and always under [`Trust::Survivors`], the strategy's decision stands.
 #[must_use]
 pub fn resolve(strategy: &DowningStrategy, trust: Trust, view: &View) -> Resolution {
     use DowningDecision as D;
@@ -340,12 +355,15 @@ pub fn resolve(strategy: &DowningStrategy, trust: Trust, view: &View) -> Resolut
 /// The side that survives according to one strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SurvivingSide {
+    /// The members that this node reaches, itself included.
     Reachable,
+    /// The members that this node cannot reach.
     Unreachable,
     Nobody,
 }
 
 impl SurvivingSide {
+    /// This side for `true`, the other one for `false`; a tie that no member decides is `Nobody`.
     const fn from_reachable(reachable: Option<bool>) -> Self {
         match reachable {
             Some(true) => Self::Reachable,
@@ -354,9 +372,10 @@ impl SurvivingSide {
         }
     }
 
-    /// Worst-case check (docs/protocol/membership.md#worst-case-check): a side survives only if it
-    /// would also survive in the worst case, because the other side may have seen a join or a leave
-    /// that this side has not. Otherwise no side survives.
+    /// Worst-case check (docs/protocol/membership.md#worst-case-check): this side survives only if
+    /// it would also survive in the worst case, because the other side may have seen a join or a
+    /// leave that this side has not. Otherwise all members are downed, and so they are for
+    /// `Nobody`. If the other side survives, the worst case is not computed.
     fn unless_doubtful(self, worst: impl FnOnce() -> Self) -> DowningDecision {
         match self {
             Self::Reachable if worst() == Self::Reachable => DowningDecision::DownUnreachable,

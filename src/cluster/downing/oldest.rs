@@ -31,7 +31,10 @@ impl Default for Oldest {
 }
 
 impl Oldest {
-    /// The decision of this node.
+    /// The decision of this node. `Nothing` if no member is unreachable or no member has the role.
+    /// Unless the oldest is alone against two or more: the oldest downs the members that it cannot
+    /// reach, and nodes that cannot reach the oldest stop. If it is alone, it stops and the second
+    /// oldest acts; all other nodes wait.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if view.unreachable.is_empty() {
@@ -53,13 +56,14 @@ impl Oldest {
     }
 }
 
-/// The second oldest member with the role; if there is none, the oldest other member.
+/// The second oldest member with the role; if there is none, the oldest other member. `of_role`
+/// must not be empty.
 fn second<'a>(view: &'a View, of_role: &[&'a Member]) -> Option<&'a Member> {
     let next = || by_age(view, None).into_iter().find(|member| member.node != of_role[0].node);
     of_role.get(1).copied().or_else(next)
 }
 
-/// Up and Leaving members with `role`, oldest first.
+/// Up and Leaving members with `role` on both sides, oldest first.
 fn by_age<'a>(view: &'a View, role: Option<&str>) -> Vec<&'a Member> {
     let counted = |member: &&Member| MEMBERS.contains(&member.status) && member.has_role(role);
     let mut members: Vec<&Member> = view.members.iter().filter(counted).collect();
@@ -78,7 +82,8 @@ fn is_alone(view: &View, oldest: &Member) -> bool {
     with.len() == 1 && against.len() >= 2
 }
 
-/// Waits while any member is Exiting or Down, because another member may soon be the oldest.
+/// Downs the unreachable members, but does nothing while any member is Exiting or Down, because
+/// another member may soon be the oldest.
 fn act(view: &View) -> DowningDecision {
     let going = |member: &Member| matches!(member.status, Status::Exiting | Status::Down);
     if view.members.iter().any(going) {

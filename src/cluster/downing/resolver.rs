@@ -2,7 +2,8 @@
 //! enough, or unstable for too long (docs/protocol/membership.md#stable-view). Also handles the
 //! request for an external lease.
 //!
-//! [`DowningResolver`] is a pure state machine: it gets views and times, and emits [`ResolverOrder`]s.
+//! [`DowningResolver`] is a pure state machine: it gets views and times, and emits
+//! [`ResolverOrder`]s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,7 +36,9 @@ pub enum ResolverOrder {
     /// repeated after another `stable_after` while they are still members.
     Resolve(Resolution),
     /// Earlier orders no longer apply: by the present view no member must be downed, or another
-    /// node acts. Do not propose them again; a proposal in progress may still be decided.
+    /// node acts. Do not propose them again; a proposal in progress may still be decided. Not sent
+    /// once all members are reachable again: the receiver must drop members that have become
+    /// reachable by itself.
     Withdraw,
     /// Request the lease and report the answer to [`DowningResolver::lease_answered`].
     AcquireLease,
@@ -66,6 +69,8 @@ pub struct DowningResolver {
     since: BTreeMap<NodeId, Instant>, // unreachable members
     quiet_since: Instant,             // since the last change or order
     unchanged_since: Instant,         // since the last change
+    /// First change of reachability since the last order or decision; `None` while no member that
+    /// could be downed is unreachable.
     unquiet_since: Option<Instant>,
     has_work: bool,           // a member that could be downed is unreachable
     decided: bool,            // the present view leads to no action
@@ -74,18 +79,23 @@ pub struct DowningResolver {
     lease: DowningLeaseState,
 }
 
+/// State of the external lease; always `Absent` unless the strategy is `lease-majority`.
 #[derive(Clone, Debug)]
 enum DowningLeaseState {
     Absent,
-    /// A minority gives the majority time to request the lease first.
+    /// A minority gives the majority time to request the lease first. A change of the view that is
+    /// not minor ends this state.
     Waiting {
         at: Instant,
     },
+    /// The answer is awaited; at `until` it counts as a refusal.
     Asked {
         until: Instant,
     },
     Held {
+        /// Members that were downed by this lease and were members at the last view.
         downed: BTreeSet<NodeId>, // ≤ members
+        /// Set once nothing is left to do with the lease; a new order clears it.
         release_at: Option<Instant>,
     },
 }
@@ -111,7 +121,9 @@ impl DowningResolver {
         }
     }
 
-    /// Sets a new view. Must be called after every change of members, reachability or seen.
+    /// Sets a new view. Must be called after every change of members, reachability or seen. A view
+    /// that differs is decided about anew; only a change that is not minor restarts the time for
+    /// which the view must be stable.
     ///
     /// The resolver computes for how long members have been unreachable from the times of these
     /// calls, and ignores the durations in the view.
@@ -143,7 +155,10 @@ impl DowningResolver {
     }
 
     /// Returns the next order, if any. Must be called until it returns `None`, after every
-    /// [`observe`](Self::observe) and at [`next_deadline`](Self::next_deadline).
+    /// [`observe`](Self::observe) and at [`next_deadline`](Self::next_deadline). A due release of
+    /// the lease comes first, then `down-all-when-unstable`, which applies in every state of the
+    /// lease. No decision is made while the lease is requested or waited for; a request without an
+    /// answer counts as refused at its time limit.
     pub fn poll(&mut self, now: Instant) -> Option<ResolverOrder> {
         if self.is_to_release(now) {
             self.lease = DowningLeaseState::Absent;
@@ -163,7 +178,8 @@ impl DowningResolver {
         }
     }
 
-    /// Time of the next [`poll`](Self::poll) without another input.
+    /// Time of the next [`poll`](Self::poll) without another input; `None` if only a new view can
+    /// lead to an order.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let of_lease = match self.lease {
@@ -177,8 +193,9 @@ impl DowningResolver {
         [of_lease, self.down_all_at()].into_iter().flatten().min()
     }
 
-    /// Handles the answer to [`ResolverOrder::AcquireLease`]. The present view decides, not the
-    /// one that led to the request. A lease that is granted too late is released.
+    /// Handles the answer to [`ResolverOrder::AcquireLease`]. Decides at once, about the present
+    /// view, not the one that led to the request; a refusal may down this side. A lease that is
+    /// granted too late is released. Other answers without a request are ignored.
     pub fn lease_answered(&mut self, now: Instant, answer: LeaseAnswer) -> Option<ResolverOrder> {
         match (&self.lease, answer) {
             (DowningLeaseState::Asked { .. }, LeaseAnswer::Granted) => {
@@ -192,7 +209,8 @@ impl DowningResolver {
         }
     }
 
-    /// The provider reports that the lease was lost.
+    /// The provider reports that the lease was lost: a later decision requests it again. Ignored
+    /// unless it is held.
     pub fn lease_lost(&mut self) {
         if matches!(self.lease, DowningLeaseState::Held { .. }) {
             self.lease = DowningLeaseState::Absent;
@@ -201,6 +219,9 @@ impl DowningResolver {
 
     // ── times ──
 
+    /// Time of the next decision; `None` if no member that could be downed is unreachable. After a
+    /// decision without an action: the turn of this node, if any. Under `auto-down`: when the first
+    /// unreachable member has been so for long enough.
     fn decide_at(&self) -> Option<Instant> {
         let view = self.view.as_ref().filter(|_| self.has_work)?;
         if self.decided {
@@ -213,6 +234,8 @@ impl DowningResolver {
         downable.min().map(|since| *since + strategy.after)
     }
 
+    /// When all members are downed for want of a stable view; `None` if the setting or the strategy
+    /// excludes that, or no member is unreachable or an order was given since.
     fn down_all_at(&self) -> Option<Instant> {
         let on_top = self.timing.down_all_after.filter(|_| self.strategy.weighs_sides())?;
         // Each node stops itself. An Exiting node leaves anyway, and must not remove the others.
@@ -229,6 +252,8 @@ impl DowningResolver {
 
     // ── decisions ──
 
+    /// Resolves the present view and acts on it, or first requests the lease that the decision
+    /// needs. Only the responsible node requests it; a held lease counts as granted.
     fn decide(&mut self, now: Instant) -> Option<ResolverOrder> {
         let view = self.dated(now)?;
         if !has_work(&view) {
@@ -252,6 +277,10 @@ impl DowningResolver {
         }
     }
 
+    /// Orders the resolution if this node acts: it is responsible, or its whole side ends, or its
+    /// turn has come in place of the members that precede it. Before its turn it notes the time and
+    /// returns at most a withdrawal. Does the same as [`leave_it`](Self::leave_it) if no member
+    /// must be downed or another node acts. A node beyond [`TURNS`] never takes a turn.
     fn act(
         &mut self,
         now: Instant,
@@ -288,7 +317,9 @@ impl DowningResolver {
         Some(ResolverOrder::Resolve(resolution))
     }
 
-    /// The present view leads to no action.
+    /// Records that the present view leads to no action: there is no decision until the view
+    /// changes. Stops the timer of `down-all-when-unstable`, schedules the release of a held lease,
+    /// and withdraws an earlier order if there is one.
     fn leave_it(&mut self, now: Instant) -> Option<ResolverOrder> {
         (self.decided, self.turn_at, self.unquiet_since) = (true, None, None);
         if let (
@@ -301,6 +332,8 @@ impl DowningResolver {
         std::mem::take(&mut self.ordered).then_some(ResolverOrder::Withdraw)
     }
 
+    /// Orders the end of all members, also where this side has a quorum; each node orders it.
+    /// `None` before the first view.
     fn down_all(&mut self, now: Instant) -> Option<ResolverOrder> {
         let view = self.view.as_ref()?;
         let down: BTreeSet<NodeId> = view.downable().collect();
@@ -316,7 +349,8 @@ impl DowningResolver {
         }))
     }
 
-    /// Gives the order time to take effect; otherwise it is repeated.
+    /// Gives the order time to take effect; otherwise it is repeated. Restarts the timers of the
+    /// view and of the members in `down`, and keeps a held lease until these are removed.
     fn restart(&mut self, now: Instant, down: &BTreeSet<NodeId>) {
         (self.quiet_since, self.turn_at) = (now, None);
         self.unquiet_since = None;
@@ -327,11 +361,15 @@ impl DowningResolver {
         }
     }
 
+    /// Requests the lease. Only for `lease-majority`: panics with another strategy.
     fn ask(&mut self, now: Instant) -> ResolverOrder {
         self.lease = DowningLeaseState::Asked { until: now + self.lease_settings().acquire_within };
         ResolverOrder::AcquireLease
     }
 
+    /// Handles a refused lease: downs this side, and the indirectly connected members. Under
+    /// [`Trust::Configuration`], a side that must not end itself requests the lease again later
+    /// instead. Does nothing if no member that could be downed is unreachable.
     fn refused(&mut self, now: Instant) -> Option<ResolverOrder> {
         self.lease = DowningLeaseState::Absent;
         let view = self.dated(now).filter(has_work)?;
@@ -350,7 +388,8 @@ impl DowningResolver {
         self.act(now, &view, resolution)
     }
 
-    /// The present view with the time for which members have been unreachable.
+    /// The present view with the time for which members have been unreachable; `None` before the
+    /// first view.
     fn dated(&self, now: Instant) -> Option<View> {
         let mut view = self.view.clone()?;
         for (node, silent) in &mut view.unreachable {
@@ -361,6 +400,7 @@ impl DowningResolver {
 
     // ── the lease ──
 
+    /// The settings of `lease-majority`; panics with another strategy.
     fn lease_settings(&self) -> &LeaseMajority {
         match &self.strategy {
             DowningStrategy::LeaseMajority(settings) => settings,
@@ -369,7 +409,8 @@ impl DowningResolver {
     }
 
     /// Schedules the release of the lease: `release_after` after the last member downed by it was
-    /// removed, or after all members became reachable again.
+    /// removed, or after no member that could be downed is unreachable any longer. Does nothing if
+    /// no lease is held or its release is scheduled already.
     fn reckon_release(&mut self, now: Instant, view: &View) {
         let DowningStrategy::LeaseMajority(LeaseMajority { release_after: after, .. }) =
             self.strategy
@@ -387,7 +428,8 @@ impl DowningResolver {
     }
 }
 
-/// Whether a member that could be downed is unreachable.
+/// Whether a member that could be downed is unreachable. Unreachable Exiting and Down members do
+/// not count.
 fn has_work(view: &View) -> bool {
     !view.unreachable.is_empty() && view.downable().any(|node| !view.is_reachable(node))
 }
@@ -395,15 +437,20 @@ fn has_work(view: &View) -> bool {
 /// Effect of a new view on the timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ViewChange {
-    /// A member became reachable or unreachable.
+    /// A member became reachable or unreachable. The removal of an unreachable member does not
+    /// count.
     Reachability,
-    /// A member became Up, Exiting or Down.
+    /// A member became Up, Exiting or Down, or appears with this status. Also the first view if no
+    /// member is unreachable.
     Membership,
-    /// Changes that do not affect a decision: joins, leaves, removals.
+    /// Changes that do not affect a decision: joins, leaves, removals, and changes of other parts
+    /// of the view.
     Minor,
 }
 
 impl ViewChange {
+    /// Classifies the change; a change of reachability takes precedence. The first view counts as a
+    /// change.
     fn between(before: Option<&View>, after: &View) -> Self {
         let Some(before) = before else {
             let calm = after.unreachable.is_empty();

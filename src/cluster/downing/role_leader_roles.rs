@@ -23,7 +23,8 @@ pub struct RoleLeaderRoles {
 }
 
 impl RoleLeaderRoles {
-    /// The decision of this node.
+    /// The decision of this node: `DownTargets` if it leads the members with `leader_role`,
+    /// otherwise `Nothing`. `DowningStrategy::down` selects the members.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if view.leads(Some(&self.leader_role)) {

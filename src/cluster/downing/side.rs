@@ -34,6 +34,9 @@ pub(super) enum PartitionSide {
 }
 
 impl PartitionSide {
+    /// Determines the side of this node. Without contradictory records the reachable members are
+    /// its side. Otherwise the odd members are set aside; if the others hold no quorum then, only
+    /// the records and connections of this node itself decide.
     pub(super) fn of(view: &View) -> Self {
         if Indirect::of(view).is_empty() {
             return Self::reached_in(view.clone());
@@ -52,6 +55,7 @@ impl PartitionSide {
         Self::reached_in(view.with_own_eyes())
     }
 
+    /// `Quorum` if the reachable voters of the view form a quorum, otherwise `Minority`.
     fn reached_in(view: View) -> Self {
         if view.holds(|voter| view.is_reachable(voter)) {
             Self::Quorum(Box::new(view))
@@ -69,16 +73,21 @@ impl View {
         matches!(PartitionSide::of(self), PartitionSide::Quorum(_))
     }
 
-    /// Whether the other side cannot continue without this one, or can remove this node by itself.
+    /// Whether this node must not stop with its side: its side holds a quorum; or the other side
+    /// can remove this node by itself; or the other side cannot continue without this one while a
+    /// configuration is pending.
     pub(super) fn may_not_end_itself(&self) -> bool {
         !matches!(PartitionSide::of(self), PartitionSide::Minority) || self.may_hold_quorum()
     }
 
+    /// Whether the accepted voters form a quorum of the installed configuration; `false` before the
+    /// first one.
     fn holds(&self, is_here: impl Fn(NodeId) -> bool) -> bool {
         self.electorate.as_ref().is_some_and(|electorate| self.is_quorum_of(electorate, is_here))
     }
 
-    /// The view without the records of the odd members: only they and Down members are unreachable.
+    /// The view without the records by odd members: only odd, Down and unknown members remain
+    /// unreachable. Records about odd members remain.
     fn without(&self, odd: &BTreeSet<NodeId>) -> Self {
         let is_down =
             |node: &NodeId| self.member(*node).is_none_or(|member| member.status >= Status::Down);
@@ -88,7 +97,8 @@ impl View {
         view
     }
 
-    /// The view with only the records of this node itself.
+    /// The view with only the records of this node itself. Members that only others accuse remain
+    /// unreachable unless this node is connected with them.
     fn with_own_eyes(&self) -> Self {
         let mut view = self.clone();
         view.records.retain(|record| record.observer == self.own);
@@ -99,7 +109,9 @@ impl View {
 }
 
 /// Accused members whose removal leaves no accusation between remaining members; may include this
-/// node. ≤ members.
+/// node. First the silent ones, then the accused member with the most links with accusations; of
+/// equal ones preferably another node than this one, then the younger. Records by and about Down
+/// members do not count. ≤ members.
 fn odd_ones(view: &View) -> BTreeSet<NodeId> {
     // Records by and about Down members do not count.
     let present = view.members.iter().filter(|member| member.status < Status::Down);

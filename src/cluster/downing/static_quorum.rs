@@ -26,7 +26,9 @@ pub struct StaticQuorum {
 }
 
 impl StaticQuorum {
-    /// The decision of this side.
+    /// The decision of this side. A cluster that is too large downs all members; otherwise
+    /// indirectly connected members, if any, are downed. Without them the side with the quorum
+    /// survives, this side only if it would also survive in the worst case; if not, none does.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         let now = view.sides(self.role.as_deref(), [MEMBERS, MEMBERS]);
@@ -40,11 +42,13 @@ impl StaticQuorum {
         self.side(&now).unless_doubtful(worst)
     }
 
+    /// Whether two sides could have the quorum. Always `true` if `quorum_size` is 0.
     fn is_too_many(&self, sides: &Sides<'_>) -> bool {
         sides.len() >= self.quorum_size.saturating_mul(2)
     }
 
-    /// If both sides have the quorum, none survives.
+    /// The side with the quorum; if both sides have it, none survives. If neither has it, the other
+    /// side is named, so that this one stops.
     fn side(&self, sides: &Sides<'_>) -> SurvivingSide {
         let [here, there] =
             [&sides.reachable, &sides.unreachable].map(|side| side.len() >= self.quorum_size);

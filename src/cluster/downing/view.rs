@@ -98,14 +98,15 @@ impl View {
     /// none, the order continues with WeaklyUp, Joining, Exiting and Down members. A Leaving member
     /// that never was Up counts as WeaklyUp. Among Exiting members, voters come first: a member
     /// without a vote may have been removed already or was never in a configuration, so it could
-    /// not have another member removed.
+    /// not have another member removed. `None` if no reachable member has the role.
     #[must_use]
     pub fn leader(&self, role: Option<&str>) -> Option<NodeId> {
         let here = self.members.iter().filter(|m| m.has_role(role) && self.is_reachable(m.node));
         here.min_by(|a, b| self.by_right(a, b)).map(|member| member.node)
     }
 
-    /// The order of leadership: the leader comes first.
+    /// The order of leadership, of which [`leader`](Self::leader) names the classes: the leader
+    /// comes first. Within a class members are ordered by address.
     fn by_right(&self, one: &Member, other: &Member) -> Ordering {
         let votes = |node: NodeId| {
             self.electorate.as_ref().is_none_or(|electorate| electorate.voters.contains(&node))
@@ -122,8 +123,8 @@ impl View {
         class(one).cmp(&class(other)).then_with(|| one.by_address(other))
     }
 
-    /// Number of members that precede this node in the order of leadership; `None` if it must not
-    /// act.
+    /// Number of reachable members that precede this node in the order of leadership, regardless of
+    /// roles. `None` if this node is Joining or Down, or no member of the view.
     pub(super) fn turn(&self) -> Option<usize> {
         let own = self.member(self.own).filter(|own| may_act(own.status))?;
         let here = self.members.iter().filter(|member| self.is_reachable(member.node));
@@ -131,7 +132,8 @@ impl View {
     }
 
     /// Whether this node leads (the members with `role`) and may act for its side: a Joining or
-    /// Down node must not. An Exiting node leads if no other member is left.
+    /// Down node must not. An Exiting node leads only if just Exiting and Down members are
+    /// reachable beside it.
     #[must_use]
     pub fn leads(&self, role: Option<&str>) -> bool {
         let taken_up = self.member(self.own).is_some_and(|own| may_act(own.status));
@@ -149,7 +151,8 @@ impl View {
         self.pending.as_ref().is_some_and(|pending| self.is_quorum_of(pending, is_here))
     }
 
-    /// Whether the accepted voters form a quorum. Down members do not count.
+    /// Whether the accepted voters form a quorum. Voters that are Down or not in the view do not
+    /// count.
     pub(super) fn is_quorum_of(
         &self,
         electorate: &VoterSet,
@@ -169,13 +172,15 @@ impl View {
         )
     }
 
-    /// Members that may be downed. Exiting members leave by themselves.
+    /// Members that may be downed, this node and members that are not yet Up included. Exiting
+    /// members leave by themselves, and Down ones are downed already.
     pub(super) fn downable(&self) -> impl Iterator<Item = NodeId> + '_ {
         let able = self.members.iter().filter(|member| member.status < Status::Exiting);
         able.map(|member| member.node)
     }
 
-    /// Members with `role`, on each side those with one of the given statuses.
+    /// Members with `role`: reachable ones with one of the statuses `here`, and unreachable ones
+    /// with one of `there`.
     pub(super) fn sides(&self, role: Option<&str>, [here, there]: [&[Status]; 2]) -> Sides<'_> {
         let mut of_role: Vec<&Member> =
             self.members.iter().filter(|member| member.has_role(role)).collect();

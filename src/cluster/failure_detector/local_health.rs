@@ -35,8 +35,9 @@ impl LocalHealth {
         self.doubt = self.doubt.saturating_sub(1);
     }
 
-    /// Evaluates a round of heartbeats: the number of expected and of missing answers. Rounds with
-    /// fewer than two expected answers are ignored, because one peer is no evidence about this node.
+    /// Evaluates a round of heartbeats: the number of expected and of missing answers. If exactly
+    /// half are missing, the doubt decreases. Rounds with fewer than two expected answers are
+    /// ignored, because one peer is no evidence about this node.
     pub fn judge(&mut self, asked: usize, missed: usize) {
         match asked {
             0 | 1 => {}
@@ -58,6 +59,7 @@ impl LocalHealth {
 pub struct OwnTimer {
     interval: Duration,
     due: Instant,
+    /// Latest time at which [`gap`](Self::gap) was called.
     ran: Instant,
 }
 
@@ -69,7 +71,8 @@ impl OwnTimer {
     }
 
     /// Must be called before every input. If the timer is late by more than two intervals, returns
-    /// how long nothing ran; the timer is then due at once and no longer late.
+    /// the time since the previous call; the timer is then due at once and no longer late.
+    /// Otherwise `None`, however long no call was made.
     pub fn gap(&mut self, now: Instant) -> Option<Duration> {
         let gap = now - self.ran;
         self.ran = self.ran.max(now);
@@ -80,7 +83,8 @@ impl OwnTimer {
         Some(gap)
     }
 
-    /// Whether the timer is due. If so, it is set again.
+    /// Whether the timer is due. If so, it is set to one interval after `now`: missed intervals are
+    /// not made up for.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.due;
         if is_due {

@@ -129,11 +129,13 @@ pub struct Monitor {
     own: NodeId,
     members: BTreeSet<NodeId>,
     accused: BTreeSet<NodeId>, // by others; ⊆ members after the next update
+    /// The monitored members: those of the ring, and others with evidence or a suspicion.
     subjects: BTreeMap<NodeId, Subject>, // ⊆ members
     relays: Relays,
     health: LocalHealth,
     timer: OwnTimer,
     repeat_at: Instant,
+    /// The last number given to a heartbeat or a probe request.
     numbers: u64,
     rng: SmallRng,
     stats: MonitorStats,
@@ -159,7 +161,8 @@ impl Monitor {
         }
     }
 
-    /// Sets the members, and those of them that this node monitors (`ring`).
+    /// Sets the members, and those of them that this node monitors (`ring`). Neither this node nor
+    /// a node of `ring` that is no member is monitored.
     ///
     /// Suspected and accused members, and those with connection evidence, stay monitored until they
     /// answer or are no longer members; other members that leave the ring are dropped. Newly
@@ -189,8 +192,8 @@ impl Monitor {
     }
 
     /// Sets the members that are accused by others. An observer off the ring then drops its own
-    /// evidence against them: a second accusation adds nothing and would be one more change to
-    /// gossip.
+    /// evidence against them, unless it has accused them as well: a second accusation adds nothing
+    /// and would be one more change to gossip.
     pub fn set_accused(&mut self, accused: BTreeSet<NodeId>) {
         self.accused = accused;
         let Self { accused, subjects, .. } = self;
@@ -202,7 +205,8 @@ impl Monitor {
     }
 
     /// Handles elapsed time. Must be called at [`next_deadline`](Self::next_deadline) at the
-    /// latest.
+    /// latest; an earlier call does no harm. Begins a round of heartbeats or repeats unanswered
+    /// ones, drops expired probe requests, and re-evaluates each monitored member.
     pub fn tick(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         self.wake(now, out);
         if self.timer.is_due(now) {
@@ -217,7 +221,13 @@ impl Monitor {
         }
     }
 
-    /// `from` has echoed a heartbeat of this node.
+    /// `from` has echoed a heartbeat of this node. First answers the probe requests that it
+    /// settles.
+    ///
+    /// A monitored member is trusted again, its connection evidence is dropped, and an accusation
+    /// is withdrawn; if it is off the ring, it is no longer monitored. Only the first answer of a
+    /// round counts as an interval. An echo with a number that is not higher than the last answered
+    /// one, or that was never sent, changes nothing of this.
     pub fn answered(
         &mut self,
         now: Instant,
@@ -259,18 +269,21 @@ impl Monitor {
         }
     }
 
-    /// The last connection with `peer` was closed.
+    /// The last connection with `peer` was closed. That counts against the member only once a new
+    /// connection was refused as well. Ignored for this node and nodes that are no members.
     pub fn closed(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.evidence(now, peer, out, |link| link.is_closed = true);
     }
 
-    /// A new connection with `peer` was refused: no process listens at its address.
+    /// A new connection with `peer` was refused: no process listens at its address. That counts
+    /// against the member only once its last connection was closed as well. Ignored for this node
+    /// and nodes that are no members.
     pub fn refused(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.evidence(now, peer, out, |link| link.is_refused = true);
     }
 
     /// A connection with `peer` was established. It is not an answer, but it invalidates earlier
-    /// evidence from connections.
+    /// evidence from connections. A suspicion that has begun, and an accusation, remain.
     pub fn connected(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.wake(now, out);
         if let Some(subject) = self.subjects.get_mut(&peer) {
@@ -279,7 +292,9 @@ impl Monitor {
         }
     }
 
-    /// `asker` requests an indirect probe of `subject`.
+    /// `asker` requests an indirect probe of `subject`: sends a heartbeat to it. A probe of this
+    /// node itself is answered at once. The request is ignored if either is no member, and counted
+    /// as rejected if too many are open. A repeated request sends another heartbeat.
     pub fn probe_asked(
         &mut self,
         now: Instant,
@@ -300,7 +315,9 @@ impl Monitor {
         }
     }
 
-    /// `via` reports that `subject` has answered its probe.
+    /// `via` reports that `subject` has answered its probe. Reports a bad link and withdraws an
+    /// accusation; the member is not suspected again for one heartbeat interval. Ignored if `via`
+    /// is no member, or if `probe` is not the number of the present suspicion or accusation.
     pub fn vouched(
         &mut self,
         now: Instant,
@@ -330,7 +347,7 @@ impl Monitor {
         }
     }
 
-    /// Latest time of the next [`tick`](Self::tick).
+    /// Latest time of the next [`tick`](Self::tick); may be in the past.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let (pause, expected) = (self.pause(), self.config.expected_response_after);
@@ -340,7 +357,8 @@ impl Monitor {
         others.min().map_or(own, |at| at.min(own))
     }
 
-    /// Current phi of `peer`; `None` if it is not monitored.
+    /// Current phi of `peer`, 0 before its first answer; `None` if it is not monitored. Takes the
+    /// doubt of this node into account.
     #[must_use]
     pub fn phi(&self, now: Instant, peer: NodeId) -> Option<f64> {
         self.subjects.get(&peer).map(|subject| subject.phi.phi(now, self.pause()))
@@ -367,6 +385,8 @@ impl Monitor {
     // ── own pauses ──
 
     /// Called before every input: detects a pause of this node, about which it cannot judge others.
+    /// After a pause it raises the doubt, drops the observations of that time except accusations,
+    /// and repeats heartbeats at once.
     fn wake(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         let Some(gap) = self.timer.gap(now) else { return };
         self.health.worse();
@@ -376,12 +396,16 @@ impl Monitor {
         out.push(MonitorOrder::Paused { gap });
     }
 
+    /// The acceptable pause, extended by the doubt of this node.
     fn pause(&self) -> Duration {
         self.health.pause(self.config.acceptable_heartbeat_pause)
     }
 
     // ── heartbeats ──
 
+    /// Begins a round: updates the doubt from the answers of the last round, and sends a heartbeat
+    /// to each monitored member. Members that are accused, or were first asked less than half an
+    /// interval ago, do not count for the doubt. Probes of accused members are requested again.
     fn begin_round(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         let half = self.config.heartbeat_interval / 2;
         let awaited = self.subjects.values().filter(|subject| {
@@ -399,7 +423,7 @@ impl Monitor {
         self.repeat_at = now + self.config.heartbeat_interval / REPEATS;
     }
 
-    /// Repeats the heartbeat to members that have not answered in this round.
+    /// Repeats the heartbeat to members that have not answered in this round, except accused ones.
     fn repeat(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         self.repeat_at = now + self.config.heartbeat_interval / REPEATS;
         let silent = self.subjects.iter().filter(|(_, subject)| {
@@ -409,6 +433,7 @@ impl Monitor {
         silent.into_iter().for_each(|node| self.heartbeat(node, out));
     }
 
+    /// Sends the heartbeat of a round, whose answer then counts as the first of the round.
     fn ask(&mut self, now: Instant, node: NodeId, out: &mut Outbox<MonitorOrder>) {
         if let Some(subject) = self.subjects.get_mut(&node) {
             subject.asked_at.get_or_insert(now);
@@ -417,6 +442,7 @@ impl Monitor {
         self.heartbeat(node, out);
     }
 
+    /// Sends a heartbeat with a new number, also to a member that is not monitored.
     fn heartbeat(&mut self, to: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.stats.heartbeats += 1;
         let sequence = self.number();
@@ -430,6 +456,10 @@ impl Monitor {
 
     // ── suspicion ──
 
+    /// Notes evidence from a connection and re-evaluates the member. A member that was not
+    /// monitored is from then on, with a heartbeat at once, unless others accuse it; off the ring,
+    /// a later [`set_members`](Self::set_members) drops it if the evidence does not suffice for a
+    /// suspicion. Ignored for this node and nodes that are no members.
     fn evidence(
         &mut self,
         now: Instant,
@@ -457,6 +487,11 @@ impl Monitor {
     }
 
     /// Suspects, trusts again or accuses a member, depending on time and evidence.
+    ///
+    /// A trusted member with evidence is suspected. A suspected one is accused when its probes
+    /// expire, even if the evidence is gone. A vouched one is suspected again or trusted when its
+    /// time is over. An accused one is left alone. The silence of a member that never answered
+    /// counts from `expected-response-after` on.
     fn consider(&mut self, now: Instant, node: NodeId, out: &mut Outbox<MonitorOrder>) {
         let (pause, expected) = (self.pause(), self.config.expected_response_after);
         let Some(subject) = self.subjects.get_mut(&node) else { return };
@@ -488,7 +523,8 @@ impl Monitor {
         }
     }
 
-    /// Whether this node may act on its evidence. An observer off the ring waits first.
+    /// Whether this node may act on its evidence: always on the ring. An observer off the ring
+    /// first waits for a time that the first call chooses; answers `true` once that time has come.
     fn speaks(&mut self, now: Instant, node: NodeId) -> bool {
         let most = WITNESS_MAX.min(WITNESS_EACH * u32::try_from(self.members.len()).unwrap_or(100));
         let Some(subject) = self.subjects.get_mut(&node) else { return false };
@@ -534,6 +570,8 @@ impl Monitor {
         }
     }
 
+    /// Accuses a member under a new probe number, so that answers to the probes of the suspicion no
+    /// longer count.
     fn accuse(&mut self, node: NodeId, why: SuspicionReason, out: &mut Outbox<MonitorOrder>) {
         self.stats.accusations += 1;
         let probe = self.number();
@@ -544,6 +582,7 @@ impl Monitor {
     }
 
     /// Requests new indirect probes about an accused member, because earlier answers may be lost.
+    /// Keeps the number of the accusation. Does nothing for other members.
     fn ask_again(&mut self, node: NodeId, out: &mut Outbox<MonitorOrder>) {
         let Some(Suspicion::Unreachable { probe }) = self.subjects.get(&node).map(|s| &s.suspicion)
         else {
@@ -558,7 +597,8 @@ impl Monitor {
         }));
     }
 
-    /// Random members that this node trusts, at most `indirect-probes`.
+    /// Random members that this node trusts, monitored or not, at most `indirect-probes`. May be
+    /// empty. `about` and this node are left out.
     fn witnesses(&mut self, about: NodeId) -> Vec<NodeId> {
         let doubtful = |node: &NodeId| {
             self.subjects.get(node).is_some_and(|subject| subject.suspicion != Suspicion::Trusted)

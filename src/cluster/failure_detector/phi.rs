@@ -19,8 +19,8 @@ const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
 ///
 /// `elapsed` is the time since the last answer; intervals between answers have the given `mean` and
 /// standard `deviation`. The value is 0 at first, 0.3 at the mean, and 1 means that a suspicion is
-/// wrong once in ten times. It increases with `elapsed`, is never NaN, and becomes infinite when
-/// the probability is too small for an `f64`.
+/// wrong once in ten times. It increases with `elapsed` and becomes infinite when the probability
+/// is too small for an `f64`. It is never NaN if `deviation` is above zero, as it must be.
 /// # Example
 /// ```
 /// use std::time::Duration;
@@ -40,7 +40,8 @@ fn of_deviations(y: f64) -> f64 {
     if y > 0.0 { -(e / (1.0 + e)).log10() } else { -(1.0 - 1.0 / (1.0 + e)).log10() }
 }
 
-/// The smallest `y` whose phi reaches `threshold`, to the last bit.
+/// The smallest `y` whose phi reaches `threshold`, to the last bit; found by bisection from -40 to
+/// 40.
 fn deviations_of(threshold: f64) -> f64 {
     let (mut below, mut reached) = (-40.0, 40.0);
     for _ in 0..100 {
@@ -56,10 +57,12 @@ pub struct PhiAccrual {
     intervals: VecDeque<u64>, // nanoseconds; ≤ max_sample_size
     sum: u128,
     squares: u128,
+    /// Time of the last answer, moved by excused gaps; `None` before the first one.
     last: Option<Instant>,
     max_sample_size: usize,
     min_std_deviation: Duration,
     threshold: f64,
+    /// Standard deviations beyond the mean at which phi reaches the threshold.
     reached: f64,
 }
 
@@ -85,7 +88,8 @@ impl PhiAccrual {
     }
 
     /// Records an answer. The interval that it ends is added to the history unless the peer was
-    /// already unavailable: such a silence must not become usual.
+    /// already unavailable: such a silence must not become usual. The first answer ends no
+    /// interval.
     pub fn heartbeat(&mut self, now: Instant, pause: Duration) {
         if let Some(last) = self.last
             && self.is_available(now, pause)
@@ -109,8 +113,8 @@ impl PhiAccrual {
         self.phi(now, pause) < self.threshold
     }
 
-    /// Time at which the threshold is reached without another answer; `None` before the first
-    /// answer.
+    /// Time at which the threshold is reached without another answer, at most about a microsecond
+    /// late; `None` before the first answer.
     #[must_use]
     pub fn unavailable_at(&self, pause: Duration) -> Option<Instant> {
         let beyond = (self.deviation().as_secs_f64() * self.reached).max(0.0);
@@ -127,7 +131,8 @@ impl PhiAccrual {
         self.last.is_some()
     }
 
-    /// Excludes `gap` from the current interval, because this node was stopped.
+    /// Excludes `gap` from the current interval, because this node was stopped. Does nothing before
+    /// the first answer.
     pub fn excuse(&mut self, gap: Duration) {
         self.last = self.last.map(|last| last + gap);
     }
@@ -148,6 +153,8 @@ impl PhiAccrual {
         Duration::from_secs_f64(variance.sqrt() / 1e9).max(self.min_std_deviation)
     }
 
+    /// Adds an interval to the history, in place of the oldest one if it is full. Intervals above
+    /// [`INTERVAL_MAX`] are shortened to it.
     fn learn(&mut self, interval: Duration) {
         let nanos = interval.min(INTERVAL_MAX).as_nanos();
         if self.intervals.len() >= self.max_sample_size

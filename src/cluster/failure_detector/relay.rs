@@ -13,6 +13,7 @@ pub(super) const RELAYS_MAX: usize = 256;
 /// A probe request: the requesting member and its number for the request.
 pub(super) type ProbeRequest = (NodeId, u64);
 
+/// An open request about `subject`, until `until`.
 #[derive(Clone, Copy, Debug)]
 struct RelayedProbe {
     subject: NodeId,
@@ -28,7 +29,8 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    /// Adds a request about `subject`; `false` if the table is full.
+    /// Adds a request about `subject`, in place of an open one with the same asker and number.
+    /// Returns `false`, and counts the request as rejected, if the table is full.
     pub(super) fn open(
         &mut self,
         question: ProbeRequest,
@@ -45,7 +47,9 @@ impl Relays {
         has_room
     }
 
-    /// Removes and returns the requests that an answer of `subject` to a heartbeat settles.
+    /// Removes and returns the requests that an answer of `subject` to a heartbeat settles: those
+    /// about it that are not younger than that heartbeat. Usually none. Expired requests count
+    /// until [`expire`](Self::expire) drops them.
     pub(super) fn answered(&mut self, subject: NodeId, sequence: u64) -> Vec<ProbeRequest> {
         let settled = self
             .open

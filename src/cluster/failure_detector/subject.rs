@@ -12,12 +12,12 @@ use super::phi::PhiAccrual;
 pub(super) enum Suspicion {
     /// It answers, or its silence is still tolerable.
     Trusted,
-    /// Indirect probes were requested.
+    /// Indirect probes with the number `probe` were requested. At `until` it is accused.
     Suspected { why: SuspicionReason, probe: u64, until: Instant },
     /// It does not answer this node, but another member reached it: the link is bad, not the
-    /// member.
+    /// member. It is not suspected again before `until`.
     Vouched { until: Instant },
-    /// It is accused. Indirect probes are requested again in every round.
+    /// It is accused. Indirect probes with the number `probe` are requested in every round.
     Unreachable { probe: u64 },
 }
 
@@ -35,6 +35,7 @@ impl ConnectionEvidence {
     }
 }
 
+/// What this node knows of a monitored member.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     pub(super) phi: PhiAccrual,
@@ -47,9 +48,9 @@ pub(super) struct Subject {
     pub(super) speaks_at: Option<Instant>,
     /// Time of the first heartbeat to it.
     pub(super) asked_at: Option<Instant>,
-    /// Sequence number of the newest heartbeat that it has answered.
+    /// Highest sequence number of a heartbeat that it has answered; 0 if none.
     pub(super) answered: u64,
-    /// Whether it has answered in the current round.
+    /// Whether it has answered in the current round; also set if the round is excused.
     pub(super) answered_round: bool,
 }
 
@@ -67,7 +68,8 @@ impl Subject {
         }
     }
 
-    /// The present evidence against the member, if any.
+    /// The present evidence against the member, if any. Evidence from connections precedes silence.
+    /// A member that never answered is not silent.
     pub(super) fn charge(&self, now: Instant, pause: Duration) -> Option<SuspicionReason> {
         if self.link.is_gone() {
             Some(SuspicionReason::Refused)
@@ -78,7 +80,8 @@ impl Subject {
         }
     }
 
-    /// Whether this node has no reason to monitor the member any longer.
+    /// Whether this node has no reason to monitor the member any longer: it is off the ring,
+    /// trusted, and no evidence waits.
     pub(super) fn is_idle(&self) -> bool {
         !self.on_ring
             && self.suspicion == Suspicion::Trusted
@@ -86,7 +89,9 @@ impl Subject {
             && self.link == ConnectionEvidence::default()
     }
 
-    /// Next time at which the suspicion may change without an input.
+    /// Next time at which the suspicion may change without an input; may be in the past. `None` for
+    /// an accused member, which only an answer or a witness can clear, and for one that was not
+    /// asked.
     pub(super) fn next_deadline(&self, pause: Duration, expected: Duration) -> Option<Instant> {
         match self.suspicion {
             Suspicion::Trusted if self.speaks_at.is_some() => self.speaks_at,
@@ -97,7 +102,9 @@ impl Subject {
         }
     }
 
-    /// Drops observations from a time in which this node itself was stopped.
+    /// Drops observations from a time in which this node itself was stopped: the silence,
+    /// connection evidence, and a suspicion or vouching. The present round counts as answered. An
+    /// accusation remains.
     pub(super) fn excuse(&mut self, gap: Duration) {
         self.phi.excuse(gap);
         self.asked_at = self.asked_at.map(|at| at + gap);

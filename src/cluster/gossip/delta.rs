@@ -45,8 +45,14 @@ impl GossipDelta {
 
 impl Gossip {
     /// The difference between this state and `base`, an earlier version of it; `bases` are digests
-    /// of states that contain the base. `None` if the delta is hardly shorter than the whole state,
-    /// or if a delta cannot express the change.
+    /// of states that contain the base. Contains the whole seen set.
+    ///
+    /// `None` if more than half of the members changed, so that the delta is hardly shorter than
+    /// the whole state. `None` also if a delta cannot express the change: of the horizon, of the
+    /// preparation for shutdown, or a removal without a tombstone.
+    ///
+    /// # Panics
+    /// If `bases` is empty or has more than [`BASES_MAX`] digests.
     #[must_use]
     pub fn delta(&self, base: &Self, bases: Vec<u64>) -> Option<GossipDelta> {
         assert!(!bases.is_empty() && bases.len() <= BASES_MAX, "{} bases", bases.len());
@@ -84,17 +90,24 @@ impl Gossip {
             content: self.digest(),
             members: changed,
             rows: rows.map(|(id, row)| (id, row.clone())).collect(),
-            tombstones: above(tombstones, &before.tombstones),
-            version: VClock { dots: above(&version.dots, &before.version.dots) },
+            tombstones: changed_entries(tombstones, &before.tombstones),
+            version: VClock { dots: changed_entries(&version.dots, &before.version.dots) },
             seen: self.seen.clone(),
         })
     }
 
-    /// Merges a received delta, and marks the result as seen by `me`. `own` is the digest of this
-    /// state; `knows` tells for another digest whether this state contains that state.
+    /// Merges a received delta; if that changes this state, marks the result as seen by `me`. `own`
+    /// is the digest of this state; `knows` tells for another digest whether this state contains
+    /// that state.
+    ///
+    /// Equal states only unite their seen sets. A delta of a state that this one contains changes
+    /// nothing, and neither does one without a known base: the answer is then
+    /// [`GossipAnswer::Status`], which asks for the state. In both cases, and if the delta brings
+    /// nothing new, `merged` is [`MergeRelation::OursNewer`]. The answer is never the state.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive); nothing was merged then.
+    /// As [`receive`](Self::receive); nothing was merged then. Limits are checked only if the delta
+    /// is merged.
     pub fn receive_delta(
         &mut self,
         (me, from): (ReplicaId, ReplicaId),
@@ -144,7 +157,8 @@ impl Gossip {
         Ok(received)
     }
 
-    /// Adds members to the seen set; returns whether there were new ones.
+    /// Adds members to the seen set; returns whether there were new ones. Ignores nodes that are no
+    /// members.
     pub(super) fn also_seen_by(&mut self, nodes: &BTreeSet<ReplicaId>) -> bool {
         let (before, members) = (self.seen.len(), &self.content.members);
         self.seen.extend(nodes.iter().filter(|id| members.contains_key(id)));
@@ -153,7 +167,10 @@ impl Gossip {
 }
 
 impl GossipContent {
-    /// Merges a delta; returns whether the content changed.
+    /// Merges a delta; returns whether the content changed. A tombstone removes its member; it is
+    /// not kept if it is not above the horizon. Members that are known as removed are skipped, and
+    /// so are rows and versions of nodes that are no members. The caller checks the base and all
+    /// limits.
     pub(super) fn add(&mut self, delta: &GossipDelta) -> bool {
         let mut changed = false;
         for (&id, &stamp) in &delta.tombstones {
@@ -197,7 +214,7 @@ impl GossipContent {
 }
 
 /// Entries of `now` that are missing or different in `before`.
-fn above(
+fn changed_entries(
     now: &BTreeMap<ReplicaId, u64>,
     before: &BTreeMap<ReplicaId, u64>,
 ) -> BTreeMap<ReplicaId, u64> {

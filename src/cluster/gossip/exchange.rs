@@ -62,7 +62,7 @@ pub struct GossipSeen {
 pub enum GossipAnswer {
     /// No answer: both states are equal.
     Nothing,
-    /// [`Gossip::status`]: the peer has a newer state and will send it.
+    /// [`Gossip::status`]: the peer has a state that this node lacks, and will send it.
     Status,
     /// The state: the peer lacks a part of it.
     State,
@@ -73,7 +73,8 @@ pub enum GossipAnswer {
 /// Effect of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Relation of the two states before the merge.
+    /// Relation of the two states before the merge. `Same` if the message carried no state: a
+    /// digest or a seen set.
     pub merged: MergeRelation,
     /// Whether the seen set of this state changed.
     pub seen_changed: bool,
@@ -130,7 +131,8 @@ impl Gossip {
         }
     }
 
-    /// A status without changes: its receiver answers with its whole state.
+    /// A status without changes: its receiver answers with its whole state, also if both states are
+    /// equal.
     #[must_use]
     pub fn ask_for_all(&self) -> GossipStatus {
         GossipStatus { version: VClock::new(), ..self.status() }
@@ -163,7 +165,10 @@ impl Gossip {
         self.content.digest()
     }
 
-    /// The answer to a peer that has sent `status`.
+    /// The answer to a peer that has sent `status`; changes nothing. `Status`, which asks for the
+    /// state, if the peer's version is newer. `State` if the peer is behind, if each side has
+    /// something new, or if only the contents differ: the peer then merges and sends the result
+    /// back. `Seen` if only the seen sets differ, otherwise `Nothing`.
     ///
     /// # Errors
     /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
@@ -187,7 +192,9 @@ impl Gossip {
 
     /// The answer to a peer that has sent the digest of its state; the arguments are those of
     /// [`receive_delta`](Self::receive_delta). If the digest is that of this state, the sender is
-    /// added to the seen set.
+    /// added to the seen set, and the answer is `Seen` if the peer sent another digest of its seen
+    /// set. Otherwise the answer is `State` if this state contains that of the peer, else `Status`,
+    /// which asks for it.
     ///
     /// # Errors
     /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
@@ -216,7 +223,9 @@ impl Gossip {
         Ok(received)
     }
 
-    /// Merges a received state, and marks the result as seen by `me`.
+    /// Merges a received state, and marks the result as seen by `me`, also if nothing changed. The
+    /// answer is the state if the sender lacks a part of the result, or the seen set if it lacks
+    /// only that. Drops the oldest tombstones beyond their maximum.
     ///
     /// # Errors
     /// [`GossipRefused`] if it was not merged; [`Removed`](GossipRefused::Removed) means that this
@@ -253,7 +262,8 @@ impl Gossip {
         Ok(Received { merged, seen_changed: before != self.seen, answer })
     }
 
-    /// Merges a received seen set if it belongs to this state.
+    /// Merges a received seen set if it belongs to this state; otherwise changes and answers
+    /// nothing. Ignores nodes that are no members. Answers with the own set if that has more nodes.
     ///
     /// # Errors
     /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
@@ -282,8 +292,9 @@ impl Gossip {
         Ok(received)
     }
 
-    /// Checks whether gossip of `from` is accepted. `since` is needed to detect a removal whose
-    /// tombstone was forgotten.
+    /// Checks whether gossip of `from` is accepted: it is of this cluster, and the sender is a
+    /// member that is not Down. `since` is needed to detect a removal whose tombstone was
+    /// forgotten; with `None` such a sender is a stranger.
     pub(super) fn admit(
         &self,
         from: ReplicaId,
@@ -312,6 +323,8 @@ fn digest_of(nodes: &BTreeSet<ReplicaId>) -> u64 {
 }
 
 impl GossipContent {
+    /// Hashes all fields in a fixed order. A change of a field or of the order makes releases
+    /// disagree.
     pub(super) fn digest(&self) -> u64 {
         let mut digest = Digest::new();
         digest.number(self.cluster.0);
@@ -358,11 +371,14 @@ impl Digest {
         self.gathered.extend_from_slice(&number.to_le_bytes());
     }
 
+    /// Adds the length of the text and its bytes.
     fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.gathered.extend_from_slice(text.as_bytes());
     }
 
+    /// Adds the number of items and each item, and hashes the collected bytes whenever there are
+    /// enough.
     fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
@@ -379,6 +395,7 @@ impl Digest {
         }
     }
 
+    /// Adds all fields of a member. An age that is missing counts as `u64::MAX`.
     fn member(&mut self, member: &Member) {
         let Member { node, address, status, roles, up_number, app_version, since, hosting } =
             member;
@@ -395,6 +412,7 @@ impl Digest {
         self.list(&hosting.entity_types, Digest::text);
     }
 
+    /// Hashes the remaining bytes and returns the digest.
     fn finish(mut self) -> u64 {
         self.hash.update(&self.gathered);
         self.hash.digest()

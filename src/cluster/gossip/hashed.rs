@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 
 use super::GossipContent;
 
-/// A content with its cached digest. Mutable access clears the digest.
+/// A content with its cached digest. Mutable access clears the digest, also if it changes nothing;
+/// a clone keeps it.
 #[derive(Clone)]
 pub(super) struct Hashed {
     content: GossipContent,
@@ -15,6 +16,7 @@ pub(super) struct Hashed {
 }
 
 impl Hashed {
+    /// The digest of the content, computed at the first call after a mutable access.
     pub(super) fn digest(&self) -> u64 {
         *self.digest.get_or_init(|| self.content.digest())
     }
@@ -42,6 +44,8 @@ impl DerefMut for Hashed {
 }
 
 impl PartialEq for Hashed {
+    /// Compares the contents. Different cached digests decide without that comparison; equal
+    /// digests, or one that is not cached yet, do not.
     fn eq(&self, other: &Self) -> bool {
         let digests = (self.digest.get(), other.digest.get());
         let differ = matches!(digests, (Some(one), Some(two)) if one != two);

@@ -58,7 +58,7 @@ impl Gossip {
         )
     }
 
-    /// Checks every counter of a delta.
+    /// Checks every counter of a delta. A delta has no `forgotten`.
     pub(super) fn is_near_delta(&self, delta: &GossipDelta) -> Result<(), GossipRefused> {
         self.are_near(
             delta.members.values(),
@@ -78,6 +78,9 @@ impl Gossip {
         }
     }
 
+    /// Checks hosting revision, age and join stamp of members, row versions, the stamps of
+    /// tombstones, and the version. Revisions, row versions and the version are compared with the
+    /// counter of the same member here; ages with the next age, and stamps with the next stamp.
     fn are_near<'a>(
         &self,
         members: impl Iterator<Item = &'a Arc<Member>>,

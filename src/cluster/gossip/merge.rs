@@ -19,18 +19,21 @@ use crate::cluster::member::Member;
 /// Relation of two states before they were merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeRelation {
-    /// Equal contents; the seen sets may have differed.
+    /// Equal contents; the seen sets may have differed, and ours is now the union of both.
     Same,
-    /// Our state contained theirs.
+    /// Our state contained theirs; nothing changed, not even our seen set.
     OursNewer,
-    /// Their state contained ours, and has replaced it.
+    /// Their state contained ours, and has replaced it together with the seen set.
     TheirsNewer,
-    /// Each contained something new for the other; no node has seen the result yet.
+    /// Each contained something new for the other; no node has seen the result yet, and our seen
+    /// set is empty.
     Both,
 }
 
 impl Gossip {
-    /// Merges another state of the same cluster into this one.
+    /// Merges another state of the same cluster into this one. Does not add this node to the seen
+    /// set, does not check the counters of `other`, and may leave more than
+    /// [`TOMBSTONES_MAX`](super::TOMBSTONES_MAX) tombstones.
     ///
     /// # Panics
     /// If the cluster ids differ. [`receive`](Self::receive) checks them before.
@@ -60,6 +63,7 @@ impl Gossip {
 }
 
 impl GossipContent {
+    /// The least upper bound of both contents, tidied. The cluster ids are equal.
     fn join(&self, other: &Self) -> Self {
         let mut joined = Self {
             cluster: self.cluster,
@@ -81,6 +85,8 @@ impl GossipContent {
         joined
     }
 
+    /// The members of both sides, without those that the other side knows as removed: a member is
+    /// dropped if the other side has a tombstone for it, or lacks it and has forgotten its stamp.
     fn join_members(&self, other: &Self) -> BTreeMap<ReplicaId, Arc<Member>> {
         let alive = |content: &Self, member: &Member| {
             !content.is_removed(member.incarnation(), member.since)
@@ -105,7 +111,8 @@ impl GossipContent {
     }
 }
 
-/// Keeps one of the two if it contains the other, so that equal members share one allocation.
+/// Merges two beliefs about one incarnation. Returns one of the two if it contains the other, so
+/// that equal members share one allocation.
 pub(super) fn join(mine: &Arc<Member>, theirs: &Arc<Member>) -> Arc<Member> {
     if Arc::ptr_eq(mine, theirs) || mine == theirs {
         return Arc::clone(mine);

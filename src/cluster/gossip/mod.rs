@@ -1,21 +1,23 @@
 //! The gossip state: the cluster as known to one node, with members, reachability and the seen set.
 //!
 //! [`Gossip`] is a CRDT: two states merge in any order (`merge.rs`). This file contains its fields,
-//! queries and changes. `exchange.rs` contains the exchange protocol, `delta.rs` the differences that
-//! it sends, `targets.rs` the selection of receivers, `wire.rs` the encoding, `jumps.rs` the bounds
-//! of received counters, `hashed.rs` the cached digest, and `tombstones.rs` the age of tombstones.
+//! queries and changes. `exchange.rs` contains the exchange protocol, `delta.rs` the differences
+//! that it sends, `targets.rs` the selection of receivers, `wire.rs` the encoding, `jumps.rs` the
+//! bounds of received counters, `hashed.rs` the cached digest, and `tombstones.rs` the age of
+//! tombstones.
 //!
 //! Tombstone horizon (docs/protocol/membership.md#tombstone-horizon): a removed incarnation never
-//! returns. At first a *tombstone* records the removal. A *stamp* is a counter of joins and removals
-//! ([`Gossip::next_stamp`]), not a time. Later all tombstones up to some stamp are dropped at once,
-//! and only that stamp, [`Gossip::forgotten`], is kept: a member that asked to join before it (its
-//! `since` is not higher) and is not contained in the state was removed. So the
-//! state of a late peer resurrects no member, and nothing is gossiped for ever. (This is the
-//! observed-remove set without tombstones of Bieniusa et al., 2012, with its causal context
-//! compressed to one number.)
+//! returns. At first a *tombstone* records the removal. A *stamp* is a counter of joins and
+//! removals ([`Gossip::next_stamp`]), not a time. Later all tombstones up to some stamp are dropped
+//! at once, and only that stamp, [`Gossip::forgotten`], is kept: a member that asked to join before
+//! it (its `since` is not higher) and is not contained in the state was removed. So the state of a
+//! late peer resurrects no member, and nothing is gossiped for ever. (This is the observed-remove
+//! set without tombstones of Bieniusa et al., 2012, with its causal context compressed to one
+//! number.)
 //!
-//! The module depends on neither time nor sockets. The decisions come from outside: a *configuration*
-//! (epoch) of the Replicator, on which its voters have agreed, lists the members that are Up.
+//! The module depends on neither time nor sockets. The decisions come from outside: a
+//! *configuration* (epoch) of the Replicator, on which its voters have agreed, lists the members
+//! that are Up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -62,8 +64,10 @@ impl fmt::Display for ClusterId {
 
 /// The state of the cluster as known to one node.
 ///
-/// Every change of the content except [`follow`](Self::follow) names the member that makes it, `by`. It
-/// increments that member's entry of the version and clears the seen set to that member.
+/// Every change of the content except [`follow`](Self::follow) names the member that makes it,
+/// `by`. It increments that member's entry of the version and clears the seen set to that member;
+/// it panics if `by` is not a member. A change that returns `false` or an error has changed
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gossip {
     content: Hashed, // a `GossipContent` with its digest; mutable access clears the digest
@@ -140,8 +144,9 @@ pub enum StatusRefused {
 // ── Queries ──
 
 impl Gossip {
-    /// The state of a cluster that `founder` founds alone. The caller passes it as Joining, which it
-    /// remains until the first configuration.
+    /// The state of a cluster that `founder` founds alone, already a change by the founder that
+    /// only the founder has seen. The caller passes it as Joining, which it remains until the first
+    /// configuration; status and age are taken over unchecked.
     ///
     /// # Errors
     /// [`InvalidMember`] if the founder's description exceeds a limit.
@@ -241,8 +246,8 @@ impl Gossip {
         &self.content.reachability
     }
 
-    /// Members that at least one observer reports as unreachable. Records of Down observers do not
-    /// count.
+    /// Members that at least one observer reports as unreachable or terminated. Records of Down
+    /// observers do not count. May contain the node that holds this state.
     #[must_use]
     pub fn unreachable(&self) -> BTreeSet<ReplicaId> {
         self.content.reachability.accused(|observer| {
@@ -265,8 +270,8 @@ impl Gossip {
         &self.seen
     }
 
-    /// Members that prevent convergence at `me`: those that have not seen this state or are
-    /// unreachable. Exiting and Down members are not awaited.
+    /// Members that prevent convergence at `me`: those that have not seen this state, `me`
+    /// included, and those that are unreachable to `me`. Exiting and Down members are not awaited.
     #[must_use]
     pub fn awaited(&self, me: ReplicaId) -> BTreeSet<ReplicaId> {
         let unreachable = self.unreachable_to(me);
@@ -275,7 +280,8 @@ impl Gossip {
         counted.map(|member| member.incarnation()).filter(missing).collect()
     }
 
-    /// Whether all members have seen this state, as far as `me` can know.
+    /// Whether all members have seen this state, as far as `me` can know: no member is
+    /// [awaited](Self::awaited).
     #[must_use]
     pub fn converged(&self, me: ReplicaId) -> bool {
         self.awaited(me).is_empty()
@@ -298,7 +304,9 @@ impl Gossip {
         self.content.forgotten
     }
 
-    /// Whether this state knows that an incarnation, which asked to join at `since`, was removed.
+    /// Whether this state knows that an incarnation, which asked to join at `since`, was removed:
+    /// it has a tombstone, or it is not contained and `since` is not above the horizon. A caller
+    /// that does not know `since` passes `u64::MAX`; then only a tombstone counts.
     #[must_use]
     pub fn is_removed(&self, id: ReplicaId, since: u64) -> bool {
         self.content.is_removed(id, since)
@@ -306,8 +314,9 @@ impl Gossip {
 
     /// The stamp for the next removal, and for the next node that asks this one to join
     /// ([`Member::since`]): higher than all stamps in this state. Two nodes may give the same stamp
-    /// at the same time, one to a removal and one to a join. The tombstone is dropped at convergence
-    /// only: by then the state contains the joiner, so it is not taken for a removed one.
+    /// at the same time, one to a removal and one to a join. The tombstone is dropped at
+    /// convergence only: by then the state contains the joiner, so it is not taken for a removed
+    /// one. At `u64::MAX` the stamp stays the same.
     #[must_use]
     pub fn next_stamp(&self) -> u64 {
         let joins = self.members().map(|member| member.since);
@@ -316,7 +325,7 @@ impl Gossip {
     }
 
     /// The number for the next member that becomes Up: its position in the order of becoming Up, so
-    /// that the oldest member has the lowest number.
+    /// that the oldest member has the lowest number. 1 if no member has a number.
     #[must_use]
     pub fn next_up_number(&self) -> u64 {
         self.members()
@@ -336,10 +345,16 @@ impl Gossip {
 // ── Changes ──
 
 impl Gossip {
-    /// Admits a node.
+    /// Admits a node as Joining, without an age, whatever `joiner` says of both. Its stamp `since`
+    /// is taken over; neither it nor the hosting revision is checked against a bound.
+    ///
+    /// A member with the same incarnation stays as it is, also if `joiner` differs from it or the
+    /// cluster prepares for a shutdown: [`Joined::Known`].
     ///
     /// # Errors
-    /// [`JoinRefused`] tells whether and when to retry.
+    /// [`JoinRefused`], checked in this order: an invalid description (also of a known member), a
+    /// removed incarnation, another incarnation of the peer, the preparation for a shutdown, a full
+    /// cluster.
     pub fn let_in(&mut self, by: ReplicaId, joiner: Member) -> Result<Joined, JoinRefused> {
         let id = joiner.incarnation();
         joiner.check().map_err(JoinRefused::Invalid)?;
@@ -369,32 +384,36 @@ impl Gossip {
     /// [`promote`](Self::promote), for Removed [`remove`](Self::remove).
     ///
     /// # Errors
-    /// [`StatusRefused`] if there is no such member, or the transition is not permitted.
+    /// [`StatusRefused`] if there is no such member, or the transition is not permitted, for
+    /// example because the member is in a later state.
+    ///
+    /// # Panics
+    /// If `next` is Up or Removed.
     pub fn move_to(
         &mut self,
         by: ReplicaId,
-        who: ReplicaId,
+        nodes: ReplicaId,
         next: Status,
     ) -> Result<bool, StatusRefused> {
         assert!(!matches!(next, Status::Up | Status::Removed), "{next} has a method of its own");
-        let from = self.status_of(who)?;
+        let from = self.status_of(nodes)?;
         if from == next {
             return Ok(false);
         }
         if !from.may_become(next) {
             return Err(StatusRefused::Step { from, to: next });
         }
-        self.edit(by, who, |member| member.status = next);
+        self.edit(by, nodes, |member| member.status = next);
         Ok(true)
     }
 
-    /// Marks members Up with their ages, as a change of `by`: for the first state of a cluster, when
-    /// it is founded or resumed. Later every node follows the configuration with
-    /// [`follow`](Self::follow). Nodes that are not members, or whose status does not permit it, are
-    /// skipped. Returns whether the state changed.
-    pub fn promote(&mut self, by: ReplicaId, who: &[(ReplicaId, u64)]) -> bool {
+    /// Marks members Up with their ages, as a change of `by`: for the first state of a cluster,
+    /// when it is founded or resumed. Later every node follows the configuration with
+    /// [`follow`](Self::follow). Nodes that are not members, or whose status does not permit it
+    /// (for example because they are Up already), are skipped. Returns whether the state changed.
+    pub fn promote(&mut self, by: ReplicaId, nodes: &[(ReplicaId, u64)]) -> bool {
         let mut any = false;
-        for &(id, up_number) in who {
+        for &(id, up_number) in nodes {
             let Ok(status) = self.status_of(id) else { continue };
             if status.may_become(Status::Up) {
                 self.edit(by, id, |member| {
@@ -410,10 +429,14 @@ impl Gossip {
     /// Removes members for ever, as a change of `by`; returns whether the state changed. Nodes
     /// remove members with [`follow`](Self::follow); only tests and an injected fault call this.
     ///
-    /// A node that learns of its own removal stops; it does not record it.
-    pub fn remove(&mut self, by: ReplicaId, who: &[ReplicaId]) -> bool {
-        assert!(!who.contains(&by), "a removed node announces nothing");
-        let any = self.bury(who);
+    /// Nodes that are not members are skipped. A node that learns of its own removal stops; it does
+    /// not record it.
+    ///
+    /// # Panics
+    /// If `nodes` contains `by`.
+    pub fn remove(&mut self, by: ReplicaId, nodes: &[ReplicaId]) -> bool {
+        assert!(!nodes.contains(&by), "a removed node announces nothing");
+        let any = self.bury(nodes);
         if any {
             self.content.tidy();
             self.changed(by);
@@ -422,10 +445,12 @@ impl Gossip {
         any
     }
 
-    /// Replaces members by tombstones; returns whether there were any.
-    fn bury(&mut self, who: &[ReplicaId]) -> bool {
+    /// Replaces members by tombstones, each with the next stamp; nodes that are not members get
+    /// none. Returns whether there were any members. The caller must then call `tidy` and `shed`,
+    /// and set the seen set.
+    fn bury(&mut self, nodes: &[ReplicaId]) -> bool {
         let mut any = false;
-        for &id in who {
+        for &id in nodes {
             let stamp = self.next_stamp();
             if self.content.members.remove(&id).is_some() {
                 self.content.tombstones.insert(id, stamp);
@@ -439,8 +464,16 @@ impl Gossip {
     /// configuration; returns whether the state changed.
     ///
     /// Every node that installs the configuration derives the same change from the same state.
-    /// Therefore no member's version is incremented (except when tombstones exceed their maximum), so
-    /// that equal states stay equal and need no merge. Only `me` is known to have seen the result.
+    /// Therefore no member's version is incremented (except when tombstones exceed their maximum),
+    /// so that equal states stay equal and need no merge. Only `me` is known to have seen the
+    /// result.
+    ///
+    /// Skips nodes of `up` whose status does not permit it, and nodes of either list that are not
+    /// members: a removed node that this state does not contain gets no tombstone. A lower age that
+    /// the state already has is kept.
+    ///
+    /// # Panics
+    /// If `gone` contains `me`.
     pub fn follow(&mut self, me: ReplicaId, up: &[(ReplicaId, u64)], gone: &[ReplicaId]) -> bool {
         assert!(!gone.contains(&me), "a removed node announces nothing");
         let mut any = false;
@@ -479,8 +512,11 @@ impl Gossip {
         true
     }
 
-    /// Records the verdict of `by` that `subject` is unreachable or terminated; `false` if it is not
-    /// new, or one of them is not a member.
+    /// Records the verdict of `by` that `subject` is unreachable or terminated; `false` if it is
+    /// not new, would weaken a Terminated verdict, or one of them is not a member.
+    ///
+    /// # Panics
+    /// If a member accuses itself.
     pub fn accuse(
         &mut self,
         by: ReplicaId,
@@ -495,7 +531,8 @@ impl Gossip {
         new
     }
 
-    /// Withdraws the verdict of `by` about `subject`; `false` if there is none.
+    /// Withdraws the Unreachable verdict of `by` about `subject`; `false` if there is none. A
+    /// Terminated verdict stays.
     pub fn acquit(&mut self, by: ReplicaId, subject: ReplicaId) -> bool {
         let new = self.content.reachability.acquit(by, subject);
         if new {
@@ -505,8 +542,12 @@ impl Gossip {
     }
 
     /// For a member that replaces its state `former` by this one within one incarnation, because it
-    /// was admitted anew: restores what it has announced about itself and recorded about others, with
-    /// versions above all that it has sent. This state must contain `me`.
+    /// was admitted anew: restores what it has announced about itself and recorded about others,
+    /// with versions above all that it has sent. Verdicts of `me` in this state are replaced by
+    /// those in `former`; verdicts about nodes that this state does not contain are dropped.
+    ///
+    /// # Panics
+    /// If this state does not contain `me`.
     pub fn resume(&mut self, me: ReplicaId, former: &Self) {
         let GossipContent { members, reachability, version, .. } = &mut *self.content;
         if let (Some(own), Some(told)) = (members.get_mut(&me), former.member(me)) {
@@ -518,7 +559,8 @@ impl Gossip {
         self.changed(me);
     }
 
-    /// Freezes joins and promotions before a full shutdown; `false` if they are frozen already.
+    /// Freezes joins and promotions before a full shutdown; `false` if they are frozen already. It
+    /// cannot be undone: a merge keeps the freeze of either side.
     pub fn prepare_for_full_shutdown(&mut self, by: ReplicaId) -> bool {
         let new = !self.content.preparing_for_shutdown;
         if new {
@@ -528,11 +570,12 @@ impl Gossip {
         new
     }
 
-    /// Drops all tombstones up to `stamp`. Called by the leader at convergence, with a stamp that
-    /// [`Tombstones`](tombstones::Tombstones) has found old enough.
+    /// Drops all tombstones up to `stamp`; `false` if the horizon is not below `stamp`. Called by
+    /// the leader at convergence, with a stamp that [`Tombstones`](tombstones::Tombstones) has
+    /// found old enough, and by the limit of tombstones at any node.
     ///
     /// From now on a node whose `since` is not above that stamp, and which this state does not
-    /// contain, counts as removed.
+    /// contain, counts as removed. Present members stay, whatever their `since`.
     pub fn forget_up_to(&mut self, by: ReplicaId, stamp: u64) -> bool {
         let new = self.content.forget_up_to(stamp);
         if new {
@@ -546,17 +589,19 @@ impl Gossip {
         self.contains(me) && self.seen.insert(me)
     }
 
-    fn status_of(&self, who: ReplicaId) -> Result<Status, StatusRefused> {
-        self.member(who).map(|member| member.status).ok_or(StatusRefused::Unknown(who))
+    fn status_of(&self, nodes: ReplicaId) -> Result<Status, StatusRefused> {
+        self.member(nodes).map(|member| member.status).ok_or(StatusRefused::Unknown(nodes))
     }
 
-    fn edit(&mut self, by: ReplicaId, who: ReplicaId, change: impl FnOnce(&mut Member)) {
-        let member = self.content.members.get_mut(&who).expect("checked by the caller");
+    /// Changes a member as a change of `by`. The caller has checked that the member exists.
+    fn edit(&mut self, by: ReplicaId, nodes: ReplicaId, change: impl FnOnce(&mut Member)) {
+        let member = self.content.members.get_mut(&nodes).expect("checked by the caller");
         change(Arc::make_mut(member));
         self.changed(by);
     }
 
-    /// Drops the oldest tombstones beyond [`TOMBSTONES_MAX`].
+    /// Drops the oldest tombstones beyond [`TOMBSTONES_MAX`], as a change of `by`; those with the
+    /// same stamp as the last dropped one go with it. Does nothing up to the maximum.
     fn shed(&mut self, by: ReplicaId) {
         let excess = self.content.tombstones.len().saturating_sub(TOMBSTONES_MAX);
         if excess > 0 {
@@ -566,6 +611,8 @@ impl Gossip {
         }
     }
 
+    /// Records a change of the content by `by`: increments its version, and clears the seen set to
+    /// `by`. Panics if `by` is not a member.
     fn changed(&mut self, by: ReplicaId) {
         assert!(self.contains(by), "{by} changes a cluster that it is no member of");
         let dot = self.content.version.inc(by);
@@ -580,6 +627,7 @@ impl GossipContent {
         below_horizon || self.tombstones.contains_key(&id)
     }
 
+    /// Raises the horizon to `stamp` and tidies; `false` if it is not lower.
     fn forget_up_to(&mut self, stamp: u64) -> bool {
         let new = stamp > self.forgotten;
         if new {
@@ -589,8 +637,9 @@ impl GossipContent {
         new
     }
 
-    /// Drops the tombstones up to `forgotten`, and the reachability and versions of nodes that are
-    /// not members. A merge compares contents, not versions, so it needs no version of a removed node.
+    /// Drops the tombstones up to `forgotten`, and the reachability (rows and verdicts) and
+    /// versions of nodes that are not members. Removes no member. A merge compares contents, not
+    /// versions, so it needs no version of a removed node.
     fn tidy(&mut self) {
         let Self { members, forgotten, .. } = self;
         self.tombstones.retain(|_, removed| *removed > *forgotten);

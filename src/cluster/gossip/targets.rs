@@ -46,7 +46,8 @@ pub enum StateOrigin {
 
 impl Targeting {
     /// Probability that regular gossip goes to a member that has not seen the state, in a cluster
-    /// of `members`.
+    /// of `members`: the configured one up to `reduce_above`, a tenth of it from three times that
+    /// number on, and linear in between.
     #[must_use]
     pub fn probability(&self, members: usize) -> f64 {
         let full = self.different_view_probability;
@@ -61,7 +62,11 @@ impl Targeting {
         }
     }
 
-    /// The receiver of regular gossip; `None` if there is none.
+    /// The receiver of regular gossip: with the [`probability`](Self::probability) for this cluster
+    /// a random member that has not seen the state and is not Down; otherwise, or if there is no
+    /// such member, any random member, also one that is Down or has seen the state.
+    ///
+    /// Never `me` or a member that `me` accuses. `None` if there is no other member.
     pub fn regular(&self, gossip: &Gossip, me: ReplicaId, rng: &mut impl Rng) -> Option<ReplicaId> {
         let peers = peers(gossip, me);
         let prefer = rng.random_bool(self.probability(gossip.len()).clamp(0.0, 1.0));
@@ -74,7 +79,11 @@ impl Targeting {
         one_of(&peers, rng)
     }
 
-    /// The receivers to which the newest state is sent at once.
+    /// The receivers to which the newest state is sent at once: of the members that have not seen
+    /// it and are not Down, up to the direct limit all for an `Own` state and none for a `Heard`
+    /// one; above the limit [`fanout`] random ones for either.
+    ///
+    /// Never `me` or a member that `me` accuses.
     pub fn eager(
         &self,
         gossip: &Gossip,
@@ -104,8 +113,9 @@ pub fn fanout(members: usize) -> usize {
     (members.max(1) as f64).ln().ceil() as usize + 6
 }
 
-/// Possible receivers: all members except `me` and those that `me` itself cannot reach. A member
-/// that only others cannot reach stays a receiver, so that a partition can heal through it.
+/// Possible receivers: all members of any status, except `me` and those about which `me` itself has
+/// recorded a verdict. A member that only others cannot reach stays a receiver, so that a partition
+/// can heal through it.
 fn peers(gossip: &Gossip, me: ReplicaId) -> Vec<ReplicaId> {
     let reachability = gossip.reachability();
     let valid = |id: &ReplicaId| *id != me && reachability.verdict(me, *id).is_none();
@@ -122,6 +132,7 @@ fn not_seen(gossip: &Gossip, peers: &[ReplicaId]) -> Vec<ReplicaId> {
     peers.iter().filter(behind).copied().collect()
 }
 
+/// A random element; `None` of an empty list.
 fn one_of(from: &[ReplicaId], rng: &mut impl Rng) -> Option<ReplicaId> {
     if from.is_empty() { None } else { Some(from[rng.random_range(0..from.len())]) }
 }

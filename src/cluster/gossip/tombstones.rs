@@ -25,9 +25,11 @@ impl Tombstones {
         Self::default()
     }
 
-    /// Records the tombstones of the state. Returns the highest stamp up to which all tombstones
-    /// have been held for at least `age`, if there is one. The caller passes it to
-    /// [`Gossip::forget_up_to`] if this node leads and has convergence.
+    /// Records the tombstones of the state: a new one counts from this call, and one that the state
+    /// no longer contains is dropped here. Returns the highest stamp such that all tombstones up to
+    /// it have been held for at least `age`; a younger tombstone with an equal or lower stamp
+    /// blocks older ones. `None` if no stamp is due. Changes nothing in `gossip`: the caller passes
+    /// the stamp to [`Gossip::forget_up_to`] if this node leads and has convergence.
     pub fn due(&mut self, now: Instant, gossip: &Gossip, age: Duration) -> Option<u64> {
         let tombstones: BTreeMap<_, _> = gossip.tombstones().collect();
         self.held.retain(|id, _| tombstones.contains_key(id));

@@ -1,8 +1,14 @@
-//! Encoding of gossip states, statuses and seen sets: MessagePack with short named fields.
+//! Encoding of gossip states, deltas, statuses and seen sets: MessagePack with short named fields.
+//! [`encode`] and [`decode`] also serve all other messages of membership and of the lease, and the
+//! file with a node's memory.
 //!
 //! Adjacent releases can decode messages with an additional or a missing field. Received data is
 //! untrusted: it is well formed and within its limits, or it is rejected as a whole. The vector
 //! clock is written as a list, because the `crdts` crate may change its own format.
+//!
+//! The checks here need no local state: lengths, duplicates, [`COUNTER_MAX`], and references to
+//! nodes that are no members. `jumps.rs` compares the counters with the local ones. A `Member`
+//! outside a state or a delta, as in a join, is not checked here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,16 +86,18 @@ pub enum InvalidGossip {
     SelfAccused(ReplicaId),
 }
 
-/// Encodes a [`Gossip`], a [`GossipStatus`] or a [`GossipSeen`].
+/// Encodes a value. The length is not limited, so the receiver may refuse the result.
 #[must_use]
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     rmp_serde::to_vec_named(value).expect("plain data always encodes into memory")
 }
 
-/// Decodes a [`Gossip`], a [`GossipStatus`] or a [`GossipSeen`].
+/// Decodes a value, within a memory budget of [`MEMBERSHIP_FACTOR`]. Bytes after the value are
+/// ignored.
 ///
 /// # Errors
-/// [`GossipDecodeError`] if the input is too long, malformed, or exceeds a limit.
+/// [`GossipDecodeError`] if the input is too long, malformed, not valid ([`InvalidGossip`]), or
+/// exceeds a limit.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, GossipDecodeError> {
     let len = bytes.len();
     if len > GOSSIP_BYTES_MAX {
@@ -240,6 +248,7 @@ impl From<&Gossip> for RawGossip {
 }
 
 impl From<(ReplicaId, &Row)> for RawRow {
+    /// Splits the subjects by verdict. A row without verdicts is written too, for its version.
     fn from((observer, row): (ReplicaId, &Row)) -> Self {
         let subjects_with = |verdict: ReachabilityStatus| {
             let of = row.verdicts.iter().filter(move |(_, found)| **found == verdict);
@@ -310,6 +319,7 @@ impl<'de> Deserialize<'de> for GossipDelta {
 }
 
 impl<'de> Deserialize<'de> for GossipStatus {
+    /// Checks the version only: neither its actors nor the digests can be checked here.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let RawStatus { cluster, version, content, seen } = RawStatus::deserialize(deserializer)?;
         let version = clock_of(version).map_err(D::Error::custom)?;
@@ -318,6 +328,7 @@ impl<'de> Deserialize<'de> for GossipStatus {
 }
 
 impl<'de> Deserialize<'de> for GossipSeen {
+    /// Checks the number of nodes only; a node may be listed twice, or be no member.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let RawSeen { cluster, content, nodes } = RawSeen::deserialize(deserializer)?;
         let nodes = set_of(nodes, MEMBERS_MAX).map_err(D::Error::custom)?;
@@ -328,7 +339,9 @@ impl<'de> Deserialize<'de> for GossipSeen {
 impl TryFrom<RawGossip> for Gossip {
     type Error = InvalidGossip;
 
-    /// Rejects a reachability table, a version or a seen set that names a node that is no member.
+    /// Rejects a reachability table, a version or a seen set that names a node that is no member,
+    /// and a tombstone of a member or one whose stamp is not above `forgotten`. Returns the first
+    /// fault found. A state without members is valid.
     fn try_from(raw: RawGossip) -> Result<Self, InvalidGossip> {
         let members = members_of(raw.members)?;
         let content = GossipContent {
@@ -358,6 +371,9 @@ impl TryFrom<RawGossip> for Gossip {
 impl TryFrom<RawDelta> for GossipDelta {
     type Error = InvalidGossip;
 
+    /// Rejects a tombstone of a member of the delta. Rows, version and seen set may name nodes that
+    /// are no members of the delta: the merge drops those that the receiver does not know. An empty
+    /// list of bases is valid.
     fn try_from(raw: RawDelta) -> Result<Self, InvalidGossip> {
         within(raw.bases.len(), BASES_MAX)?;
         let members = members_of(raw.members)?;
@@ -382,6 +398,8 @@ impl TryFrom<RawDelta> for GossipDelta {
     }
 }
 
+/// The members by incarnation. Rejects more than `MEMBERS_MAX`, an incarnation listed twice, and a
+/// member with a counter above [`COUNTER_MAX`] or that [`Member::check`] refuses.
 fn members_of(list: Vec<Arc<Member>>) -> Result<BTreeMap<ReplicaId, Arc<Member>>, InvalidGossip> {
     within(list.len(), MEMBERS_MAX)?;
     let mut members = BTreeMap::new();
@@ -394,6 +412,7 @@ fn members_of(list: Vec<Arc<Member>>) -> Result<BTreeMap<ReplicaId, Arc<Member>>
     Ok(members)
 }
 
+/// The reachability table of a whole state: observers and subjects must be `members`.
 fn table_of(
     rows: Vec<RawRow>,
     members: &BTreeMap<ReplicaId, Arc<Member>>,
@@ -406,9 +425,11 @@ fn table_of(
     )
 }
 
-/// `member` checks each observer and subject. Rows without records are kept; a row of version 0 is
-/// rejected, as [`InvalidGossip::Twice`], because an observer's first row has version 1. The caller
-/// limits the number of rows.
+/// A reachability table. `member` checks each observer and subject. Rows without records are kept;
+/// a row of version 0 is rejected, as [`InvalidGossip::Twice`], because an observer's first row has
+/// version 1. Also rejects a second row of an observer, a subject that a row lists twice (also with
+/// different verdicts), an observer that accuses itself, and more than [`RECORDS_MAX`] records. The
+/// number of rows is not limited here.
 fn rows_of(
     rows: Vec<RawRow>,
     member: impl Fn(ReplicaId) -> Result<ReplicaId, InvalidGossip>,
@@ -444,7 +465,8 @@ fn clock_of(list: Vec<(ReplicaId, u64)>) -> Result<VClock<ReplicaId>, InvalidGos
     Ok(VClock { dots: map_of(list, MEMBERS_MAX)? })
 }
 
-/// Rejects entries of 0: they must be omitted, otherwise equal states would differ.
+/// The list as a map. Rejects more than `limit` entries, an id listed twice, a number above
+/// [`COUNTER_MAX`], and entries of 0: they must be omitted, otherwise equal states would differ.
 fn map_of(
     list: Vec<(ReplicaId, u64)>,
     limit: usize,
@@ -462,7 +484,7 @@ fn map_of(
     Ok(map)
 }
 
-/// A node that is listed twice counts once.
+/// The list as a set. A node that is listed twice counts once, but twice for the `limit`.
 fn set_of(list: Vec<ReplicaId>, limit: usize) -> Result<BTreeSet<ReplicaId>, InvalidGossip> {
     within(list.len(), limit)?;
     Ok(list.into_iter().collect())

@@ -2,8 +2,8 @@
 //!
 //! With leases, the entities of a removed node have stopped by the time the configuration without
 //! it is installed. Two cases need a wait: a configuration that no quorum of its predecessor
-//! consented to, that is, a forced one, and disabled leases, where only `down-removal-margin`
-//! applies (docs/protocol/leases.md#removal-margin).
+//! consented to, that is, a forced one or one of another cluster generation, and disabled leases,
+//! where only `down-removal-margin` applies (docs/protocol/leases.md#removal-margin).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,8 +39,14 @@ impl DepartedMembers {
         Self { removal_margin, over_at: BTreeMap::new() }
     }
 
-    /// Records that configuration `next` was installed after `previous`. `how` tells what is known
-    /// about each removed node.
+    /// Records that configuration `next` was installed after `previous`. Each member that `next`
+    /// leaves out and that `how` reports as [`Unheard`](Departure::Unheard) becomes pending: for
+    /// the removal margin if leases are disabled in `previous`; otherwise for the duration of its
+    /// promises if no quorum of `previous` consented to `next` (another generation, or another
+    /// forced start).
+    ///
+    /// Nothing becomes pending in the usual case, leases and a consented configuration. Also
+    /// forgets entries whose time has passed.
     pub fn installed(
         &mut self,
         now: Now,
@@ -66,7 +72,7 @@ impl DepartedMembers {
         self.over_at.iter().filter(move |(_, at)| now.mono < **at).map(|(id, _)| *id)
     }
 
-    /// Earliest time at which a pending node stops being pending.
+    /// Earliest time at which a pending node stops being pending; `None` if none is pending.
     #[must_use]
     pub fn next_deadline(&self, now: Now) -> Option<Instant> {
         self.over_at.values().copied().filter(|at| now.mono < *at).min()

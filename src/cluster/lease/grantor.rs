@@ -12,14 +12,17 @@ use ostraca_ddata::replicator::epoch::{Epoch, EpochId, LeaseSettings, Remaining}
 use super::{Heartbeat, LeaseMessage};
 use crate::cluster::fault_injection::{MembershipFault, MembershipFaultInjection};
 
-/// Reason why a member is granted nothing as long as it is a member.
+/// Reason why a member is granted nothing as long as it is a member. A later reason replaces
+/// `Down`; `Dead` replaces `Released`, but nothing replaces `Dead`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GrantRefusal {
-    /// It announced that it no longer serves; its last heartbeat had this number.
+    /// It announced that it no longer serves; its last heartbeat had this number. No promise to it
+    /// runs.
     Released(u64),
-    /// Its process is proven dead.
+    /// Its process is proven dead. No promise to it runs.
     Dead,
-    /// Gossip marks it Down. Its running promise must still expire.
+    /// Gossip marks it Down. Its running promise must still expire. The only reason that can be
+    /// withdrawn ([`Grantor::not_down`]).
     Down,
 }
 
@@ -28,7 +31,7 @@ enum GrantRefusal {
 pub struct GrantorStats {
     /// Number of granted heartbeats.
     pub granted: u64,
-    /// Heartbeats that were not granted, for any reason.
+    /// Heartbeats that were not granted, for any reason, the nonsense ones included.
     pub refused: u64,
     /// Refused heartbeats with a number above that of their sender's release. A correct peer sends
     /// none.
@@ -41,6 +44,10 @@ pub struct GrantorStats {
 ///
 /// It is not a [`Machine`](ostraca_ddata::machine::Machine): it answers within the call and has no
 /// deadline of its own. The owner of the Replicator calls it.
+///
+/// What is said of incarnations that are not members of the installed configuration is ignored, and
+/// everything before the first configuration. An install drops what is known of nodes that are no
+/// longer members.
 #[derive(Clone, Debug)]
 pub struct Grantor {
     me: ReplicaId,
@@ -50,9 +57,11 @@ pub struct Grantor {
     installed_at: Instant,
     /// T_q of this configuration or of the previous one, whichever is longer.
     wait: Duration,
-    carried: BTreeSet<ReplicaId>,                      // ≤ members
-    promises: BTreeMap<ReplicaId, Instant>,            // end on the own clock; ≤ members
-    named: BTreeMap<ReplicaId, Instant>, // for removal: no grants until then; ≤ members
+    /// Members to which voters of the configuration before may have made promises that are unknown
+    /// here. They are not consented to for `wait` after the install.
+    carried: BTreeSet<ReplicaId>, // ≤ members
+    promises: BTreeMap<ReplicaId, Instant>, // end on the own clock; ≤ members
+    named: BTreeMap<ReplicaId, Instant>,    // for removal: no grants until then; ≤ members
     grant_refusals: BTreeMap<ReplicaId, GrantRefusal>, // ≤ members
     stats: GrantorStats,
 }
@@ -84,7 +93,10 @@ impl Grantor {
         &self.stats
     }
 
-    /// The Replicator installed this configuration in the current step.
+    /// The Replicator installed this configuration in the current step. Starts the wait after an
+    /// install anew, with the members carried over from the configuration before (all members if
+    /// this one does not directly follow the one known here, or is the first). Members that were
+    /// named for removal may be granted leases again. Promises to members that stay go on.
     pub fn installed(&mut self, now: Now, epoch: &Arc<Epoch>) {
         let before = self.epoch.replace(epoch.clone());
         // New members are known only if this configuration directly follows the previous one.
@@ -106,7 +118,12 @@ impl Grantor {
     }
 
     /// Handles a heartbeat. `unsealed`: the epoch of which the Replicator is, at this moment, a
-    /// member and not sealed. The caller sends the returned grant to `from`.
+    /// member and not sealed. The caller sends the returned grant to `from`. A granted heartbeat
+    /// renews the promise to `from`: it runs for T_q from `now`.
+    ///
+    /// `None`, and nothing but counters changes, if the heartbeat is of another configuration, this
+    /// node is no voter or `from` no member of it, leases are disabled, `from` is released, dead or
+    /// Down, this voter has sealed, or `from` was named for removal less than 2·T_q ago.
     pub fn beat(
         &mut self,
         now: Now,
@@ -123,6 +140,8 @@ impl Grantor {
         Some(LeaseMessage::Granted(beat))
     }
 
+    /// The lease settings if the heartbeat is granted; `None` as for [`beat`](Self::beat). Counts a
+    /// heartbeat beyond its sender's release as nonsense.
     fn grants_to(
         &mut self,
         now: Now,
@@ -153,9 +172,10 @@ impl Grantor {
         (!refused).then(|| epoch.lease().clone())
     }
 
-    /// `from` has stopped serving, and its last heartbeat had this number: its promise ends.
-    /// Returns whether this is news; earlier answers of [`consent`](Self::consent) about `from` are
-    /// stale then.
+    /// `from` has stopped serving, and its last heartbeat had this number: its promise ends, and it
+    /// is never granted a lease again. Returns whether this is news; earlier answers of
+    /// [`consent`](Self::consent) about `from` are stale then. `false` if `from` is not a member,
+    /// or was released or proven dead before (a repeated release replaces the number).
     pub fn release(&mut self, from: ReplicaId, number: u64) -> bool {
         self.is_member(from)
             && self.grant_refusals.get(&from) != Some(&GrantRefusal::Dead)
@@ -163,29 +183,32 @@ impl Grantor {
     }
 
     /// A new incarnation holds the lock of `dead` on the same file within the same boot, so the
-    /// process of `dead` has ended. Ignored unless `restart-is-proof` is set in the configuration.
-    /// Returns whether this is news, as [`release`](Self::release) does.
+    /// process of `dead` has ended: its promise ends. Ignored unless `restart-is-proof` is set in
+    /// the installed configuration. Returns whether this is news, as [`release`](Self::release)
+    /// does.
     pub fn proven_dead(&mut self, dead: ReplicaId) -> bool {
         let is_proof = self.epoch.as_ref().is_some_and(|epoch| epoch.lease().restart_is_proof);
         is_proof && self.is_member(dead) && self.silence(dead, GrantRefusal::Dead)
     }
 
-    /// Ends the promise to `id`. Returns whether the member was neither released nor dead before.
+    /// Ends the promise to `id`, for the reason `why`, which must not be `Down`. Returns whether
+    /// the member was neither released nor dead before.
     fn silence(&mut self, id: ReplicaId, why: GrantRefusal) -> bool {
         self.promises.remove(&id);
         let before = self.grant_refusals.insert(id, why);
         !matches!(before, Some(GrantRefusal::Released(_) | GrantRefusal::Dead))
     }
 
-    /// Gossip marks `id` Down: it is granted nothing from now on, and its running promise expires.
+    /// Gossip marks `id` Down: it is granted nothing from now on, and its running promise is left
+    /// to expire. Changes nothing if the member is released or dead.
     pub fn down(&mut self, id: ReplicaId) {
         if self.is_member(id) {
             self.grant_refusals.entry(id).or_insert(GrantRefusal::Down);
         }
     }
 
-    /// Gossip no longer marks `id` Down, because this node discarded a gossip state of another
-    /// cluster. The member is granted leases as before.
+    /// Gossip no longer marks `id` Down, because the gossip state of this node was replaced. The
+    /// member is granted leases as before, unless it is released or dead.
     ///
     /// This is safe: Down only prevents new promises, and [`consent`](Self::consent) does not
     /// depend on it.
@@ -196,9 +219,13 @@ impl Grantor {
     }
 
     /// The configuration machine asks how long the promises to these members still run. A member
-    /// that is missing in the answer holds no promise. For 2·T_q from now on these members are
-    /// granted nothing (docs/protocol/leases.md#withheld-members-get-no-grant). T_q would be too
-    /// short: it would end just before the proposer, which waited for the leases, asks again.
+    /// that is missing in the answer is consented to: no lease of it can be valid. For 2·T_q from
+    /// now on these members are granted nothing, whatever the answer
+    /// (docs/protocol/leases.md#withheld-members-get-no-grant). T_q would be too short: it would
+    /// end just before the proposer, which waited for the leases, asks again.
+    ///
+    /// The answer lists each member once, in the order of ids. Empty before the first
+    /// configuration.
     pub fn consent(&mut self, now: Now, removed: &[ReplicaId]) -> Vec<Remaining> {
         self.stats.questions += 1;
         let Some(epoch) = self.epoch.clone() else { return Vec::new() };
@@ -211,7 +238,9 @@ impl Grantor {
         remaining
     }
 
-    /// How long the lease of this member may still be valid.
+    /// How long the lease of this member may still be valid; zero if it is released or dead.
+    /// Otherwise until the latest of three times: the end of its promise, the end of the wait after
+    /// the install if it was carried over, and the end of the wait after the start of this grantor.
     fn remaining(&self, now: Now, id: ReplicaId) -> Duration {
         let own = self.fault_injection.has(MembershipFault::OwnRemovalGoesOn)
             || self.fault_injection.has(MembershipFault::StopsAtAccept);

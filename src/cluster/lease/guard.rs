@@ -12,9 +12,9 @@
 //! - Consent rule: a step that handles `Consent` holds the lock from the reading of the promises
 //!   until the new epoch state is published. Heartbeats wait, so no promise is made in between.
 //! - Publication rule: any other step that seals or installs an epoch has read no promise (for
-//!   example, because it removes no member, or because others have decided the epoch). Its new epoch
-//!   state is published under the lock before its outputs are sent. Until then no other node has
-//!   seen the step, so a promise made during it has the same effects as one made before it.
+//!   example, because it removes no member, or because others have decided the epoch). Its new
+//!   epoch state is published under the lock before its outputs are sent. Until then no other node
+//!   has seen the step, so a promise made during it has the same effects as one made before it.
 //!
 //! Inputs tell it the marks of gossip; it uses no gossip, member status or socket itself, so the
 //! driver and the simulator run the same machine.
@@ -49,8 +49,8 @@ pub enum GuardInput {
     Down(ReplicaId),
     /// Gossip no longer marks this incarnation Down: it may be granted leases again.
     NotDown(ReplicaId),
-    /// This incarnation's process is proven dead: its promise ends now, if the configuration has set
-    /// `restart-is-proof`.
+    /// This incarnation's process is proven dead: its promise ends now, if the configuration has
+    /// set `restart-is-proof`.
     ProvenDead(ReplicaId),
 }
 
@@ -90,7 +90,8 @@ struct Granting {
 pub struct HeartbeatResult {
     /// The grant to send back; `None` if it was refused.
     pub answer: Option<LeaseMessage>,
-    /// The sender has installed another epoch: pass `PeerEpoch` to the Replicator.
+    /// The sender has installed another epoch than this node, which may have none: pass `PeerEpoch`
+    /// to the Replicator. Then `answer` is `None`.
     pub is_news: bool,
 }
 
@@ -100,12 +101,14 @@ impl Grants {
         Self(Arc::new(Mutex::new(Granting { me, fault_injection, grantor, installed, unsealed })))
     }
 
+    /// Locks the promises. A panic of another holder is ignored.
     fn lock(&self) -> MutexGuard<'_, Granting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a heartbeat of `from` that was received at `now`. Waits for a step of the Replicator
-    /// only if that step handles `Consent`.
+    /// Answers a heartbeat of `from` that was received at `now`, by the epoch state that the last
+    /// finished step has published. Blocks while a step of the Replicator handles `Consent`; other
+    /// steps do not delay it, except while they publish.
     #[must_use]
     pub fn beat(&self, now: Now, from: ReplicaId, beat: Heartbeat) -> HeartbeatResult {
         let mut granting = self.lock();
@@ -116,6 +119,7 @@ impl Grants {
 }
 
 impl Granting {
+    /// The grantor; the first call creates it, started at `now`.
     fn grantor(&mut self, now: Now) -> &mut Grantor {
         self.grantor.get_or_insert_with(|| Grantor::new(self.me, now, self.fault_injection))
     }
@@ -131,7 +135,8 @@ pub struct GuardedReplicator {
 }
 
 impl GuardedReplicator {
-    /// `fault_injection` injects faults in tests; otherwise pass [`MembershipFaultInjection::none`].
+    /// `fault_injection` injects faults in tests; otherwise pass
+    /// [`MembershipFaultInjection::none`].
     #[must_use]
     pub fn new(replicator: Replicator, fault_injection: MembershipFaultInjection) -> Self {
         let grants = Grants::new(replicator.id(), fault_injection);
@@ -150,6 +155,10 @@ impl GuardedReplicator {
         self.grants.clone()
     }
 
+    /// Handles a message of a holder. A heartbeat is answered by a grant, or not at all, and its
+    /// epoch is passed to the Replicator in either case. The first release of a member is reported
+    /// to the Replicator as `Released`, so that it asks again where the promise was reported as
+    /// running. `Granted` is ignored.
     fn lease(
         &mut self,
         now: Now,
@@ -178,12 +187,15 @@ impl GuardedReplicator {
         }
     }
 
-    /// Feeds an input to the Replicator and answers each `AskConsent` it emits (consent rule).
+    /// Feeds an input to the Replicator and answers each `AskConsent` it emits (consent rule), also
+    /// those that an answer leads to. Publishes each step's new epoch state before it passes on the
+    /// step's outputs. Drops `Found` if an epoch is installed already. The caller must not hold the
+    /// lock of the grants.
     ///
-    /// After `consent` the Grantor refuses the removed members for 2·T_q only (T_q is the duration of
-    /// a promise). If the lock were
-    /// released and the process suspended for longer than that before the seal, a heartbeat could
-    /// be granted, and the voter would seal although the lease it had just granted still runs.
+    /// After `consent` the Grantor refuses the removed members for 2·T_q only (T_q is the duration
+    /// of a promise). If the lock were released and the process suspended for longer than that
+    /// before the seal, a heartbeat could be granted, and the voter would seal although the lease
+    /// it had just granted still runs.
     fn data(&mut self, now: Now, input: port::ReplicatorInput, out: &mut Outbox<GuardOutput>) {
         let is_founded = self.replicator.epochs().installed().is_some();
         if matches!(input, port::ReplicatorInput::Found(_)) && is_founded {
@@ -204,7 +216,8 @@ impl GuardedReplicator {
         }
     }
 
-    /// Passes on the outputs of a step; questions about leases are queued instead.
+    /// Passes on the outputs of a step, and leaves none behind; questions about leases are queued
+    /// instead.
     fn forward(
         &mut self,
         questions: &mut VecDeque<(u64, Vec<ReplicaId>)>,
@@ -220,7 +233,11 @@ impl GuardedReplicator {
         }
     }
 
-    /// Publishes the epoch state after a step to the grants, before the step's outputs are sent.
+    /// Publishes the epoch state after a step to the grants, before the step's outputs are sent:
+    /// must be called before [`forward`](Self::forward), because it reads them. Calls `lock` only
+    /// if the state has changed since the last publication; a lock that `lock` already holds is
+    /// released on return. If another epoch is installed, tells the grantor of each one installed
+    /// in the step.
     fn tell_grants<'a>(&mut self, now: Now, lock: impl FnOnce() -> MutexGuard<'a, Granting>) {
         let epochs = self.replicator.epochs();
         let installed = epochs.id();
@@ -248,6 +265,8 @@ impl Machine for GuardedReplicator {
     type Input = GuardInput;
     type Output = GuardOutput;
 
+    /// As described at [`GuardInput`]. A first proof of death is also reported to the Replicator as
+    /// `Released`, like a first release; `Down` and `NotDown` are not.
     fn handle(&mut self, now: Now, input: GuardInput, out: &mut Outbox<GuardOutput>) {
         match input {
             GuardInput::Data(input) => self.data(now, input, out),

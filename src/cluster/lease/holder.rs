@@ -25,12 +25,15 @@ const FOREVER: Instant = Instant::from_nanos(u64::MAX);
 pub enum HolderInput {
     /// A deadline may have passed.
     Tick,
-    /// The Replicator installed this configuration.
+    /// The Replicator installed this configuration. Grants of earlier heartbeats no longer count; a
+    /// running lease keeps its end.
     Installed(Arc<Epoch>),
     /// The Replicator has answered a proposal that does not contain this node
-    /// (docs/protocol/leases.md#stop-at-the-own-answer).
+    /// (docs/protocol/leases.md#stop-at-the-own-answer). Ends the lease at once; ignored unless
+    /// this node is in the installed configuration and has not released its lease.
     StopServing,
-    /// The Replicator has learned that this incarnation was removed.
+    /// The Replicator has learned that this incarnation was removed. Ends the lease at once and for
+    /// ever.
     Excluded,
     /// A grantor, possibly this node's own, granted a heartbeat.
     Granted {
@@ -40,6 +43,8 @@ pub enum HolderInput {
         beat: Heartbeat,
     },
     /// Everything that ran here has stopped, and nothing will be started again in this incarnation.
+    /// Ends the lease for ever. Ignored while this node is in no configuration: then it has no
+    /// lease, and a later configuration may still give it one.
     Release,
 }
 
@@ -53,15 +58,19 @@ pub enum HolderOutput {
         /// The message to send.
         message: LeaseMessage,
     },
-    /// The node may serve from now until this time of its own clock.
+    /// The node may serve from now until this time of its own clock: sent each time the end moves
+    /// forward.
     Held {
         /// End of the lease. The executor compares the clock with it before each message and each
         /// poll.
         until: Instant,
     },
-    /// The lease has ended: no message may begin. Running entities are only paused.
+    /// The lease has ended: no message may begin. Running entities are only paused. Sent after
+    /// `Held` at the first `Tick` after the end, or at once if an input ends the lease; not sent if
+    /// a grant moved the end forward before that `Tick`.
     Lapsed,
-    /// The lease has been lapsed for [`LeaseConfig::stop_after`]: stop the entities.
+    /// The lease has been lapsed for [`LeaseConfig::stop_after`], counted from its end: stop the
+    /// entities. Sent once, unless the lease was held again before.
     Stop,
 }
 
@@ -72,7 +81,8 @@ pub struct HolderStats {
     pub beats: u64,
     /// Grants that were counted.
     pub granted: u64,
-    /// Dropped grants: of another configuration, of forgotten heartbeats, or not from a voter.
+    /// Dropped grants: of another configuration, of forgotten heartbeats, not from a voter, or
+    /// while this node may hold no lease. Grants before the first configuration are not counted.
     pub stray: u64,
     /// Number of times that the lease lapsed.
     pub lapses: u64,
@@ -105,20 +115,22 @@ pub struct LeaseHolder {
     number: u64,
     sent: VecDeque<(u64, Instant)>, // number and sending time; ≤ BEATS_MAX
     acked: BTreeMap<ReplicaId, Instant>, // newest granted sending time in this epoch; ≤ voters
+    /// End of the lease, perhaps passed; `FOREVER` without leases, `None` if the node may not
+    /// serve.
     until: Option<Instant>,
     /// Time at which the newest configuration was installed or at which the last lease in it ended,
     /// whichever is later.
     idle_since: Option<Instant>,
-    beat_at: Option<Instant>,
+    beat_at: Option<Instant>, // next heartbeat, or repetition of the release
     /// `Held` was the last output about the lease, and no `Lapsed` followed.
     told: bool,
-    stop_at: Option<Instant>,
+    stop_at: Option<Instant>, // set by `Lapsed`, cleared by `Held` and `Stop`
     stats: HolderStats,
 }
 
 impl LeaseHolder {
-    /// Creates a holder without a lease for incarnation `me`. `fault_injection` injects faults in tests;
-    /// otherwise pass [`MembershipFaultInjection::none`].
+    /// Creates a holder without a lease for incarnation `me`. `fault_injection` injects faults in
+    /// tests; otherwise pass [`MembershipFaultInjection::none`].
     #[must_use]
     pub fn new(
         me: ReplicaId,
@@ -143,7 +155,8 @@ impl LeaseHolder {
         }
     }
 
-    /// Whether this node may begin or poll a message at this time of its own clock.
+    /// Whether this node may begin or poll a message at this time of its own clock: the lease ends
+    /// after `now`. Needs no `Tick` in between.
     #[must_use]
     pub fn serves(&self, now: Instant) -> bool {
         if self.fault_injection.has(MembershipFault::FlagNotClock) && self.is_leased() {
@@ -170,6 +183,10 @@ impl LeaseHolder {
         self.epoch.as_ref().is_some_and(|epoch| epoch.lease().enabled)
     }
 
+    /// Follows an installed configuration. With this node in it: sends heartbeats at once (also
+    /// after a stop), or serves without a lease if leases are disabled; a released node repeats its
+    /// release to the new voters. Without this node: the lease ends and the node is excluded,
+    /// except that a node that was in none before stays `Outside`. Excluded is final.
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Outbox<HolderOutput>) {
         let has_me = epoch.is_member(self.me);
         let before = self.epoch.replace(epoch);
@@ -192,7 +209,10 @@ impl LeaseHolder {
         }
     }
 
-    /// Where leases are disabled, every member serves as long as it is a member.
+    /// Where leases are disabled, every member serves as long as it is a member, without
+    /// heartbeats. Where they are enabled, sends the first heartbeat; an end of a lease that
+    /// earlier disabled leases left at `FOREVER` is dropped, so the node stops serving until it has
+    /// grants.
     fn serve_by_settings(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         if self.is_leased() {
             self.until = self.until.filter(|until| *until != FOREVER);
@@ -204,7 +224,8 @@ impl LeaseHolder {
         }
     }
 
-    /// Ends the lease immediately: nothing may begin from now on.
+    /// Ends the lease immediately, in the new `state`: nothing may begin from now on, and grants of
+    /// heartbeats sent so far no longer count. `Lapsed` follows at the end of the input.
     fn end(&mut self, state: HolderState) {
         self.state = state;
         let until = self.until.take().filter(|until| *until != FOREVER);
@@ -213,6 +234,8 @@ impl LeaseHolder {
         self.acked.clear();
     }
 
+    /// Releases the lease: ends it, and sends the release to every voter now and at each heartbeat
+    /// interval. Does nothing if the node is in no configuration, or released or excluded already.
     fn release(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         let is_outside = self.state == HolderState::Outside;
         let is_member = matches!(self.state, HolderState::Member | HolderState::Stopped);
@@ -226,7 +249,10 @@ impl LeaseHolder {
         }
     }
 
-    /// Sends a heartbeat to every voter. After a release it repeats the release instead.
+    /// Sends a heartbeat to every voter, this node included, and schedules the next one. After a
+    /// release it repeats the release instead. Sends and schedules nothing if leases are disabled,
+    /// or the node is outside, stopped or excluded. Forgets the oldest heartbeat beyond
+    /// [`BEATS_MAX`].
     fn beat(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         self.beat_at = None;
         let Some(epoch) = self.epoch.clone().filter(|epoch| epoch.lease().enabled) else { return };
@@ -255,12 +281,16 @@ impl LeaseHolder {
         }
     }
 
+    /// Sends to every voter of the installed configuration, this node included if it is one.
     fn send_all(&self, message: LeaseMessage, out: &mut Outbox<HolderOutput>) {
         if let Some(epoch) = &self.epoch {
             out.extend(epoch.voters().iter().map(|to| HolderOutput::Send { to: *to, message }));
         }
     }
 
+    /// Counts a grant, and moves the end of the lease forward if a quorum of the voters has now
+    /// granted newer heartbeats. An end never moves back. If the new end has passed already, the
+    /// node does not serve and is told nothing. Drops stray grants ([`HolderStats::stray`]).
     fn granted(
         &mut self,
         now: Now,
@@ -302,6 +332,7 @@ impl LeaseHolder {
         }
     }
 
+    /// Reports an ended lease, orders the stop after a long lapse, and sends a due heartbeat.
     fn tick(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         if self.told && self.until.is_none_or(|until| until <= now.mono) {
             self.told = false;
@@ -321,7 +352,8 @@ impl LeaseHolder {
 
 /// The latest time such that the voters that granted heartbeats sent at or after it are a quorum,
 /// with half of the voters and the tiebreaker being sufficient
-/// (docs/protocol/configurations.md#quorum-by-the-tie-rule).
+/// (docs/protocol/configurations.md#quorum-by-the-tie-rule). `None` if the voters that granted are
+/// no quorum; grants of nodes that are no voters do not count.
 fn quorum_since(epoch: &Epoch, acked: &BTreeMap<ReplicaId, Instant>) -> Option<Instant> {
     let voters = epoch.voters();
     let mut newest: Vec<_> =
@@ -339,6 +371,8 @@ impl Machine for LeaseHolder {
     type Input = HolderInput;
     type Output = HolderOutput;
 
+    /// As described at [`HolderInput`]. A lease that an input ends is reported within the same
+    /// call; one that merely expired is reported at the next `Tick`.
     fn handle(&mut self, now: Now, input: HolderInput, out: &mut Outbox<HolderOutput>) {
         match input {
             HolderInput::Tick => self.tick(now, out),
@@ -358,6 +392,8 @@ impl Machine for LeaseHolder {
         }
     }
 
+    /// The earliest of the next heartbeat, the end of a held lease, and the stop after a lapse;
+    /// `None` if none of them is ahead, as before the first configuration or with disabled leases.
     fn next_deadline(&self) -> Option<Instant> {
         let lapse = self.until.filter(|until| self.told && *until != FOREVER);
         [self.beat_at, lapse, self.stop_at].into_iter().flatten().min()

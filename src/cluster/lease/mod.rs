@@ -1,10 +1,11 @@
 //! The hosting lease: a node begins a message only while a quorum of voters has recently promised
 //! to consent to no configuration without it (docs/protocol/leases.md).
 //!
-//! The parts are pure. [`LeaseHolder`] sends heartbeats to all voters and knows until when this node may
-//! serve. [`Grantor`] makes promises and answers how long they still run. [`DepartedMembers`] tells from
-//! when on the entities of a removed node count as stopped. They know nothing of shards,
-//! singletons, gossip or sockets, and assume only that the *rate* of every clock is within ρ.
+//! The parts are pure. [`LeaseHolder`] sends heartbeats to all voters and knows until when this
+//! node may serve. [`Grantor`] makes promises and answers how long they still run.
+//! [`DepartedMembers`] tells from when on the entities of a removed node count as stopped. They
+//! know nothing of shards, singletons, gossip or sockets, and assume only that the *rate* of every
+//! clock is within ρ.
 //!
 //! # Why nothing runs twice
 //! A lease counts from the sending of a heartbeat, a promise from its receipt, and the promise is
@@ -78,8 +79,8 @@ pub struct LeaseConfig {
     /// Time between two heartbeats; default 1 s. A lease survives the loss of ⌊T_p / interval⌋ − 1
     /// consecutive heartbeats.
     pub heartbeat_interval: Duration,
-    /// How long a lapse only pauses the entities of this node; default 10 s. After this time they
-    /// are stopped.
+    /// How long a lapse only pauses the entities of this node; default 10 s. After this time,
+    /// counted from the end of the lease, they are stopped.
     pub stop_after: Duration,
 }
 
@@ -91,7 +92,8 @@ impl Default for LeaseConfig {
 
 /// T_p: duration of a lease on its holder's clock, from the sending of its heartbeats.
 ///
-/// `T_q · (1 − ρ) / (1 + ρ)`, rounded down; zero for a drift of 100 % or more.
+/// `T_q · (1 − ρ) / (1 + ρ)`, rounded down; zero for a drift of 100 % or more. Does not look at
+/// `enabled`.
 #[must_use]
 pub fn holding_time(settings: &LeaseSettings) -> Duration {
     let drift = u128::from(settings.drift_ppm).min(MILLION);

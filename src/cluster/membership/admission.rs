@@ -15,7 +15,10 @@ use crate::cluster::member::{Member, Status};
 use crate::cluster::wire::{ClusterMessage, ComparedSettings, InitAnswer};
 
 /// Tells a searching node whether it may ask this member to be let in. `remembered` is the cluster
-/// in the data directory of the searching node.
+/// in the data directory of the searching node: if it is another one, the answer is `Member` of
+/// this cluster, with a notice, whatever the settings. Otherwise, in this order: `Incompatible`;
+/// `Waits` (without a data directory) or `Remembers` if this node itself waits for a configuration;
+/// `Member`, also if this node is Exiting or the cluster is full, because [`join`] refuses then.
 pub(super) fn answer(
     core: &mut MembershipCore,
     now: Now,
@@ -42,15 +45,17 @@ pub(super) fn answer(
     core.answer(from, what, out);
 }
 
-/// Whether this node is let in but in no configuration yet. Such a node lets nobody in: if the
-/// members that let it in are gone, it and its newcomers would be a group that no configuration will
-/// ever have (docs/protocol/membership.md#waiting-members-admit-nobody).
+/// Whether this node is let in but in no configuration yet: Joining or WeaklyUp in `gossip`;
+/// `false` if it leaves or is not listed. Such a node lets nobody in: if the members that let it in
+/// are gone, it and its newcomers would be a group that no configuration will ever have
+/// (docs/protocol/membership.md#waiting-members-admit-nobody).
 fn waits_itself(core: &MembershipCore, gossip: &Gossip) -> bool {
     let own = gossip.member(core.me.incarnation);
     own.is_some_and(|own| matches!(own.status, Status::Joining | Status::WeaklyUp))
 }
 
-/// Whether settings that must agree differ. Also reports settings that should agree and do not.
+/// Whether settings that must agree differ. Also reports by a notice which ones differ: those that
+/// must agree, or else those that should.
 fn differs(
     core: &mut MembershipCore,
     now: Now,
@@ -75,7 +80,16 @@ pub(super) enum GossipChange {
     Changed,
 }
 
-/// Lets a joining node in, or answers with the reason of the refusal.
+/// Lets a joining node in and sends it the state, or answers with the reason of the refusal. A node
+/// that is a member already is welcomed again, without a change.
+///
+/// A description of another node than the sender is dropped without an answer. Refused with the
+/// hint to ask another member: while this node is Exiting or Down, was removed, or waits for a
+/// configuration.
+/// Refused for good: by settings that must agree, and by `JoinRefused` other than for another
+/// incarnation of the peer or the preparation for a shutdown. If that other incarnation is
+/// unreachable, it is marked Down here, so that a later attempt succeeds. The status, age and stamp
+/// that the node sent are replaced; its hosting is taken over.
 pub(super) fn join(
     core: &mut MembershipCore,
     now: Now,
@@ -173,6 +187,7 @@ pub(super) fn adopt(
     }
 }
 
+/// Sends a refusal and counts it; always `Unchanged`. With `retry` the node asks again.
 fn refuse(
     core: &mut MembershipCore,
     to: NodeId,

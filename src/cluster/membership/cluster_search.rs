@@ -1,5 +1,9 @@
 //! The stage of a node that is in no cluster: it asks for one, joins it, or founds one with the
 //! other seeds (docs/protocol/membership.md#search-before-founding).
+//!
+//! [`OrphanRecovery`](super::orphan_recovery) runs the same search inside a cluster that has lost
+//! its members. A method that returns an optional [`SearchResult`] returns `None` while the search
+//! goes on; after a result the search is dropped.
 
 mod ballots;
 
@@ -51,7 +55,7 @@ const LOST_ROUND: Duration = Duration::from_secs(1);
 pub(super) enum SearchResult {
     /// The node was admitted.
     Welcome(Arc<Gossip>),
-    /// The node is a founder.
+    /// The node is a founder; the cluster was founded by this node or by another seed.
     Found(Foundation),
     /// The node was the only member of its cluster, and resumes it.
     Succeeded(Foundation, Box<OperatorNotice>),
@@ -63,28 +67,35 @@ pub(super) enum SearchResult {
 #[derive(Debug)]
 pub(super) struct Searching {
     started: Instant,
-    seeds: BTreeSet<Address>,  // the list; ≤ SEEDS_MAX
-    asked: BTreeSet<Address>,  // other seeds and known members, or the node to join; ≤ ASKED_MAX
-    own: BTreeSet<Address>,    // DNS names of `asked` that resolve to this node, too; ≤ `asked`
+    seeds: BTreeSet<Address>,              // the list; ≤ SEEDS_MAX
+    asked: BTreeSet<Address>, // other seeds and known members, or the node to join; ≤ ASKED_MAX
+    own: BTreeSet<Address>,   // DNS names of `asked` that resolve to this node, too; ≤ `asked`
     callers: BTreeSet<NodeId>, // connected members elsewhere that are asked, too; ≤ CALLERS_MAX
-    founding: Option<Founding>,
-    equal: BTreeSet<NodeId>, // searching seeds with the same list and settings; ≤ ANSWERS_MAX
-    answers: BTreeMap<NodeId, InitAnswer>, // ≤ ANSWERS_MAX
+    founding: Option<Founding>, // `None`: this node founds no cluster
+    equal: BTreeSet<NodeId>,  // searching seeds with the same list and settings; ≤ ANSWERS_MAX
+    answers: BTreeMap<NodeId, InitAnswer>, // of connected nodes, the last one each; ≤ ANSWERS_MAX
     outsiders: BTreeMap<NodeId, Instant>, // time of the proof; ≤ ANSWERS_MAX
     refused: BTreeSet<Address>, // dials failed, no answer since; ≤ `asked`
-    succession: Option<Succession>,
+    succession: Option<Succession>, // this node was the only member of its cluster
     ask_at: Instant,
     pause: Duration,
     longest_pause: Duration,
     warn_at: Instant,
-    propose_at: Option<Instant>,
-    latecomers_until: Option<Instant>,
+    // Times of the founding. The last three are set during an attempt only.
+    propose_at: Option<Instant>, // `None`: no majority of the seeds agrees
+    latecomers_until: Option<Instant>, // a majority has promised, and others may still
     resend_at: Option<Instant>,
-    patient_until: Option<Instant>,
+    patient_until: Option<Instant>, // end of the attempt
+    /// The member that was asked to let this node in, and the time until which the node waits for
+    /// its answer. Meanwhile no other member is asked, and nothing is founded or resumed.
     join: Option<(NodeId, Instant)>,
 }
 
 impl Searching {
+    /// The search of a starting node. It takes part in a founding only if its data directory
+    /// contains no cluster, and it is a seed, the founding counts nodes (`expected-nodes`), or
+    /// there are no seeds and it need not wait for a `join`. Sends and dials nothing itself; the
+    /// first round of requests is due at once.
     pub(super) fn new(core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) -> Self {
         let seeds = core.seeds();
         let known = core.memory.known.clone();
@@ -102,14 +113,16 @@ impl Searching {
         search
     }
 
-    /// The search of a node that has lost its cluster: it also asks these addresses, and does not
-    /// found a cluster.
+    /// The search of a node that has lost its cluster: it also asks these addresses, and neither
+    /// founds a cluster nor resumes one. Without a data directory it pauses for 1 s at most.
     pub(super) fn anew(core: &MembershipCore, now: Now, known: BTreeSet<Address>) -> Self {
         let usual = core.config.retry_unsuccessful_join_after;
         let longest = if core.directory.is_none() { usual.min(LOST_ROUND) } else { usual };
         Self::of(core, now, (core.seeds(), known), None, longest)
     }
 
+    /// A search that begins now. It asks the seeds before the known addresses, never its own
+    /// address, and at most [`ASKED_MAX`] in all.
     fn of(
         core: &MembershipCore,
         now: Now,
@@ -145,7 +158,9 @@ impl Searching {
         }
     }
 
-    /// A node without seeds is told which node to join; it no longer founds a cluster.
+    /// A node without seeds is told which node to join: it asks only that address from now on, at
+    /// once, and no longer founds or resumes a cluster. Ignored if the node has seeds. A request to
+    /// join that was sent before remains.
     pub(super) fn join(
         &mut self,
         core: &mut MembershipCore,
@@ -180,8 +195,11 @@ impl Searching {
         }
     }
 
-    /// Another name of a seed resolves to this node, so no other node votes for it. A DNS name may
-    /// also resolve to other nodes, and is asked as well.
+    /// Another name of a seed resolves to this node, so no other node votes for it: the addresses
+    /// are no longer asked, and the founding counts fewer voters unless `expected-nodes` gives
+    /// their number. With that setting, or if this node founds nothing, a DNS name may also resolve
+    /// to other nodes: it is asked as before, and only not waited for. Addresses that are not asked
+    /// are ignored.
     pub(super) fn is_own(&mut self, core: &MembershipCore, addresses: &[Address]) {
         let before = self.asked.len();
         let many = core.config.expected_nodes.is_some() || self.founding.is_none();
@@ -200,6 +218,8 @@ impl Searching {
         }
     }
 
+    /// A node is connected: asks it for a cluster if it is at an asked address, and otherwise
+    /// nothing.
     pub(super) fn up(
         &mut self,
         core: &mut MembershipCore,
@@ -211,6 +231,7 @@ impl Searching {
         }
     }
 
+    /// Whether this node asks that node: it is at an asked address, or has called.
     fn is_asked(&self, core: &MembershipCore, node: NodeId) -> bool {
         self.callers.contains(&node) || self.is_at_a_seed(core, node)
     }
@@ -222,12 +243,14 @@ impl Searching {
 
     /// A node mentions a cluster. If it was not asked before, it is asked from now on, provided
     /// that this node has seeds (otherwise it is told which node to join). Returns whether it is
-    /// new.
+    /// new. Does nothing if the node is not connected, or [`CALLERS_MAX`] are asked. Sends nothing.
     fn is_called(&mut self, core: &MembershipCore, by: NodeId) -> bool {
         let heeds = self.callers.len() < CALLERS_MAX && !self.seeds.is_empty();
         heeds && core.links.is_up(by) && !self.is_asked(core, by) && self.callers.insert(by)
     }
 
+    /// The earliest time at which [`tick`](Self::tick) has something to do, without the end of the
+    /// search by `shutdown-after-unsuccessful-join`, which the first `tick` after it notices.
     pub(super) fn next_deadline(&self) -> Instant {
         let others = [
             self.propose_at.filter(|_| self.founding.is_some()),
@@ -244,6 +267,9 @@ impl Searching {
         others.into_iter().flatten().fold(self.ask_at, Instant::min)
     }
 
+    /// Performs what is due: requests, the notice about silent nodes, another member in place of
+    /// one that did not answer the join, founding, succession. Stops the node if it has not joined
+    /// in the time that is set.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -274,7 +300,9 @@ impl Searching {
         self.succession.as_ref()
     }
 
-    /// Resumes the cluster whose only member this node was, if that is due.
+    /// Resumes the cluster whose only member this node was, if that is due and the new
+    /// configuration is on disk. `None` if the node was not the only member, doubts it, or has
+    /// asked a member to let it in.
     pub(super) fn succeed(
         &mut self,
         core: &mut MembershipCore,
@@ -290,13 +318,16 @@ impl Searching {
         Some(SearchResult::Succeeded(foundation, Box::new(notice)))
     }
 
-    /// An operator orders to resume the cluster regardless of doubts. Returns whether that is
-    /// possible.
+    /// An operator orders to resume the cluster regardless of doubts, at the next
+    /// [`tick`](Self::tick). Returns whether that is possible: whether this node was its only
+    /// member.
     pub(super) fn insist(&mut self, now: Now) -> bool {
         self.succession.as_mut().map(|succession| succession.insist(now)).is_some()
     }
 
-    /// Ends the wait for answers once each address has answered or refused.
+    /// Ends the succession's wait for answers once each asked address has answered, refused, or
+    /// turned out to be this node's own; at once if none is asked. Does nothing without a
+    /// succession.
     fn hasten(&mut self, core: &MembershipCore, now: Now) {
         let Some(succession) = &mut self.succession else { return };
         let answering = core.links.reached(&self.asked, |node| self.answers.contains_key(&node));
@@ -308,7 +339,8 @@ impl Searching {
         }
     }
 
-    /// A dial of this address failed.
+    /// A dial of this address failed. Counts as refused until a node there answers. Ignored for
+    /// addresses that are not asked.
     pub(super) fn refused(&mut self, core: &MembershipCore, now: Now, address: &Address) {
         if self.asked.contains(address) {
             self.refused.insert(address.clone());
@@ -318,21 +350,22 @@ impl Searching {
 
     // ── a cluster without remaining members ──
 
-    /// Whether a node answers at this address and has recently proved that it is not in this node's
-    /// cluster.
+    /// Whether a connected node at this address has recently proved that it is not in this node's
+    /// cluster, whatever other nodes at the address say.
     pub(super) fn is_vacated(&self, core: &MembershipCore, now: Now, address: &Address) -> bool {
         self.outsiders.keys().filter(|node| self.is_outsider(now, **node)).any(|node| {
             core.links.addresses(*node).is_some_and(|addresses| addresses.contains(address))
         })
     }
 
-    /// Whether this node has recently proved that it is not in this node's cluster.
+    /// Whether `node` has proved within [`FRESH_FOR`] that it is not in this node's cluster.
     pub(super) fn is_outsider(&self, now: Now, node: NodeId) -> bool {
         self.outsiders.get(&node).is_some_and(|at| now.mono < *at + FRESH_FOR)
     }
 
     /// Whether an answer proves that its sender is not in this node's cluster. A node with the same
-    /// cluster in its data directory may be needed to resume it.
+    /// cluster in its data directory may be needed to resume it, so it is no proof. To a node that
+    /// belongs to no cluster, `Member` and `Remembers` prove nothing.
     fn is_outside(core: &MembershipCore, what: InitAnswer) -> bool {
         match what {
             InitAnswer::Searching | InitAnswer::OtherSeeds | InitAnswer::Waits(_) => true,
@@ -341,6 +374,9 @@ impl Searching {
         }
     }
 
+    /// Records an answer as evidence: no address of the sender counts as refused any longer, and
+    /// the sender counts as an outsider from now on, or no longer. A further outsider beyond
+    /// [`ANSWERS_MAX`] is not recorded.
     fn note(&mut self, core: &MembershipCore, now: Now, from: NodeId, what: InitAnswer) {
         for address in core.links.addresses(from).into_iter().flatten() {
             self.refused.remove(address);
@@ -352,6 +388,13 @@ impl Searching {
         }
     }
 
+    /// Handles a message of another node, or of this one to itself.
+    ///
+    /// Answers every `InitJoin` and heartbeat, and sends the foundation of the stored cluster to a
+    /// founder that has not learned of it. `Founded` counts only from a node at a seed's address,
+    /// `JoinRefused` only from the member that was asked; a refusal delays the next round of
+    /// requests. Gossip of a node that was not asked leads to a request there. Messages that do not
+    /// fit are counted as nonsense.
     pub(super) fn message(
         &mut self,
         core: &mut MembershipCore,
@@ -419,6 +462,10 @@ impl Searching {
 
     // ── asking ──
 
+    /// A round of requests: dials the asked addresses at which no node is connected, and sends an
+    /// `InitJoin` to each connected one. A DNS name is dialled again as long as fewer than
+    /// `expected-nodes` are connected. Callers are asked unless a join is under way. Schedules the
+    /// next round; the pause doubles up to the longest one.
     fn ask(&mut self, core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) {
         let linked = core.links.at(&self.asked);
         let there = core.links.reached(&self.asked, |_| true);
@@ -439,6 +486,7 @@ impl Searching {
         self.pause = self.pause.saturating_mul(2).min(self.longest_pause);
     }
 
+    /// Asks a node for a cluster.
     fn init(&self, core: &mut MembershipCore, to: NodeId, out: &mut MembershipOutbox) {
         let message = ClusterMessage::InitJoin {
             member: Box::new(core.member()),
@@ -449,6 +497,7 @@ impl Searching {
         core.send(to, message, out);
     }
 
+    /// Says what this node waits for, and schedules the next time.
     fn warn(&mut self, core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) {
         self.warn_at = now.mono + core.config.seed_node_timeout;
         if let Some(notice) = self.waits_for(core) {
@@ -456,7 +505,10 @@ impl Searching {
         }
     }
 
-    /// The notice about the nodes that this node waits for, as far as it knows them.
+    /// The notice about the nodes that this node waits for, as far as it knows them; `None` if
+    /// there is nothing to say. Without a stored cluster: the asked addresses that have not
+    /// answered, if any. With one: the doubts of a succession, if any; otherwise always a notice,
+    /// with the silent addresses and those of nodes that wait for the same cluster.
     pub(super) fn waits_for(&self, core: &MembershipCore) -> Option<OperatorNotice> {
         let linked = core.links.at(&self.asked);
         let answering = linked.iter().filter(|(node, _)| self.answers.contains_key(node));
@@ -487,7 +539,9 @@ impl Searching {
         }
     }
 
-    /// The answer to a node that also searches for a cluster.
+    /// The answer to a node that also searches for a cluster, in this order: `Incompatible`,
+    /// `Remembers` with the cluster in the own data directory, `OtherSeeds` if this node founds
+    /// nothing or the lists differ, `Searching`.
     fn judge(
         &self,
         core: &MembershipCore,
@@ -505,6 +559,8 @@ impl Searching {
         }
     }
 
+    /// Records that a seed may found with this node. Beyond [`ANSWERS_MAX`] an asked node replaces
+    /// one that is not asked, and others are not recorded.
     fn agrees(&mut self, core: &MembershipCore, from: NodeId) {
         let full = self.equal.len() >= ANSWERS_MAX && !self.equal.contains(&from);
         let room = full.then(|| self.room(core, from, self.equal.iter()));
@@ -515,8 +571,9 @@ impl Searching {
         self.equal.insert(from);
     }
 
-    /// The entry that is replaced by `from`, if any. Only the asked nodes can vote or admit this
-    /// node. In a large cluster, all other nodes that start with this one ask it, too.
+    /// The entry of a full table that `from` replaces: the first one of a node that is not asked,
+    /// if `from` is asked; otherwise `None`. Only the asked nodes can vote or admit this node. In a
+    /// large cluster, all other nodes that start with this one ask it, too.
     fn room<'a>(
         &self,
         core: &MembershipCore,
@@ -530,6 +587,14 @@ impl Searching {
         }
     }
 
+    /// Handles an answer to `InitJoin`, or an invitation, which is the same message unasked. The
+    /// node compares the settings itself: if some that must agree differ, the answer counts as
+    /// `Incompatible`.
+    ///
+    /// A member of any cluster is a doubt that stops a succession. A member of another cluster than
+    /// the stored one is reported, and not joined. A caller that is no member is not asked again; a
+    /// member that was not asked is, up to [`CALLERS_MAX`]. The answer is then remembered, and the
+    /// node joins or founds if it can.
     fn answered(
         &mut self,
         core: &mut MembershipCore,
@@ -576,6 +641,9 @@ impl Searching {
         self.found(core, now, out);
     }
 
+    /// Stores the answer of a node, in place of an earlier one; if the table is full, see
+    /// [`room`](Self::room). `Searching` also makes the node a possible voter; any other answer
+    /// withdraws that.
     fn remember(&mut self, core: &MembershipCore, from: NodeId, what: InitAnswer) {
         let full = self.answers.len() >= ANSWERS_MAX && !self.answers.contains_key(&from);
         if let Some(other) = full.then(|| self.room(core, from, self.answers.keys())).flatten() {
@@ -593,6 +661,9 @@ impl Searching {
 
     // ── joining ──
 
+    /// Asks a member to let this node in: the first in the order of node ids of those that answered
+    /// `Member` and were not asked since. Gives an own founding up. Does nothing while a request to
+    /// join is open, once a succession writes its configuration, or if no member has answered.
     fn try_join(&mut self, core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) {
         if self.join.is_some() || self.succession.as_ref().is_some_and(Succession::is_prepared) {
             return;
@@ -611,6 +682,9 @@ impl Searching {
         self.answers.remove(&via);
     }
 
+    /// Enters the cluster, if the state lists this node, is of the stored cluster (if any), and
+    /// comes from an asked node; the node need not be the one asked last. Otherwise counts
+    /// nonsense.
     fn welcome(
         &mut self,
         core: &mut MembershipCore,
@@ -626,7 +700,8 @@ impl Searching {
     }
 }
 
-/// Whether this node may belong to that cluster: its data directory contains no other.
+/// Whether this node may belong to that cluster: its memory, which is also that of its data
+/// directory, names no other.
 fn is_ours(core: &MembershipCore, cluster: ClusterId) -> bool {
     core.memory.cluster.is_none_or(|ours| ours == cluster)
 }
@@ -650,6 +725,7 @@ fn founded_with(core: &MembershipCore, node: NodeId) -> Option<Foundation> {
 
 /// Whether so many founders have failed, as shown by later incarnations of them, that the remaining
 /// ones are no quorum. Then no node can continue the cluster, and no other cluster may be founded.
+/// A founder without a later incarnation among `promisers` counts as alive.
 pub(super) fn is_lost(foundation: &Foundation, promisers: &[Member]) -> bool {
     let Foundation { gossip, epoch } = foundation;
     let is_over = |founder: &Member| {
@@ -673,7 +749,9 @@ pub(super) const fn lease_settings(core: &MembershipCore) -> LeaseSettings {
     }
 }
 
-/// A foundation with these members; the first in address order is the oldest.
+/// A foundation of a new random cluster with these members, all Up; the first in address order is
+/// the oldest. Their stamps are replaced, their hosting is kept. `None` if there is no member, or
+/// one cannot be let in, because it is invalid or another one has its peer key.
 fn foundation(
     core: &mut MembershipCore,
     now: Now,

@@ -24,8 +24,8 @@ use crate::cluster::leader;
 use crate::cluster::member::Status;
 use crate::cluster::reachability::ReachabilityStatus;
 
-/// Time for the leader before the next member proposes, and the additional delay of each later
-/// member.
+/// The nth member after the leader proposes `LEADER_FIRST` + n · `TURN` after it first wanted a
+/// change; the leader proposes at once.
 const LEADER_FIRST: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(500);
 /// Delay before a refused or omitted change is proposed again.
@@ -44,7 +44,9 @@ const IN_VAIN_MAX: Duration = Duration::from_secs(30);
 const PRESS_FIRST: Duration = Duration::from_millis(200);
 const PRESS_TIMES: u32 = 4;
 
-/// A member that has been present for this long is unlikely to fail again right after its start.
+/// A newcomer that has been reachable for this long is steady: unlikely to fail right after its
+/// start. Before, it counts as failed in the check of [`only_as_many_as_may_die`]. A member of the
+/// configuration is steady as soon as it is reachable and connected.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 
 /// A member of the configuration that is missing in gossip for this long is removed. The member
@@ -64,7 +66,8 @@ const _: () = assert!(
     "ages stay below the maximum counter on the wire"
 );
 
-/// The age of each member, oldest first: the configuration number, then the position in it.
+/// The age of each member, oldest first: the configuration number, at most [`NUMBERS_MAX`], then
+/// the position in it.
 ///
 /// The first configuration with a member gives it its lowest age. A node that learns of it by a
 /// later configuration computes a higher age, and gossip keeps the lowest. In the view of one node,
@@ -76,34 +79,41 @@ pub(super) fn ages(epoch: &Epoch) -> Vec<(ReplicaId, u64)> {
 }
 
 /// The changes that this node wants in the next configuration, and their progress.
+///
+/// Only [`consider`](Self::consider) proposes. It must be called after each change of the gossip
+/// state, of connections, or of the fields here, and at [`next_deadline`](Self::next_deadline).
 #[derive(Debug, Default)]
 pub(super) struct Proposer {
-    /// Members whose removal the downing strategy has ordered and not withdrawn; ≤ members.
+    /// Members whose removal the downing strategy has ordered and not withdrawn; ≤ members. One
+    /// that is reachable again, or removed, is dropped.
     pub(super) victims: BTreeSet<ReplicaId>,
     /// Victims that can reach this node: their first answer to the voters saves them once.
     pub(super) heard: BTreeSet<ReplicaId>,
-    /// Victims that were proposed in vain, how often, and the time until which they are not
-    /// proposed again.
+    /// Victims of the last proposal that left the members unchanged, as long as they are
+    /// unreachable members; the number of such proposals in a row; and the time until which these
+    /// victims are not proposed again.
     kept: BTreeSet<ReplicaId>, // ≤ members
     in_vain: u32,
     kept_until: Instant,
-    /// The changes in the open proposal.
+    /// The changes that this node has proposed since the last configuration or final outcome. They
+    /// are not proposed again, except by a repetition.
     proposed: MembershipChange,
-    /// Time of the next repetition, and the number of repetitions so far.
+    /// Time of the next repetition of the removal of a member proven dead, and the number of
+    /// repetitions so far.
     press_at: Option<Instant>,
     pressed: u32,
-    /// Time since which a change is wanted.
+    /// Time since which any change is wanted, in the present configuration.
     wanted_since: Option<Instant>,
     /// No proposal is made before this time.
     not_before: Instant,
     /// Time since which each Joining member has waited.
     waiting_since: BTreeMap<ReplicaId, Instant>, // ≤ members
-    weakly_up_at: Option<Instant>,
+    weakly_up_at: Option<Instant>, // only at the leader
     /// Time since which members of the configuration are missing in gossip.
     unlisted_since: BTreeMap<ReplicaId, Instant>, // ≤ members
     unlisted_at: Option<Instant>,
-    turn_at: Option<Instant>,
-    /// Time since which each newcomer has been reachable.
+    turn_at: Option<Instant>, // end of a delay: this node's turn, `not_before` or `kept_until`
+    /// Time since which each newcomer, a promotable member in no configuration, has been reachable.
     newcomers: BTreeMap<ReplicaId, Instant>, // ≤ members
     /// The same for newcomers that a configuration took in less than [`STEADY_AFTER`] ago.
     taken_in: BTreeMap<ReplicaId, Instant>, // ≤ members
@@ -111,18 +121,21 @@ pub(super) struct Proposer {
 }
 
 impl Proposer {
+    /// The next time at which [`consider`](Self::consider) may decide otherwise without another
+    /// input.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let all =
             [self.weakly_up_at, self.unlisted_at, self.turn_at, self.press_at, self.steady_at];
         all.into_iter().flatten().min()
     }
 
-    /// Whether a newcomer waits for a configuration.
+    /// Whether a reachable newcomer waited for a configuration when changes were last considered.
     pub(super) fn has_newcomers(&self) -> bool {
         !self.newcomers.is_empty()
     }
 
-    /// The downing strategy has withdrawn its order or replaced it.
+    /// The downing strategy has withdrawn its order or replaced it: its victims are no longer
+    /// wanted. A proposal that is open already may still remove them.
     pub(super) fn spare_all(&mut self) {
         self.victims.clear();
         self.heard.clear();
@@ -151,6 +164,10 @@ impl Proposer {
         (self.wanted_since, self.turn_at, self.press_at) = (None, None, None);
     }
 
+    /// Takes the result of the open proposal: its changes may be proposed again, at once if another
+    /// configuration came first or all of it was decided, otherwise after `AGAIN`. While this node
+    /// is busy with an attempt, its changes still count as proposed. The caller then considers
+    /// again.
     pub(super) fn outcome(&mut self, now: Now, outcome: &ProposalOutcome) {
         match outcome {
             ProposalOutcome::Refused { why: ProposalRefusal::Busy } => {
@@ -171,8 +188,9 @@ impl Proposer {
         self.turn_at = Some(self.not_before);
     }
 
-    /// Marks members Up and removes them according to the installed configuration. Returns whether
-    /// the state changed.
+    /// Marks members Up and removes them according to the installed configuration: removes those
+    /// that it lists as left or barred, not all that it lacks, because these may be newcomers.
+    /// Never removes this node. Returns whether the state changed; `false` without a configuration.
     pub(super) fn follow(core: &MembershipCore, gossip: &mut Gossip) -> bool {
         let Some(epoch) = &core.installed else { return false };
         let me = core.me.incarnation;
@@ -186,7 +204,13 @@ impl Proposer {
         (!gone.is_empty() || !up.is_empty()) && gossip.follow(me, &up, &gone)
     }
 
-    /// Proposes the wanted changes if it is this node's turn. Returns whether the state changed.
+    /// Proposes the wanted changes if it is this node's turn. Returns whether the gossip state
+    /// changed: the leader also marks members WeaklyUp here, whether or not it proposes.
+    ///
+    /// Does nothing if this node is not a member of the installed configuration. What is proposed
+    /// already is not repeated, except that all of it is proposed again, up to [`PRESS_TIMES`],
+    /// while it removes a member proven dead. A proposal with joins waits until the evidence that
+    /// this node is the only member is off the disk; it is considered again then.
     #[expect(clippy::too_many_lines, reason = "the conditions of one proposal, in their order")]
     pub(super) fn consider(
         &mut self,
@@ -259,6 +283,8 @@ impl Proposer {
         changed
     }
 
+    /// Sends a proposal that is void once another configuration than `base` is installed, and adds
+    /// its changes to the proposed ones.
     fn propose(
         &mut self,
         core: &mut MembershipCore,
@@ -271,6 +297,16 @@ impl Proposer {
         out.push(MembershipOutput::Propose { base, change });
     }
 
+    /// All changes wanted now, whether or not they are proposed already. Empty if there are none.
+    ///
+    /// - `join`: promotable members that are reachable and connected (or this node), oldest stamp
+    ///   first; fewer if members are not steady.
+    /// - `leave`: Exiting and Down members, also those that are in no configuration yet, to bar
+    ///   them; and victims that have answered this node but were proposed in vain.
+    /// - `lost`: other victims unless they wait, removed members, and members unlisted for
+    ///   `UNLISTED_FOR`.
+    ///
+    /// If every member would be removed and none joins, this node is left out of `leave`.
     fn wanted(
         &self,
         core: &MembershipCore,
@@ -329,7 +365,8 @@ impl Proposer {
         MembershipChange { join, leave, lost }
     }
 
-    /// Records the members that are missing in gossip, and the newcomers.
+    /// Records the members that are missing in gossip, and the newcomers, with the times since
+    /// which they are.
     fn take_stock(
         &mut self,
         now: Now,
@@ -341,7 +378,8 @@ impl Proposer {
         self.meet(now, epoch, gossip, unreachable);
     }
 
-    /// Records since when members of the configuration are missing in gossip.
+    /// Records since when members of the configuration are missing in gossip. A listed one is
+    /// forgotten, so that its time begins anew.
     fn miss(&mut self, now: Now, epoch: &Epoch, gossip: &Gossip) {
         let unlisted = epoch.members().iter().copied().filter(|id| !gossip.contains(*id));
         let unlisted: BTreeSet<_> = unlisted.collect();
@@ -353,7 +391,8 @@ impl Proposer {
         self.unlisted_at = due.filter(|at| *at > now.mono).min();
     }
 
-    /// Records since when each newcomer has been reachable.
+    /// Records since when each newcomer has been reachable. One that becomes unreachable, or a
+    /// member of the configuration, is forgotten.
     fn meet(
         &mut self,
         now: Now,
@@ -374,7 +413,9 @@ impl Proposer {
         self.steady_at = due.filter(|at| *at > now.mono).min();
     }
 
-    /// Marks members WeaklyUp that have waited for long.
+    /// Marks members WeaklyUp that have been Joining for `allow-weakly-up-members` as this node saw
+    /// it. Returns whether it changed one. Only the leader does; every node measures. Unreachable
+    /// members are skipped, and all of them during the preparation for a full shutdown.
     fn take_up_weakly(
         &mut self,
         core: &MembershipCore,
@@ -413,7 +454,8 @@ impl Proposer {
 /// Limits the newcomers of a proposal. If all members answer, all newcomers are accepted;
 /// otherwise only so many that the steady members would still be a quorum if all others failed at
 /// once. (Otherwise newcomers that fail one after the other, each before the previous one could be
-/// removed, would outnumber the living members.)
+/// removed, would outnumber the living members.) The list is halved until it fits, so fewer than
+/// possible may be left; the first ones of `join` remain, perhaps none.
 fn only_as_many_as_may_die(
     mut join: Vec<ReplicaId>,
     epoch: &Epoch,
@@ -435,7 +477,8 @@ fn only_as_many_as_may_die(
     join
 }
 
-/// The parts of `wanted` that are not in `proposed`.
+/// The parts of `wanted` that are not in `proposed`. A removal counts as proposed whether as
+/// `leave` or as `lost`.
 fn without(wanted: MembershipChange, proposed: &MembershipChange) -> MembershipChange {
     let new = |ids: Vec<ReplicaId>, known: &[ReplicaId]| {
         ids.into_iter().filter(|id| !known.contains(id)).collect()

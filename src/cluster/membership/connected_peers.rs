@@ -14,7 +14,7 @@ const LINKS_MAX: usize = 20_000;
 /// there is room for those at which this node dialled it.
 const ADDRESSES_MAX: usize = 32;
 
-/// The nodes that are connected now.
+/// The nodes that are connected now, never this node itself, and the peers that ever were.
 #[derive(Debug, Default)]
 pub(super) struct ConnectedPeers {
     up: BTreeMap<NodeId, BTreeSet<Address>>, // ≤ LINKS_MAX
@@ -22,6 +22,10 @@ pub(super) struct ConnectedPeers {
 }
 
 impl ConnectedPeers {
+    /// Records that a node is connected. Of a node that is connected already it keeps the known
+    /// addresses and adds these; addresses beyond `ADDRESSES_MAX` are ignored. A further node
+    /// beyond `LINKS_MAX` is ignored altogether: it does not count as connected, nor its peer as
+    /// proved.
     pub(super) fn up(&mut self, node: NodeId, addresses: Vec<Address>) {
         if self.up.len() >= LINKS_MAX && !self.up.contains_key(&node) {
             return;
@@ -37,6 +41,8 @@ impl ConnectedPeers {
         }
     }
 
+    /// Forgets a node with its addresses; its peer stays proved. Other incarnations of the peer
+    /// stay.
     pub(super) fn closed(&mut self, node: NodeId) {
         self.up.remove(&node);
     }
@@ -51,12 +57,15 @@ impl ConnectedPeers {
         self.proved.contains(&peer)
     }
 
-    /// Addresses at which a connected node is dialled.
+    /// Addresses at which a connected node is dialled: those that it announced, and that at which
+    /// this node reached it. `None` if the node is not connected; may be empty otherwise.
     pub(super) fn addresses(&self, node: NodeId) -> Option<&BTreeSet<Address>> {
         self.up.get(&node)
     }
 
-    /// Connected nodes with at least one of these addresses, each with the first such address.
+    /// Connected nodes with at least one of these addresses, in the order of node ids, each once
+    /// with the first such address in the order of addresses. Several nodes may have one address; a
+    /// second wanted address of one node is left out.
     pub(super) fn at(&self, wanted: &BTreeSet<Address>) -> Vec<(NodeId, Address)> {
         let first = |addresses: &BTreeSet<Address>| addresses.intersection(wanted).next().cloned();
         let found = self.up.iter().filter_map(|(node, at)| Some((*node, first(at)?)));

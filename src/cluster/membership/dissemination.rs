@@ -34,13 +34,15 @@ const REPAIR_FOR: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(100);
 const AT_ONCE: u32 = 4;
 
-/// Schedules gossip and selects its receivers.
+/// Schedules gossip and selects its receivers. The gossip state itself belongs to the caller, which
+/// must call [`changed`](Self::changed) after each change that it makes, and [`flush`](Self::flush)
+/// at the end of a batch of inputs.
 #[derive(Debug)]
 pub(super) struct Dissemination {
     targeting: Targeting,
     /// The state has changed since its consequences were computed.
     is_fresh: bool,
-    /// A change that has not been sent yet.
+    /// A change that has not been sent yet; `Own` if any part of it is.
     news: Option<StateOrigin>,
     /// Set after a merge of two concurrent states; the result is sent at this time if no other node
     /// has sent it.
@@ -51,14 +53,16 @@ pub(super) struct Dissemination {
     /// The state and its digest; `None` after a change.
     shared: Option<(u64, Arc<Gossip>)>,
     whole_at: BTreeMap<ReplicaId, Instant>, // recent receivers of the whole state; ≤ members
-    gossip_at: Instant,
-    repair_at: Option<Instant>,
+    gossip_at: Instant,                     // next regular gossip
+    repair_at: Option<Instant>, // next repair round; `None` once nothing has changed for a while
     repair_until: Instant,
-    was_converged: bool,
+    was_converged: bool, // at the last flush
     tombstones: Tombstones,
 }
 
 impl Dissemination {
+    /// Starts with this state as the only known one and nothing to send. Regular gossip begins
+    /// after one interval; the jitter keeps nodes that start together apart.
     pub(super) fn new(core: &mut MembershipCore, now: Now, gossip: &Gossip) -> Self {
         let config = &core.config;
         let targeting = Targeting {
@@ -84,17 +88,20 @@ impl Dissemination {
         }
     }
 
-    /// Records a change of the state.
+    /// Records a change of the state, to be sent by the next [`flush`](Self::flush). `Own` and
+    /// `Heard` changes before the same message go out as `Own`.
     pub(super) fn changed(&mut self, news: StateOrigin) {
         self.is_changed();
         self.news = Some(if self.news == Some(StateOrigin::Own) { StateOrigin::Own } else { news });
     }
 
+    /// Records that the state differs from the cached one, without a message about it.
     fn is_changed(&mut self) {
         self.shared = None;
         self.is_fresh = true;
     }
 
+    /// Whether the state has changed since the last [`flush`](Self::flush).
     pub(super) const fn has_news(&self) -> bool {
         self.is_fresh
     }
@@ -104,12 +111,15 @@ impl Dissemination {
         others.into_iter().flatten().fold(self.gossip_at, Instant::min)
     }
 
-    /// Earliest time of the next message about a change.
+    /// Earliest time of the next message about a change: now or earlier for the first [`AT_ONCE`]
+    /// messages of a burst, then one per [`PACE`].
     fn tells_at(&self) -> Instant {
         let ahead = PACE * (AT_ONCE - 1);
         Instant::default() + self.paid_until.saturating_since(Instant::default() + ahead)
     }
 
+    /// The digest and a shared copy of the state, made at the first call after a change. `gossip`
+    /// must be the state that the last [`changed`](Self::changed) was about.
     fn shared(&mut self, gossip: &Gossip) -> &(u64, Arc<Gossip>) {
         self.shared.get_or_insert_with(|| (gossip.digest(), Arc::new(gossip.clone())))
     }
@@ -122,7 +132,10 @@ impl Dissemination {
         ClusterMessage::Gossip(Arc::clone(&self.shared(gossip).1))
     }
 
-    /// Sends what changed, after all inputs of a batch were handled.
+    /// Sends what changed, after all inputs of a batch were handled: a change that is due, and, on
+    /// the first convergence, the seen set. Takes the state into the history and starts the repair
+    /// rounds anew if it has changed; a change that is not due is sent by a later `flush` or
+    /// `tick`.
     pub(super) fn flush(
         &mut self,
         core: &mut MembershipCore,
@@ -141,7 +154,10 @@ impl Dissemination {
         self.tell_convergence(core, gossip, out);
     }
 
-    /// Sends a change if it is due.
+    /// Sends a change if it is due: to the eager receivers, and a seen set of this node alone to
+    /// the leader, unless the leader is this node or one of the receivers. It uses the budget even
+    /// if there is no receiver. A merge whose delay is over counts as an `Own` change. Does nothing
+    /// before [`tells_at`](Self::tells_at); the change then waits, together with later ones.
     fn tell(
         &mut self,
         core: &mut MembershipCore,
@@ -174,7 +190,8 @@ impl Dissemination {
         }
     }
 
-    /// The delta of the change, or the whole state if that is not much longer.
+    /// The delta since the oldest kept state, or the whole state if that is not much longer or
+    /// there is no delta. Counts it as sent to `targets` nodes.
     fn news_of(
         &mut self,
         core: &mut MembershipCore,
@@ -190,7 +207,10 @@ impl Dissemination {
         }
     }
 
-    /// The leader is the first to know that all members have seen the state, and informs them.
+    /// When convergence is reached, drops the earlier states as bases of deltas. The leader is the
+    /// first to know that all members have seen the state, and informs them: at most
+    /// [`Targeting::direct_limit`] of them, or the fanout if that is more. Does nothing while
+    /// convergence lasts; it is reported again after it was lost.
     fn tell_convergence(
         &mut self,
         core: &mut MembershipCore,
@@ -214,7 +234,9 @@ impl Dissemination {
         }
     }
 
-    /// Performs due work: delayed changes, repair, regular gossip.
+    /// Performs due work: delayed changes, repair, regular gossip. Repair and regular gossip each
+    /// send one digest to one random member; if both are due, one digest serves both. Without
+    /// another member nothing is sent.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -246,10 +268,13 @@ impl Dissemination {
         send(core, gossip, target, ClusterMessage::GossipDigest(digest), out);
     }
 
-    /// Handles a received gossip message, and answers it.
+    /// Handles a received gossip message, and answers it. A change of `gossip` is recorded like one
+    /// by [`changed`](Self::changed); a merge of two concurrent states is sent later, and only if
+    /// no node of a lower incarnation sends it before. A state that this one contains is not
+    /// merged, but answered with what the sender lacks. Other messages are ignored.
     ///
     /// # Errors
-    /// As [`Gossip::receive`].
+    /// As [`Gossip::receive`]. Nothing was merged, and nothing is sent.
     pub(super) fn receive(
         &mut self,
         core: &mut MembershipCore,
@@ -274,14 +299,14 @@ impl Dissemination {
                     gossip.receive(me, peer, state)?
                 };
                 self.history.contains(content);
-                self.has_it_too(me, peer, content == own);
+                self.leave_merge_to(me, peer, content == own);
                 self.received(core, now, received)
             }
             ClusterMessage::GossipDelta(delta) => {
                 let own = self.digest(gossip);
                 let knows = |digest| self.history.knows(digest);
                 let received = gossip.receive_delta((me, peer), delta, own, knows)?;
-                self.has_it_too(me, peer, delta.content() == own);
+                self.leave_merge_to(me, peer, delta.content() == own);
                 if received.answer != GossipAnswer::Status {
                     self.history.contains(delta.content());
                 }
@@ -309,13 +334,17 @@ impl Dissemination {
     }
 
     /// Several nodes may have made the same merge. Of two that know of each other, only the one
-    /// with the lower incarnation sends it.
-    fn has_it_too(&mut self, me: ReplicaId, peer: ReplicaId, is_same: bool) {
+    /// with the lower incarnation sends it: forgets the delayed merge if `peer` has the same state
+    /// and the lower incarnation.
+    fn leave_merge_to(&mut self, me: ReplicaId, peer: ReplicaId, is_same: bool) {
         if is_same && peer < me {
             self.merged_at = None;
         }
     }
 
+    /// Sends an answer. `theirs` is the digest of the receiver's state, if known: `State` is sent
+    /// as a delta to it where the history allows, otherwise as the whole state, unless that went to
+    /// the same node within [`PACE`]; then nothing is sent, and a later round repairs it.
     fn answer(
         &mut self,
         core: &mut MembershipCore,
@@ -344,6 +373,8 @@ impl Dissemination {
         core.send(to, message, out);
     }
 
+    /// Whether the whole state may be sent to this node now; if so, records that it is. Nodes that
+    /// are not members are not limited.
     fn may_send_whole(&mut self, now: Now, gossip: &Gossip, to: NodeId) -> bool {
         let id = to.incarnation;
         let was_sent = self.whole_at.get(&id).is_some_and(|at| now.mono < *at + PACE);
@@ -353,6 +384,9 @@ impl Dissemination {
         !was_sent
     }
 
+    /// Counts and schedules a merge; returns the answer to send. A state taken over unchanged is
+    /// news that others send too, and ends a delayed merge. A merge of two concurrent states is
+    /// sent after a random time of about [`PACE`] from the first one that waits.
     fn received(
         &mut self,
         core: &mut MembershipCore,
@@ -377,7 +411,9 @@ impl Dissemination {
         received.answer
     }
 
-    /// Drops old tombstones, if this node leads and has convergence.
+    /// Drops old tombstones, if this node leads and has convergence, as a change of its own. Must
+    /// be called on every node and regularly, because the age of a tombstone counts from the first
+    /// call that sees it.
     pub(super) fn forget(&mut self, core: &MembershipCore, now: Now, gossip: &mut Gossip) {
         let me = core.me.incarnation;
         let age = core.config.prune_gossip_tombstones_after;
@@ -394,7 +430,7 @@ impl Dissemination {
     }
 }
 
-/// Sends to a member.
+/// Sends to a member; drops the message if `to` is not one.
 pub(super) fn send(
     core: &mut MembershipCore,
     gossip: &Gossip,
@@ -407,7 +443,7 @@ pub(super) fn send(
     }
 }
 
-/// The nodes of these members.
+/// The nodes of these members; ids that are not members are left out.
 pub(super) fn nodes(gossip: &Gossip, ids: &BTreeSet<ReplicaId>) -> BTreeSet<NodeId> {
     ids.iter().filter_map(|id| gossip.member(*id)).map(|member| member.node).collect()
 }

@@ -26,16 +26,22 @@ use crate::cluster::reachability::ReachabilityStatus;
 use crate::cluster::wire::ClusterMessage;
 
 /// The failure detector and the downing strategy of one node.
+///
+/// Orders of the detector are carried out here: messages, notices, and verdicts in the row of this
+/// node. Orders of the strategy are returned, and the caller carries them out; only notices,
+/// counters and requests for the external lease are handled here.
 #[derive(Debug)]
 pub(super) struct FailureHandler {
     pub(super) monitor: Monitor,
     resolver: DowningResolver,
-    /// Whether a member was unreachable at the last evaluation of the strategy.
+    /// Whether a member was unreachable at the last [`observe`](Self::observe).
     was_troubled: bool,
-    orders: Outbox<failure_detector::MonitorOrder>,
+    orders: Outbox<failure_detector::MonitorOrder>, // empty between calls
 }
 
 impl FailureHandler {
+    /// A detector without members and a strategy without a view. With leases, the turn of a deputy
+    /// is at least 2·T_q by this node's settings.
     pub(super) fn new(core: &mut MembershipCore, now: Now) -> Self {
         let config = &core.config;
         let leases = if config.lease.enabled { Leases::On } else { Leases::Off };
@@ -55,12 +61,17 @@ impl FailureHandler {
         }
     }
 
+    /// The next time at which [`tick`](Self::tick) or [`resolve`](Self::resolve) is due.
     pub(super) fn next_deadline(&self) -> Instant {
         let monitor = self.monitor.next_deadline();
         self.resolver.next_deadline().map_or(monitor, |at| at.min(monitor))
     }
 
-    /// The gossip state has changed: updates the monitored members and the view of the strategy.
+    /// The gossip state, the seen set or the connections have changed: updates the monitored
+    /// members and the view of the strategy. The strategy gets no view while no member is
+    /// unreachable, except for the one after the last became reachable. Newly monitored members get
+    /// a heartbeat. Does not change `gossip`; an order of the strategy comes by
+    /// [`resolve`](Self::resolve).
     pub(super) fn observe(
         &mut self,
         core: &mut MembershipCore,
@@ -84,6 +95,8 @@ impl FailureHandler {
         self.was_troubled = troubled;
     }
 
+    /// Lets time pass for the detector if it is due. Returns whether the gossip state changed. The
+    /// strategy is asked by [`resolve`](Self::resolve).
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -97,7 +110,7 @@ impl FailureHandler {
         self.with(core, now, gossip, out, |monitor, orders| monitor.tick(now.mono, orders))
     }
 
-    /// The next order of the strategy, if any.
+    /// The next order of the strategy that is due, if any. Reports a decision as a notice.
     pub(super) fn resolve(
         &mut self,
         core: &mut MembershipCore,
@@ -108,6 +121,9 @@ impl FailureHandler {
         Some(Self::ordered(core, now, order, out))
     }
 
+    /// Handles the answer of the external lease's provider; `None` means that the lease was lost,
+    /// and leads to no order. Otherwise the order that follows, if any, as for
+    /// [`resolve`](Self::resolve).
     pub(super) fn lease(
         &mut self,
         core: &mut MembershipCore,
@@ -123,6 +139,8 @@ impl FailureHandler {
         Some(Self::ordered(core, now, order, out))
     }
 
+    /// Counts and reports a decision, or passes a request for the external lease on; returns the
+    /// order unchanged.
     fn ordered(
         core: &mut MembershipCore,
         now: Now,
@@ -145,7 +163,8 @@ impl FailureHandler {
         order
     }
 
-    /// Feeds the monitor; returns whether its orders changed the gossip state.
+    /// Feeds the monitor and carries its orders out; returns whether they changed the gossip state,
+    /// that is, the row of this node. The caller must then announce the change.
     pub(super) fn with(
         &mut self,
         core: &mut MembershipCore,
@@ -187,7 +206,8 @@ impl FailureHandler {
     }
 }
 
-/// Members that other members report as unreachable. Records of Down members do not count.
+/// Members that other members report as unreachable or terminated; may contain `me`. Records of
+/// Down members do not count.
 fn accused_by_others(gossip: &Gossip, me: ReplicaId) -> BTreeSet<ReplicaId> {
     gossip.reachability().accused(|observer| observer != me && is_not_down(gossip, observer))
 }
@@ -207,7 +227,11 @@ fn is_not_down(gossip: &Gossip, id: ReplicaId) -> bool {
     gossip.member(id).is_some_and(|member| member.status != Status::Down)
 }
 
-/// The gossip state as a view for the downing strategy.
+/// The gossip state as a view for the downing strategy. All members are included, Down ones too,
+/// and all records between members, also those of Down observers. The durations of the unreachable
+/// members are zero: the resolver measures them. Voters that gossip does not contain get a peer key
+/// of zeros, so that they count and are never reached. No electorate before the first
+/// configuration.
 pub(super) fn view(core: &MembershipCore, gossip: &Gossip) -> View {
     let me = core.me.incarnation;
     let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
@@ -243,7 +267,8 @@ pub(super) fn view(core: &MembershipCore, gossip: &Gossip) -> View {
 /// Members whose names a summary lists; of further ones it gives the number.
 const NAMED_MAX: usize = 3;
 
-/// A decision of the downing strategy for the log: the verdict and the members that it removes.
+/// A decision of the downing strategy for the log: the verdict and the members that it removes, the
+/// first [`NAMED_MAX`] by name; and the verdict that a quorum of this side overruled, if any.
 fn summary(resolution: &downing::Resolution) -> String {
     let downing::Resolution { decision, overruled, down, .. } = resolution;
     let mut removed: Vec<String> = down.iter().take(NAMED_MAX).map(NodeId::to_string).collect();

@@ -27,30 +27,37 @@ use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, FoundingM
 /// Maximum number of a ballot. A higher one must always exist.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Maximum distance of a ballot number from the highest known number.
+/// Maximum distance of a ballot number above the highest known number.
 const JUMP_MAX: u64 = 1 << 32;
 
 /// Identifies a voter: its address in the seed list, or its peer key if the seeds are found
 /// by one DNS name.
 pub(super) type VoterKey = String;
 
-/// Acceptor and proposer of one seed.
+/// Acceptor and proposer of one seed. The seed asks itself like the others, by the same messages.
+///
+/// The caller must make [`memory`](Self::memory) durable before it sends an answer of the acceptor,
+/// and must check that the sender votes and that a foundation is well formed.
 #[derive(Clone, Debug)]
 pub(super) struct Founding {
     me: NodeId,
     /// Votes needed for a decision: a majority of the voters.
     majority: usize,
     fault_injection: MembershipFaultInjection,
+    /// State of the acceptor; it survives a restart on disk, the attempt does not.
     pub(super) memory: FoundingMemory,
-    heard: u64, // highest known ballot number
-    attempt: Option<FoundingAttempt>,
+    heard: u64,                       // highest known ballot number
+    attempt: Option<FoundingAttempt>, // `None`: this seed proposes nothing now
 }
 
+/// One ballot of this seed as a proposer.
 #[derive(Clone, Debug)]
 struct FoundingAttempt {
     ballot: FoundingBallot,
     promised: BTreeMap<VoterKey, Box<Member>>, // ≤ voters
+    /// The foundation with the highest ballot that a promise reported as accepted.
     adopted: Option<(FoundingBallot, Foundation)>,
+    /// Set once, by [`Founding::propose`]: from then on promises are ignored.
     proposed: Option<Foundation>,
     accepted: BTreeSet<VoterKey>, // ≤ voters
 }
@@ -58,19 +65,24 @@ struct FoundingAttempt {
 /// Consequence of an answer for the proposer.
 #[derive(Debug, PartialEq)]
 pub(super) enum FoundingStep {
-    /// Wait for more answers.
+    /// Wait for more answers. Also for an answer that does not matter: of another ballot, late, or
+    /// repeated.
     Wait,
     /// A majority has promised, and this accepted foundation must be proposed.
     Adopted(Foundation),
-    /// A majority has promised, and none of them has accepted a foundation.
+    /// A majority has promised, and none of them has accepted a foundation. Returned again for each
+    /// further promise until a foundation is proposed, as is `Adopted`.
     Free,
     /// A majority has accepted: the cluster is founded.
     Founded(Foundation),
-    /// A voter has promised a higher ballot: try again later with a higher number.
+    /// A voter has promised a higher ballot: this attempt is over, try again later with a higher
+    /// number.
     Overtaken,
 }
 
 impl Founding {
+    /// A seed without an attempt. `voter_count` is the number of voters with this one, at least 1;
+    /// `memory` is that of an earlier incarnation, or empty.
     pub(super) fn new(
         me: NodeId,
         voter_count: usize,
@@ -87,14 +99,16 @@ impl Founding {
 
     /// Reduces the number of voters, because some seeds turned out to be this node itself. Other
     /// nodes count more voters among the same nodes and need at least as many votes, so any two
-    /// majorities still share a node.
+    /// majorities still share a node. A higher number than before changes nothing.
     pub(super) fn set_fewer_voters(&mut self, voter_count: usize) {
         self.majority = self.majority.min(voter_count / 2 + 1);
     }
 
     // ── the acceptor ──
 
-    /// Answers a request for a promise. The answer may be sent once [`Self::memory`] is durable.
+    /// Answers a request for a promise with a promise that reports the accepted foundation, or with
+    /// a refusal that names the promised ballot if `ballot` is below it or jumps. The promised
+    /// ballot itself is promised again. `me` is this seed as a founder.
     pub(super) fn prepare(&mut self, ballot: FoundingBallot, me: Member) -> ClusterMessage {
         if !self.hear(ballot) || ballot < self.memory.promised {
             return self.refusal(ballot);
@@ -104,7 +118,8 @@ impl Founding {
         ClusterMessage::FoundingPromise { ballot, member: Box::new(me), accepted }
     }
 
-    /// Answers a request to accept. The answer may be sent once [`Self::memory`] is durable.
+    /// Answers a request to accept: accepts unless `ballot` is below the promised one or jumps.
+    /// Also raises the promise to `ballot`, and replaces a foundation accepted earlier.
     pub(super) fn accept(
         &mut self,
         ballot: FoundingBallot,
@@ -129,8 +144,8 @@ impl Founding {
         ballot.number <= self.heard.saturating_add(JUMP_MAX).min(NUMBER_MAX)
     }
 
-    /// Records the number of a ballot unless it violates the jump rule. Returns whether it was
-    /// recorded.
+    /// Records the number of a ballot unless it violates the jump rule. Returns whether it obeys
+    /// the rule; a lower number than the highest known one does, and changes nothing.
     fn hear(&mut self, ballot: FoundingBallot) -> bool {
         let is_near = self.is_near(ballot);
         if is_near {
@@ -141,8 +156,8 @@ impl Founding {
 
     // ── the proposer ──
 
-    /// Starts an attempt with a ballot above all known ones. Returns the request to send to every
-    /// seed, including this one.
+    /// Starts an attempt with a ballot above all known ones, in place of an open one. Returns the
+    /// request to send to every seed, including this one. Changes nothing in the acceptor's memory.
     pub(super) fn begin(&mut self) -> ClusterMessage {
         self.heard += 1;
         let ballot = FoundingBallot { number: self.heard, proposer: self.me.incarnation };
@@ -161,11 +176,14 @@ impl Founding {
         self.attempt.is_some()
     }
 
+    /// Ends the attempt, if one is open. Its late answers are ignored; voters keep what they
+    /// promised.
     pub(super) fn give_up(&mut self) {
         self.attempt = None;
     }
 
-    /// The request to repeat to seeds that have not answered.
+    /// The request of the present phase, to be sent to the seeds and repeated; `None` without an
+    /// attempt. Asks for acceptance once a foundation is proposed, before that for a promise.
     pub(super) fn question(&self) -> Option<ClusterMessage> {
         let attempt = self.attempt.as_ref()?;
         Some(match &attempt.proposed {
@@ -177,12 +195,16 @@ impl Founding {
         })
     }
 
-    /// The members that have promised, in the order of their keys.
+    /// The members that have promised, in the order of their keys; none without an attempt.
     pub(super) fn promisers(&self) -> Vec<Member> {
         let promised = self.attempt.iter().flat_map(|attempt| attempt.promised.values());
         promised.map(|member| Member::clone(member)).collect()
     }
 
+    /// Counts a promise for the open attempt, once per voter; the last one of a voter replaces its
+    /// member. Returns `Wait` below a majority, for another ballot, and once a foundation is
+    /// proposed. From a majority on `Adopted` if any promise reported an accepted foundation,
+    /// otherwise `Free`.
     pub(super) fn promise(
         &mut self,
         key: VoterKey,
@@ -209,13 +231,17 @@ impl Founding {
         }
     }
 
-    /// Proposes a foundation. Each ballot proposes only one.
+    /// Proposes a foundation; the caller has seen a majority of promises. Each ballot proposes only
+    /// one: a second call keeps the first. Returns the request to send; `None` without an attempt.
     pub(super) fn propose(&mut self, foundation: Foundation) -> Option<ClusterMessage> {
         let attempt = self.attempt.as_mut()?;
         attempt.proposed.get_or_insert(foundation);
         self.question()
     }
 
+    /// Counts an acceptance for the open attempt, once per voter. `Founded` from a majority on, for
+    /// each further acceptance again; `Wait` before, for another ballot, and if nothing is proposed
+    /// yet.
     pub(super) fn accepted(&mut self, key: VoterKey, ballot: FoundingBallot) -> FoundingStep {
         let majority = self.majority;
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else {
@@ -229,6 +255,10 @@ impl Founding {
         FoundingStep::Founded(foundation.clone())
     }
 
+    /// Handles the refusal of `ballot` by a voter that has promised `promised`, whose number is
+    /// recorded unless it jumps. `Overtaken` if this refers to the open attempt and `promised` is
+    /// higher: ends the attempt. Otherwise `Wait`: a refusal that names a jump or no higher ballot
+    /// ends nothing.
     pub(super) fn refused(
         &mut self,
         ballot: FoundingBallot,

@@ -2,7 +2,8 @@
 //! it.
 //!
 //! Inputs change the state. The consequences for this node and for other nodes are computed once
-//! after each batch of inputs, in `settle`.
+//! after each batch of inputs, in `settle`. A method that returns an optional [`StopReason`]
+//! returns `None` while the node goes on; with a reason the caller stops the machine.
 
 mod resolution;
 
@@ -58,10 +59,9 @@ pub(super) struct JoinedState {
     /// Search for a cluster, in case no remaining member knows this node.
     orphan_recovery: OrphanRecovery,
     seed_inviter: SeedInviter,
-    /// Set while this node, removed after an orderly leave, waits for a remaining member to confirm
-    /// it.
+    /// Set while this node, removed after an orderly leave, waits until a member confirms it.
     exit_confirmation: Option<ExitConfirmation>,
-    /// An input changed something: its consequences are computed after this batch.
+    /// An input changed something: `settle` is due at once and computes the consequences.
     is_unsettled: bool,
     /// Next time to check whether a proposal is needed.
     look_at: Option<Instant>,
@@ -69,7 +69,8 @@ pub(super) struct JoinedState {
     signs_at: Option<Instant>,
     /// Members that an operator gave up.
     given_up: GivenUp,
-    /// Time at which this side, which has no quorum, stops.
+    /// Time at which this side, which has no quorum, stops when the strategy next says so; `None`
+    /// if it has a quorum, or the strategy has not ordered to stop it.
     ends_at: Option<Instant>,
 }
 
@@ -80,6 +81,8 @@ struct ExitConfirmation {
 }
 
 impl JoinedState {
+    /// Enters the cluster with this state, and announces what this node hosts. Messages follow with
+    /// the next [`tick`](Self::tick).
     pub(super) fn new(core: &mut MembershipCore, now: Now, gossip: Gossip) -> Self {
         let mut inside = Self {
             dissemination: Dissemination::new(core, now, &gossip),
@@ -107,6 +110,7 @@ impl JoinedState {
         &self.gossip
     }
 
+    /// Whether no deciding member has been reachable for so long that this node searches again.
     pub(super) const fn is_recovering(&self) -> bool {
         self.orphan_recovery.is_searching()
     }
@@ -115,6 +119,7 @@ impl JoinedState {
         self.notifier.told()
     }
 
+    /// The earliest deadline of all parts; the start of the clock while something is unsettled.
     pub(super) fn next_deadline(&self) -> Instant {
         if self.is_unsettled {
             return Instant::default();
@@ -140,6 +145,8 @@ impl JoinedState {
 
     // ── time ──
 
+    /// Performs what is due in all parts, with one order of the strategy at most, then computes the
+    /// consequences. A reason to stop ends the call at once.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -172,7 +179,10 @@ impl JoinedState {
         why
     }
 
-    /// Computes the consequences of all changes, and sends them.
+    /// Computes the consequences of all changes, and sends them: follows the installed
+    /// configuration, updates the failure detector, proposes, notifies the other parts, and
+    /// gossips. Without a change only proposals that are due are considered. Stops the node without
+    /// sending if it is Down, and after sending if it may leave as the last one.
     fn settle(
         &mut self,
         core: &mut MembershipCore,
@@ -224,6 +234,10 @@ impl JoinedState {
 
     // ── links ──
 
+    /// A node is connected; `cluster` is the one that it announced, and another one is only
+    /// reported. A removed node is told so, and nothing else happens. A seed that is no member is
+    /// invited, on a side with a quorum. A connected newcomer has proposals considered: at once by
+    /// the leader, after [`FOLLOWERS_LOOK`] by another member.
     pub(super) fn up(
         &mut self,
         core: &mut MembershipCore,
@@ -265,8 +279,9 @@ impl JoinedState {
         self.seed_inviter.is_own(addresses);
     }
 
-    /// Another peer answers at the address of a member. This is evidence against that member, but
-    /// not proof.
+    /// Reports each member (or this node) whose address another peer answers at. This counts as a
+    /// refused connection to that member: evidence, but not proof. Another incarnation of the same
+    /// peer and the node's own address in gossip do not count.
     fn at_a_members_address(
         &mut self,
         core: &mut MembershipCore,
@@ -292,6 +307,7 @@ impl JoinedState {
         }
     }
 
+    /// The last connection with a node was closed. Without a refused dial this accuses nobody.
     pub(super) fn closed(
         &mut self,
         core: &mut MembershipCore,
@@ -305,14 +321,16 @@ impl JoinedState {
         self.relinked(now, node);
     }
 
-    /// Connections of this node matter while a member is unreachable.
+    /// A member was connected or disconnected: has the strategy look again, within [`SIGNS_EVERY`],
+    /// while gossip contains any verdict. Does nothing for nodes that are not members.
     fn relinked(&mut self, now: Now, node: NodeId) {
         if self.gossip.lists(node) && !self.gossip.reachability().is_all_reachable() {
             self.signs_at.get_or_insert(now.mono + SIGNS_EVERY);
         }
     }
 
-    /// A peer refuses this node as removed.
+    /// A peer refuses this node as removed. Stops the node if it must believe that (see
+    /// [`Quarantine`]); the refusal of a peer that is no member is counted as nonsense.
     pub(super) fn quarantined(
         &mut self,
         core: &mut MembershipCore,
@@ -325,6 +343,7 @@ impl JoinedState {
         self.quarantine.is_out(me, epoch, &self.gossip).then(|| self.out_for_good(core))
     }
 
+    /// A dial of `node` was refused, or another peer answers in its place.
     pub(super) fn refused(
         &mut self,
         core: &mut MembershipCore,
@@ -335,7 +354,10 @@ impl JoinedState {
         self.watched(core, now, out, |monitor, orders| monitor.refused(now.mono, node, orders));
     }
 
-    /// A former incarnation of a peer has ended, or at least no process listens for it.
+    /// A former incarnation of a peer has ended, or at least no process listens for it. With a
+    /// proof of death that the configuration accepts (before the first one, this node's setting),
+    /// the member is marked Terminated and Down; otherwise it counts as closed and refused. Ignored
+    /// if `old` is this node or no member.
     pub(super) fn new_incarnation(
         &mut self,
         core: &mut MembershipCore,
@@ -364,6 +386,7 @@ impl JoinedState {
         }
     }
 
+    /// Passes an event to the failure detector, and announces what it changed in gossip.
     fn watched(
         &mut self,
         core: &mut MembershipCore,
@@ -381,6 +404,10 @@ impl JoinedState {
 
     // ── messages ──
 
+    /// Handles a message; `waited` is its time in the inbox, by which late gossip is dropped.
+    /// `Leave` and `Down` count only from members; heartbeats and joins are answered for any node.
+    /// Messages of the search are ignored unless this node searches again, those of the founding
+    /// always.
     pub(super) fn message(
         &mut self,
         core: &mut MembershipCore,
@@ -443,6 +470,9 @@ impl JoinedState {
         None
     }
 
+    /// Handles gossip; drops it if it waited too long. Stops the node if the state says that this
+    /// incarnation was removed. A sender that was removed, or is Down here, is told so; an unknown
+    /// one may be adopted, unless this node searches again. Other refused gossip is only counted.
     fn heard(
         &mut self,
         core: &mut MembershipCore,
@@ -498,7 +528,8 @@ impl JoinedState {
     }
 
     /// Handles gossip of an unknown node, which may have been admitted by a member that failed
-    /// before others learned of it.
+    /// before others learned of it: adopts it by its whole state, or asks for its state after a
+    /// delta or a digest.
     fn strange(
         &mut self,
         core: &mut MembershipCore,
@@ -522,7 +553,8 @@ impl JoinedState {
         }
     }
 
-    /// A member reports that this node is Down or removed.
+    /// A node reports that this node is Down or removed: stops it at once, whatever its own state
+    /// says. Counted as nonsense if the sender is not a member here.
     fn is_out(&self, core: &mut MembershipCore, from: NodeId, removed: bool) -> Option<StopReason> {
         if !self.gossip.lists(from) {
             core.stats.nonsense += 1;
@@ -531,6 +563,7 @@ impl JoinedState {
         Some(if removed { self.out_for_good(core) } else { StopReason::Downed })
     }
 
+    /// The reason for a stop after a removal: `Left` for an Exiting node, otherwise `Removed`.
     fn out_for_good(&self, core: &MembershipCore) -> StopReason {
         let own = self.gossip.member(core.me.incarnation).map(|own| own.status);
         if own == Some(Status::Exiting) { StopReason::Left } else { StopReason::Removed }
@@ -538,8 +571,8 @@ impl JoinedState {
 
     // ── no remaining member knows this node ──
 
-    /// Searches for the cluster again if necessary. An Exiting node that only waits for its removal
-    /// needs no cluster.
+    /// Searches for the cluster again if no deciding member is reachable. An Exiting node only
+    /// waits for its removal, so it stops instead.
     fn seek(
         &mut self,
         core: &mut MembershipCore,
@@ -554,6 +587,8 @@ impl JoinedState {
         self.found(core, now, (core.me, entry), out)
     }
 
+    /// The search has ended: stops, or takes the state that `from` sent. If `from` is a member here
+    /// that is not Down, the state is merged like gossip; otherwise it replaces that of this node.
     fn found(
         &mut self,
         core: &mut MembershipCore,
@@ -580,8 +615,9 @@ impl JoinedState {
         None
     }
 
-    /// Replaces the gossip state by that of the admitting member. The records of this node about
-    /// other members are kept.
+    /// Replaces the gossip state by that of the admitting member, which must contain this node. The
+    /// records of this node about other members are kept. Proposals, refusals by peers and the
+    /// search are forgotten.
     fn begin_anew(
         &mut self,
         core: &mut MembershipCore,
@@ -602,6 +638,8 @@ impl JoinedState {
 
     // ── commands, leaving and exit ──
 
+    /// Carries a command out. `Join` and `Recover` have no effect here; `Host` announces what the
+    /// caller has recorded in the core.
     pub(super) fn command(
         &mut self,
         core: &mut MembershipCore,
@@ -622,6 +660,7 @@ impl JoinedState {
         }
     }
 
+    /// Announces what the core says this node hosts, if that is new.
     fn host(&mut self, core: &MembershipCore) {
         let (types, draining) = (core.hosting.entity_types.clone(), core.hosting.draining);
         if self.gossip.host(core.me.incarnation, types, draining) {
@@ -629,12 +668,15 @@ impl JoinedState {
         }
     }
 
+    /// Marks a member Leaving; does nothing if it is unknown, or already Leaving or later.
     fn leave(&mut self, core: &MembershipCore, id: ReplicaId) {
         if self.gossip.move_to(core.me.incarnation, id, Status::Leaving).unwrap_or(false) {
             self.changed_by_me();
         }
     }
 
+    /// Marks a member Down and tells it once; does nothing if it is unknown or Down. If it is this
+    /// node, the node stops when the change is settled.
     fn down(&mut self, core: &mut MembershipCore, id: ReplicaId, out: &mut MembershipOutbox) {
         if !self.gossip.move_to(core.me.incarnation, id, Status::Down).unwrap_or(false) {
             return;
@@ -647,7 +689,7 @@ impl JoinedState {
         self.changed_by_me();
     }
 
-    /// Nothing runs here any longer: a Leaving node becomes Exiting.
+    /// Nothing runs here any longer: a Leaving node becomes Exiting, any other does not yet.
     fn exit(&mut self, core: &MembershipCore) {
         let me = core.me.incarnation;
         let leaves = self.gossip.member(me).is_some_and(|own| own.status == Status::Leaving);
@@ -656,8 +698,9 @@ impl JoinedState {
         }
     }
 
-    /// The only member may leave without consent of others. Its disk must contain the sole-member
-    /// evidence first, because its next start resumes the cluster by it.
+    /// An Exiting node that is the only member of the configuration may leave without consent of
+    /// others, unless a newcomer waits. Its disk must contain the sole-member evidence first,
+    /// because its next start resumes the cluster by it.
     fn last_one_out(&self, core: &MembershipCore) -> Option<StopReason> {
         let me = core.me.incarnation;
         let exits = self.gossip.member(me).is_some_and(|own| own.status == Status::Exiting);
@@ -667,7 +710,8 @@ impl JoinedState {
             .then_some(StopReason::Left)
     }
 
-    /// A configuration without this node was installed here.
+    /// A configuration without this node was installed here. An Exiting node first waits for a
+    /// confirmation, for [`ASK_OUT_FOR`] at most; any other stops at once.
     pub(super) fn excluded(&mut self, core: &MembershipCore, now: Now) -> Option<StopReason> {
         if self.out_for_good(core) == StopReason::Removed {
             return Some(StopReason::Removed);
@@ -679,6 +723,8 @@ impl JoinedState {
         None
     }
 
+    /// While an excluded node waits: asks the remaining members repeatedly, because a member that
+    /// has removed this node answers that, which stops it. Stops it once the time is over.
     fn confirm_exit(
         &mut self,
         core: &mut MembershipCore,
@@ -703,6 +749,9 @@ impl JoinedState {
 
     // ── configurations ──
 
+    /// The configuration in the core was installed, after `previous`: proposals are considered
+    /// anew, and a planned end of this side is put off. Members given up by a forced configuration
+    /// are kept in reach, because gossip will drop them.
     pub(super) fn installed(&mut self, core: &MembershipCore, now: Now, previous: Option<&Epoch>) {
         if let (Some(before), Some(epoch)) = (previous, core.installed.as_deref())
             && epoch.is_forced()
@@ -742,7 +791,7 @@ impl JoinedState {
     }
 
     /// Whether this node reaches a quorum of the configuration, and is on the side with a quorum
-    /// according to its downing view.
+    /// according to its downing view. `false` before the first configuration.
     fn has_quorum(&self, core: &MembershipCore) -> bool {
         let Some(epoch) = core.installed.as_deref() else { return false };
         epoch.is_quorum(&reached(core, epoch, &self.gossip), FaultInjection::none())

@@ -1,11 +1,11 @@
 //! The membership state machine, one per node (docs/protocol/membership.md).
 //!
 //! A node first *searches*: it asks its seeds for a cluster, joins the one that answers, or founds
-//! one with a majority of the seeds (`cluster_search`, `foundation`). Then it is *inside*: the state
-//! is gossiped (`dissemination`), members monitor each other (`failure_observation`), and the leader
-//! proposes configurations (`configuration_proposals`). Whether a member is Up or removed follows
-//! only from installed configurations; safety depends neither on convergence nor on the failure
-//! detector.
+//! one with a majority of the seeds (`cluster_search`, `foundation`). Then it is *inside*: the
+//! state is gossiped (`dissemination`), members monitor each other (`failure_observation`), and the
+//! leader proposes configurations (`configuration_proposals`). Whether a member is Up or removed
+//! follows only from installed configurations; safety depends neither on convergence nor on the
+//! failure detector.
 //!
 //! This file contains the fields and the dispatch of inputs. The machine uses no sockets, clocks,
 //! disks, keys or shards.
@@ -84,10 +84,13 @@ const PENDING_FOR: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 struct PendingConfiguration {
     epoch: Arc<Epoch>,
+    /// End of the wait for this configuration; it is forgotten then.
     until: Instant,
 }
 
-/// The membership state machine of one node.
+/// The membership state machine of one node. Its first input, of any kind, starts the search for a
+/// cluster. After [`MembershipOutput::Stop`] it ignores inputs, except that it tracks links,
+/// installed configurations, writes and the hosting lease.
 #[derive(Debug)]
 pub struct Membership {
     core: MembershipCore,
@@ -105,22 +108,25 @@ struct MembershipCore {
     fault_injection: MembershipFaultInjection,
     rng: SmallRng,
     links: ConnectedPeers,
-    memory: Memory,
+    memory: Memory, // changed in place; `persist` orders the write
+    /// As in [`MembershipSetup::directory`]; `None` without a data directory.
     directory: Option<u64>,
-    /// The newest installed configuration.
+    /// The newest installed configuration, possibly without this node.
     installed: Option<Arc<Epoch>>,
-    /// The configuration that may be installed next, as known to the voter of this node.
+    /// The configuration that may be installed next, as known to the voter of this node; for
+    /// [`PENDING_FOR`] at most.
     pending: Option<PendingConfiguration>,
     hosting: HostedTypes,
     /// Number of rejected recovery orders, and the reason of the last rejection.
     not_forced: Option<(u64, NotRecovered)>,
-    /// Nothing runs here any longer, and nothing will be started.
+    /// Nothing runs here any longer, and nothing will be started. Never reset.
     drained: bool,
     ordered: u64,    // number of ordered writes of `memory`
     durable: u64,    // number of completed writes
     open_after: u64, // writes that must complete before other nodes may become members
+    /// Messages that are sent once the write of that number has completed.
     waiting: VecDeque<(u64, NodeId, ClusterMessage)>, // ≤ WAITING_MAX
-    loopback: VecDeque<ClusterMessage>, // empty between inputs
+    loopback: VecDeque<ClusterMessage>, // messages to this node itself; empty between inputs
     notices: Notices,
     stats: MembershipStats,
 }
@@ -138,7 +144,8 @@ enum MembershipStage {
 }
 
 impl Membership {
-    /// Creates the machine of a node without links. It starts with its first input.
+    /// Creates the machine of a node without links. It starts with its first input. The memory of a
+    /// founder that was alone and was killed before it stored the founding is completed.
     #[must_use]
     pub fn new(setup: MembershipSetup) -> Self {
         let MembershipSetup {
@@ -202,7 +209,8 @@ impl Membership {
         }
     }
 
-    /// The newest installed configuration.
+    /// The newest installed configuration, even if it does not contain this node or this node has
+    /// stopped. `None` before the first one.
     #[must_use]
     pub const fn configuration(&self) -> Option<&Arc<Epoch>> {
         self.core.installed.as_ref()
@@ -231,7 +239,10 @@ impl Membership {
         &self.core.stats
     }
 
-    /// The notice about the cluster that a searching node waits for, as it appears in the log.
+    /// The notice about the cluster that a searching node waits for, as it appears in the log. A
+    /// member returns `OrphanRecovery` while it searches again, otherwise `None`. Also `None` after
+    /// the stop, while a sole member resumes its cluster without a doubt, and if all asked
+    /// addresses answer a node that remembers no cluster.
     #[must_use]
     pub fn waits_for(&self) -> Option<OperatorNotice> {
         match &self.stage {
@@ -243,7 +254,8 @@ impl Membership {
         }
     }
 
-    /// The last state published to subscribers.
+    /// The last state published to subscribers. `None` before this node is in a cluster and after
+    /// it was told to stop.
     #[must_use]
     pub fn state(&self) -> Option<&Arc<super::events::ClusterState>> {
         match &self.stage {
@@ -252,6 +264,10 @@ impl Membership {
         }
     }
 
+    /// Passes an input to the present stage and the parts that it concerns. A searching node drops
+    /// new incarnations, outcomes of proposals and answers about the downing lease. A failed dial
+    /// concerns an asked address while searching, and a member inside; without a known node it is
+    /// dropped there. `Synced` is ignored.
     fn take(&mut self, now: Now, input: MembershipInput, out: &mut MembershipOutbox) {
         match input {
             MembershipInput::Tick => self.tick(now, out),
@@ -312,6 +328,8 @@ impl Membership {
         }
     }
 
+    /// Performs due work: of the hosting lease in every stage, then of the stage. May join, found
+    /// or resume a cluster, or stop.
     fn tick(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.hold(now, HolderInput::Tick, out);
         match &mut self.stage {
@@ -327,6 +345,9 @@ impl Membership {
         }
     }
 
+    /// Records a link and informs the stage. A connection with this node's own peer key is only
+    /// counted and never becomes a link; if it is this incarnation, its addresses are known to be
+    /// this node's own from now on.
     fn up(
         &mut self,
         now: Now,
@@ -358,6 +379,9 @@ impl Membership {
         }
     }
 
+    /// A peer refuses this incarnation as removed. A member stops once it believes the refusals
+    /// ([`quarantine`]). A searching node stops at the first refusal of a peer that was connected
+    /// with it before; a refusal of another peer is only counted as nonsense.
     fn quarantined(&mut self, now: Now, by: PeerKey, out: &mut MembershipOutbox) {
         let why = match &mut self.stage {
             MembershipStage::Inside(inside) => inside.quarantined(&mut self.core, by),
@@ -376,6 +400,8 @@ impl Membership {
         self.stop_if(now, why, out);
     }
 
+    /// Passes a message to the stage, which may join, found or stop because of it. After the stop
+    /// messages are dropped.
     fn message(
         &mut self,
         now: Now,
@@ -397,6 +423,10 @@ impl Membership {
         }
     }
 
+    /// Handles a command. `Host` and `Drained` are recorded in every stage, and `Drained` releases
+    /// the lease. `Join` has an effect only on a searching node, and `Recover` is answered in every
+    /// stage. A node that is in no cluster stops as `Left` when it is drained or told to leave; it
+    /// ignores the other commands about members.
     fn command(&mut self, now: Now, command: &MembershipCommand, out: &mut MembershipOutbox) {
         match command {
             MembershipCommand::Host { entity_types, draining } => {
@@ -433,6 +463,9 @@ impl Membership {
         }
     }
 
+    /// The oldest open write is durable. Sends the messages that waited for it, and resumes a
+    /// cluster whose new configuration is durable now. A member is evaluated again once no write is
+    /// open.
     fn persisted(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.core.persisted(out);
         match &mut self.stage {
@@ -447,6 +480,8 @@ impl Membership {
         }
     }
 
+    /// Replaces the pending configuration and restarts its [`PENDING_FOR`]. Ignores one that is not
+    /// newer than the installed configuration.
     fn pending(&mut self, now: Now, epoch: Arc<Epoch>) {
         let installed = self.core.installed.as_ref().map(|installed| installed.id());
         if Some(epoch.id()) > installed {
@@ -457,6 +492,9 @@ impl Membership {
         }
     }
 
+    /// Takes over a newly installed configuration in every stage; the caller ensures the order.
+    /// Also drops the pending one, updates the sole-member evidence, and informs the lease holder.
+    /// Gossip follows the configuration at the next tick.
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut MembershipOutbox) {
         let previous = self.core.installed.replace(epoch.clone());
         self.core.pending = None;
@@ -467,6 +505,8 @@ impl Membership {
         }
     }
 
+    /// This incarnation was removed: ends the lease at once. A member stops as `Removed`, unless it
+    /// is Exiting: then it first waits for another member to confirm the removal.
     fn excluded(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.hold(now, HolderInput::Excluded, out);
         let why = match &mut self.stage {
@@ -476,6 +516,12 @@ impl Membership {
         self.stop_if(now, why, out);
     }
 
+    /// Applies the result of the search: the node becomes a member or stops. `None` has no effect.
+    ///
+    /// A new member stores the cluster, drops its founding votes, and keeps the foundation of this
+    /// cluster if it knows it, to inform other founders. The foundation goes to the Replicator
+    /// unless a configuration is installed already. The only founder stores the sole-member
+    /// evidence in the same write.
     fn enter(&mut self, now: Now, entry: Option<SearchResult>, out: &mut MembershipOutbox) {
         let Some(entry) = entry else { return };
         let (gossip, foundation) = match entry {
@@ -508,7 +554,9 @@ impl Membership {
         self.stage = MembershipStage::Inside(Box::new(inside));
     }
 
-    /// The only member of a cluster resumes it; its configuration is on disk.
+    /// Resumes the cluster as its only member. The caller has made the new configuration durable in
+    /// the sole-member evidence. Forgets the founding and all known addresses, and reports the
+    /// notice without the limit per minute.
     fn go_on(
         &mut self,
         now: Now,
@@ -534,7 +582,8 @@ impl Membership {
         }
     }
 
-    /// Stops the machine; it sends nothing any longer.
+    /// Stops the machine: ends the hosting lease and orders the shutdown of the node. The first
+    /// reason counts; does nothing after that.
     fn stop(&mut self, now: Now, why: StopReason, out: &mut MembershipOutbox) {
         if !matches!(self.stage, MembershipStage::Over(_)) {
             self.hold(now, HolderInput::Excluded, out);
@@ -543,6 +592,7 @@ impl Membership {
         }
     }
 
+    /// Feeds the holder of the hosting lease and forwards its orders.
     fn hold(&mut self, now: Now, input: HolderInput, out: &mut MembershipOutbox) {
         let mut orders = Outbox::new();
         self.holder.handle(now, input, &mut orders);
@@ -556,7 +606,8 @@ impl Membership {
 }
 
 impl MembershipCore {
-    /// The configured seeds, at most [`SEEDS_MAX`].
+    /// The configured seeds, each once, from the first [`SEEDS_MAX`] entries. They may contain this
+    /// node's own address.
     fn seeds(&self) -> BTreeSet<Address> {
         self.config.seeds.iter().take(SEEDS_MAX).cloned().collect()
     }
@@ -571,6 +622,8 @@ impl MembershipCore {
         }
     }
 
+    /// Sends a message at once. One to this node itself is not counted; it is handled after the
+    /// present input.
     fn send(&mut self, to: NodeId, message: ClusterMessage, out: &mut MembershipOutbox) {
         if to == self.me {
             self.loopback.push_back(message);
@@ -586,13 +639,16 @@ impl MembershipCore {
         self.send(to, ClusterMessage::InitJoinAnswer { what, settings }, out);
     }
 
+    /// Orders a write of the whole memory; the writes are numbered by `ordered`. Without a data
+    /// directory, too: the driver answers each of them.
     fn persist(&mut self, out: &mut MembershipOutbox) {
         self.ordered += 1;
         out.push(MembershipOutput::Persist(self.memory.clone()));
     }
 
     /// Stores or removes the evidence that this node is the only member of its cluster, according
-    /// to the installed configuration. See [`SoleMemberEvidence`].
+    /// to the installed configuration. See [`SoleMemberEvidence`]. Writes only a change; a node
+    /// that remembers no cluster stores none.
     fn note_sole(&mut self, epoch: &Arc<Epoch>, out: &mut MembershipOutbox) {
         let sole = self.sole(epoch).filter(|_| self.memory.cluster.is_some());
         if self.memory.sole != sole {
@@ -601,6 +657,8 @@ impl MembershipCore {
         }
     }
 
+    /// The evidence that `epoch` gives; `None` without a data directory, or if the configuration
+    /// has another member or not this node.
     fn sole(&self, epoch: &Arc<Epoch>) -> Option<SoleMemberEvidence> {
         let directory = self.directory.filter(|_| *epoch.members() == [self.me.incarnation])?;
         Some(SoleMemberEvidence { epoch: epoch.clone(), directory })
@@ -608,7 +666,8 @@ impl MembershipCore {
 
     /// Whether a configuration with other members may be proposed. First the sole-member evidence
     /// must be removed from the disk, because a node that restarts with it would resume the cluster
-    /// alone, beside the other members.
+    /// alone, beside the other members. The first call orders that write; returns `false` until it
+    /// is durable, and the state is evaluated again then.
     fn is_ready_for_others(&mut self, out: &mut MembershipOutbox) -> bool {
         if self.memory.sole.take().is_some() {
             self.persist(out);
@@ -617,7 +676,9 @@ impl MembershipCore {
         self.durable >= self.open_after
     }
 
-    /// Stores the addresses of other members for the next start.
+    /// Stores the addresses of other members for the next start, at most [`KNOWN_MAX`]. Stored
+    /// addresses stay as long as a member has them; Exiting and Down members do not count. Writes
+    /// only a change. Does nothing without a data directory.
     fn remember_members(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         if self.directory.is_none() {
             return;
@@ -639,7 +700,8 @@ impl MembershipCore {
         }
     }
 
-    /// Sends `message` once all writes ordered so far are durable.
+    /// Sends `message` once all writes ordered so far are durable, at once if none is open. Drops
+    /// it if [`WAITING_MAX`] messages wait already.
     fn send_durably(&mut self, to: NodeId, message: ClusterMessage, out: &mut MembershipOutbox) {
         if self.durable == self.ordered {
             self.send(to, message, out);
@@ -648,6 +710,8 @@ impl MembershipCore {
         }
     }
 
+    /// Counts one completed write, and sends the messages that waited for it. A completion without
+    /// an open write has no effect.
     fn persisted(&mut self, out: &mut MembershipOutbox) {
         self.durable = self.ordered.min(self.durable + 1);
         while self.waiting.front().is_some_and(|(after, ..)| *after <= self.durable) {
@@ -657,6 +721,7 @@ impl MembershipCore {
         }
     }
 
+    /// Reports a notice, unless one of its kind was reported recently ([`Notices::say`]).
     fn say(&mut self, now: Now, notice: OperatorNotice, out: &mut MembershipOutbox) {
         self.notices.say(now.mono, notice, out);
     }
@@ -667,13 +732,14 @@ impl MembershipCore {
         Duration::try_from_secs_f64(span.as_secs_f64() * factor).unwrap_or(span)
     }
 
-    /// Names of the settings that differ: those that must agree, and those that should.
+    /// Names of the settings that differ: those that must agree, and those that should. Each list
+    /// is sorted, and empty if all of them agree.
     fn differing(&self, theirs: &ComparedSettings) -> (Vec<String>, Vec<String>) {
         (differ(&self.settings.must, &theirs.must), differ(&self.settings.should, &theirs.should))
     }
 }
 
-/// Names with different values, or missing on one side.
+/// Names with different values, or missing on one side; sorted, each once.
 fn differ(ours: &[(String, String)], theirs: &[(String, String)]) -> Vec<String> {
     let lacks = |those: &[(String, String)], pair: &(String, String)| !those.contains(pair);
     let mine = ours.iter().filter(|pair| lacks(theirs, pair));
@@ -686,6 +752,8 @@ impl Machine for Membership {
     type Input = MembershipInput;
     type Output = MembershipOutput;
 
+    /// Handles one input, and then the messages that this node sends to itself because of it. The
+    /// first input starts the search before it is handled.
     fn handle(&mut self, now: Now, input: MembershipInput, out: &mut MembershipOutbox) {
         if matches!(self.stage, MembershipStage::New) {
             let searching = Searching::new(&mut self.core, now, out);
@@ -697,6 +765,9 @@ impl Machine for Membership {
         }
     }
 
+    /// A time in the past before the first input, and for a member that must compute the
+    /// consequences of an input in the next tick. After the stop, only the deadline of the hosting
+    /// lease.
     fn next_deadline(&self) -> Option<Instant> {
         let stage = match &self.stage {
             MembershipStage::New => Some(Instant::default()),

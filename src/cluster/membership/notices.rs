@@ -1,5 +1,6 @@
-//! Notices for operators, each kind at most once per minute. Notices about seeds that stay silent
-//! are repeated at growing intervals, because an operator may have accepted that a seed is gone.
+//! Notices for operators, each kind at most once per minute, whatever its content: a notice about a
+//! second node within that minute is dropped. Notices about seeds that stay silent are repeated at
+//! growing intervals, because an operator may have accepted that a seed is gone.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -27,10 +28,13 @@ pub(super) struct Notices {
     kinds: BTreeMap<&'static str, KindState>, // ≤ kinds of notices
 }
 
+/// State of one kind of notice, from its first notice on.
 #[derive(Debug)]
 struct KindState {
+    /// Time at which such a notice was last sent.
     said_at: Instant,
-    /// Number of notices about the present cause.
+    /// Number of sent notices about the present cause; 0 while those about a new cause are held
+    /// back.
     repeats: u32,
     /// Time at which such a notice was last raised, sent or not.
     raised_at: Instant,
@@ -39,6 +43,12 @@ struct KindState {
 }
 
 impl Notices {
+    /// Sends the notice, or drops it if the last one of its kind was sent less than [`PAUSE`] ago.
+    ///
+    /// For `SeedsSilent` and `NoSeedInside` the pause doubles with each notice about the same
+    /// cause, up to [`PAUSE_MAX`]. The cause is new if no such notice was raised for
+    /// [`ENDED_AFTER`], or if a seed is silent that was not silent before; the pause is [`PAUSE`]
+    /// again then, and the notice still waits for it.
     pub(super) fn say(&mut self, now: Instant, notice: OperatorNotice, out: &mut MembershipOutbox) {
         let silent = silent(&notice);
         match self.kinds.entry(kind(&notice)) {
@@ -71,6 +81,7 @@ impl Notices {
     }
 }
 
+/// The silent seeds of a `SeedsSilent` notice; empty for all other kinds.
 fn silent(notice: &OperatorNotice) -> &[Address] {
     match notice {
         OperatorNotice::SeedsSilent { silent, .. } => silent,
@@ -78,6 +89,7 @@ fn silent(notice: &OperatorNotice) -> &[Address] {
     }
 }
 
+/// The kind under which a notice is limited: its variant. `Forced` and `NotForced` share one.
 const fn kind(notice: &OperatorNotice) -> &'static str {
     match notice {
         OperatorNotice::SeedsSilent { .. } => "silent",

@@ -22,16 +22,18 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Maximum number of removed nodes with open lanes; beyond it they are closed at once.
 const DEPARTED_MAX: usize = 1_024;
 
-/// The last notifications to each part.
+/// The last notifications to each part. Each part gets only changes to these.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
     publisher: Publisher,
-    kept: BTreeMap<NodeId, Address>,         // ≤ members
+    /// Other members whose links the transport keeps, each with the address that it dials.
+    kept: BTreeMap<NodeId, Address>, // ≤ members
     at: BTreeMap<Address, BTreeSet<NodeId>>, // nodes of `kept` by address; ≤ members
     peers: Vec<Peer>,                        // ≤ members
     down: BTreeSet<ReplicaId>,               // ≤ members
     dead: BTreeSet<ReplicaId>,               // proven dead; ≤ members
-    departed: BTreeMap<NodeId, Instant>,     // ≤ DEPARTED_MAX
+    /// Removed nodes that were informed, each with the time at which its lanes are closed.
+    departed: BTreeMap<NodeId, Instant>, // ≤ DEPARTED_MAX
     /// Removed nodes that are still dialled and accepted until they have learned of their removal.
     pub(super) spared: BTreeSet<NodeId>, // ≤ members of a configuration
 }
@@ -45,6 +47,7 @@ impl Notifier {
         self.departed.values().copied().min()
     }
 
+    /// Forgets the informed removed nodes whose [`LINGER`] is over.
     pub(super) fn tick(&mut self, now: Now, out: &mut MembershipOutbox) {
         let over = self.departed.iter().filter(|(_, at)| now.mono >= **at);
         for node in over.map(|(node, _)| *node).collect::<Vec<_>>() {
@@ -52,13 +55,16 @@ impl Notifier {
         }
     }
 
-    /// The last connection was closed: the node cannot read anything any longer.
+    /// The last connection was closed: the node cannot read anything any longer. Forgets it at once
+    /// if it is an informed removed node.
     pub(super) fn closed(&mut self, node: NodeId, out: &mut MembershipOutbox) {
         if self.departed.contains_key(&node) {
             self.forget(node, out);
         }
     }
 
+    /// Ends the wait for a removed node, and lets the transport close its lanes and refuse it. A
+    /// spared node is not refused.
     fn forget(&mut self, node: NodeId, out: &mut MembershipOutbox) {
         self.departed.remove(&node);
         if !self.spared.contains(&node) {
@@ -66,7 +72,9 @@ impl Notifier {
         }
     }
 
-    /// Informs a connected node that it was removed.
+    /// Informs a connected node that it was removed, and lets the transport refuse it after
+    /// [`LINGER`]. A repeated call informs it again and does not extend that time. Refuses it at
+    /// once if [`DEPARTED_MAX`] other nodes are waited for.
     pub(super) fn dismiss(
         &mut self,
         core: &mut MembershipCore,
@@ -82,12 +90,12 @@ impl Notifier {
         }
     }
 
-    /// Nodes whose removal was learned recently.
+    /// Removed nodes that were informed within the last [`LINGER`] and are still connected.
     pub(super) fn departed(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.departed.keys().copied()
     }
 
-    /// Sends the changes to all parts.
+    /// Sends each part what has changed since its last notification.
     pub(super) fn tell(
         &mut self,
         core: &mut MembershipCore,
@@ -101,9 +109,10 @@ impl Notifier {
         self.publish(core, gossip, out);
     }
 
-    /// Down members are granted no lease, as long as this node's state belongs to the same view of
-    /// the cluster ([`let_go`](Self::let_go)). The lease of a process that any member knows to be
-    /// dead is not waited for.
+    /// Tells the guard the new Down members and the processes newly proven dead. Down members are
+    /// granted no lease, as long as this node's state belongs to the same view of the cluster
+    /// ([`let_go`](Self::let_go)); a member that disappears from gossip stays Down for the guard.
+    /// The lease of a process that any member, even a Down one, knows to be dead is not waited for.
     fn guard(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         let dead = gossip.reachability().records();
         let dead = dead.filter(|record| record.verdict == ReachabilityStatus::Terminated);
@@ -116,6 +125,7 @@ impl Notifier {
         self.down = down;
     }
 
+    /// Sends subscribers the events that lead from the last published state to `gossip`.
     pub(super) fn publish(
         &mut self,
         core: &MembershipCore,
@@ -131,7 +141,8 @@ impl Notifier {
         self.at.get(address).into_iter().flatten().copied()
     }
 
-    fn is_elsewhere(&mut self, node: NodeId, former: &Address) {
+    /// Removes `node` from the nodes by address. `kept` is not changed.
+    fn remove_address(&mut self, node: NodeId, former: &Address) {
         if let Some(nodes) = self.at.get_mut(former) {
             nodes.remove(&node);
             if nodes.is_empty() {
@@ -140,6 +151,8 @@ impl Notifier {
         }
     }
 
+    /// Lets the transport dial each new member, or a member at its new address. Releases the nodes
+    /// that gossip no longer contains; those that are connected are also informed of their removal.
     fn links(
         &mut self,
         core: &mut MembershipCore,
@@ -150,7 +163,7 @@ impl Notifier {
         for member in gossip.members().filter(|member| member.node != core.me) {
             if self.kept.get(&member.node) != Some(&member.address) {
                 if let Some(former) = self.kept.insert(member.node, member.address.clone()) {
-                    self.is_elsewhere(member.node, &former);
+                    self.remove_address(member.node, &former);
                 }
                 self.at.entry(member.address.clone()).or_default().insert(member.node);
                 out.push(MembershipOutput::Keep {
@@ -183,13 +196,15 @@ impl Notifier {
         }
     }
 
+    /// Lets the transport no longer dial a node; the node may still connect.
     fn release(&mut self, node: NodeId, out: &mut MembershipOutbox) {
         if let Some(former) = self.kept.remove(&node) {
-            self.is_elsewhere(node, &former);
+            self.remove_address(node, &former);
         }
         out.push(MembershipOutput::Release(node));
     }
 
+    /// Sends the Replicator the list of all members, including this node, if it has changed.
     fn replicator(&mut self, core: &MembershipCore, gossip: &Gossip, out: &mut MembershipOutbox) {
         let unreachable = gossip.unreachable_to(core.me.incarnation);
         let peer = |id: ReplicaId, status: Status| Peer {

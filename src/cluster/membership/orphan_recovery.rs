@@ -12,10 +12,10 @@
 //! would not remember it. It stops as an *orphan* once it has evidence that no member is left: at
 //! the address of each known member another node answers, which has stated within the last seconds
 //! that it is in no configuration of that cluster (or the member itself states that it waits, too).
-//! A refused or unanswered dial is no evidence; after [`STRANDED_AFTER`] without an answer the node
-//! stops as *stranded*. A restart of the process would have the same effect, so this adds no risk:
-//! a majority of the seeds without data directories that restarts at once, out of reach of the
-//! members, founds a second cluster in any case.
+//! A refused or unanswered dial is no evidence; if no member has admitted the node within
+//! [`STRANDED_AFTER`], it stops as *stranded*. A restart of the process would have the same effect,
+//! so this adds no risk: a majority of the seeds without data directories that restarts at once,
+//! out of reach of the members, founds a second cluster in any case.
 //!
 //! Until a member admits it, the node keeps its state, because it may only be disconnected. If that
 //! member is alive in the node's own state, its state is merged; otherwise it replaces the node's
@@ -38,18 +38,20 @@ use crate::cluster::wire::ClusterMessage;
 /// How long no deciding member may be reachable before the search starts. Links break now and then.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A node without a data directory stops after this time without an answer. A supervisor restarts
-/// it, and it founds or joins like any new node.
+/// A node without a data directory stops this long after it was lost, unless a member has admitted
+/// it. A supervisor restarts it, and it founds or joins like any new node.
 const STRANDED_AFTER: Duration = Duration::from_secs(60);
 
 /// Whether this node is lost, and its search.
 #[derive(Debug, Default)]
 pub(super) struct OrphanRecovery {
+    /// Time since which the node has been lost; `None` while it is not.
     since: Option<Instant>,
+    /// The running search; it begins [`PATIENCE`] after `since`.
     search: Option<Box<Searching>>,
 }
 
-/// Whether `me` is in no configuration and never was.
+/// Whether `me` is in no configuration and never was. `false` also if gossip does not contain it.
 pub(super) fn is_newcomer(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     let is_taken_up = epoch.is_some_and(|epoch| epoch.is_member(me));
     let has_been = gossip.member(me).is_none_or(|own| own.up_number.is_some());
@@ -57,7 +59,9 @@ pub(super) fn is_newcomer(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip)
 }
 
 /// Whether no member of the cluster is left, as far as a newcomer can know; see the head of this
-/// file.
+/// file. `false` if the installed configuration has a member that gossip does not know. A connected
+/// member must itself have stated that it waits; of another one, only its address counts. A member
+/// at this node's own address counts as gone. `true` if there is no other member.
 fn is_orphaned(core: &MembershipCore, now: Now, gossip: &Gossip, search: &Searching) -> bool {
     let is_known = |id: &ReplicaId| gossip.contains(*id) || gossip.is_removed(*id, u64::MAX);
     let installed = core.installed.as_ref();
@@ -72,7 +76,8 @@ fn is_orphaned(core: &MembershipCore, now: Now, gossip: &Gossip, search: &Search
     })
 }
 
-/// Whether `me` is in no configuration, never was, and knows no living node that could be in one.
+/// Whether `me` is in no configuration, never was, and knows no living node that could be in one:
+/// no other reachable member is Up, Leaving or Exiting.
 fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     if !is_newcomer(me, epoch, gossip) {
         return false;
@@ -87,7 +92,8 @@ fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
 }
 
 impl OrphanRecovery {
-    /// The gossip state has changed.
+    /// The gossip state has changed. Starts the time [`PATIENCE`] if the node is lost now, and ends
+    /// the search if it is not. A node that stays lost keeps its search.
     pub(super) fn observe(&mut self, core: &MembershipCore, now: Now, gossip: &Gossip) {
         if is_lost(core.me.incarnation, core.installed.as_deref(), gossip) {
             self.since.get_or_insert(now.mono);
@@ -100,16 +106,22 @@ impl OrphanRecovery {
         self.search.is_some()
     }
 
+    /// The beginning of the search, or the next deadline of the running one. `None` if it is not
+    /// lost.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let begins = self.since.map(|since| since + PATIENCE);
         self.search.as_ref().map_or(begins, |search| Some(search.next_deadline()))
     }
 
-    /// Whether it has been lost for longer than `PATIENCE`.
+    /// Whether the patience is over: this node has been lost for at least [`PATIENCE`].
     pub(super) fn is_over(&self, now: Now) -> bool {
         self.since.is_some_and(|since| now.mono >= since + PATIENCE)
     }
 
+    /// Searches, if the patience is over; the first call then starts the search, with a notice, at
+    /// the seeds and the addresses of all members that gossip contains at that time. Returns the
+    /// result of the search, or `Stop` with `Orphaned` or `Stranded`. A node with a data directory
+    /// never stops for these two reasons.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -138,6 +150,7 @@ impl OrphanRecovery {
         is_stranded.then_some(SearchResult::Stop(StopReason::Stranded))
     }
 
+    /// A node was connected; a running search asks it if it is at an asked address.
     pub(super) fn up(
         &mut self,
         core: &mut MembershipCore,
@@ -161,7 +174,8 @@ impl OrphanRecovery {
         }
     }
 
-    /// Handles an answer to a request of the search.
+    /// Handles an answer to a request of the search. `None` if the search goes on or none is
+    /// running.
     pub(super) fn answered(
         &mut self,
         core: &mut MembershipCore,

@@ -71,8 +71,9 @@ pub struct SoleMemberEvidence {
     /// The configuration of this node alone.
     #[serde(rename = "e")]
     pub epoch: Arc<Epoch>,
-    /// The directory that the evidence was written to, as in [`MembershipSetup::directory`]. In a copy of the
-    /// directory it differs, and proves nothing: the original may be in use.
+    /// The directory that the evidence was written to, as in [`MembershipSetup::directory`]. A copy
+    /// of the directory has another one. The evidence proves nothing there: the original may be in
+    /// use.
     #[serde(rename = "d")]
     pub directory: u64,
 }
@@ -152,9 +153,9 @@ pub enum MembershipInput {
 /// Commands of users and of the shutdown for membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MembershipCommand {
-    /// Join the cluster of the node at this address. Only without seeds.
+    /// Join the cluster of the node at this address. Ignored with seeds, and inside of a cluster.
     Join(Address),
-    /// Let this member leave in order.
+    /// Let this member leave in order. A node in no cluster that is told to leave stops at once.
     Leave(ReplicaId),
     /// Declare this member dead.
     Down(ReplicaId),
@@ -171,7 +172,8 @@ pub enum MembershipCommand {
         draining: bool,
     },
     /// Nothing runs on this node any longer, and nothing will be started: its lease is released,
-    /// and a Leaving node becomes Exiting.
+    /// and a Leaving node becomes Exiting, also if it becomes Leaving later. A node in no cluster
+    /// stops at once.
     Drained,
 }
 
@@ -224,7 +226,7 @@ pub enum MembershipOutput {
         /// The members that continue.
         kept: BTreeSet<ReplicaId>,
     },
-    /// For the Replicator: the known members.
+    /// For the Replicator: all known members, including this node.
     Members(Vec<Peer>),
     /// For the guard: this member is Down.
     GuardDown(ReplicaId),
@@ -248,7 +250,8 @@ pub enum MembershipOutput {
     Belongs(ClusterId),
     /// An event for subscribers.
     Event(ClusterEvent),
-    /// A notice for operators; at most one of each kind per minute.
+    /// A notice for operators; at most one of each kind per minute, except that each recovery, each
+    /// refusal of one and each resumption is reported.
     Notice(OperatorNotice),
     /// Request the lease of `lease-majority` from its provider, or release it.
     DowningLease {
@@ -331,6 +334,7 @@ const fn remedy(because: ResumeRefusal) -> &'static str {
     }
 }
 
+/// A part of [`OperatorNotice::Remembers`] about other waiting nodes; empty without such nodes.
 fn also_waiting(stopped: &[Address]) -> String {
     if stopped.is_empty() {
         return String::new();
@@ -338,6 +342,7 @@ fn also_waiting(stopped: &[Address]) -> String {
     format!(" (the nodes at {stopped:?} belonged to it, were stopped, and wait as well)")
 }
 
+/// A part of [`OperatorNotice::AllStopped`] about other waiting nodes; empty without such nodes.
 fn and_those_at(stopped: &[Address]) -> String {
     if stopped.is_empty() { String::new() } else { format!(" and those at {stopped:?}") }
 }
@@ -520,8 +525,9 @@ pub enum OperatorNotice {
 }
 
 impl OperatorNotice {
-    /// Whether an operator should act or at least look. The few notices of normal operation are only
-    /// informative: a resumed cluster, obstacles that pass by themselves, another peer at an address.
+    /// Whether an operator should act or at least look. The few notices of normal operation are
+    /// only informative: a resumed cluster, a refusal that passes by itself, silent seeds if a
+    /// majority of the seeds answers, another peer at an address.
     #[must_use]
     pub const fn is_warning(&self) -> bool {
         // Another peer at a member's address, and a temporary refusal, occur at every restart of a

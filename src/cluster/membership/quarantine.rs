@@ -16,14 +16,17 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use crate::cluster::gossip::Gossip;
 use crate::cluster::member::Status;
 
-/// Peers that refuse this node.
+/// Peers of members that refuse this node now: a peer leaves the set when it accepts a connection
+/// again or is no longer a member.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     by: BTreeSet<PeerKey>, // ≤ members
 }
 
 impl Quarantine {
-    /// Records that a peer refuses this node. Returns whether the peer is a member.
+    /// Records that a peer refuses this node. Returns whether the peer is a member, in any
+    /// incarnation; the refusal of another peer is not recorded. Also drops recorded peers that are
+    /// no longer members.
     pub(super) fn by(&mut self, gossip: &Gossip, peer: PeerKey) -> bool {
         let is_member = gossip.incarnations_of(peer).next().is_some();
         if is_member {
@@ -38,7 +41,9 @@ impl Quarantine {
         self.by.remove(&peer);
     }
 
-    /// Whether this node must believe that it was removed, given this configuration.
+    /// Whether this node must believe that it was removed, given this configuration: an Exiting
+    /// node believes a single refusal; any other node believes those of a quorum, or of all other
+    /// members that it considers reachable. Never without a refusal.
     pub(super) fn is_out(&self, me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
         if self.by.is_empty() {
             return false;

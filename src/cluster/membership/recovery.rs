@@ -45,7 +45,8 @@ pub enum NotRecovered {
          others were lost (`ostraca members` lists them)"
     )]
     NoMember,
-    /// The whole cluster was stopped.
+    /// The node remembers a cluster, is not in it now, and was not its only member at the end.
+    /// Usually the whole cluster was stopped.
     #[error(
         "this node remembers cluster {cluster} and is no member of it now; if a member still runs, \
          ask that one, or let this node reach it: it joins then. If all its nodes were stopped, this \
@@ -79,8 +80,13 @@ pub enum NotRecovered {
 }
 
 impl Membership {
-    /// The recovery that [`MembershipCommand::Recover`](super::port::MembershipCommand::Recover) would start at this
-    /// time of the own clock.
+    /// The recovery that [`MembershipCommand::Recover`](super::port::MembershipCommand::Recover)
+    /// would start at this time of the own clock. Changes nothing.
+    ///
+    /// A member keeps the members that it reaches. It refuses while it holds the hosting lease or
+    /// reaches a quorum. It does not refuse because of a quorum if the lease has been lapsed for a
+    /// lease duration and a member is missing: a proposal may be stuck then. A sole member that has
+    /// restarted keeps itself, and gives up its former incarnation.
     ///
     /// # Errors
     /// [`NotRecovered`] if it would be refused.
@@ -114,7 +120,8 @@ impl Membership {
         Ok(RecoveryPlan { replaces: epoch.id(), kept, given_up })
     }
 
-    /// The recovery that an operator can order at a node that is in no cluster.
+    /// The recovery that an operator can order at a node that is in no cluster: the resumption of
+    /// its cluster, whether or not there are doubts. Refused if it was not the sole member.
     fn succession(&self, searching: &Searching) -> Result<RecoveryPlan, NotRecovered> {
         let core = &self.core;
         match (searching.succession(), core.memory.cluster) {
@@ -128,8 +135,8 @@ impl Membership {
         }
     }
 
-    /// Number of refused [`MembershipCommand::Recover`](super::port::MembershipCommand::Recover) commands, and the
-    /// reason of the last refusal.
+    /// Number of refused [`MembershipCommand::Recover`](super::port::MembershipCommand::Recover)
+    /// commands, and the reason of the last refusal.
     #[must_use]
     pub const fn not_forced(&self) -> Option<(u64, NotRecovered)> {
         self.core.not_forced
@@ -137,6 +144,10 @@ impl Membership {
 
     /// Handles an operator's order. It applies to the present state, which may differ from the
     /// state shown to the operator.
+    ///
+    /// A searching node that was the sole member of its cluster only drops its doubts and waits no
+    /// longer; it resumes the cluster with its next tick. Otherwise the order goes to the
+    /// Replicator, or the refusal is recorded in `not_forced`; both with a notice.
     pub(super) fn recover(&mut self, now: Now, out: &mut MembershipOutbox) {
         if let MembershipStage::Searching(searching) = &mut self.stage
             && searching.insist(now)
@@ -170,14 +181,18 @@ impl Membership {
 /// refuses this node because it removed it while they were connected.)
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
-    /// Address to dial, and the time until which the member is dialled.
+    /// Address to dial, and the time until which the member may return. `None`: it is not dialled,
+    /// because its address is unknown or another member has it, but it may connect.
     at: BTreeMap<NodeId, (Option<Address>, Instant)>, // ≤ members of a configuration
-    dial_at: Option<Instant>,
+    dial_at: Option<Instant>, // next round; `None` if there are no such members
 }
 
 impl GivenUp {
     /// Adds members removed by a forced configuration or a successor of it: a member kept by
-    /// mistake has not learned of it either. Must be called before gossip drops them.
+    /// mistake has not learned of it either. Must be called before gossip drops them. Leaves out
+    /// Exiting members, and those that gossip does not contain. They may return until
+    /// `prune-gossip-tombstones-after` is over; a member that is added again gets the full time.
+    /// Postpones the next round of dials.
     pub(super) fn add(
         &mut self,
         core: &MembershipCore,
@@ -193,8 +208,9 @@ impl GivenUp {
         self.dial_at = (!self.at.is_empty()).then(|| now.mono + DIAL_EVERY);
     }
 
-    /// Adds members that gossip removed before the configuration arrived. They are not dialled, but
-    /// they may connect.
+    /// Adds the nodes of `departed` that are in `gone`: members that gossip removed before the
+    /// configuration arrived. They are not dialled, but they may connect. Members that were added
+    /// before stay as they are.
     pub(super) fn spare(
         &mut self,
         core: &MembershipCore,
@@ -218,8 +234,9 @@ impl GivenUp {
         self.at.keys().copied().collect()
     }
 
-    /// Dials the members that are not connected, except where another member has their address.
-    /// Returns whether it was due.
+    /// Dials the members that are not connected, except where another member has their address:
+    /// such a member is never dialled again. Ends the wait for members whose time is over, and lets
+    /// the transport refuse them. Returns whether a round was due.
     pub(super) fn tick(
         &mut self,
         core: &MembershipCore,
@@ -247,9 +264,9 @@ impl GivenUp {
     }
 }
 
-/// Members of the configuration that this node can reach now, including itself: connected, not
-/// Down, and accused neither by this node nor by a member that it reaches. (Members that failed may
-/// have accused others before.)
+/// Members of the configuration that this node can reach now, including itself if it is one:
+/// connected, not Down, and accused neither by this node nor by a connected member that this node
+/// does not accuse. (Members that failed may have accused others before.)
 pub(super) fn reached(
     core: &MembershipCore,
     epoch: &Epoch,

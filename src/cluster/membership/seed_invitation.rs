@@ -25,8 +25,9 @@ use crate::cluster::gossip::Gossip;
 use crate::cluster::member::{Address, Status};
 use crate::cluster::wire::InitAnswer;
 
-/// Pause before a seed is invited after its member left, and the maximum pause: it doubles each
-/// time. A starting seed first asks the other seeds itself, and finds none if they started with it.
+/// Pause before a seed is invited after its member left, and the maximum pause: it doubles with
+/// each round, and the first round after the start waits for the maximum. A starting seed first
+/// asks the other seeds itself, and finds none if they started with it.
 const CALL_FIRST: Duration = Duration::from_millis(500);
 const CALL_EVERY: Duration = Duration::from_secs(5);
 /// Number of members that invite in turn beside the leader. A connection to a seed that does not
@@ -41,16 +42,17 @@ const OWN_FOR: usize = 12;
 pub(super) struct SeedInviter {
     seeds: BTreeSet<Address>, // without this node's own address; ≤ SEEDS_MAX
     own: BTreeSet<Address>,   // other addresses of this node among them
-    is_seed: bool,
+    is_seed: bool,            // this node is on the list
     call_at: Option<Instant>, // `None`: there are no seeds to invite
     pause: Duration,
     absent: BTreeSet<Address>, // seeds without a member, by the last state
-    absent_since: Instant,
+    absent_since: Instant,     // last change of `absent`
     round: usize,
-    called_all: bool, // in the last round, no seed was a member
+    called_all: bool, // when this node last invited, no seed was a member
 }
 
 impl SeedInviter {
+    /// Plans the first round after [`CALL_EVERY`]; without other seeds than this node, none ever.
     pub(super) fn new(core: &MembershipCore, now: Now) -> Self {
         let mut seeds = core.seeds();
         let is_seed = seeds.remove(&core.address);
@@ -68,7 +70,9 @@ impl SeedInviter {
         }
     }
 
-    /// The gossip state has changed. If another seed is missing, invitations begin soon.
+    /// The gossip state has changed. If a further seed is missing, invitations begin soon. A seed
+    /// counts as present if a member has its address in gossip, whether or not the member is
+    /// reachable. Does nothing without other seeds.
     pub(super) fn observe(&mut self, now: Now, gossip: &Gossip) {
         if self.call_at.is_none() {
             return;
@@ -93,12 +97,15 @@ impl SeedInviter {
         self.call_at
     }
 
-    /// This node also answers at these addresses.
+    /// This node also answers at these addresses: seeds among them are not invited for the next
+    /// [`OWN_FOR`] rounds at most.
     pub(super) fn is_own(&mut self, addresses: &[Address]) {
         self.own.extend(addresses.iter().filter(|at| self.seeds.contains(at)).cloned());
     }
 
-    /// Whether a round of invitations is due; schedules the next one.
+    /// Whether a round of invitations is due. If so, counts the round and schedules the next one,
+    /// even if the caller does not invite then. Every [`OWN_FOR`] rounds, forgets which other
+    /// addresses are this node's own.
     pub(super) fn is_due(&mut self, now: Now) -> bool {
         let is_due = self.call_at.is_some_and(|at| now.mono >= at);
         if is_due {
@@ -112,8 +119,13 @@ impl SeedInviter {
         is_due
     }
 
-    /// Invites seeds, if it is this member's turn. The caller checks that this side has a quorum,
-    /// because other sides cannot add members.
+    /// Invites the absent seeds: the connected ones by a message, the others are dialled first.
+    /// Does nothing unless this member is Up and the round is its turn; the leader takes part in
+    /// each round, and the first [`TURNS`] members in turn. The caller checks that this side has a
+    /// quorum, because other sides cannot add members.
+    ///
+    /// Raises `NoSeedInside` if this node is no seed and all seeds have been absent in two
+    /// successive turns, and for [`CALL_EVERY`] without a change.
     pub(super) fn call(
         &mut self,
         core: &mut MembershipCore,
@@ -143,14 +155,16 @@ impl SeedInviter {
         out.extend(silent.map(MembershipOutput::Dial));
     }
 
-    /// Whether a connected node is at a seed's address and should be invited.
+    /// Whether a newly connected node should be invited at once: it is at a seed's address and is
+    /// no member, and this node is Up. The caller checks the quorum.
     pub(super) fn is_called(&self, core: &MembershipCore, node: NodeId, gossip: &Gossip) -> bool {
         let at = core.links.addresses(node);
         let is_seed = at.is_some_and(|at| at.iter().any(|address| self.seeds.contains(address)));
         is_seed && !gossip.contains(node.incarnation) && may_invite(core.me.incarnation, gossip)
     }
 
-    /// Seeds at which no member answers.
+    /// Seeds at which no member answers: neither a member's address in gossip nor an address of its
+    /// link is the seed's. Own addresses are left out.
     fn absent(&self, core: &MembershipCore, gossip: &Gossip) -> BTreeSet<Address> {
         let mut absent: BTreeSet<Address> = self.seeds.difference(&self.own).cloned().collect();
         for member in gossip.members() {
@@ -163,7 +177,7 @@ impl SeedInviter {
     }
 }
 
-/// Whether this node may admit others.
+/// Whether this node may admit others: it is Up.
 fn may_invite(me: ReplicaId, gossip: &Gossip) -> bool {
     gossip.member(me).is_some_and(|own| own.status == Status::Up)
 }

@@ -26,7 +26,8 @@ impl StateHistory {
         Self { known: VecDeque::from([digest]), held: VecDeque::from([(digest, state)]) }
     }
 
-    /// Records that the present state contains the one with this digest.
+    /// Records that the present state contains the one with this digest. A known digest keeps its
+    /// place in the order. The oldest digest is forgotten beyond [`KNOWN_MAX`].
     pub(super) fn contains(&mut self, digest: u64) {
         if !self.known.contains(&digest) {
             if self.known.len() == KNOWN_MAX {
@@ -36,12 +37,15 @@ impl StateHistory {
         }
     }
 
+    /// Whether the present state is known to contain the state with this digest, or is that state.
+    /// `false` also for a contained state whose digest was forgotten.
     pub(super) fn knows(&self, digest: u64) -> bool {
         let held = self.held.iter().any(|(held, _)| *held == digest);
         held || self.known.contains(&digest)
     }
 
-    /// Records a new present state.
+    /// Records a new present state, whose digest is also a known one. The oldest kept state is
+    /// dropped beyond [`HELD_MAX`]. Has no effect if the last kept state has this digest.
     pub(super) fn is_now(&mut self, digest: u64, state: Arc<Gossip>) {
         self.contains(digest);
         if self.held.back().is_some_and(|(held, _)| *held == digest) {
@@ -53,21 +57,25 @@ impl StateHistory {
         self.held.push_back((digest, state));
     }
 
-    /// All members have the present state: earlier ones are no longer needed as bases.
+    /// All members have the present state: drops earlier states, which are no longer needed as
+    /// bases. Does nothing if the last kept state has another digest.
     pub(super) fn all_have(&mut self, digest: u64) {
         if self.held.back().is_some_and(|(held, _)| *held == digest) {
             self.held.drain(..self.held.len() - 1);
         }
     }
 
-    /// The delta since the oldest kept state; `None` if the whole state should be sent.
+    /// The delta since the oldest kept state, for peers that have any of the kept earlier states.
+    /// `None` if the whole state should be sent: no earlier state is kept, or the delta is hardly
+    /// shorter or cannot express the change. The last kept state must be `state`.
     pub(super) fn news(&self, state: &Gossip) -> Option<GossipDelta> {
         let former = self.held.iter().take(self.held.len().saturating_sub(1));
         let (_, oldest) = self.held.front().filter(|_| self.held.len() > 1)?;
         state.delta(oldest, former.map(|(digest, _)| *digest).collect())
     }
 
-    /// The delta since the state with this digest.
+    /// The delta since the state with this digest. `None` if that state is not kept, or if the
+    /// whole state should be sent instead.
     pub(super) fn news_since(&self, state: &Gossip, digest: u64) -> Option<GossipDelta> {
         let (_, base) = self.held.iter().find(|(held, _)| *held == digest)?;
         state.delta(base, vec![digest])

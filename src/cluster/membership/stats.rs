@@ -5,13 +5,14 @@ use crate::cluster::gossip::exchange::GossipRefused;
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MembershipStats {
-    /// Number of messages sent.
+    /// Number of messages sent to other nodes, without those about leases.
     pub sent: u64,
     /// Dropped messages that a correct peer does not send to a node in this stage.
     pub nonsense: u64,
     /// Dropped gossip that waited too long in the inbox.
     pub late: u64,
-    /// Dropped gossip of senders that must not gossip.
+    /// Dropped gossip of senders that must not gossip. Also gossip of members that was refused
+    /// because of a counter jump or too many members.
     pub strangers: u64,
     /// Dropped gossip of other clusters.
     pub foreign: u64,
@@ -21,7 +22,7 @@ pub struct MembershipStats {
     pub deltas_sent: u64,
     /// Received states and deltas that changed this node's state.
     pub states_merged: u64,
-    /// Joins admitted by this node.
+    /// Nodes let in by this node, by a join or by an adoption.
     pub let_in: u64,
     /// Joins refused by this node.
     pub join_refused: u64,
@@ -31,17 +32,19 @@ pub struct MembershipStats {
     pub founding_ballots: u64,
     /// Founding ballots refused because their numbers exceed all known ones by too much.
     pub ballot_jumps: u64,
-    /// Number of times that a dialled address turned out to be this node's own.
+    /// Connections with this node's own peer key: mostly its own address under another name.
     pub own_dialled: u64,
     /// Members reported as unreachable by this node.
     pub accusations: u64,
-    /// Decisions of the downing strategy.
+    /// Decisions of the downing strategy, including repeated ones.
     pub downings: u64,
-    /// Configurations forced at this node. Each suspended the guarantees for a while.
+    /// Accepted orders to force a configuration at this node, or to resume its cluster as the sole
+    /// member in spite of doubts. Each forced configuration suspended the guarantees for a while.
     pub forced: u64,
 }
 
 impl MembershipStats {
+    /// Counts refused gossip: as `foreign` if it is of another cluster, else as `strangers`.
     pub(super) fn refused(&mut self, why: &GossipRefused) {
         match why {
             GossipRefused::ForeignCluster { .. } => self.foreign += 1,

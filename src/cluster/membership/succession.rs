@@ -4,17 +4,18 @@
 //! successor holds the lock of the same data directory, the successor may decide the next
 //! configuration alone: itself, without its predecessor. Three rules keep that safe.
 //!
-//! - *Sole evidence*: [`SoleMemberEvidence`] is on disk only while no configuration with other members can exist.
-//!   It is written when a configuration of this node alone is installed, and removed durably before
-//!   the node proposes one with others (`MembershipCore::is_ready_for_others`). A crash in between leaves a
-//!   node that waits, never a second cluster.
+//! - *Sole evidence*: [`SoleMemberEvidence`] is on disk only while no configuration with other
+//!   members can exist. It is written when a configuration of this node alone is installed, and
+//!   removed durably before the node proposes one with others
+//!   (`MembershipCore::is_ready_for_others`). A crash in between leaves a node that waits, never a
+//!   second cluster.
 //! - *Same directory*: the evidence names the inode of the directory's lock. A copied or restored
 //!   directory has another one, so two copies do not both resume; an operator decides
 //!   (`recover --force`). A snapshot of a whole volume keeps the inode: never run two of them.
-//! - *New generation, durable first*: the predecessor's memory (replicated data, terms and generations
-//!   of shards) is lost, so the successor raises the cluster's generation, and writes the new
-//!   configuration to disk before it acts in it. Fencing tokens never decrease, however often it
-//!   crashes.
+//! - *New generation, durable first*: the predecessor's memory (replicated data, terms and
+//!   generations of shards) is lost, so the successor raises the cluster's generation, and writes
+//!   the new configuration to disk before it acts in it. Fencing tokens never decrease, however
+//!   often it crashes.
 //!
 //! Before it resumes the cluster it asks its seeds and the stored members, for [`ASK_FOR`] at most.
 //! If a member answers, it joins as a newcomer instead. That covers a directory that was restored
@@ -37,9 +38,11 @@ use crate::cluster::wire::Foundation;
 const ASK_FOR: Duration = Duration::from_secs(1);
 
 /// Completes the memory of a node that founded a cluster alone and was killed before it stored
-/// that. Its vote is decided, because it is the only seed and no other node was a founder. No other
-/// member can exist: the first write after the vote contains the sole-member evidence, and precedes
-/// every proposal with other members.
+/// that: adds the cluster and the sole-member evidence, and removes the vote. Returns the memory
+/// unchanged without a data directory or an accepted vote, with a known cluster, or unless the only
+/// founder is an earlier incarnation of this node. Its vote is decided, because it is the only seed
+/// and no other node was a founder. No other member can exist: the first write after the vote
+/// contains the sole-member evidence, and precedes every proposal with other members.
 pub(super) fn completed(memory: Memory, me: NodeId, directory: Option<u64>) -> Memory {
     let accepted = memory.founding.as_ref().and_then(|votes| votes.accepted.as_ref());
     let (Some((_, foundation)), Some(directory)) = (accepted, directory) else { return memory };
@@ -58,8 +61,11 @@ pub(super) fn completed(memory: Memory, me: NodeId, directory: Option<u64>) -> M
 #[derive(Debug)]
 pub(super) struct Succession {
     cluster: ClusterId,
+    /// The evidence that this process found at its start.
     sole: SoleMemberEvidence,
+    /// Time from which the cluster is resumed, unless there is a doubt.
     due: Instant,
+    /// The last reason not to resume automatically. Only an operator removes it.
     doubt: Option<ResumeRefusal>,
     /// An operator ordered to resume; doubts are ignored.
     is_ordered: bool,
@@ -68,7 +74,8 @@ pub(super) struct Succession {
 }
 
 impl Succession {
-    /// `None` if this node was not the only member.
+    /// Begins the succession, with a doubt if the evidence is of another directory. `None` if this
+    /// node was not the only member, remembers no cluster, or has no data directory.
     pub(super) fn new(
         core: &mut MembershipCore,
         now: Now,
@@ -90,6 +97,8 @@ impl Succession {
         &self.sole
     }
 
+    /// Time at which [`go_on`](Self::go_on) prepares the resumption. `None` while there is a doubt,
+    /// and once the resumption is prepared: it waits for the disk then.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.doubt.is_none() && self.prepared.is_none()).then_some(self.due)
     }
@@ -100,7 +109,8 @@ impl Succession {
         self.prepared.is_some()
     }
 
-    /// Records a reason not to resume automatically.
+    /// Records a reason not to resume automatically, with a notice, and abandons a prepared
+    /// resumption. Ignored after the order of an operator.
     pub(super) fn doubt(
         &mut self,
         core: &mut MembershipCore,
@@ -120,14 +130,17 @@ impl Succession {
         self.due = self.due.min(now.mono);
     }
 
-    /// An operator orders to resume the cluster.
+    /// An operator orders to resume the cluster: drops all doubts, also later ones, and the wait. A
+    /// prepared resumption continues.
     pub(super) fn insist(&mut self, now: Now) {
         self.is_ordered = true;
         self.doubt = None;
         self.hasten(now);
     }
 
-    /// The foundation to resume with, once it is due and durable.
+    /// The foundation to resume with, once it is due and durable. The first call after `due`
+    /// without a doubt prepares it: orders the write of the new configuration, and returns `None`
+    /// like all calls until that write is durable. Then each call returns it.
     pub(super) fn go_on(
         &mut self,
         core: &mut MembershipCore,
@@ -153,6 +166,9 @@ impl Succession {
         None
     }
 
+    /// The next generation with this node as its only member, and a new gossip state with it Up.
+    /// `None` if the stored configuration has no valid successor, for example because it has other
+    /// members.
     fn foundation(&self, core: &MembershipCore, now: Now) -> Option<Foundation> {
         let (me, wall) = (core.me.incarnation, now.wall.as_millis());
         let epoch = self.sole.epoch.succeeded(me, lease_settings(core), wall).ok()?;
@@ -163,7 +179,8 @@ impl Succession {
         Some(Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) })
     }
 
-    /// The reason why the node does not resume automatically.
+    /// The notice with the reason why the node does not resume automatically; `None` if there is
+    /// no doubt.
     pub(super) fn doubts(&self) -> Option<OperatorNotice> {
         self.doubt.map(|because| OperatorNotice::NotResumed { cluster: self.cluster, because })
     }

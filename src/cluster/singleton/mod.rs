@@ -9,12 +9,12 @@
 //! # Why there are never two instances
 //! Between each two nodes there is one *right*, which the older node holds at first. A node may
 //! start the instance if it holds the rights towards all other members of its installed
-//! configuration. `HandOverDone` gives the sender's right away; a node sends it only while it runs no
-//! instance. A Done counts only for the request that it answers, and a request gets a new
-//! number once a right was given away, so late and duplicated messages do no harm. A node outside
-//! of the installed configuration is not asked, because its lease has ended. So if several nodes
-//! leave at once, their successor waits for *all* nodes that may still run the instance, not only
-//! for the next older one.
+//! configuration. `HandOverDone` gives the sender's right away; a node sends it only while it runs
+//! no instance. A Done counts only for the request that it answers, and a request gets a new number
+//! once a right was given away, so late and duplicated messages do no harm. A node outside of the
+//! installed configuration is not asked, because its lease has ended. So if several nodes leave at
+//! once, their successor waits for *all* nodes that may still run the instance, not only for the
+//! next older one.
 //!
 //! Source: Chandy and Misra, *The Drinking Philosophers Problem* (1984), for the rights between
 //! pairs. The message names are those of Akka.
@@ -79,8 +79,8 @@ pub enum Candidacy {
     NotNow,
 }
 
-/// A member of the installed configuration, or one that [`DepartedMembers`](super::lease::DepartedMembers)
-/// still counts.
+/// A member of the installed configuration, or one that
+/// [`DepartedMembers`](super::lease::DepartedMembers) still counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SingletonMember {
     /// Incarnation of the member.
@@ -138,8 +138,8 @@ pub enum SingletonState {
     Yes,
     /// It was told to stop and has not stopped yet.
     Stopping,
-    /// It stopped by itself. It is not started again here, nor elsewhere while this node is the
-    /// oldest candidate.
+    /// It stopped by itself. It is not started again here until this node has ceased to be a
+    /// candidate, nor elsewhere while this node is the oldest candidate.
     Finished,
 }
 
@@ -150,7 +150,8 @@ pub struct SingletonStats {
     pub started: u64,
     /// Requests sent, including repetitions.
     pub asked: u64,
-    /// Unanswered requests of younger candidates while this node holds the right.
+    /// Requests that this node left unanswered, because it is an older candidate, or because it
+    /// runs the instance while the cluster prepares for a full shutdown.
     pub kept: u64,
     /// Received Dones that answer no open request.
     pub stale: u64,
@@ -161,6 +162,7 @@ pub struct SingletonStats {
 /// The right between this node and another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Right {
+    /// This node holds the right, and has no open request.
     mine: bool,
     /// Number of this node's open request.
     asked: Option<u64>,
@@ -176,18 +178,20 @@ pub struct Singleton {
     retry: Duration,
     fault_injection: MembershipFaultInjection,
     members: Vec<SingletonMember>, // oldest first; ≤ members of the configuration and departed ones
-    rights: BTreeMap<ReplicaId, Right>, // ≤ members
+    rights: BTreeMap<ReplicaId, Right>, // one for each other member
     running: SingletonState,
     leased: bool,
-    preparing: bool,
-    number: u64,
+    preparing: bool, // for a full shutdown; never reset
+    number: u64,     // of the newest request
+    /// Time at which the open requests are repeated; `None` if there are none.
     retry_at: Option<Instant>,
     stats: SingletonStats,
 }
 
 impl Singleton {
     /// Creates the machine of incarnation `me`, which repeats requests after `retry` (recommended:
-    /// 1 s). `fault_injection` injects faults in tests; otherwise pass [`MembershipFaultInjection::none`].
+    /// 1 s). `fault_injection` injects faults in tests; otherwise pass
+    /// [`MembershipFaultInjection::none`].
     #[must_use]
     pub const fn new(
         me: ReplicaId,
@@ -221,7 +225,7 @@ impl Singleton {
         &self.stats
     }
 
-    /// Index of a member in the order of age.
+    /// Index of a member in the order of age, 0 for the oldest; `None` if it is not a member.
     fn age(&self, id: ReplicaId) -> Option<usize> {
         self.members.iter().position(|peer| peer.id == id)
     }
@@ -236,6 +240,9 @@ impl Singleton {
         oldest(&self.members) == Some(self.me)
     }
 
+    /// Replaces the members. Rights and requests between members that stay are kept; those of
+    /// removed ones are dropped. A new right belongs to the older of the two, and to the other one
+    /// if this node is not a member. After a change the open requests are repeated at once.
     fn on_members(&mut self, now: Now, members: Vec<SingletonMember>) {
         if self.members != members {
             self.retry_at = Some(now.mono); // a member that refused by another view may agree now
@@ -249,6 +256,9 @@ impl Singleton {
         }
     }
 
+    /// Handles a message of a peer; one of a node that is not a member is only counted. A Done
+    /// takes effect only with the number of the open request. `Identify` is answered only while the
+    /// instance runs here.
     fn receive(
         &mut self,
         from: ReplicaId,
@@ -280,11 +290,16 @@ impl Singleton {
         }
     }
 
-    /// Whether this node keeps the right requested by `from`: it is a candidate and older.
+    /// Whether this node keeps the right requested by `from`: it is a candidate and older. It need
+    /// not hold the right.
     fn keeps(&self, from: ReplicaId) -> bool {
         self.is_candidate() && self.age(self.me) < self.age(from)
     }
 
+    /// Answers the recorded request of `from`. An older candidate, and a node that runs the
+    /// instance while the cluster prepares for a full shutdown, drops the request without an
+    /// answer. Otherwise stops a running instance; while it stops, answers `HandOverInProgress` and
+    /// keeps the request. If none runs here, gives the right away.
     fn asked_by(&mut self, from: ReplicaId, out: &mut Outbox<SingletonOutput>) {
         if self.keeps(from) || (self.preparing && self.running == SingletonState::Yes) {
             self.stats.kept += 1;
@@ -311,7 +326,8 @@ impl Singleton {
         }
     }
 
-    /// Gives the right away, because nothing runs here.
+    /// Gives the right away, because nothing runs here. The own open request is dropped, so that
+    /// the next one gets a new number. Does nothing if `to` has no recorded request.
     fn give(&mut self, to: ReplicaId, out: &mut Outbox<SingletonOutput>) {
         if let Some(right) = self.rights.get_mut(&to)
             && let Some(number) = right.wanted.take()
@@ -321,6 +337,9 @@ impl Singleton {
         }
     }
 
+    /// The instance has stopped. After an order, answers all waiting requests. Without an order, it
+    /// is finished, the others learn that it is gone, and no right is given away. Ignored if no
+    /// instance ran here.
     fn stopped(&mut self, out: &mut Outbox<SingletonOutput>) {
         match self.running {
             SingletonState::Yes => {
@@ -338,6 +357,8 @@ impl Singleton {
         }
     }
 
+    /// Orders the running instance to stop, and tells the others that it is gone. Must be called
+    /// only while it runs.
     fn stop(&mut self, out: &mut Outbox<SingletonOutput>) {
         self.running = SingletonState::Stopping;
         out.push(SingletonOutput::Stop);
@@ -348,7 +369,12 @@ impl Singleton {
         self.rights.keys().for_each(|id| send(*id, message, out));
     }
 
-    /// Stops, requests rights and starts the instance, as the present facts require.
+    /// Stops, requests rights and starts the instance, as the present facts require. Runs after
+    /// each input.
+    ///
+    /// Stops the instance without the lease, or when this node is no candidate. A finished instance
+    /// becomes startable when this node is no candidate. Schedules the repetition of requests as
+    /// long as one is open.
     fn follow(&mut self, now: Now, out: &mut Outbox<SingletonOutput>) {
         if self.running == SingletonState::Yes && !(self.leased && self.is_candidate()) {
             self.stop(out);
@@ -372,6 +398,9 @@ impl Singleton {
         }
     }
 
+    /// Whether the instance may start here: none runs here, stops or has finished, the lease is
+    /// held, no shutdown is prepared, this node is the oldest candidate, and it holds the rights
+    /// towards all other members that can ever be candidates.
     fn may_start(&self) -> bool {
         let idle = self.running == SingletonState::No && self.leased && !self.preparing;
         if !idle || !self.is_oldest() {
@@ -388,7 +417,12 @@ impl Singleton {
         asked.all(mine)
     }
 
-    /// Requests every missing right, except from older candidates, which hold it legitimately.
+    /// Requests every missing right, except from older candidates, which hold it legitimately: from
+    /// members that are no candidates now, and from the other candidates only if this node is the
+    /// oldest. Repeats the open requests, under their numbers, if that is `due`.
+    ///
+    /// Does nothing unless this node is a candidate, no instance runs here, and no shutdown is
+    /// prepared. The lease is not needed.
     fn ask(&mut self, due: bool, out: &mut Outbox<SingletonOutput>) {
         let wants = self.is_candidate() && !self.preparing && self.running == SingletonState::No;
         let oldest = self.is_oldest();
@@ -427,6 +461,7 @@ impl Machine for Singleton {
     type Input = SingletonInput;
     type Output = SingletonOutput;
 
+    /// Records the input, and then stops, requests rights and starts as the present facts require.
     fn handle(&mut self, now: Now, input: SingletonInput, out: &mut Outbox<SingletonOutput>) {
         match input {
             SingletonInput::Tick => {}

@@ -20,7 +20,8 @@ pub enum ProxyInput {
     Members(Vec<SingletonMember>),
     /// A message of a user for the singleton.
     Send(Bytes),
-    /// A message about the location of the instance; other messages are for the machine.
+    /// A message about the location of the instance; other messages are for the machine and have no
+    /// effect here. `Here` counts only from a candidate, `Gone` only from the present target.
     Message {
         /// Incarnation of the sender.
         from: ReplicaId,
@@ -28,14 +29,15 @@ pub enum ProxyInput {
         message: SingletonMessage,
     },
     /// A node that the proxy considered the instance's node denies it: a `Gone`, or a `Here` of
-    /// another node, was lost. If it is the oldest candidate, the instance is just starting or
-    /// stopping there.
+    /// another node, was lost. Ignored if it is the oldest candidate: the instance is just starting
+    /// or stopping there.
     Denied {
         /// Incarnation of the denying node.
         from: ReplicaId,
     },
     /// A delivered message was returned: the instance is not there. Returned messages keep their
-    /// order.
+    /// order, and precede the buffered ones. If the instance is known to be on another node, the
+    /// message is delivered there at once.
     Returned {
         /// Incarnation of the returning node.
         from: ReplicaId,
@@ -59,7 +61,8 @@ pub enum ProxyOutput {
         /// The message to deliver.
         payload: Bytes,
     },
-    /// The buffer was full and the oldest message was dropped. It is counted.
+    /// The buffer was full and the oldest message, first of the returned ones, was dropped. It is
+    /// counted.
     Dropped {
         /// The message that was dropped.
         payload: Bytes,
@@ -69,7 +72,7 @@ pub enum ProxyOutput {
 /// Counters of a [`Proxy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyStats {
-    /// Messages delivered to the instance's node.
+    /// Messages delivered to the instance's node; a returned message counts again.
     pub delivered: u64,
     /// Messages dropped because the buffer was full.
     pub dropped: u64,
@@ -85,9 +88,11 @@ pub struct Proxy {
     buffer_size: usize,
     retry: Duration,
     members: Vec<SingletonMember>,
+    /// The candidate on which the instance runs, as far as known. Both buffers are empty then.
     target: Option<ReplicaId>,
     returned: VecDeque<Bytes>, // with `buffer` ≤ buffer_size
     buffer: VecDeque<Bytes>,
+    /// Time of the next `Identify`, unless the target is known.
     ask_at: Option<Instant>,
     stats: ProxyStats,
 }
@@ -120,10 +125,13 @@ impl Proxy {
         &self.stats
     }
 
+    /// Whether a node is a member and a candidate now.
     fn candidate(&self, id: ReplicaId) -> bool {
         self.members.iter().any(|peer| peer.id == id && peer.candidacy == Candidacy::Candidate)
     }
 
+    /// The instance runs on this node: delivers all buffered messages there, the returned ones
+    /// first. Replaces another target. Ignored if the node is not a candidate.
     fn found(&mut self, at: ReplicaId, out: &mut Outbox<ProxyOutput>) {
         if !self.candidate(at) {
             return; // it leaves, or this view is outdated: it is asked again
@@ -139,12 +147,15 @@ impl Proxy {
         out.push(ProxyOutput::Deliver { to, payload });
     }
 
+    /// The instance no longer runs on this node; has an effect only on the present target.
     fn lost(&mut self, at: ReplicaId) {
         if self.target == Some(at) {
             self.target = None;
         }
     }
 
+    /// Drops the oldest messages, first the returned ones, until both buffers together hold at most
+    /// `buffer_size`.
     fn make_room(&mut self, out: &mut Outbox<ProxyOutput>) {
         while self.returned.len() + self.buffer.len() > self.buffer_size {
             let oldest = self.returned.pop_front().or_else(|| self.buffer.pop_front());
@@ -155,7 +166,9 @@ impl Proxy {
         }
     }
 
-    /// Asks at once when the instance is lost, then after each `retry`.
+    /// Asks the oldest candidate while the target is unknown: at once if `anew`, because the target
+    /// was lost or the oldest candidate changed, then after each `retry`. Without a candidate, only
+    /// schedules the next attempt.
     fn search(&mut self, now: Now, anew: bool, out: &mut Outbox<ProxyOutput>) {
         if self.target.is_some() {
             return;
@@ -171,6 +184,8 @@ impl Machine for Proxy {
     type Input = ProxyInput;
     type Output = ProxyOutput;
 
+    /// Handles one input, drops messages beyond the buffer's size, and asks for the instance if
+    /// that is due. A target that is no candidate among new members is lost.
     fn handle(&mut self, now: Now, input: ProxyInput, out: &mut Outbox<ProxyOutput>) {
         let (before, asked) = (self.target, oldest(&self.members));
         match input {

@@ -1,5 +1,8 @@
 //! Founding by ballots: seeds without a cluster agree on one
 //! (docs/protocol/membership.md#founding-majority).
+//!
+//! [`Founding`] contains the votes; this file decides when to propose and to repeat, and sends. A
+//! node that founds nothing (`founding` is `None`) does nothing here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +22,9 @@ use crate::cluster::membership::{MembershipCore, MembershipOutbox, SEEDS_MAX};
 use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswer};
 
 impl Searching {
-    /// The seeds that can vote with this one, including itself, by their keys.
+    /// The seeds that can vote with this one, including itself, by their keys: connected at an
+    /// asked address, with an equal list and equal settings. Of several nodes with one key the one
+    /// with the highest node id votes, except that this node always votes with its own key.
     pub(super) fn voters(&self, core: &MembershipCore) -> BTreeMap<VoterKey, NodeId> {
         let by_key = core.config.expected_nodes.is_some();
         let key = |node: NodeId, address: &Address| {
@@ -37,10 +42,12 @@ impl Searching {
         voters
     }
 
+    /// The key with which a node votes; `None` if it cannot vote.
     pub(super) fn voter_key_of(&self, core: &MembershipCore, node: NodeId) -> Option<VoterKey> {
         self.voters(core).into_iter().find(|(_, voter)| *voter == node).map(|(key, _)| key)
     }
 
+    /// Gives up the open attempt, if any. The time of the next proposal and the own votes remain.
     pub(super) fn stop_founding(&mut self) {
         if let Some(founding) = &mut self.founding {
             founding.give_up();
@@ -48,8 +55,9 @@ impl Searching {
         (self.latecomers_until, self.resend_at, self.patient_until) = (None, None, None);
     }
 
-    /// Delay before this node proposes: none if it is the first in the list. It waits for earlier
-    /// seeds that agree, and briefly for earlier seeds that have not answered yet.
+    /// Delay before this node proposes: none if it is the first in the list. It waits for each
+    /// earlier voter in the order of keys, and briefly for up to two seeds with earlier addresses
+    /// that are no voters; up to half of the delay is added at random.
     pub(super) fn turn(
         &self,
         core: &mut MembershipCore,
@@ -63,7 +71,9 @@ impl Searching {
         turn + turn.mul_f64(core.rng.random_range(0.0..0.5))
     }
 
-    /// Performs due steps of the founding protocol.
+    /// Performs due steps of the founding protocol: goes on with an open attempt, or begins one
+    /// when it is this node's turn. Gives up, and forgets its turn, while a join is under way or
+    /// the voters are no majority; the turn then counts anew from the time at which they are one.
     pub(super) fn found(
         &mut self,
         core: &mut MembershipCore,
@@ -94,6 +104,8 @@ impl Searching {
         }
     }
 
+    /// Goes on with the open attempt: gives it up after `PATIENCE`, proposes once the time for
+    /// latecomers is over, and repeats the request.
     pub(super) fn go_on(
         &mut self,
         core: &mut MembershipCore,
@@ -113,6 +125,8 @@ impl Searching {
         }
     }
 
+    /// Sends the request of the present phase to all voters, this node included, also to those that
+    /// have answered. Does nothing without an attempt.
     pub(super) fn ask_voters(&self, core: &mut MembershipCore, out: &mut MembershipOutbox) {
         let Some(question) = self.founding.as_ref().and_then(Founding::question) else { return };
         for voter in self.voters(core).into_values() {
@@ -120,6 +134,9 @@ impl Searching {
         }
     }
 
+    /// Handles a message of the founding protocol, as acceptor or proposer. Counted as nonsense,
+    /// without an answer: a message of a node that cannot vote with this one, a foundation that is
+    /// not well formed, a promise that describes another node, and any other kind of message.
     pub(super) fn founding_message(
         &mut self,
         core: &mut MembershipCore,
@@ -164,7 +181,9 @@ impl Searching {
         self.follow(core, now, step, out)
     }
 
-    /// Answers as a voter once the vote is durable, and gives the proposer time to finish.
+    /// Answers as a voter once the vote is durable, and gives the proposer time to finish: unless
+    /// it is this node itself, the own proposal is postponed, also after a refusal. Writes to disk
+    /// only if the acceptor's memory changed.
     pub(super) fn vote(
         &mut self,
         core: &mut MembershipCore,
@@ -187,6 +206,11 @@ impl Searching {
         }
     }
 
+    /// Does what an answer to the own proposal leads to. `Free`: proposes an own foundation, at
+    /// once if all voters have promised, otherwise `LATECOMERS` after the first majority.
+    /// `Adopted`: proposes that foundation at once, with a notice if too few of its founders are
+    /// left. `Overtaken`: tries again after its turn. `Founded`: tells the other voters once; this
+    /// is not repeated.
     pub(super) fn follow(
         &mut self,
         core: &mut MembershipCore,
@@ -230,6 +254,7 @@ impl Searching {
         None
     }
 
+    /// Proposes a foundation of all that have promised; gives the attempt up if there is none.
     pub(super) fn propose_own(
         &mut self,
         core: &mut MembershipCore,
@@ -243,6 +268,8 @@ impl Searching {
         }
     }
 
+    /// Proposes a foundation in the open attempt and asks all voters to accept it; an attempt that
+    /// has proposed one already repeats that one.
     pub(super) fn propose(
         &mut self,
         core: &mut MembershipCore,
@@ -256,6 +283,8 @@ impl Searching {
         }
     }
 
+    /// A cluster was founded, as `from` (or this node itself) tells: enters it if this node is a
+    /// founder. Otherwise gives up founding, and asks `from` to let it in, if it can.
     pub(super) fn is_founded(
         &mut self,
         core: &mut MembershipCore,
@@ -278,6 +307,7 @@ impl Searching {
 }
 
 /// Whether the message contains a ballot that violates the jump rule; such a ballot is rejected.
+/// The ballot of a promise or an acceptance is not checked, because it must be an own one.
 fn jumps(founding: &Founding, message: &ClusterMessage) -> bool {
     use ClusterMessage as M;
     match message {
