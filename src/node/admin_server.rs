@@ -18,9 +18,9 @@ const THREADS: usize = 2;
 
 /// The running server. Dropping it ends the server and all its connections.
 pub(super) struct AdminServer {
-    _socket: Option<Serving>,
-    clients: AbortHandle,
-    _runtime: OwnRuntime, // of both
+    _socket: Option<Serving>, // `None`: no control socket is configured
+    clients: AbortHandle,     // of the task that runs `answer`
+    _runtime: OwnRuntime,     // of both
 }
 
 /// Starts the threads for [`AdminServer::serve`]. The control socket must be bound on this runtime.
@@ -29,6 +29,9 @@ pub(super) fn start_threads() -> io::Result<OwnRuntime> {
 }
 
 impl AdminServer {
+    /// Starts to serve the control socket, with the rights of an operator, and the `clients` that
+    /// the transport has admitted. May be called outside of a runtime. Connections to the socket
+    /// have waited since it was bound.
     pub(super) fn serve(
         runtime: OwnRuntime,
         socket: Option<BoundSocket>,
@@ -45,11 +48,14 @@ impl AdminServer {
 }
 
 impl Drop for AdminServer {
+    /// Ends the service of remote clients with all their connections. Does not wait for it.
     fn drop(&mut self) {
         self.clients.abort(); // also ends the tasks of its connections
     }
 }
 
+/// Serves each client in a task of its own. Once the transport has dropped the sender, returns and
+/// ends all connections, answered or not.
 async fn answer(mut clients: mpsc::Receiver<ClientStream>, server: Server) {
     let mut talks = JoinSet::new(); // ≤ net.limits.clients
     loop {

@@ -21,8 +21,9 @@ impl NodeBuilder {
         Self { config, types: Registry::new(), downing_lease: None }
     }
 
-    /// Registers the program's own data types. This node rejects updates of types that are not
-    /// registered, but stores and replicates data of every type.
+    /// Registers the program's own data types, in place of those of an earlier call. This node
+    /// rejects updates of types that are not registered, but stores and replicates data of every
+    /// type.
     ///
     /// # Example
     /// ```

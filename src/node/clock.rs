@@ -14,7 +14,8 @@ use ostraca_ddata::clock::{Instant, Now, WallTime};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant as Moment;
 
-/// Continues while the host is suspended, on systems that have such a clock.
+/// The monotonic clock. It continues while the host is suspended, on systems that have such a
+/// clock.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const STEADY: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -63,8 +64,8 @@ impl Clock {
         steady()
     }
 
-    /// The runtime's instant for a timer with this deadline, at most 30 years from now, because
-    /// later ones may not be representable.
+    /// The runtime's instant for a timer with this deadline: now if it has passed, and at most 30
+    /// years from now, because later ones may not be representable.
     #[must_use]
     pub fn moment(&self, deadline: Instant) -> Moment {
         const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
@@ -73,6 +74,8 @@ impl Clock {
     }
 }
 
+/// Reads the monotonic clock. It counts from the boot of the host, suspends included, if [`STEADY`]
+/// is such a clock.
 #[inline]
 fn steady() -> Duration {
     let time = clock_gettime(STEADY);

@@ -1,7 +1,7 @@
 //! [`DataEnvironment`]: performs the outputs of the guarded Replicator on this node.
 //!
-//! Module `routes` finds the destination of each output; this file sends it to the network, the disk,
-//! the callers, the subscribers, membership and the node.
+//! Module `routes` finds the destination of each output; this file sends it to the network, the
+//! disk, the callers, the subscribers, membership and the node.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -37,6 +37,7 @@ pub(super) struct ControlHandle {
 }
 
 impl ControlHandle {
+    /// Queues an input; drops it if the control part has ended.
     fn tell(&self, input: impl Into<ControlInput>) {
         let _ = self.inbox.fact(input.into()); // fails only after membership's end
     }
@@ -49,12 +50,16 @@ pub(super) struct DataEnvironment<O> {
     pub(super) replies: Arc<Replies<DataResult>>,
     pub(super) subscribers: Arc<Subscribers>,
     pub(super) disk: DiskHandle,
+    /// Queue of events for the node.
     pub(super) events: mpsc::Sender<ReplicatorEvent>,
+    /// The control part of this node; `None` without membership.
     pub(super) sibling: Option<ControlHandle>,
-    /// The last message with its encoding, because the same change goes to every peer.
+    /// The last message with its encoding, because the same change goes to every peer. Kept until
+    /// the end of the batch.
     pub(super) last: Option<(ReplicatorMessage, Vec<u8>)>,
-    /// The transfer of which a part was refused by a full lane. Its further parts are not sent,
-    /// since the Replicator will repeat the whole transfer.
+    /// Receiver and number of the last transfer of which a part was refused by a full lane. Its
+    /// further parts are not sent, since the Replicator will repeat the whole transfer under
+    /// another number.
     pub(super) incomplete: Option<(ReplicaId, u64)>,
     /// Replies to callers, delivered at the end of the batch: when a caller has its reply, the
     /// subscribers are notified and all messages are handed to the lanes.
@@ -62,6 +67,9 @@ pub(super) struct DataEnvironment<O> {
 }
 
 impl<O: MessageSender> DataEnvironment<O> {
+    /// Sends a message to a peer and counts the outcome. Encodes it only if it differs from the
+    /// last one. A message that cannot be sent is dropped; so is a part of the incomplete transfer,
+    /// which counts as refused by a full lane.
     fn send(&mut self, to: ReplicaId, class: TrafficClass, message: ReplicatorMessage) {
         let part = match &message.body {
             Body::Part { transfer, .. } => Some((to, *transfer)),
@@ -83,6 +91,8 @@ impl<O: MessageSender> DataEnvironment<O> {
         self.last = Some((message, bytes));
     }
 
+    /// Sends a grant to a holder of a lease. This node's own holder gets it as an input of
+    /// membership, uncounted.
     fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
         if let Some(sibling) = self.sibling.as_ref().filter(|sibling| sibling.me == to) {
             if let RoutedLeaseMessage::Membership(input) = routes::membership::lease(to, message) {
@@ -94,6 +104,8 @@ impl<O: MessageSender> DataEnvironment<O> {
         self.sending.note(bytes.len(), self.outgoing.send_lease(to, &bytes));
     }
 
+    /// Logs an event and queues it for the node. If the queue is full, the event is dropped and an
+    /// error is logged; if the node has ended, it is dropped silently.
     fn tell(&self, event: ReplicatorEvent) {
         log(&event, |node| self.outgoing.name_of(node));
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
@@ -114,6 +126,9 @@ impl<O: MessageSender> MachineEnvironment<GuardedReplicator> for DataEnvironment
         GuardInput::Data(ReplicatorInput::Tick)
     }
 
+    /// Performs an output. Membership also learns those about configurations. A reply or
+    /// notification for the sharding machines goes to them only. Replies to programs wait for
+    /// [`flush`](MachineEnvironment::flush).
     fn perform(&mut self, output: GuardOutput) {
         let mut output = output;
         if let Some(sibling) = &self.sibling {
@@ -137,6 +152,7 @@ impl<O: MessageSender> MachineEnvironment<GuardedReplicator> for DataEnvironment
         }
     }
 
+    /// Sends the gathered messages, and then delivers the replies of the batch.
     fn flush(&mut self) {
         self.last = None;
         self.outgoing.flush();
@@ -145,13 +161,14 @@ impl<O: MessageSender> MachineEnvironment<GuardedReplicator> for DataEnvironment
         }
     }
 
+    /// Whether the disk is behind: it is the only part that completes orders later.
     fn is_behind(&self) -> bool {
         self.disk.is_behind()
     }
 }
 
-/// Logs an event. Needs no throttle: alarms come at most once a minute for each kind and node, other
-/// events are rare.
+/// Logs an event. Needs no throttle: alarms come at most once a minute for each kind and node,
+/// other events are rare. `Failed` is logged at level debug, because its origin logs an error.
 fn log(event: &ReplicatorEvent, name: impl Fn(ReplicaId) -> String) {
     match event {
         ReplicatorEvent::Installed(epoch) => {
@@ -180,6 +197,8 @@ fn log(event: &ReplicatorEvent, name: impl Fn(ReplicaId) -> String) {
     }
 }
 
+/// Logs an alarm as a warning with advice for the operator; one of the store as an error. An alarm
+/// without a text of its own is logged as `ddata.alarm` with its fields.
 fn log_alarm(alarm: &ReplicatorAlarm, name: impl Fn(ReplicaId) -> String) {
     match alarm {
         ReplicatorAlarm::ImpossibleClock { from, ahead } => {

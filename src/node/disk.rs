@@ -1,9 +1,10 @@
 //! The task that writes the records of the Replicator to the durable store, in order, and reports
 //! each result, and the read of the store at the start.
 //!
-//! The task writes on a blocking thread and combines all waiting writes into one (group commit). A
-//! store that has returned an error stays in use: the Replicator treats the records of a failed
-//! write as perhaps stored. After a panic the store is never used again: every later write fails.
+//! The task writes on a blocking thread and combines all waiting writes into one (group commit),
+//! whose result is that of each of them. A store that has returned an error stays in use: the
+//! Replicator treats the records of a failed write as perhaps stored. After a panic the store is
+//! never used again: every later write fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::control::Alive;
 
-/// Number of waiting writes from which [`DiskHandle::is_behind`] is true.
+/// Number of unfinished writes from which [`DiskHandle::is_behind`] is true.
 const BEHIND: usize = 256;
 
 /// Maximum number of waiting writes that are combined into one.
@@ -30,17 +31,19 @@ type DiskWrite = (u64, Vec<DurableRecord>);
 /// Handle to the writing task.
 #[derive(Debug)]
 pub(crate) struct DiskHandle {
-    /// ≤ BEHIND, plus those of the batch that exceeds it, and of facts and urgent messages, which the
-    /// Replicator handles even then.
+    /// ≤ BEHIND, plus those of the batch that exceeds it, and of facts and urgent messages, which
+    /// the Replicator handles even then.
     writes: mpsc::UnboundedSender<DiskWrite>,
+    /// Number of unfinished writes: those that wait, and those that are being written.
     unwritten: Arc<AtomicUsize>,
 }
 
 impl DiskHandle {
-    /// Starts the task that writes to `store` and calls `persisted` with the result of each write.
-    /// The task ends when the handle has been dropped and everything is written. `alive` holds the
-    /// lock of the data directory until the last write has ended, even if the task is aborted
-    /// during that write, so that no other node opens the store before.
+    /// Starts the task that writes to `store` and calls `persisted` with the result of each write,
+    /// in the order of the writes. The task ends when the handle has been dropped and everything is
+    /// written; `persisted` is called until then. `alive` holds the lock of the data directory
+    /// until the last write has ended, even if the task is aborted during that write, so that no
+    /// other node opens the store before.
     pub(crate) fn start(
         store: Store,
         alive: Alive,
@@ -54,21 +57,27 @@ impl DiskHandle {
         (Self { writes, unwritten }, task)
     }
 
-    /// Writes the records after all earlier ones. Panics if the task was aborted before the handle
-    /// was dropped.
+    /// Queues the records to be written after all earlier ones, and returns at once. The result is
+    /// reported under `id`.
+    ///
+    /// # Panics
+    /// If the task was aborted, or its runtime has ended, before the handle was dropped.
     pub(crate) fn write(&self, id: u64, records: Vec<DurableRecord>) {
         self.unwritten.fetch_add(1, Ordering::Relaxed);
         let sent = self.writes.send((id, records));
         assert!(sent.is_ok(), "the task receives writes until the handle is dropped");
     }
 
-    /// Whether so many writes wait that the Replicator must begin no client request and no message of
-    /// a peer that is not urgent.
+    /// Whether so many writes are unfinished that the Replicator must begin no client request and
+    /// no message of a peer that is not urgent.
     pub(crate) fn is_behind(&self) -> bool {
         self.unwritten.load(Ordering::Relaxed) >= BEHIND
     }
 }
 
+/// The task: writes groups of at most [`GROUP_MAX`] waiting writes, each in order and as one write
+/// of the store, and reports the result of the group for each of its ids. Ends when all senders
+/// were dropped and no write waits.
 async fn write_all(
     (mut store, alive): (Option<Store>, Alive),
     mut writes: mpsc::UnboundedReceiver<DiskWrite>,
@@ -89,6 +98,8 @@ async fn write_all(
     }
 }
 
+/// Writes records on a blocking thread. Returns the store and the result. Fails and returns no
+/// store if there is none, because it panicked earlier, or if it panics now or the runtime ends.
 async fn write(
     (store, alive): (Option<Store>, Alive),
     records: Vec<DurableRecord>,
@@ -106,11 +117,11 @@ async fn write(
     }
 }
 
-/// Reads all records of a store, on a blocking thread. `alive` is held until the read has ended,
-/// even if the start of the node is dropped during it.
+/// Reads all records of a store, on a blocking thread, and returns the store with them. `alive` is
+/// held until the read has ended, even if the start of the node is dropped during it.
 ///
 /// # Errors
-/// The store's error, or that it panicked.
+/// The store's error, or that it panicked. The store is dropped then.
 pub(crate) async fn load(
     store: Store,
     alive: Alive,

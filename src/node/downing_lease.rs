@@ -17,8 +17,8 @@ use super::control::machine::ControlInbox;
 use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::membership::port::MembershipInput;
 
-/// Maximum number of orders that wait for the provider; further ones are refused. Membership gives
-/// one order and waits for the answer.
+/// Maximum number of orders that wait for the provider, without the one that it carries out;
+/// further ones are refused. Membership gives one order and waits for the answer.
 const ORDERS_MAX: usize = 4;
 
 /// Error of a provider that cannot determine the holder of the lease. It counts as a refusal.
@@ -71,18 +71,20 @@ pub trait DowningLease: Send + Sync + 'static {
     /// Acquires the lease for `lease.owner`. Returns whether this owner holds the lease now, also
     /// if it held it before.
     ///
-    /// After `cluster.downing.lease-majority.acquire-within` the future is dropped, and the lease
-    /// is released.
+    /// After `cluster.downing.lease-majority.acquire-within` the future is dropped, which counts as
+    /// a refusal, and the lease is released.
     ///
     /// # Errors
-    /// If the provider cannot determine the holder. The error is logged and counts as a refusal.
+    /// If the provider cannot determine the holder. The error is logged and counts as a refusal,
+    /// and the lease is released. A panic counts as an error.
     fn acquire(&self, lease: LeaseName) -> BoxFuture<'static, Result<bool, LeaseError>>;
 
     /// Releases the lease, if `lease.owner` holds it. A node that crashes or stops releases
     /// nothing, so the lease should expire by itself some minutes after its owner's last call.
+    /// After `acquire-within` the future is dropped.
     ///
     /// # Errors
-    /// If the provider cannot release the lease. The error is logged.
+    /// If the provider cannot release the lease. The error is logged, and the call is not repeated.
     fn release(&self, lease: LeaseName) -> BoxFuture<'static, Result<(), LeaseError>>;
 }
 
@@ -96,14 +98,17 @@ pub struct LeaseName {
     pub owner: String,
 }
 
-/// Handle to the task that calls the provider. When the handle is dropped, the task ends after the
-/// present call; a lease that is acquired too late is released even then.
+/// Handle to the task that calls the provider, for one order after the other. When the handle is
+/// dropped, the task carries out the queued orders and ends. It releases nothing by itself, except
+/// after an attempt to acquire that failed or took too long.
 pub(super) struct LeaseRequester {
     orders: mpsc::Sender<bool>,
 }
 
 impl LeaseRequester {
-    /// Starts the task on the current tokio runtime.
+    /// Starts the task on the current tokio runtime. Each order to acquire is answered with
+    /// [`MembershipInput::DowningLease`] to `inbox`; an order to release is not answered. `within`
+    /// bounds each call of the provider.
     pub(super) fn start(
         provider: Arc<dyn DowningLease>,
         lease: LeaseName,
@@ -125,7 +130,8 @@ impl LeaseRequester {
         Self { orders }
     }
 
-    /// Orders the task to acquire or release the lease. Returns whether the order was accepted.
+    /// Orders the task to acquire or release the lease. Returns whether the order was accepted:
+    /// `false` if [`ORDERS_MAX`] orders wait, or the runtime of the task has ended.
     pub(super) fn order(&self, acquire: bool) -> bool {
         self.orders.try_send(acquire).is_ok()
     }
@@ -137,6 +143,9 @@ impl fmt::Debug for LeaseRequester {
     }
 }
 
+/// Acquires the lease. Only a timely `true` of the provider is a grant. After an error, a panic or
+/// no timely answer the lease counts as denied and is released, because it may have been acquired
+/// nevertheless; that takes up to `within` again.
 async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -> LeaseAnswer {
     let LeaseName { name, .. } = lease;
     let acquired = guarded(async { provider.acquire(lease.clone()).await });
@@ -176,6 +185,7 @@ async fn guarded<T>(call: impl Future<Output = Result<T, LeaseError>>) -> Result
     AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(panicked)
 }
 
+/// Releases the lease. An error, a panic or a call that takes longer than `within` is only logged.
 async fn give_back(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) {
     let LeaseName { name, .. } = lease;
     let released = guarded(async { provider.release(lease.clone()).await });

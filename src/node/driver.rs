@@ -7,10 +7,13 @@
 //! has woken it, the loop first yields to other tasks that are about to make a request. The driver
 //! knows no protocol: the [`MachineEnvironment`] performs the outputs.
 //!
-//! If [`MachineEnvironment::ON_CALLERS`] is set, a caller that pushes to a sleeping machine runs one
-//! turn on its own thread, and a caller that finds the machine busy only pushes (flat combining:
-//! Hendler, Incze, Shavit, Tzafrir, "Flat Combining and the Synchronization-Parallelism Tradeoff",
-//! SPAA 2010). The loop handles deadlines and the work that callers leave.
+//! If [`MachineEnvironment::ON_CALLERS`] is set, a caller that pushes to a sleeping machine runs
+//! one turn on its own thread, and a caller that finds the machine busy only pushes (flat
+//! combining: Hendler, Incze, Shavit, Tzafrir, "Flat Combining and the Synchronization-Parallelism
+//! Tradeoff", SPAA 2010). The loop handles deadlines and the work that callers leave.
+//!
+//! A panic of the machine or its environment ends the driver: the future of [`Driver::run`] panics,
+//! also if a caller ran the turn, which is not affected itself.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -47,7 +50,8 @@ const LAST_TICKS: usize = 8;
 /// Duration from which a turn is logged as slow, at most once a minute.
 const SLOW_TURN: Duration = Duration::from_millis(100);
 
-/// The environment of a machine, which performs its outputs.
+/// The environment of a machine, which performs its outputs. It is called by one thread at a time:
+/// the loop's, or with [`ON_CALLERS`](Self::ON_CALLERS) also a caller's.
 pub(crate) trait MachineEnvironment<M: Machine>: Send {
     /// Name of the machine in log events.
     const NAME: &'static str;
@@ -63,10 +67,11 @@ pub(crate) trait MachineEnvironment<M: Machine>: Send {
     /// Performs an output. Must not block.
     fn perform(&mut self, output: M::Output);
 
-    /// Called at the end of a batch: sends gathered messages.
+    /// Called at the end of each batch, even if it had no outputs: sends gathered messages.
     fn flush(&mut self);
 
-    /// Whether so many earlier outputs are incomplete that no new request should begin.
+    /// Whether so many earlier outputs are incomplete that the next turn must take only facts and
+    /// urgent messages ([`TakePolicy::Little`]). Asked before each turn; never, by default.
     fn is_behind(&self) -> bool {
         false
     }
@@ -108,6 +113,8 @@ pub struct TurnStats {
 }
 
 impl DriverCounters {
+    /// Reads the counters one after the other: a turn that ends meanwhile may be counted in some of
+    /// them only.
     pub(crate) fn read(&self) -> TurnStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         TurnStats {
@@ -122,6 +129,7 @@ impl DriverCounters {
         }
     }
 
+    /// Counts a turn, which is slow from [`SLOW_TURN`].
     fn turn(&self, turn: TurnCounts, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.turns.fetch_add(1, Ordering::Relaxed);
@@ -135,6 +143,7 @@ impl DriverCounters {
     }
 }
 
+/// The inputs, ticks and outputs of one turn.
 #[derive(Clone, Copy, Default)]
 struct TurnCounts {
     inputs: u64,
@@ -162,7 +171,11 @@ where
     }
 
     /// Runs the machine until its inbox is closed and empty. Returns machine and world after the
-    /// last output was performed.
+    /// last output was performed. Must be called within a tokio runtime, which is entered for turns
+    /// that callers run on other threads.
+    ///
+    /// If the future is dropped, or panics because a turn panicked, the machine is dropped, and the
+    /// inbox is closed and its inputs are dropped.
     pub(crate) async fn run(self) -> (M, W) {
         let inbox = self.core.inbox.clone();
         let _emptied = Emptied(inbox.clone());
@@ -199,7 +212,8 @@ where
 }
 
 /// Yields to other tasks as long as each time more requests arrive, and only requests and ordinary
-/// messages are queued.
+/// messages are queued, but at most [`GIVES_WAY_MAX`] times. Returns at once if no request is
+/// queued or the deadline `until` has passed.
 ///
 /// The replies of a batch wake all callers, and most of them make another request. The runtime runs
 /// the task first that was woken last: the loop, woken by the first of these requests. Without
@@ -218,11 +232,11 @@ async fn give_way<M: Machine>(inbox: &Inbox<M>, until: Option<tokio::time::Insta
 
 /// The loop's next step.
 enum LoopStep<M: Machine, W> {
-    /// More inputs or deadlines are pending.
+    /// A turn was run, and more inputs or deadlines are pending: yield, and step again.
     More,
     /// Sleep until the inbox wakes the loop, or until this time.
     Rest(Option<tokio::time::Instant>),
-    /// The inbox is closed and empty.
+    /// The inbox is closed and empty: end with this core, which was taken from the shared state.
     Over(Box<DriverCore<M, W>>),
 }
 
@@ -237,6 +251,14 @@ struct SharedCore<M: Machine, W> {
 }
 
 impl<M: Machine, W: MachineEnvironment<M>> SharedCore<M, W> {
+    /// Runs a turn if inputs or a deadline are pending. If some are pending after it, returns
+    /// [`LoopStep::More`]; otherwise checks again, and puts the machine to sleep once nothing is
+    /// pending. Runs no turn if a caller runs one: returns [`LoopStep::Rest`] without a time then.
+    /// Only the loop may call this, and not again after [`LoopStep::Over`].
+    ///
+    /// # Panics
+    /// With the panic of its own turn, or of an earlier turn on a caller's thread; in the latter
+    /// case it drops the machine first.
     fn step(&self) -> LoopStep<M, W> {
         let Some(mut guard) = self.lock_for_loop() else { return LoopStep::Rest(None) };
         let core = guard.as_mut().expect("only the loop takes the core, at its end");
@@ -263,7 +285,8 @@ impl<M: Machine, W: MachineEnvironment<M>> SharedCore<M, W> {
         LoopStep::Over(Box::new(guard.take().expect("the core is present until the loop's end")))
     }
 
-    /// Takes the lock for the loop. Returns `None` if a caller runs a turn; it will wake the loop.
+    /// Takes the lock for the loop, without waiting. Returns `None` if a caller runs a turn, which
+    /// then sees `loop_waits` and wakes the loop.
     fn lock_for_loop(&self) -> Option<MutexGuard<'_, Option<DriverCore<M, W>>>> {
         self.loop_waits.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst); // either the lock is free here, or its holder sees `loop_waits`
@@ -282,6 +305,10 @@ where
     M: Machine<Input: Send, Output: Send> + Send,
     W: MachineEnvironment<M>,
 {
+    /// Runs a turn within the loop's runtime. If another thread holds the machine, only wakes the
+    /// loop. Does nothing if the loop has ended. Never panics: a panic of the turn is kept for the
+    /// loop, which is woken and resumes it. Also wakes the loop if work or an earlier deadline is
+    /// left, or the loop has found the lock held.
     fn run_inline(&self) {
         let mut guard = match self.core.try_lock() {
             Ok(guard) => guard,
@@ -305,8 +332,8 @@ where
     }
 }
 
-/// Drops the machine when the loop ends in any way, after the turn that a caller may be running. No
-/// turn follows.
+/// Drops the machine when the loop ends in any way, after the turn that a caller may be running,
+/// for which it blocks. No turn follows. Does nothing after [`LoopStep::Over`].
 struct MachineDropGuard<'a, M: Machine, W>(&'a SharedCore<M, W>);
 
 impl<M: Machine, W> Drop for MachineDropGuard<'_, M, W> {
@@ -318,6 +345,7 @@ impl<M: Machine, W> Drop for MachineDropGuard<'_, M, W> {
     }
 }
 
+/// The machine with all that a turn needs, under the lock of [`SharedCore`].
 struct DriverCore<M: Machine, W> {
     machine: M,
     world: W,
@@ -349,6 +377,8 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         }
     }
 
+    /// Takes the next batch from the inbox, of at most `most` inputs. Takes nothing and returns
+    /// [`TakeResult::Some`] if the last turn left inputs, which may be more than `most`.
     fn take(&mut self, most: usize) -> TakeResult {
         if !self.batch.is_empty() {
             return TakeResult::Some;
@@ -357,11 +387,15 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         self.inbox.take(&mut self.batch, most, policy)
     }
 
+    /// Whether the machine has a deadline that has passed.
     fn is_due(&self) -> bool {
         self.machine.next_deadline().is_some_and(|at| at <= self.clock.mono())
     }
 
-    /// Runs one turn on a caller's thread. Returns `false` if the loop must be woken for the rest.
+    /// Runs one turn on a caller's thread, if inputs are queued or a deadline has passed. Returns
+    /// `false` if the loop must be woken: for remaining inputs, for a deadline earlier than that of
+    /// its timer, because the inbox was closed, or to resume a panic, after which no turn is run.
+    /// Otherwise the machine sleeps again.
     fn turn_now(&mut self) -> bool {
         if self.failed.is_some() {
             return false;
@@ -376,7 +410,8 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         self.inbox.rest() && !is_earlier && self.batch.is_empty()
     }
 
-    /// Ticks the machine for work that is due at the end of a batch, and returns machine and world.
+    /// Ticks the machine for work that is due now, at most [`LAST_TICKS`] times, performs the
+    /// outputs, and returns machine and world.
     fn end(mut self) -> (M, W) {
         for _ in 0..LAST_TICKS {
             if self.tick() == 0 {
@@ -387,6 +422,9 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         (self.machine, self.world)
     }
 
+    /// Runs one turn: handles the batch, ticks the machine at most once, and performs the outputs
+    /// of both. Handles at least one input of a batch that has any; leaves the rest in the batch
+    /// once `turn_span` has passed. Counts the turn, and logs it if it was slow.
     fn turn(&mut self) {
         let began = self.clock.mono();
         let mut inputs = 0_u64;
@@ -418,7 +456,8 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         }
     }
 
-    /// Ticks the machine if a deadline has passed. Returns the number of ticks, 0 or 1.
+    /// Ticks the machine once if a deadline has passed. Returns the number of ticks, 0 or 1. The
+    /// caller must perform the outputs.
     fn tick(&mut self) -> u64 {
         let now = self.clock.now();
         if self.machine.next_deadline().is_none_or(|at| at > now.mono) {
@@ -428,6 +467,7 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         1
     }
 
+    /// Performs the outputs gathered so far, and flushes in any case. Returns their number.
     fn perform(&mut self) -> u64 {
         let outputs = self.out.len() as u64;
         for output in self.out.drain() {

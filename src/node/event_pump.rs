@@ -1,4 +1,5 @@
 //! Event pump of a node: passes events of the transport and the Replicator to the concerned parts.
+//! Without membership, events for it are dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +38,10 @@ pub(super) struct MembershipHandles {
 pub(super) struct PendingDisconnects(BTreeMap<PeerId, (NodeId, JoinHandle<()>)>); // ≤ peers of the transport
 
 impl PendingDisconnects {
-    /// Replaces the task of the peer. Returns its previous incarnation, if that was waited for.
+    /// Replaces the task of the peer; a previous one is aborted. Returns the peer's previous
+    /// incarnation if its task had not finished: the caller must give up the lane to it now. `None`
+    /// if there was no such task, or it was for the same incarnation. Also removes finished tasks
+    /// of all peers.
     fn begin(&mut self, node: NodeId, task: JoinHandle<()>) -> Option<NodeId> {
         self.0.retain(|_, (_, task)| !task.is_finished());
         let (before, task) = self.0.insert(node.peer, (node, task))?;
@@ -49,6 +53,7 @@ impl PendingDisconnects {
 /// Event pump of a node.
 pub(super) struct EventPump {
     pub(super) facts: ReplicatorNotifier,
+    /// Published for [`Node`](super::Node), and for the tasks of `pending_disconnects`.
     pub(super) up: watch::Sender<ConnectedNodes>,
     pub(super) net_events: mpsc::UnboundedReceiver<handle::NetEvent>,
     pub(super) events: mpsc::Receiver<ReplicatorEvent>,
@@ -75,13 +80,20 @@ impl EventPump {
         }
     }
 
-    /// Handles an event of the Replicator, which has logged it already.
+    /// Handles an event of the Replicator, which has logged it already. A failure of the
+    /// Replicator, or of the load of its data, begins the shutdown; all other events are ignored,
+    /// because membership learns them directly.
     fn replicator(&self, event: &ReplicatorEvent) {
         if matches!(event, ReplicatorEvent::Failed(_) | ReplicatorEvent::LoadFailed(_)) {
             self.shutdown.begin(Reason::Failed);
         }
     }
 
+    /// Handles an event of the transport. Effects of lost messages: on a data or bulk lane the
+    /// Replicator treats the link to the node as new; on a user lane the lane is given up
+    /// ([`RegionRegistry::cut`]) and waiting messages are tried again; on a control lane there are
+    /// none, because the machines repeat their messages. A peer that refuses this incarnation as
+    /// removed is reported to membership; any other refusal is only recorded at the dialler.
     fn net(&mut self, event: handle::NetEvent) {
         match event {
             handle::NetEvent::Up { node, facts } => self.is_up(node, facts),
@@ -135,6 +147,9 @@ impl EventPump {
         }
     }
 
+    /// Handles an admitted node, which may have been up before: records it in place of an earlier
+    /// incarnation of its peer, and tells membership, the Replicator and the hosted types, which
+    /// may send to it now. A task that waits for the return of this incarnation ends.
     fn is_up(&mut self, node: NodeId, facts: NetFacts) {
         tracing::info!(%node, "node.up");
         self.tell_up(node, &facts, None);
@@ -149,6 +164,9 @@ impl EventPump {
         self.region_registry.room(RegionId::new(node.incarnation));
     }
 
+    /// Handles the answer to a dial: tells membership, once more, that the node is up, with the
+    /// address that was dialled. A node that is not up in this incarnation is this node itself,
+    /// which is told without its cluster.
     fn answered(&mut self, node: NodeId, address: &Multiaddr) {
         let Some(membership) = &self.membership else { return };
         let dialled = membership.dialling.dialled_as(address);
@@ -164,6 +182,8 @@ impl EventPump {
         }
     }
 
+    /// Tells membership that a node is up, at the addresses that it announced and at `dialled`.
+    /// Leaves out announced addresses that are malformed or too long.
     fn tell_up(&self, node: NodeId, facts: &NetFacts, dialled: Option<Address>) {
         let Some(node) = routes::to_cluster(node) else { return };
         let addresses = addresses(facts, dialled);
@@ -174,6 +194,8 @@ impl EventPump {
         });
     }
 
+    /// Handles the end of the last connection with a node: removes it from the connected nodes,
+    /// starts the wait for its return, and tells membership.
     fn closed(&mut self, node: NodeId) {
         tracing::info!(%node, "node.closed");
         self.gone(node);
@@ -183,6 +205,10 @@ impl EventPump {
         }
     }
 
+    /// Starts a task that gives up the lane to this incarnation ([`RegionRegistry::cut`]) unless it
+    /// is up again within `lane_broken_after`. A later incarnation of the peer does not count as
+    /// that. The task replaces a pending one of the peer; if that one waited for another
+    /// incarnation, the lane to it is given up now.
     fn cut_if_closed_for_long(&mut self, node: NodeId) {
         let (mut up, region_registry, after) =
             (self.up.subscribe(), self.region_registry.clone(), self.lane_broken_after);
@@ -198,7 +224,8 @@ impl EventPump {
         }
     }
 
-    /// Removes the state of an incarnation, but not that of a later incarnation of the same peer.
+    /// Removes a node from the connected ones and its announced facts, but not those of another
+    /// incarnation of the same peer. Observers are notified only of a change.
     fn gone(&mut self, node: NodeId) {
         if self.said.get(&node.peer).is_some_and(|(known, _)| *known == node) {
             self.said.remove(&node.peer);
@@ -209,6 +236,9 @@ impl EventPump {
         });
     }
 
+    /// Handles a failed dial. If a `peer` was expected there, its name is resolved again.
+    /// Membership is told the address and, if the peer is kept, its kept incarnation; it is not
+    /// told of an address that is too long for it.
     fn refused(&self, address: &Multiaddr, peer: Option<PeerId>) {
         let Some(membership) = &self.membership else { return };
         if let Some(peer) = peer {
@@ -221,6 +251,7 @@ impl EventPump {
         }
     }
 
+    /// Queues an input for membership; drops it without membership or after its end.
     fn tell(&self, input: MembershipInput) {
         if let Some(membership) = &self.membership {
             let _ = membership.inbox.fact(input.into()); // fails only after membership's end

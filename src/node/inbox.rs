@@ -3,6 +3,9 @@
 //! Facts of other parts of the node are always accepted. Requests of programs wait for a place when
 //! their bound is reached, and messages of peers are refused, so that the lane waits. A push and a
 //! turn each take one short lock. The driver is woken only if it sleeps.
+//!
+//! A closed inbox accepts nothing further: facts and requests fail with [`Closed`] and are dropped,
+//! messages are dropped as if they were accepted. Its queued inputs are still handled.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +44,7 @@ pub(crate) struct Closed;
 /// A function that reads the machine, called between two inputs.
 type Look<M> = Box<dyn FnOnce(&M) + Send>;
 
-/// An entry of the inbox.
+/// An entry of the inbox, as [`Inbox::take`] returns it.
 pub(super) enum InboxEntry<M: Machine> {
     Input(M::Input),
     Look(Look<M>),
@@ -59,6 +62,8 @@ struct Queues<M: Machine> {
     /// Messages of peers. The urgent ones have their own queue, so that they do not wait for data.
     urgent: MessageQueue<M::Input>,
     messages: MessageQueue<M::Input>,
+    /// The machine has found nothing to do; the next push runs a turn or wakes the loop, and clears
+    /// this.
     asleep: bool,
     closed: bool,
 }
@@ -74,15 +79,19 @@ impl<I> MessageQueue<I> {
         Self { waiting: VecDeque::new(), bytes: 0 }
     }
 
+    /// Whether a message of any size may be put: both bounds are not reached yet.
     fn has_room(&self, limits: &InboxLimits) -> bool {
         self.waiting.len() < limits.messages && self.bytes < limits.message_bytes
     }
 
+    /// Appends a message. The caller has checked that there is room.
     fn put(&mut self, input: I, bytes: usize) {
         self.bytes += bytes;
         self.waiting.push_back((input, bytes));
     }
 
+    /// Removes the first `count` messages, which must be queued. The caller must consume the
+    /// iterator, which subtracts the size of each message.
     fn take(&mut self, count: usize) -> impl Iterator<Item = I> + '_ {
         let all = &mut self.bytes;
         self.waiting.drain(..count).map(move |(input, bytes)| {
@@ -104,17 +113,18 @@ pub(crate) enum Urgency {
 /// Runs a turn of the machine on the caller's thread.
 pub(super) trait InlineRunner: Send + Sync {
     /// Runs a turn, unless another thread runs one already. Wakes the loop for remaining work.
+    /// Called without the lock of the inbox.
     fn run_inline(&self);
 }
 
 struct InboxState<M: Machine> {
     limits: InboxLimits,
     queues: Mutex<Queues<M>>,
-    wake: Notify,
+    wake: Notify, // the driver's loop; keeps one notification if the loop does not wait yet
     places: Semaphore, // places for requests; fair, and cancel-safe for waiting callers
     callers: AtomicUsize,
-    room: Notify, // for messages
-    runner: OnceLock<Weak<dyn InlineRunner>>,
+    room: Notify,                             // for messages
+    runner: OnceLock<Weak<dyn InlineRunner>>, // empty if only the loop runs turns
 }
 
 /// The inbox of one machine. All clones refer to the same inbox.
@@ -146,7 +156,8 @@ pub struct QueueLengths {
 pub(super) enum TakePolicy {
     /// Inputs of every kind.
     All,
-    /// Only facts and urgent messages, because earlier orders must be completed first.
+    /// Only facts and urgent messages, because earlier orders must be completed first. Counts as
+    /// [`All`](Self::All) once the inbox is closed.
     Little,
 }
 
@@ -164,7 +175,8 @@ enum TurnThread {
 pub(super) enum TakeResult {
     /// At least one input was taken.
     Some,
-    /// The inbox is empty; the next push wakes the driver.
+    /// No input is queued that the policy permits. The machine sleeps: the next push runs a turn or
+    /// wakes the loop.
     Nothing,
     /// The inbox is empty and closed.
     TheLast,
@@ -190,6 +202,7 @@ impl<M: Machine> Queues<M> {
 }
 
 impl<M: Machine> Inbox<M> {
+    /// Creates an open inbox. Inputs may be pushed before a driver takes any.
     pub(crate) fn new(limits: InboxLimits) -> Self {
         let queues = Queues {
             facts: VecDeque::new(),
@@ -219,14 +232,16 @@ impl<M: Machine> Inbox<M> {
         self.push(TurnThread::Loop, |queues| queues.facts.push_back(input))
     }
 
-    /// Waits for a place for a request. Cancel-safe and fair.
+    /// Waits for a place for a request, without a time limit. Cancel-safe and fair. Fails when the
+    /// inbox is closed, also during the wait.
     pub(crate) async fn place(&self) -> Result<QueuePermit<'_, M>, Closed> {
         let _counted = Counted::new(&self.0.callers);
         let permit = self.0.places.acquire().await.map_err(|_| Closed)?;
         Ok(QueuePermit { inbox: self, permit })
     }
 
-    /// Returns a place for a request, if one is free and no caller waits for it.
+    /// Returns a place for a request, if one is free and no caller waits for it; `None` also if the
+    /// inbox is closed.
     pub(crate) fn place_now(&self) -> Option<QueuePermit<'_, M>> {
         let permit = self.0.places.try_acquire().ok()?;
         Some(QueuePermit { inbox: self, permit })
@@ -238,11 +253,15 @@ impl<M: Machine> Inbox<M> {
         self.push(TurnThread::Loop, |queues| queues.requests.push_back(asked))
     }
 
-    /// Pushes a peer's message of `bytes` bytes, or returns [`Busy`] if there is no room. After the
-    /// end messages are accepted and dropped, so that no lane waits for a machine that has ended.
+    /// Pushes a peer's message of `bytes` bytes. Once the inbox is closed, messages are accepted
+    /// and dropped, so that no lane waits for a machine that ends.
     ///
     /// If callers run the machine, an ordinary message does not wake the driver: the lane reader
-    /// calls [`run`](Self::run) when it has no further messages at hand.
+    /// calls [`run`](Self::run) when it has no further messages at hand. An urgent message, or any
+    /// without such callers, wakes the loop; the caller never runs a turn here.
+    ///
+    /// # Errors
+    /// [`Busy`] if there is no room; the message is dropped, and must be decoded again.
     pub(crate) fn offer(
         &self,
         input: M::Input,
@@ -264,12 +283,14 @@ impl<M: Machine> Inbox<M> {
         Ok(())
     }
 
-    /// Sets the runner by which callers run turns of a sleeping machine.
+    /// Sets the runner by which callers run turns of a sleeping machine. Only the first call has an
+    /// effect.
     pub(super) fn run_by(&self, runner: Weak<dyn InlineRunner>) {
         let _ = self.0.runner.set(runner); // an inbox has one driver
     }
 
-    /// Runs a turn on this thread if inputs are queued and the machine sleeps.
+    /// Runs a turn on this thread if inputs are queued and the machine sleeps. Wakes the loop
+    /// instead if no runner is set, or the queued messages have more than [`TURN_NOW_BYTES`].
     pub(crate) fn run(&self) {
         let queues = self.lock();
         if queues.has_any() {
@@ -277,13 +298,14 @@ impl<M: Machine> Inbox<M> {
         }
     }
 
-    /// Whether a message would be accepted now.
+    /// Whether a message would be accepted now; true as well if the inbox is closed.
     pub(crate) fn has_room(&self, urgency: Urgency) -> bool {
         let mut queues = self.lock();
         queues.closed || queues.line(urgency).has_room(&self.0.limits)
     }
 
-    /// Waits until there is room for a message. Another sender may take the room first.
+    /// Waits until there is room for a message, or the inbox is closed. Another sender may take the
+    /// room first.
     pub(crate) async fn room(&self, urgency: Urgency) {
         loop {
             let mut freed = std::pin::pin!(self.0.room.notified());
@@ -295,7 +317,8 @@ impl<M: Machine> Inbox<M> {
         }
     }
 
-    /// Closes the inbox. Queued inputs are still handled.
+    /// Closes the inbox. Queued inputs are still handled. Callers that wait for a place fail, and
+    /// senders that wait for room continue. A sleeping driver is woken. May be called again.
     pub(crate) fn close(&self) {
         let mut queues = self.lock();
         queues.closed = true;
@@ -316,6 +339,7 @@ impl<M: Machine> Inbox<M> {
         drop((facts, requests, urgent.waiting, messages.waiting));
     }
 
+    /// Number of queued inputs now. Urgent messages count as messages.
     pub(crate) fn waiting(&self) -> QueueLengths {
         let queues = self.lock();
         QueueLengths {
@@ -340,8 +364,9 @@ impl<M: Machine> Inbox<M> {
         is_patient.then_some(queues.requests.len())
     }
 
-    /// Ends a turn on a caller's thread, so that the next push runs the next turn. Returns `false`
-    /// if inputs are queued or the inbox is closed, so that the loop must be woken.
+    /// Ends a turn on a caller's thread: puts the machine to sleep, so that the next push runs the
+    /// next turn. Returns `false` if the caller must wake the loop: inputs are queued, or the inbox
+    /// is closed, after which the machine sleeps no longer.
     pub(super) fn rest(&self) -> bool {
         let mut queues = self.lock();
         queues.asleep = !queues.closed;
@@ -354,8 +379,10 @@ impl<M: Machine> Inbox<M> {
         self.lock().asleep
     }
 
-    /// Appends at most `most` items to `batch`: facts first, then urgent messages, then messages
-    /// and requests in equal shares, so that neither starves the other.
+    /// Appends at most `most` items to `batch`, which must be empty: facts first, then urgent
+    /// messages, then, if `policy` permits, messages and after them requests. Each of these two
+    /// gets half of the rest, or more if the other does not use its half, so that neither starves
+    /// the other. Frees the places of the taken requests, and wakes senders that wait for room.
     pub(super) fn take(
         &self,
         batch: &mut VecDeque<InboxEntry<M>>,
@@ -395,11 +422,14 @@ impl<M: Machine> Inbox<M> {
         took
     }
 
-    /// Waits for a push after [`take`](Self::take) found nothing.
+    /// Waits until the loop is woken, after [`take`](Self::take) found nothing. Returns at once if
+    /// it was woken since the last wait; perhaps without an input.
     pub(super) async fn pushed(&self) {
         self.0.wake.notified().await;
     }
 
+    /// Puts an input into its queue, and wakes the machine if it sleeps. If the inbox is closed,
+    /// drops `put` outside the lock.
     fn push(&self, turn: TurnThread, put: impl FnOnce(&mut Queues<M>)) -> Result<(), Closed> {
         let mut queues = self.lock();
         if queues.closed {
@@ -411,6 +441,9 @@ impl<M: Machine> Inbox<M> {
         Ok(())
     }
 
+    /// Wakes the machine if it sleeps, after releasing the lock. Runs a turn on this thread only if
+    /// `turn` asks for that, a runner is set and still exists, and the queued messages have at most
+    /// [`TURN_NOW_BYTES`]; otherwise wakes the loop.
     fn wake(&self, mut queues: MutexGuard<'_, Queues<M>>, turn: TurnThread) {
         let sleeps = std::mem::take(&mut queues.asleep);
         let is_here = turn == TurnThread::Here && queues.message_bytes() <= TURN_NOW_BYTES;
@@ -424,7 +457,7 @@ impl<M: Machine> Inbox<M> {
         }
     }
 
-    /// Wakes the loop of the driver.
+    /// Wakes the loop of the driver, or lets its next wait return at once.
     pub(super) fn notify(&self) {
         self.0.wake.notify_one();
     }
@@ -436,26 +469,33 @@ impl<M: Machine> Inbox<M> {
     }
 }
 
-/// A place in the queue of requests, released when it is dropped unused.
+/// A place in the queue of requests. It is free again when the driver takes the request from the
+/// queue, when this is dropped unused, or when the inbox turns out to be closed.
 pub(crate) struct QueuePermit<'a, M: Machine> {
     inbox: &'a Inbox<M>,
     permit: tokio::sync::SemaphorePermit<'a>,
 }
 
 impl<M: Machine> QueuePermit<'_, M> {
+    /// Pushes a request into this place; a sleeping loop is woken for it.
     pub(crate) fn request(self, input: M::Input) -> Result<(), Closed> {
         self.push(InboxEntry::Input(input), TurnThread::Loop)
     }
 
-    /// Like [`request`](Self::request), but runs a turn on this thread if the machine sleeps.
+    /// Like [`request`](Self::request), but runs a turn on this thread if the machine sleeps and
+    /// its driver permits that; see [`Inbox::run`].
     pub(crate) fn request_here(self, input: M::Input) -> Result<(), Closed> {
         self.push(InboxEntry::Input(input), TurnThread::Here)
     }
 
+    /// Pushes a function that reads the machine. It is called in the order of the requests, or
+    /// dropped if the driver ends before.
     pub(crate) fn look(self, look: impl FnOnce(&M) + Send + 'static) -> Result<(), Closed> {
         self.push(InboxEntry::Look(Box::new(look)), TurnThread::Loop)
     }
 
+    /// Pushes an entry that keeps this place until the driver takes it. If the inbox is closed, the
+    /// entry is dropped and the place is free.
     fn push(self, item: InboxEntry<M>, turn: TurnThread) -> Result<(), Closed> {
         let Self { inbox, permit } = self;
         inbox.push(turn, |queues| {

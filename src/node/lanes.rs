@@ -14,7 +14,8 @@ use crate::net::lane::{Lane, SendError};
 /// Maximum number of cached lanes; when it is reached, the cache is cleared.
 const KNOWN_MAX: usize = 4_096;
 
-/// Sends on lanes, and caches them. Each part has its own cache.
+/// Sends on lanes, and caches them. Each part has its own cache. Before the transport has started
+/// there is no lane.
 #[derive(Debug)]
 pub(super) struct Lanes {
     net: Arc<OnceLock<Net>>, // empty until the transport has started
@@ -22,10 +23,13 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
+    /// Creates an empty cache. `net` may be set later.
     pub(super) fn new(net: Arc<OnceLock<Net>>) -> Self {
         Self { net, known: BTreeMap::new() }
     }
 
+    /// Gets a lane from the transport and caches it; `None` if there is none. Clears a full cache
+    /// first.
     fn find(&mut self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
@@ -35,7 +39,12 @@ impl Lanes {
         Some(lane)
     }
 
-    /// Sends a message with a header. If the cached lane is broken, tries the present one.
+    /// Sends a message with a header; never waits. If the cached lane is broken, removes it and
+    /// tries the present one, once.
+    ///
+    /// # Errors
+    /// [`NotSent`]: `Full`, if the lane has no room; `TooLong`, if message or header exceeds a
+    /// limit; `NoLink`, if the transport has no lane to the incarnation, or this has just broken.
     pub(super) fn send_with(
         &mut self,
         to: ReplicaId,
@@ -63,11 +72,14 @@ impl MessageSender for Lanes {
         self.send_with(to, TrafficClass::Control, Subsystem::Lease.header(), message)
     }
 
+    /// The transport's name of the node; its incarnation before the transport has started.
     fn name_of(&self, node: ReplicaId) -> String {
         self.net.get().map_or_else(|| node.to_string(), |net| net.name_of(node))
     }
 }
 
+/// The reason for the counters: a lane without a connection counts as full, a header that is too
+/// long as a message that is.
 const fn not_sent(error: SendError) -> NotSent {
     match error {
         SendError::Full { .. } | SendError::Unconnected => NotSent::Full,

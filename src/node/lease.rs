@@ -2,8 +2,8 @@
 //!
 //! Clock check before every message (docs/protocol/leases.md#clock-check-before-every-message): an
 //! entity compares the lease with the clock before every message and every poll. Membership writes
-//! the time of expiry as one atomic number. No timer sets a flag, because a timer may fire after the
-//! lease has expired.
+//! the time of expiry as one atomic number. No timer sets a flag, because a timer may fire after
+//! the lease has expired.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +22,13 @@ pub struct LeaseDeadline {
 }
 
 impl LeaseDeadline {
-    /// Creates a lease that has not been granted.
+    /// Creates a lease that has not been granted, which is like an expired one.
     pub(super) fn none(clock: Clock) -> Self {
         Self { until: Arc::default(), clock }
     }
 
-    /// Whether an entity may begin to handle a message now. Reads the clock.
+    /// Whether an entity may begin to handle a message now: false from the time of expiry on. Reads
+    /// the clock.
     #[must_use]
     #[inline]
     pub fn serves(&self) -> bool {
@@ -40,10 +41,12 @@ impl LeaseDeadline {
         Instant::from_nanos(self.until.load(Ordering::Acquire)) - self.clock.mono()
     }
 
+    /// Sets the time of expiry, in place of an earlier one; it may be sooner, or have passed.
     pub(super) fn hold(&self, until: Instant) {
         self.until.store(until.as_nanos(), Ordering::Release);
     }
 
+    /// Lets the lease expire at once. A later [`hold`](Self::hold) grants it again.
     pub(super) fn end(&self) {
         self.hold(Instant::default());
     }

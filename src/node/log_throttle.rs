@@ -7,6 +7,7 @@ use std::time::Duration;
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::id::ReplicaId;
 
+/// Shortest time between two permitted events.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Maximum number of peers with a time of their own. Within a minute the further ones share one
@@ -20,7 +21,8 @@ pub(crate) struct LogThrottle {
 }
 
 impl LogThrottle {
-    /// Whether to log now: true if a minute has passed since it was last true.
+    /// Whether to log now: true at first, and then if a minute has passed since it was last true.
+    /// The caller must log then, because the minute begins anew.
     pub(crate) fn now(&mut self, now: Instant) -> bool {
         let due = self.last.is_none_or(|last| now - last >= EVERY);
         if due {
@@ -39,7 +41,9 @@ pub(crate) struct PeerThrottle {
 }
 
 impl PeerThrottle {
-    /// Whether to log an event about this peer now.
+    /// Whether to log an event about this peer now: true if there was none about it within the last
+    /// minute. While [`PEERS_MAX`] peers had one within the last minute, true once a minute for all
+    /// others together. The caller must log then.
     pub(crate) fn now(&mut self, now: Instant, peer: ReplicaId) -> bool {
         let is_recent = |last: &Instant| now - *last < EVERY;
         if self.peers.get(&peer).is_some_and(is_recent) {

@@ -50,7 +50,7 @@ pub enum NotSent {
     /// The lane has reached its limit of queued messages.
     #[error("the lane is full")]
     Full,
-    /// The message exceeds the limit of the peer.
+    /// The message, or a name in its header, is longer than the peer or this node allows.
     #[error("the message is longer than the peer accepts")]
     TooLong,
     /// There is no lane to this incarnation: it has ended, or is not known yet.
@@ -84,6 +84,7 @@ pub(super) struct AtomicSendCounters {
 }
 
 impl AtomicSendCounters {
+    /// Counts a message by its outcome. `bytes` are added only if it was sent.
     pub(super) fn note(&self, bytes: usize, sent: Result<(), NotSent>) {
         let counter = match sent {
             Ok(()) => {
@@ -97,6 +98,7 @@ impl AtomicSendCounters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Reads the counters one after the other, not all at one moment.
     pub(super) fn read(&self) -> SendCounters {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         SendCounters {

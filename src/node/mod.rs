@@ -76,7 +76,8 @@ use crate::net::identity::Identity;
 ///
 /// [`stop`](Self::stop) makes the node leave its cluster gracefully; the other members then remove
 /// it. Dropping the node ends its tasks without notice: the other members find it unreachable, and
-/// remove it when their downing strategy decides so.
+/// remove it when their downing strategy decides so. A coordinated shutdown that has begun
+/// continues when the node is dropped.
 #[derive(Debug)]
 pub struct Node {
     net: Net,
@@ -156,7 +157,8 @@ impl Node {
         self.management.clone()
     }
 
-    /// Counters of this node: queue lengths, batch sizes, traffic of each lane.
+    /// Counters of this node: queue lengths, batch sizes, traffic of each lane. Waits for the
+    /// transport; those of a transport that has stopped are zero.
     pub async fn stats(&self) -> NodeStats {
         NodeStats {
             net: self.net.stats().await,
@@ -173,13 +175,15 @@ impl Node {
 
     /// Runs the coordinated shutdown to its end: leaves the cluster gracefully, then fails requests
     /// that wait for other nodes, sends queued messages as far as peers take them, and closes the
-    /// lanes.
+    /// lanes. If it has begun already, waits for its end. Once begun, it continues even if the
+    /// future is dropped.
     pub async fn stop(self) {
         self.shutdown.run(Reason::Asked).await;
     }
 }
 
 impl Drop for Node {
+    /// Stops all parts at once and drops the tasks of the shutdown, unless that has begun.
     fn drop(&mut self) {
         if self.shutdown.abandon() {
             self.ending.drop_parts();

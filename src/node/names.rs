@@ -32,7 +32,7 @@ impl NodeNames {
         NodeName { names: self, incarnation }
     }
 
-    /// The names of several nodes, joined by commas; `None` if there is no node.
+    /// The names of several nodes, in their order, joined by commas; `None` if there is no node.
     pub(crate) fn list(&self, all: impl IntoIterator<Item = ReplicaId>) -> Option<String> {
         let names: Vec<String> = all.into_iter().map(|it| self.of(it).to_string()).collect();
         (!names.is_empty()).then(|| names.join(", "))
@@ -40,6 +40,8 @@ impl NodeNames {
 }
 
 impl fmt::Display for NodeName<'_> {
+    /// Looks up the name now. Before the transport's start and after its end, as well as for a node
+    /// that it does not know, that is the incarnation alone.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let net = self.names.0.upgrade();
         match net.as_deref().and_then(OnceLock::get) {

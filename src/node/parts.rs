@@ -126,10 +126,11 @@ pub struct ReplicatorPanic {
 impl ReplicatorTask {
     /// Stops the Replicator. Queued inputs are still handled, and their messages and records are
     /// sent and written. Requests that wait for other replicas fail, and streams end. Returns the
-    /// counters.
+    /// counters once the last record is written, at once if it has ended already. If the future is
+    /// dropped, the Replicator still stops.
     ///
     /// # Errors
-    /// [`ReplicatorPanic`] if the Replicator has panicked.
+    /// [`ReplicatorPanic`] if the Replicator has panicked, or its runtime has ended.
     pub async fn stop(mut self) -> Result<ReplicatorStats, ReplicatorPanic> {
         self.inbox.close();
         let ended = match self.task.take() {
@@ -155,7 +156,8 @@ impl std::fmt::Debug for ReplicatorTask {
     }
 }
 
-/// Starts the Replicator of a node on its own task. Returns when its durable data have been read.
+/// Starts the Replicator of a node, without membership, on a task of the current tokio runtime.
+/// Returns when its durable data have been read.
 ///
 /// Until the Replicator learns of a configuration (by [`Fact::Found`] or a peer's message), only
 /// `Local` operations work.
@@ -193,7 +195,12 @@ pub(super) struct InNode {
     pub(super) heartbeat_net: Option<Weak<OnceLock<Net>>>,
 }
 
-/// Starts the Replicator in a node; see [`start_replicator`].
+/// Starts the Replicator in a node; see [`start_replicator`]. Reads the store only if the settings
+/// name durable keys; [`Fact::Loaded`] with its records is then the first input, before any message
+/// or request. If the future is dropped during the read, nothing was started.
+///
+/// # Errors
+/// [`StoreError`] if the store cannot be read; nothing was started.
 pub(super) async fn start_in_node(
     setup: ReplicatorSetup,
     outgoing: impl MessageSender,
@@ -259,6 +266,9 @@ pub(super) async fn start_in_node(
     Ok(ReplicatorPart { handle, receiver, facts, events: told, running })
 }
 
+/// Runs the Replicator to its end, and then fails pending requests and ends streams, by dropping
+/// `ended`. Returns its counters. A panic is logged, and reported to the node by the reserved place
+/// `last`.
 async fn run<O: MessageSender>(
     driver: Driver<GuardedReplicator, DataEnvironment<O>>,
     ended: TaskEndGuard,
@@ -280,15 +290,16 @@ async fn run<O: MessageSender>(
     }
 }
 
-/// Creates a channel with a reserved place for its last event, so that it can be sent although the
-/// channel is full.
+/// Creates a channel for `places` events with a further, reserved place for its last event, so that
+/// it can be sent although the channel is full. The unused place keeps the channel open.
 fn last_reserved<T>(places: usize) -> (mpsc::Sender<T>, mpsc::OwnedPermit<T>, mpsc::Receiver<T>) {
     let (events, told) = mpsc::channel(places + 1);
     let last = events.clone().try_reserve_owned();
     (events, last.expect("the channel is empty"), told)
 }
 
-/// Fails all pending requests and ends all streams when the Replicator's task ends in any way.
+/// Fails all pending and later requests and ends all streams when the Replicator's task ends in any
+/// way: stopped, after a panic, or aborted with its runtime.
 struct TaskEndGuard {
     replies: Arc<Replies<DataResult>>,
     subscribers: Arc<Subscribers>,
@@ -302,7 +313,8 @@ impl Drop for TaskEndGuard {
     }
 }
 
-/// Starts the Replicator of a cluster with one node, in memory: for examples and tests.
+/// Starts the Replicator of a cluster with one node, in memory: for examples and tests. Its id is
+/// random, and it founds its configuration itself, so that every consistency level works.
 ///
 /// # Example
 /// ```

@@ -2,7 +2,8 @@
 //! inbox of its part.
 //!
 //! A message that cannot be decoded is counted, logged at most once a minute for each sender and
-//! dropped, because a malformed message must neither block its lane nor end the connection.
+//! dropped, because a malformed message must neither block its lane nor end the connection. For the
+//! lane it counts as accepted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -36,15 +37,17 @@ const ANSWER_WEIGHT: usize = 2;
 pub(crate) struct DataReceiver {
     inbox: Inbox<GuardedReplicator>,
     beats: Option<LeaseResponder>,
-    control: Option<ControlInbox>,
+    control: Option<ControlInbox>, // `None` without membership
     region_registry: Arc<RegionRegistry>,
     clock: Clock,
-    taken: AtomicU64,
-    undecodable: AtomicU64,
+    taken: AtomicU64,       // put into `inbox`
+    undecodable: AtomicU64, // dropped, for any of the parts
     warned: Mutex<PeerThrottle>,
 }
 
 impl DataReceiver {
+    /// Creates a receiver. `control` is `None` without membership. Lease heartbeats are answered by
+    /// the Replicator unless [`answering`](Self::answering) sets a responder.
     pub(crate) fn new(
         inbox: Inbox<GuardedReplicator>,
         control: Option<ControlInbox>,
@@ -62,17 +65,23 @@ impl DataReceiver {
         Self { beats, ..self }
     }
 
-    /// Number of messages put into the Replicator's inbox so far.
+    /// Number of messages put into the Replicator's inbox so far, with those of leases.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Number of messages that were rejected so far.
+    /// Number of messages that were dropped so far because they do not decode or their part does
+    /// not run here. Messages refused as [`Busy`] do not count.
     pub(crate) fn undecodable(&self) -> u64 {
         self.undecodable.load(Ordering::Relaxed)
     }
 
-    /// Receives a message of a part other than the Replicator.
+    /// Receives a message of a part other than the Replicator: one with a header on the control
+    /// lane. All but lease messages for the grantor go to the control part; without membership they
+    /// are dropped and counted like malformed ones.
+    ///
+    /// # Errors
+    /// [`Busy`] if the Replicator or the control part has no room, whichever the message is for.
     fn receive_control(&self, message: &Inbound<'_>) -> Result<(), Busy> {
         if !self.has_room() {
             return Err(Busy); // before decoding, which would be repeated later
@@ -102,7 +111,13 @@ impl DataReceiver {
         Ok(())
     }
 
-    /// Answers a heartbeat on the receiving thread, and queues other inputs for the Replicator.
+    /// Answers a heartbeat on the receiving thread, and then queues the sender's epoch for the
+    /// Replicator, if that is news. Queues other inputs for the Replicator, and heartbeats as well
+    /// if no responder is set.
+    ///
+    /// # Errors
+    /// [`Busy`] if the Replicator has no room. The message is then offered again, so a heartbeat
+    /// may be answered twice.
     fn promise(&self, input: GuardInput, bytes: usize) -> Result<(), Busy> {
         let input = match (&self.beats, input) {
             (Some(beats), GuardInput::Lease { from, message: LeaseMessage::Beat(beat) }) => {
@@ -125,12 +140,15 @@ impl DataReceiver {
             && self.control.as_ref().is_none_or(|control| control.has_room(urgent))
     }
 
+    /// Puts an input into the Replicator's inbox and counts it, also after the Replicator's end,
+    /// which drops it.
     fn take(&self, input: GuardInput, bytes: usize, urgency: Urgency) -> Result<(), Busy> {
         self.inbox.offer(input, bytes, urgency)?;
         self.taken.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
+    /// Counts a message that is dropped, and logs it at most once a minute for its sender.
     fn refuse(&self, message: &Inbound<'_>, why: &dyn std::fmt::Display) {
         let count = self.undecodable.fetch_add(1, Ordering::Relaxed) + 1;
         let now = self.clock.mono();
@@ -147,7 +165,8 @@ impl DataReceiver {
     }
 }
 
-/// Answers lease heartbeats on the receiving thread.
+/// Answers lease heartbeats on the receiving thread, so that they do not wait for a long step of
+/// the Replicator.
 pub(super) struct LeaseResponder {
     grants: Grants,
     net: Weak<OnceLock<Net>>, // weak, because the transport holds this receiver
@@ -159,8 +178,9 @@ impl LeaseResponder {
         Self { grants, net, clock }
     }
 
-    /// Answers a heartbeat with a grant if that is possible. Returns whether the Replicator must be
-    /// told the sender's epoch.
+    /// Answers a heartbeat with a grant, unless the grantor refuses it; a refusal has no answer.
+    /// The grant is lost if there is no lane to the sender or the lane is full. Returns whether the
+    /// Replicator must be told the sender's epoch, because it is not the one installed here.
     fn answer(&self, from: ReplicaId, beat: Heartbeat) -> bool {
         let beaten = self.grants.beat(self.clock.now(), from, beat);
         if let Some(message) = beaten.answer {
@@ -176,6 +196,8 @@ impl LeaseResponder {
 }
 
 impl Receiver for DataReceiver {
+    /// Receives a message: on a user lane for entities, which never refuse it; on the control lane
+    /// with a header for [`receive_control`](Self::receive_control); all others for the Replicator.
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
         if message.class == TrafficClass::Control && !message.fields.is_empty() {
             return self.receive_control(&message);
@@ -203,6 +225,8 @@ impl Receiver for DataReceiver {
         if is_answer(message.body) { ANSWER_WEIGHT } else { 1 }
     }
 
+    /// Runs a turn of the Replicator for queued messages of a data or bulk lane, which wake nothing
+    /// when they are received.
     fn pause(&self, class: TrafficClass) {
         match class {
             TrafficClass::Data | TrafficClass::Bulk => self.inbox.run(),
@@ -210,6 +234,8 @@ impl Receiver for DataReceiver {
         }
     }
 
+    /// Waits for room in the Replicator's inbox, and for the control lane also in that of the
+    /// control part. The two need not have room at the same time.
     fn ready(&self, class: TrafficClass) -> BoxFuture<'_, ()> {
         let data = self.inbox.room(urgency(class));
         match &self.control {
@@ -222,6 +248,7 @@ impl Receiver for DataReceiver {
     }
 }
 
+/// Urgency of the messages of a lane: only those of the control lane are urgent.
 const fn urgency(class: TrafficClass) -> Urgency {
     match class {
         TrafficClass::Control => Urgency::Urgent,

@@ -47,14 +47,14 @@ pub(crate) struct Replies<R> {
 #[derive(Debug)]
 struct ReplyTable<R> {
     open: FxHashMap<RequestId, PendingRequest<R>>, // ≤ limit
-    last: u64,
-    ended: bool,
+    last: u64,                                     // number of the newest id
+    ended: bool, // the machine has ended; `open` is empty from then on
 }
 
 #[derive(Debug)]
 struct PendingRequest<R> {
     sender: oneshot::Sender<R>,
-    until: Option<Instant>, // overdue from then on
+    until: Option<Instant>, // overdue from then on; `None`: never
 }
 
 impl<R> Replies<R> {
@@ -65,7 +65,11 @@ impl<R> Replies<R> {
     }
 
     /// Adds a request with a new id. Returns the future of its reply, which is overdue after
-    /// `patience`.
+    /// `patience`, or never if there is none or it exceeds the range of the clock. The caller sends
+    /// the request itself.
+    ///
+    /// # Errors
+    /// [`OpenError`]. After the end it is [`OpenError::Ended`], even if the table is full.
     pub(crate) fn open(
         self: &Arc<Self>,
         patience: Option<Duration>,
@@ -91,8 +95,9 @@ impl<R> Replies<R> {
         self.lock().next()
     }
 
-    /// Delivers the replies of a batch to the futures that still wait. Takes the lock once for all,
-    /// and wakes callers outside of it.
+    /// Delivers the replies of a batch to the futures that still wait, and drops all other replies.
+    /// Takes the lock once for all, and wakes callers outside of it. The iterator runs under the
+    /// lock, so it must not use this table.
     pub(crate) fn reply_all(&self, replies: impl Iterator<Item = (RequestId, R)>) {
         let mut table = self.lock();
         let waiting: Vec<_> = replies.map(|(id, reply)| (table.open.remove(&id), reply)).collect();
@@ -105,7 +110,7 @@ impl<R> Replies<R> {
     }
 
     /// Fails overdue requests, every [`LOOK_EVERY`], until the machine ends or the table is
-    /// dropped.
+    /// dropped. The first check follows after one interval.
     pub(crate) async fn look_after(replies: Weak<Self>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -116,8 +121,8 @@ impl<R> Replies<R> {
         }
     }
 
-    /// Fails the overdue requests. Returns true if the machine has ended, so that no further check
-    /// is needed.
+    /// Removes the requests that are overdue at `now`, so that their futures fail. Returns true if
+    /// the machine has ended, so that no further check is needed.
     fn end_overdue(&self, now: Instant) -> bool {
         let mut table = self.lock();
         let is_over =
@@ -156,13 +161,14 @@ impl<R> ReplyTable<R> {
     }
 }
 
-/// Future of a reply. Dropping it removes the request from the table.
+/// Future of a reply. Dropping it removes the request from the table. Fails once its entry was
+/// removed without a reply. Must not be polled after it completed.
 #[derive(Debug)]
 pub(crate) struct ReplyFuture<R> {
     id: RequestId,
     receiver: oneshot::Receiver<R>,
     table: Arc<Replies<R>>,
-    replied: bool,
+    replied: bool, // completed with a reply or an error: the entry is removed already
     others: usize,
 }
 
@@ -181,6 +187,8 @@ impl<R> ReplyFuture<R> {
 impl<R> Future for ReplyFuture<R> {
     type Output = Result<R, NoReply>;
 
+    /// A reply that was delivered counts, even if the machine has ended since. Without a reply the
+    /// error is [`NoReply::Ended`] if the machine has ended by now, also for an overdue request.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let reply = Pin::new(&mut self.receiver).poll(context);
         self.replied = reply.is_ready();
@@ -189,6 +197,7 @@ impl<R> Future for ReplyFuture<R> {
 }
 
 impl<R> Drop for ReplyFuture<R> {
+    /// Removes the entry, unless the future has completed. A later reply is dropped.
     fn drop(&mut self) {
         if !self.replied {
             let entry = self.table.lock().open.remove(&self.id);

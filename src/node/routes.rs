@@ -62,7 +62,9 @@ impl Subsystem {
         }
     }
 
-    /// The part to which a header belongs; `None` if this release does not know it.
+    /// The part to which a header belongs; `None` if this release does not know its first name, or
+    /// the number of names is not that of the part: none for the Replicator, two for the parts of
+    /// entity types, else one.
     #[must_use]
     pub fn of(header: &[Arc<str>]) -> Option<Self> {
         match header {
@@ -142,7 +144,8 @@ pub enum ReplicatorEvent {
     /// The durable records of an earlier incarnation cannot be read. Nothing is served, and the
     /// node must stop.
     LoadFailed(StateLoadError),
-    /// The Replicator panicked, which is a bug. It is not restarted, because it might use dots
+    /// The Replicator panicked, which is a bug. Its task reports this itself; no output leads to
+    /// it. The Replicator is not restarted, because it might use dots
     /// twice (docs/protocol/replication.md#a-replicator-never-restarts-within-an-incarnation). The
     /// node must stop.
     Failed(String),
@@ -173,7 +176,8 @@ pub enum Fact {
 /// Destination of an output of the guarded Replicator.
 ///
 /// # Panics
-/// If the output is not known here, which is a bug of this crate.
+/// If the output has no route, which is a bug of this crate. `AskConsent` has none: the guard
+/// answers it and does not pass it on.
 #[must_use]
 pub fn route(output: GuardOutput) -> ReplicatorDestination {
     let output = match output {
@@ -215,7 +219,7 @@ pub fn route(output: GuardOutput) -> ReplicatorDestination {
     }
 }
 
-/// Converts a fact to an input of the guarded Replicator.
+/// Converts a fact to an input of the guarded Replicator. Of a node, only its incarnation is kept.
 #[must_use]
 pub fn tell(fact: Fact) -> GuardInput {
     GuardInput::Data(match fact {
@@ -229,7 +233,8 @@ pub fn tell(fact: Fact) -> GuardInput {
 }
 
 /// Decodes a received message to an input of the Replicator. The sender is the one that the
-/// transport authenticated.
+/// transport authenticated. Does not check the header: the caller has found that the message is for
+/// the Replicator.
 ///
 /// # Errors
 /// [`DecodeError`] if the bytes are no message of a Replicator. The caller counts and drops it.
@@ -279,10 +284,12 @@ pub enum MessageDropReason {
     Sharding(#[from] sharding::ShardingDropReason),
 }
 
-/// Decodes a message on the control lane that has a header.
+/// Decodes a message on the control lane that has a header. The messages without one are the
+/// Replicator's, which [`hear`] decodes; here they fail with [`MessageDropReason::Part`].
 ///
 /// # Errors
-/// [`MessageDropReason`]. The caller counts and drops the message.
+/// [`MessageDropReason`]. The caller counts and drops the message. Only a message for membership
+/// needs a sender with an ed25519 key.
 pub fn hear_control(message: &Inbound<'_>) -> Result<ReceivedMessage, MessageDropReason> {
     let from = message.from.incarnation;
     match Subsystem::of(message.fields) {
@@ -324,7 +331,7 @@ pub fn to_cluster(node: NodeId) -> Option<id::NodeId> {
     Some(id::NodeId { peer: to_key(node.peer)?, incarnation: node.incarnation })
 }
 
-/// The ed25519 key in a peer id, if it holds one.
+/// The ed25519 key in a peer id; `None` if the id holds a key of another kind or only its hash.
 #[must_use]
 pub fn to_key(peer: PeerId) -> Option<PeerKey> {
     let bytes = peer.to_bytes();

@@ -22,8 +22,9 @@ use crate::sharding::polls::{self, LongPoll};
 /// Interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A longer time between two checks means that this process, or the monitor's thread, was suspended:
-/// what ran meanwhile is measured from the end of that gap.
+/// A longer time between two checks means that this process, or the monitor's thread, was
+/// suspended: what ran meanwhile is measured from the end of that gap, except stalls that were
+/// counted before.
 const GAP: Duration = Duration::from_millis(300);
 
 /// Threshold from which a handler's poll, or the start delay of a probe task, is a stall.
@@ -44,7 +45,7 @@ pub struct Stalls {
     /// Stalls of the program's runtime: a probe task did not start within 500 ms, because all
     /// threads were busy. A stall of less than about 600 ms may be missed.
     pub runtime_blocked: u64,
-    /// The longest stall of the runtime so far.
+    /// The longest stall of the runtime so far, a present one included; zero without a stall.
     pub runtime_blocked_max: Duration,
 }
 
@@ -55,7 +56,7 @@ struct StallCounters {
     runtime_blocked_millis_max: AtomicU64,
 }
 
-/// Handle to the monitor's thread, which ends when this is dropped.
+/// Handle to the monitor's thread, which ends when this is dropped, or the registry of regions is.
 #[derive(Debug)]
 pub(super) struct StallMonitor {
     counters: Arc<StallCounters>,
@@ -64,8 +65,9 @@ pub(super) struct StallMonitor {
 }
 
 impl StallMonitor {
-    /// Watches the runtime `watched` and the handlers of `region_registry` from a thread of its own: one
-    /// that it shared with a Replicator would blame handlers for the Replicator's long turns.
+    /// Watches the runtime `watched` and the handlers of `region_registry` from a thread of its
+    /// own: one that it shared with a Replicator would blame handlers for the Replicator's long
+    /// turns.
     ///
     /// # Errors
     /// The operating system makes no further thread.
@@ -106,33 +108,36 @@ impl StallMonitor {
 }
 
 impl Drop for StallMonitor {
+    /// Makes the thread end soon, and does not wait for that.
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Release);
         self.thread.unpark();
     }
 }
 
+/// The state of the monitor's thread.
 struct Checks {
     counters: Arc<StallCounters>,
     region_registry: Weak<RegionRegistry>,
     watched: Handle,
     clock: Clock,
-    checked: Instant,
-    resumed: Instant, // end of the last gap between two checks
-    probe: Option<StallProbe>,
-    known: Vec<LongPoll>, // at the last check, already counted; ≤ threads of the process
+    checked: Instant,               // time of the last check
+    resumed: Instant,               // end of the last gap between two checks, or the start
+    probe: Option<StallProbe>, // spawned, and not seen to have run; `None` only before the first
+    known: Vec<LongPoll>,      // at the last check, already counted; ≤ threads of the process
     unlogged: Vec<BlockingHandler>, // ≤ UNLOGGED_MAX
     last_logged: Option<Instant>,
 }
 
 /// A task that was spawned on the watched runtime to measure its start delay.
 struct StallProbe {
-    ran: oneshot::Receiver<()>,
-    since: Instant,
-    is_told: bool,
+    ran: oneshot::Receiver<()>, // closed without a message if the runtime dropped the task
+    since: Instant,             // its spawn, or the end of a later gap
+    is_told: bool,              // its delay was counted and logged as a stall
 }
 
 impl Checks {
+    /// Checks every [`CHECK_INTERVAL`] until the monitor or the registry is dropped.
     fn run(mut self, stopped: &AtomicBool) {
         while !stopped.load(Ordering::Acquire) {
             std::thread::park_timeout(CHECK_INTERVAL);
@@ -155,7 +160,9 @@ impl Checks {
         self.runtime(now, &blocking);
     }
 
-    /// Counts and logs the handlers that began to block since the last check. Returns all.
+    /// Counts the handlers that began to block since the last check, each poll once, and logs them
+    /// at most every [`LOG_INTERVAL`]. Returns all that block now. Ignores handlers of other nodes
+    /// of this process, and for [`STALL_THRESHOLD`] after a gap all that did not block before it.
     fn handlers(&mut self, now: Instant, region_registry: &RegionRegistry) -> Vec<BlockingHandler> {
         let is_same =
             |one: &LongPoll, other: &LongPoll| LongPoll { took: one.took, ..*other } == *one;
@@ -185,7 +192,9 @@ impl Checks {
         blocking
     }
 
-    /// Checks the pending probe of the watched runtime, and spawns the next one if it has run.
+    /// Checks the pending probe of the watched runtime, and spawns the next one if it has run, or
+    /// if there is none. A probe that has not run within [`STALL_THRESHOLD`] is counted and logged
+    /// once as a stall, and raises the maximum until it has run.
     fn runtime(&mut self, now: Instant, blocking: &[BlockingHandler]) {
         if let Some(probe) = &mut self.probe {
             let delay = now - probe.since;
@@ -210,6 +219,7 @@ impl Checks {
         self.probe = Some(StallProbe { ran, since: now, is_told: false });
     }
 
+    /// Logs a stall of the runtime, with the handlers that block its threads, if any does.
     fn log_runtime(&self, delay: Duration, blocking: &[BlockingHandler]) {
         let (threads, handlers) = (self.watched.metrics().num_workers(), names(blocking));
         tracing::warn!(
@@ -223,6 +233,7 @@ impl Checks {
 }
 
 impl StallCounters {
+    /// Records the present duration of a stall, and counts the stall if this is its first check.
     fn runtime_is_blocked(&self, delay: Duration, is_first: bool) {
         let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         self.runtime_blocked_millis_max.fetch_max(millis, Ordering::Relaxed);
@@ -230,6 +241,7 @@ impl StallCounters {
     }
 }
 
+/// Logs one blocking handler, without its entity if that no longer exists.
 fn log_blocking(handler: &BlockingHandler) {
     let BlockingHandler { entity_type, entity, shard, message, took } = handler;
     tracing::warn!(
@@ -239,7 +251,7 @@ fn log_blocking(handler: &BlockingHandler) {
     );
 }
 
-/// Formats at most 8 handlers for a log line.
+/// Formats at most 8 handlers for a log line. Does not show how many are left out.
 fn names(blocking: &[BlockingHandler]) -> String {
     let name = |of: &BlockingHandler| {
         let entity = of.entity.as_deref().unwrap_or("?");

@@ -1,8 +1,9 @@
 //! Start of a node: identity, replicated data, transport, membership, in this order.
 //!
-//! [`PartsWithoutMembership`] holds the parts that every node has. [`Node::start`] adds membership to
-//! it; [`Node::listen`] does not, for tests of the transport and the Replicator. *Tools* are programs
-//! that ask a node by its control socket or, as *clients* of the transport, over the network.
+//! [`PartsWithoutMembership`] holds the parts that every node has. [`Node::start`] adds membership
+//! to it; [`Node::listen`] does not, for tests of the transport and the Replicator. *Tools* are
+//! programs that ask a node by its control socket or, as *clients* of the transport, over the
+//! network.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -148,6 +149,9 @@ impl Node {
         NodeBuilder::new(config)
     }
 
+    /// Starts a node with membership, the program's data types and, for `lease-majority`, its
+    /// provider of the lease. Loads the identity, which locks the data directory, before it starts
+    /// any part; serves tools last. If a step fails, the parts that run end when they are dropped.
     pub(super) async fn start_with(
         mut config: Config,
         types: Registry,
@@ -184,7 +188,9 @@ impl Node {
     }
 
     /// Starts a node that connects with every admitted peer but belongs to no cluster, so that only
-    /// `Local` operations work. For tests and examples of the transport and the Replicator.
+    /// `Local` operations work. Its handles for the cluster and for sharding behave as after the
+    /// end of membership. It serves no tools. For tests and examples of the transport and the
+    /// Replicator.
     ///
     /// # Errors
     /// [`StartError`], whose messages say what to do.
@@ -203,6 +209,7 @@ impl Node {
     }
 }
 
+/// Whether the Replicator gets an inbox of the control part to report configurations to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HasMembership {
     Yes,
@@ -210,6 +217,9 @@ enum HasMembership {
 }
 
 impl PartsWithoutMembership {
+    /// Starts the Replicator, which reads its durable data, and then the transport, which listens
+    /// from then on. Tasks of the program and lanes of entities will run on the current runtime,
+    /// the Replicator and its lanes on one of their own.
     async fn start(
         config: &Config,
         identity: Arc<Identity>,
@@ -277,7 +287,9 @@ impl PartsWithoutMembership {
         })
     }
 
-    /// Starts the control part, with membership and the sharding machines.
+    /// Starts the control part, with membership and the sharding machines, and then the parts that
+    /// need it. `address` is this node's address as a member, and `memory` what an earlier life of
+    /// this peer has stored.
     fn join(
         self,
         config: Config,
@@ -340,7 +352,8 @@ impl PartsWithoutMembership {
         self.finish(Some(control), Some(dialling), watchers, joins_by)
     }
 
-    /// Starts the task that acquires the lease of `lease-majority`.
+    /// Starts the task that acquires the lease of `lease-majority`. The default name of the lease
+    /// is that of the cluster with `-downing`; its owner is this incarnation.
     fn start_lease_requester(
         &self,
         config: &Config,
@@ -353,8 +366,8 @@ impl PartsWithoutMembership {
         LeaseRequester::start(provider, lease, settings.acquire_within, self.inbox.clone())
     }
 
-    /// Starts the parts that need all others. `control` and `dialling` are `None` without
-    /// membership.
+    /// Starts the parts that need all others, and adds the node's own tasks to the shutdown.
+    /// `control` and `dialling` are `None` without membership; the shutdown then leaves no cluster.
     fn finish(
         self,
         control: Option<ControlPart>,
@@ -416,7 +429,8 @@ impl PartsWithoutMembership {
 }
 
 /// Binds the socket to which tools connect. Only a socket whose path is set prevents the start when
-/// it cannot be bound; the default one beside the data directory causes a warning.
+/// it cannot be bound; the default one in the data directory causes a warning. `None` then, if the
+/// path is set to be empty, and if neither a path nor a data directory is set.
 async fn control_socket(config: &Config) -> Result<Option<BoundSocket>, SocketError> {
     let (path, bound) = match config.management.place(config.net.data_dir.as_deref()) {
         None => return Ok(None),
@@ -447,7 +461,8 @@ fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> ComparedSetting
     }
 }
 
-/// Removes the peer id at the end of each seed, because members' addresses have none.
+/// Removes the peer id at the end of each seed, because members' addresses have none. A seed that
+/// is no multiaddr stays as it is.
 fn bare_seeds(seeds: &mut Vec<Address>) {
     let bared = |seed: &Address| seed.as_str().parse().ok().and_then(|seed| bare(&seed));
     *seeds = seeds.iter().map(|seed| bared(seed).unwrap_or_else(|| seed.clone())).collect();
@@ -458,7 +473,11 @@ fn bare_seeds(seeds: &mut Vec<Address>) {
 /// loopback address; else the first.
 ///
 /// Peers are told the `announced` addresses: the advertised ones, if set. `listening` are all on
-/// which the transport listens, loopback ones included.
+/// which the transport listens, loopback ones included. All are compared without their peer ids,
+/// and the result has none.
+///
+/// # Errors
+/// [`StartError::Address`] if the chosen address is too long; no other is tried.
 fn own_address(
     config: &Config,
     announced: &[Multiaddr],

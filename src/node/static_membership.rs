@@ -17,7 +17,7 @@ use crate::config::Config;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StaticMembershipError {
-    /// An address contains no peer id.
+    /// An address does not end in a peer id.
     #[error("{address} has no peer id: end it in /p2p/<peer id>, as in `Node::addresses`")]
     Unnamed {
         /// The address without a peer id.
@@ -30,10 +30,10 @@ pub enum StaticMembershipError {
 
 impl Node {
     /// Starts a node without membership and forms a static cluster with `peers`, all of which must
-    /// do the same. For tests and examples.
+    /// do the same. Waits until all are connected. For tests and examples.
     ///
     /// # Errors
-    /// [`StartError`] or [`StaticMembershipError`].
+    /// [`StartError`] or [`StaticMembershipError`]; the node is dropped then.
     #[doc(hidden)]
     pub async fn start_static(
         config: Config,
@@ -45,10 +45,15 @@ impl Node {
     }
 
     /// Waits until all `peers` are connected, and installs a configuration of them and this node.
-    /// All of them must do the same; the order does not matter. For tests and examples.
+    /// All of them must do the same; the order does not matter. This node's own addresses and
+    /// repeated peers are ignored; without others it forms a cluster of one. Returns when the
+    /// configuration is queued, before it is installed. For tests and examples.
     ///
     /// # Errors
     /// [`StaticMembershipError`]. If no node answers at an address, this waits without a limit.
+    ///
+    /// # Panics
+    /// If there are more nodes than a configuration may have.
     #[doc(hidden)]
     pub async fn found_static(&self, peers: &[Multiaddr]) -> Result<(), StaticMembershipError> {
         let mut wanted = BTreeSet::new();
@@ -73,8 +78,9 @@ impl Node {
     }
 }
 
-/// The founding configuration, equal on all nodes with equal members. It therefore does not depend
-/// on a clock, so that its fencing tokens are not higher than those of an earlier static cluster.
+/// The founding configuration, equal on all nodes with equal members, which must be sorted and
+/// distinct. It therefore does not depend on a clock, so that its fencing tokens are not higher
+/// than those of an earlier static cluster. Panics if there are more members than it may have.
 fn founding(members: Vec<ReplicaId>) -> Epoch {
     let digest_seed = members.iter().fold(0, |seed, member| seed ^ member.get());
     let settings = EpochSettings { digest_seed, ..EpochSettings::default() };
@@ -82,6 +88,7 @@ fn founding(members: Vec<ReplicaId>) -> Epoch {
     Epoch::founding(id, members, settings).expect("distinct, and fewer than a configuration holds")
 }
 
+/// The peer id at the end of an address; `None` if the address ends in anything else.
 fn peer_of(address: &Multiaddr) -> Option<PeerId> {
     match address.iter().last() {
         Some(Protocol::P2p(peer)) => Some(peer),

@@ -35,24 +35,27 @@ const IMPATIENT: i32 = 130;
 /// that peers have not taken and for closing sockets. The data and the lanes [share] the rest.
 const TO_COUNT: Duration = Duration::from_millis(500);
 
-/// The running parts of a node, each until the shutdown stops it or the node is dropped.
+/// The running parts of a node, each until the shutdown stops it or the node is dropped. To stop a
+/// part that was stopped before has no effect.
 pub(super) struct RunningParts {
     parts: Mutex<NodeParts>,
 }
 
+/// Parts of a node; `None` before the start, after the stop, and where the node has no such part.
 #[derive(Default)]
 pub(super) struct NodeParts {
     pub(super) tools: Option<AdminServer>,
-    pub(super) control: Option<ControlPart>,
+    pub(super) control: Option<ControlPart>, // membership and the sharding machines
     pub(super) rest: Option<DataParts>,
 }
 
+/// The parts that every node has.
 pub(super) struct DataParts {
     pub(super) running: ReplicatorTask,
     pub(super) net: Net,
-    pub(super) listening: JoinHandle<()>,
-    pub(super) identity: Arc<Identity>, // released last
-    pub(super) runtime: OwnRuntime,     // for the Replicator and its lanes
+    pub(super) listening: JoinHandle<()>, // the event pump
+    pub(super) identity: Arc<Identity>,   // released last
+    pub(super) runtime: OwnRuntime,       // for the Replicator and its lanes
 }
 
 impl RunningParts {
@@ -60,7 +63,7 @@ impl RunningParts {
         Arc::new(Self { parts: Mutex::new(parts) })
     }
 
-    /// Stops all parts at once, without leaving the cluster.
+    /// Stops all parts at once, without leaving the cluster and without waiting for their ends.
     pub(super) fn drop_parts(&self) {
         let parts = std::mem::take(&mut *self.lock());
         if let Some(rest) = &parts.rest {
@@ -74,11 +77,14 @@ impl RunningParts {
         self.lock().tools = Some(tools);
     }
 
+    /// Stops the administration server and its connections, without waiting for their requests.
     fn stop_tools(&self) {
         let tools = self.lock().tools.take();
         drop(tools); // after the lock
     }
 
+    /// Stops membership and the sharding machines, and waits until they have handled their queued
+    /// inputs.
     async fn stop_control(&self) {
         let control = self.lock().control.take();
         if let Some(control) = control {
@@ -86,8 +92,10 @@ impl RunningParts {
         }
     }
 
-    /// Stops replicated data and lanes within the timeout of the phase. Messages that peers have
-    /// not taken by then are counted. The sockets are closed before the identity is released.
+    /// Stops replicated data and lanes within the timeout of the phase, less [`TO_COUNT`]. Messages
+    /// that peers have not taken by then are counted. Logs an error if the Replicator panicked or
+    /// did not end in time. The sockets are closed before the identity is released, unless the node
+    /// or a part still holds it.
     async fn stop_rest(&self, within: Duration) {
         let Some(rest) = self.lock().rest.take() else { return };
         let DataParts { running, net, listening, identity, runtime } = rest;
@@ -118,7 +126,8 @@ impl fmt::Debug for RunningParts {
 
 /// Stops the replicated data and then the lanes, in total `within` the given time. The lanes start
 /// to stop when the data have ended or half of the time is over, so that a disk that hangs leaves
-/// them the other half; meanwhile the data may still end. Returns `None` if the data did not end.
+/// them the other half; meanwhile the data may still end. `lanes` is always called, with the time
+/// that is left. Returns `None` if the data did not end, and drops their future.
 async fn share<T, F>(
     within: Duration,
     data: impl Future<Output = T>,
@@ -138,7 +147,11 @@ where
     ended.ok()
 }
 
-/// Adds the tasks by which a node leaves its cluster.
+/// Adds the tasks by which a node leaves its cluster; a node without membership has none of them.
+/// Before it moves its shards, the node waits a few seconds for new members that could take them.
+///
+/// # Panics
+/// If the shutdown has begun a phase of these tasks.
 pub(super) fn leave_in_order(
     shutdown: &CoordinatedShutdown,
     cluster: &Cluster,
@@ -162,7 +175,11 @@ pub(super) fn leave_in_order(
     add(shutdown, Phase::ClusterExitingDone, "out", move || out(goes));
 }
 
-/// Adds the tasks that stop the parts of the node.
+/// Adds the tasks that stop the parts of the node: membership in `ClusterShutdown`, the
+/// administration server in `BeforeTerminate`, all others in `Terminate`.
+///
+/// # Panics
+/// If the shutdown has begun a phase of these tasks.
 pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<RunningParts>) {
     let [first, tools, last] = [(); 3].map(|()| ending.clone());
     let within = shutdown.timeout(Phase::Terminate);
@@ -173,6 +190,7 @@ pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<RunningPart
     add(shutdown, Phase::Terminate, "parts", move || async move { last.stop_rest(within).await });
 }
 
+/// Adds a task to a phase. Panics if the phase has begun.
 fn add<F>(
     shutdown: &CoordinatedShutdown,
     phase: Phase,
@@ -185,6 +203,8 @@ fn add<F>(
     assert!(added.is_ok(), "no shutdown begins before the node has started");
 }
 
+/// Makes this node Leaving, and waits until it is Leaving, further on or removed, or membership
+/// ends. Does nothing if this node is no member, or membership has stopped it.
 async fn leave(cluster: Cluster) {
     if cluster.is_member()
         && cluster.order(MembershipCommand::Leave(cluster.me().incarnation)).await.is_ok()
@@ -194,13 +214,17 @@ async fn leave(cluster: Cluster) {
 }
 
 /// Releases the hosting lease, after the shards have moved: no entity runs on this node any longer
-/// (docs/protocol/membership.md#drain-before-exiting).
+/// (docs/protocol/membership.md#drain-before-exiting). This also ends the sharding machines. Waits
+/// until this node is Exiting or removed, or membership ends. Does nothing if this node is no
+/// member, or membership has stopped it.
 async fn exit(cluster: Cluster) {
     if cluster.is_member() && cluster.order(MembershipCommand::Drained).await.is_ok() {
         cluster.until(|status| status.is_none_or(|status| status >= Status::Exiting)).await;
     }
 }
 
+/// Waits until membership ends or stops this node, as it does once a configuration without it is
+/// installed. Returns at once if this node is no member.
 async fn out(cluster: Cluster) {
     if cluster.is_member() {
         cluster.until(|_| false).await; // until membership ends or stops this node
@@ -213,9 +237,9 @@ impl Node {
     /// once, with code 130; also if the shutdown had begun for another reason before the first one,
     /// which then only logs a warning.
     ///
-    /// Returns the reason. It is [`Reason::Membership`] if the other members removed the node, its
-    /// downing strategy stopped it, or it found no cluster in time: exit with
-    /// [`Reason::exit_code`], so that a supervisor restarts it. `main` may return
+    /// Returns the reason with which the shutdown began. It is [`Reason::Membership`] if the other
+    /// members removed the node, its downing strategy stopped it, or it found no cluster in time:
+    /// exit with [`Reason::exit_code`], so that a supervisor restarts it. `main` may return
     /// `ExitCode::from(reason)`.
     ///
     /// # Errors

@@ -83,7 +83,7 @@ impl Cluster {
     }
 
     /// Waits until this node is Up, that is, in the configuration, so that quorum operations on
-    /// replicated data work.
+    /// replicated data work. Returns at once if it is.
     ///
     /// # Errors
     /// [`UpError`] if the node can no longer become Up. Otherwise this waits without a limit; the
@@ -95,8 +95,8 @@ impl Cluster {
         arrival.unwrap_or(Err(UpError::Stopped))
     }
 
-    /// Result of [`wait_until_up`](Self::wait_until_up) in this state; `None` if the node is still
-    /// joining.
+    /// Result of [`wait_until_up`](Self::wait_until_up) in this state; `None` if the node is
+    /// Joining, WeaklyUp, or not a member. The end of membership counts before the node's status.
     fn arrival(&self, seen: &ClusterSnapshot) -> Option<Result<(), UpError>> {
         match seen.membership {
             MembershipState::Out(why) => return Some(Err(UpError::Out(why))),
@@ -116,7 +116,8 @@ impl Cluster {
         view::in_order(&self.watchers.state())
     }
 
-    /// Snapshot of the cluster: members, leader, reachability, convergence.
+    /// Snapshot of the cluster: members, leader, reachability, convergence. Membership takes it
+    /// between two of its inputs, so it may be newer than [`members`](Self::members).
     ///
     /// # Errors
     /// [`Stopped`].
@@ -139,9 +140,9 @@ impl Cluster {
         self.watchers.listen()
     }
 
-    /// Joins the cluster of the node at this address. [`wait_until_up`](Self::wait_until_up) waits
-    /// until that has happened. Only for nodes without seeds that were started with
-    /// `wait-for-join`.
+    /// Joins the cluster of the node at this address. A peer id at its end is ignored. `Ok` means
+    /// that the order is queued; [`wait_until_up`](Self::wait_until_up) waits until the node has
+    /// joined. Only for nodes without seeds that were started with `wait-for-join`.
     ///
     /// # Errors
     /// [`JoinError`].
@@ -158,7 +159,8 @@ impl Cluster {
     }
 
     /// Asks a member, this node or another one, to leave gracefully: it moves its shards away and
-    /// stops. The event `MemberRemoved` reports that it has left.
+    /// stops. `Ok` means that the order is queued. The event `MemberRemoved` reports that the
+    /// member has left.
     ///
     /// # Errors
     /// [`LeaveError`]; the member was not asked.
@@ -169,8 +171,9 @@ impl Cluster {
         Ok(self.order(MembershipCommand::Leave(node.incarnation)).await?)
     }
 
-    /// Declares a member dead. It is removed once a quorum of the other members agrees, which waits
-    /// until its lease has expired. If the member is alive, it stops.
+    /// Declares a member dead. `Ok` means that the order is queued. The member is removed once a
+    /// quorum of the other members agrees, which waits until its lease has expired. If the member
+    /// is alive, it stops.
     ///
     /// # Errors
     /// [`DownError`]; the member was not declared dead.
@@ -190,13 +193,16 @@ impl Cluster {
         self.order(MembershipCommand::PrepareForFullShutdown).await
     }
 
+    /// Queues an order for membership, after waiting for a place in its inbox. `Ok` does not mean
+    /// that it is carried out: membership ignores an order that does not fit its state. Fails if
+    /// membership has ended.
     pub(crate) async fn order(&self, command: MembershipCommand) -> Result<(), Stopped> {
         let place = self.inbox.place().await.map_err(|_| Stopped)?;
         place.request(MembershipInput::Command(command).into()).map_err(|_| Stopped)
     }
 
     /// Waits until the status of this node (`None`: not a member) meets a condition, or membership
-    /// has ended or stopped this node.
+    /// has ended or stopped this node. Returns at once if that is so already.
     pub(crate) async fn until(&self, is_so: impl Fn(Option<Status>) -> bool) {
         let mut watch = self.watchers.watch();
         let status = |seen: &ClusterSnapshot| {
@@ -216,6 +222,9 @@ impl Cluster {
         is_known && seen.membership == MembershipState::Runs
     }
 
+    /// Runs `look` on the control machine between two of its inputs, and returns the result. Fails
+    /// if the machine has ended, also if it ends while the call waits. If the caller drops the
+    /// future meanwhile, `look` may still run.
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Control) -> T + Send + 'static,

@@ -20,7 +20,8 @@ const WAIT_MAX: Duration = Duration::from_secs(3);
 
 impl Cluster {
     /// Waits until each entity type that this node hosts has another host, no new member could
-    /// become one, or [`WAIT_MAX`] has passed.
+    /// become one, or [`WAIT_MAX`] has passed. Returns at once if there is nothing to wait for, and
+    /// early if membership ends. Logs once that it waits.
     pub(crate) async fn wait_for_newcomers(&self) {
         let until = Instant::now() + WAIT_MAX;
         let mut watch = self.watchers.watch();
@@ -47,8 +48,13 @@ impl Cluster {
         }
     }
 
-    /// The types that only this node hosts and the new members that may host them; `None` if there
-    /// is no such type or no such member.
+    /// The types that only this node hosts and the addresses of the new members that may host them;
+    /// `None` if there is no such type or no such member, this node is no member, or membership has
+    /// ended or stopped this node.
+    ///
+    /// A host is another member that is Up and does not drain, even if it is unreachable. A new
+    /// member is Joining or WeaklyUp and reachable, or became Up less than [`WAIT_MAX`] ago and
+    /// does not drain.
     fn awaited(
         &self,
         seen: &ClusterSnapshot,

@@ -11,15 +11,17 @@ use super::{Cluster, MembershipCommand};
 use crate::cluster::membership::recovery::{NotRecovered, RecoveryPlan};
 use crate::node::control::machine::Control;
 
-/// Maximum time until the forced configuration is installed on this node. No other node is
-/// involved.
+/// Maximum time from the queued order until the forced configuration is installed on this node. No
+/// other node is involved.
 const WITHIN: Duration = Duration::from_secs(5);
+/// Pause between two looks at the machine while the order is pending.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Result of a forced recovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryResult {
-    /// The members that continue, and those that were abandoned.
+    /// The members that continue, and those that were abandoned: the planned ones, divided by
+    /// whether the forced configuration contains them.
     pub recovery: RecoveryPlan,
     /// Id of the forced configuration.
     pub configuration: EpochId,
@@ -29,10 +31,11 @@ pub struct RecoveryResult {
 
 impl Cluster {
     /// Returns which members [`recover_by_force`](Self::recover_by_force) would keep and which it
-    /// would abandon. Changes nothing.
+    /// would abandon, if it were called now. Changes nothing.
     ///
     /// # Errors
-    /// [`RecoverError`] if there is nothing to recover, or this node cannot do it.
+    /// [`RecoverError::Refused`] if there is nothing to recover, or this node cannot do it;
+    /// [`RecoverError::Stopped`] if the node has stopped.
     pub async fn recovery(&self) -> Result<RecoveryPlan, RecoverError> {
         let clock = self.clock;
         let look = move |control: &Control| control.membership().recovery(clock.mono());
@@ -48,8 +51,14 @@ impl Cluster {
     /// their writes since then are lost. Writes that a majority acknowledged but that no kept
     /// member holds are lost as well. docs/operating.md explains when to use this.
     ///
+    /// Returns when the forced configuration is installed on this node. The result lists the
+    /// members by that configuration, because the order applies to the state at its time, not to
+    /// an earlier [plan](Self::recovery). If the future is dropped, an order that was queued is
+    /// carried out nevertheless.
+    ///
     /// # Errors
-    /// [`RecoverError`]; after [`Late`](RecoverError::Late) the recovery may still be completed.
+    /// [`RecoverError`]. After [`Refused`](RecoverError::Refused) nothing was changed. After
+    /// [`Late`](RecoverError::Late), 5 s after the order, the recovery may still be completed.
     pub async fn recover_by_force(&self) -> Result<RecoveryResult, RecoverError> {
         let refused = self.look(|control: &Control| control.membership().not_forced()).await?;
         let clock = self.clock;
@@ -69,8 +78,12 @@ impl Cluster {
     }
 
     /// Waits for an installed configuration of a later generation than `before`, which is the
-    /// forced one, or for a refusal newer than `refused`: a quorum may have returned since the plan
-    /// was made.
+    /// forced one, and returns it; one with the same generation was decided by a quorum and does
+    /// not count. Has no time limit: the caller sets one.
+    ///
+    /// # Errors
+    /// The reason of a refusal other than `refused`, the last one before the order: a quorum may
+    /// have returned since the plan was made. [`RecoverError::Stopped`] if membership ends.
     async fn forced_after(
         &self,
         before: EpochId,

@@ -21,12 +21,12 @@ use crate::cluster::membership::port::StopReason;
 /// Number of events by which a listener may lag.
 const BEHIND_MAX: usize = 1_024;
 
-/// State of membership on this node.
+/// State of membership on this node. It never returns to [`Runs`](Self::Runs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MembershipState {
     /// Membership runs, and has not stopped this node.
     Runs,
-    /// Membership has decided that this node must stop.
+    /// Membership has decided that this node must stop; it may still run, or have ended since.
     Out(StopReason),
     /// Membership has ended without such a decision.
     Ended,
@@ -37,11 +37,14 @@ pub(crate) enum MembershipState {
 pub(crate) struct ClusterSnapshot {
     pub(crate) state: Arc<ClusterState>,
     pub(crate) membership: MembershipState,
-    /// Time at which this node learned that a member became Up.
+    /// Time at which this node learned that a member became Up. Members that were Up when this node
+    /// joined have no entry. An entry stays until the member is removed, whatever its status.
     pub(crate) up_since: BTreeMap<ReplicaId, Instant>, // ≤ members
 }
 
 impl ClusterSnapshot {
+    /// Applies an event to the state and to `up_since`. [`ClusterEvent::CurrentState`] replaces the
+    /// state, removes the times of members that it does not contain, and adds none.
     fn apply(&mut self, event: &ClusterEvent) {
         Arc::make_mut(&mut self.state).apply(event);
         match event {
@@ -68,6 +71,7 @@ pub(crate) struct Watchers {
 }
 
 impl Watchers {
+    /// Creates a publisher with an empty state, no listeners, and membership that runs.
     pub(crate) fn new() -> Arc<Self> {
         let (state, membership) = (Arc::default(), MembershipState::Runs);
         let seen = ClusterSnapshot { state, membership, up_since: BTreeMap::new() };
@@ -75,7 +79,8 @@ impl Watchers {
         Arc::new(Self { seen: watch::Sender::new(seen), listeners })
     }
 
-    /// Applies an event to the state and sends it to all listeners.
+    /// Applies an event to the state and then sends it to all listeners. Never waits for one. After
+    /// [`end`](Self::end) only the state changes.
     pub(crate) fn publish(&self, event: ClusterEvent) {
         let listeners = self.lock();
         self.seen.send_modify(|seen| seen.apply(&event));
@@ -84,12 +89,15 @@ impl Watchers {
         }
     }
 
-    /// Records that membership has decided to stop this node.
+    /// Records that membership has decided to stop this node. Streams continue until
+    /// [`end`](Self::end). A later call replaces the reason, and also a recorded end.
     pub(crate) fn out(&self, reason: StopReason) {
         self.seen.send_modify(|seen| seen.membership = MembershipState::Out(reason));
     }
 
-    /// Ends all streams, because membership has ended.
+    /// Ends all streams, because membership has ended. Events that were sent before are still
+    /// delivered to listeners that do not lag. Keeps a recorded stop reason; otherwise records
+    /// [`MembershipState::Ended`]. A second call has no effect.
     pub(crate) fn end(&self) {
         self.lock().take();
         self.seen.send_modify(|seen| {
@@ -104,12 +112,16 @@ impl Watchers {
         self.seen.borrow().state.clone()
     }
 
-    /// Receiver of the present state and all later ones.
+    /// Receiver of the present state and later ones. It sees the newest state only, and works after
+    /// the end as well.
     pub(crate) fn watch(&self) -> watch::Receiver<ClusterSnapshot> {
         self.seen.subscribe()
     }
 
-    /// Returns a stream of the present state followed by every change.
+    /// Returns a stream of the state at the time of this call, followed by every change since. It
+    /// is empty after [`end`](Self::end). A listener that lags too far skips its buffered events,
+    /// and a warning is logged; it then gets the present state, or the end of the stream if
+    /// membership has ended.
     pub(crate) fn listen(self: &Arc<Self>) -> ClusterEvents {
         let (first, changes) = self.subscribe();
         if changes.is_none() {
@@ -148,12 +160,13 @@ impl Watchers {
     }
 }
 
-/// Stream of cluster events: the present state first, then every change. A reader that lags too far
-/// receives the present state again instead of the missed events. Ends when the node ends.
+/// Stream of cluster events: the state at the subscription first, then every change. A reader that
+/// lags more than 1,024 events receives the present state again instead of the missed events. The
+/// stream ends when membership of the node ends, and is empty if that has ended before.
 pub struct ClusterEvents(BoxStream<'static, ClusterEvent>);
 
 impl ClusterEvents {
-    /// The next event; `None` when the node has ended. Cancel-safe.
+    /// The next event; `None` when membership has ended and its last events were read. Cancel-safe.
     pub async fn next(&mut self) -> Option<ClusterEvent> {
         self.0.next().await
     }

@@ -23,8 +23,9 @@ use crate::cluster::membership::port::MembershipInput;
 use crate::net::address::{self, ResolveError};
 use crate::net::handle::Net;
 
-/// Maximum number of resolved addresses that are being dialled. Beyond it the first entry is
-/// removed, and an answer from there is reported under the resolved address instead of the name.
+/// Maximum number of resolved addresses that are being dialled. Beyond it the entry with the lowest
+/// address is removed, and an answer from there is reported under the resolved address instead of
+/// the name.
 const NAMES_MAX: usize = 4_096;
 
 /// Time for which a refusal explains that seeds do not answer: the interval of the transport's
@@ -38,7 +39,7 @@ const ASKED_AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration:
 type Resolve = dyn Fn(Multiaddr) -> ResolveFuture + Send + Sync;
 type ResolveFuture = BoxFuture<'static, Result<Vec<Multiaddr>, ResolveError>>;
 
-/// Dials peers for membership. Clones share their state.
+/// Dials peers for membership. Clones share their state. No method waits.
 ///
 /// Tasks that wait for the resolver hold only weak references, because the transport ends when the
 /// last [`Net`] is dropped, and a name may never be resolved.
@@ -53,36 +54,44 @@ struct DialState {
     table: Mutex<DialTable>,
 }
 
-/// A member whose link is kept up.
+/// A member whose link is kept up. There is one entry for each peer, that of the incarnation that
+/// was kept last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct KeptPeer {
     incarnation: ReplicaId,
-    /// The address, if it contains a host name.
+    /// The address, if it does not begin with an IP address; `None` as well if it is malformed.
     name: Option<Multiaddr>,
-    /// Whether a task is resolving the name, or it is of a form that cannot be resolved.
+    /// Whether a task is resolving the name, or the name is of a form that cannot be resolved.
+    /// While this is set, no task is started.
     is_asked: bool,
 }
 
 #[derive(Default)]
 struct DialTable {
-    kept: BTreeMap<PeerId, KeptPeer>,    // ≤ members
-    names: BTreeMap<Multiaddr, Address>, // ≤ NAMES_MAX
+    kept: BTreeMap<PeerId, KeptPeer>, // ≤ members
+    /// The address that membership ordered to dial, by the resolved address that is dialled
+    /// instead; ≤ [`NAMES_MAX`].
+    names: BTreeMap<Multiaddr, Address>,
+    /// Time of the last refusal with a reason.
     refused_at: Option<Instant>,
 }
 
 impl Dialler {
-    /// Creates the dialler. It resolves names on the current runtime.
+    /// Creates the dialler. Must be called within a tokio runtime, on which it resolves names.
     pub(crate) fn new(net: Net, inbox: ControlInbox) -> Self {
         let resolve = |name: Multiaddr| async move { address::resolve(&name).await }.boxed();
         Self::resolving_by(Arc::new(resolve), net, inbox)
     }
 
+    /// Like [`new`](Self::new), with another resolver.
     fn resolving_by(resolve: Arc<Resolve>, net: Net, inbox: ControlInbox) -> Self {
         let (runtime, table) = (Handle::current(), Mutex::default());
         Self(Arc::new(DialState { net, inbox, runtime, resolve, table }))
     }
 
-    /// Dials an address once, without expecting a certain peer.
+    /// Dials an address once, without expecting a certain peer. An address that does not begin with
+    /// an IP address is resolved first, by a task of its own. A malformed address is reported to
+    /// membership as [`MembershipInput::DialRefused`] at once.
     pub(crate) fn dial(&self, address: Address) {
         match address.as_str().parse::<Multiaddr>() {
             Ok(at) if address::host(&at).is_some() => self.0.net.dial(at),
@@ -99,6 +108,8 @@ impl Dialler {
         }
     }
 
+    /// Dials each of the addresses to which `address` was resolved, or reports the dial as refused
+    /// if it was not resolved. It is not resolved again.
     fn dial_resolved(&self, answer: Result<Vec<Multiaddr>, ResolveError>, address: &Address) {
         match answer {
             Ok(found) => {
@@ -114,12 +125,16 @@ impl Dialler {
         }
     }
 
+    /// Reports to membership that a dial failed, of no known node.
     fn refused(&self, address: Address) {
         // Fails only after membership's end.
         let _ = self.0.inbox.fact(MembershipInput::DialRefused { address, node: None }.into());
     }
 
-    /// The address under which membership ordered a dial, given the dialled one.
+    /// Returns the address under which membership ordered a dial, given the dialled one, and
+    /// forgets their relation: call this once for each outcome. For any other address, such as one
+    /// that needed no resolution, returns that address without its peer id, or `None` if it is too
+    /// long.
     pub(crate) fn dialled_as(&self, at: &Multiaddr) -> Option<Address> {
         let named = self.lock().names.remove(at);
         named.or_else(|| bare(at))
@@ -135,7 +150,11 @@ impl Dialler {
         self.lock().refused_at.is_some_and(|at| at.elapsed() < REFUSED_FOR)
     }
 
-    /// Keeps the link to a member up.
+    /// Keeps the link to a member up, until [`release`](Self::release). Replaces an earlier
+    /// incarnation and address of the peer. If the address does not begin with an IP address, the
+    /// transport dials addresses that it knows already, and a task resolves this one, unless one is
+    /// already resolving it for the same incarnation. The same holds for a malformed address, but
+    /// without a task.
     pub(crate) fn keep(&self, node: NodeId, address: &Address) {
         let node = routes::to_net(node);
         let at = address.as_str().parse::<Multiaddr>().ok();
@@ -153,13 +172,14 @@ impl Dialler {
         self.ask(node.peer);
     }
 
-    /// Called when a dial of a kept peer has failed: resolves its name again, because the address
-    /// may have changed.
+    /// Called when a dial that expected this peer has failed: resolves the peer's name again,
+    /// because the address may have changed. Does nothing in the cases of `ask`.
     pub(crate) fn not_reached(&self, peer: PeerId) {
         self.ask(peer);
     }
 
-    /// Starts a task that resolves a kept peer's name, if it has one and none is running.
+    /// Starts a task that resolves a kept peer's name. Does nothing if the peer is not kept, if it
+    /// has no name, or if a task is resolving the name or has found that its form is unsupported.
     fn ask(&self, peer: PeerId) {
         let mut table = self.lock();
         let Some(kept) = table.kept.get_mut(&peer) else { return };
@@ -171,7 +191,10 @@ impl Dialler {
         }
     }
 
-    /// Handles the resolver's answer for a kept peer. Returns whether to try again.
+    /// Handles the resolver's answer for a kept peer: the transport dials the found addresses from
+    /// now on. Returns whether to try again, after an error. Ignores the answer and returns `false`
+    /// if the peer is no longer kept with this incarnation and name. A name of an unsupported form
+    /// is never tried again.
     fn found(
         &self,
         node: crate::net::NodeId,
@@ -197,13 +220,14 @@ impl Dialler {
         }
     }
 
-    /// The incarnation of a peer to which a link is kept.
+    /// The incarnation of a peer to which a link is kept; `None` if none is kept.
     pub(crate) fn kept(&self, peer: PeerId) -> Option<crate::net::NodeId> {
         let incarnation = self.lock().kept.get(&peer)?.incarnation;
         Some(crate::net::NodeId { peer, incarnation })
     }
 
-    /// Stops dialling a node.
+    /// Stops dialling a node; an open link stays. Does nothing if the node is not kept, or another
+    /// incarnation of its peer is. A task that resolves its name ends at its next answer.
     pub(crate) fn release(&self, node: NodeId) {
         let node = routes::to_net(node);
         let mut table = self.lock();
@@ -214,7 +238,8 @@ impl Dialler {
         }
     }
 
-    /// Closes the link to a node that was removed for ever, and refuses it from now on.
+    /// Closes the link to a node that was removed for ever, and refuses it from now on. A later
+    /// incarnation of its peer stays kept.
     pub(crate) fn forget(&self, node: NodeId) {
         self.release(node);
         self.0.net.forget(routes::to_net(node));
@@ -226,8 +251,9 @@ impl Dialler {
     }
 }
 
-/// Tries to resolve a name until it succeeds, the node is no longer kept under this name, or the
-/// transport has ended.
+/// Tries to resolve a name, with growing pauses, until it succeeds, its form turns out to be
+/// unsupported, the node is no longer kept under this name, or the last dialler was dropped. `rest`
+/// is weak, so that the task keeps no transport alive.
 async fn find(
     resolve: Arc<Resolve>,
     rest: Weak<DialState>,
@@ -247,6 +273,8 @@ async fn find(
 }
 
 impl DialTable {
+    /// Remembers that `at` is dialled for `address`, in place of an earlier address. At
+    /// [`NAMES_MAX`] entries, first removes the one with the lowest resolved address.
     fn remember(&mut self, at: Multiaddr, address: Address) {
         if self.names.len() >= NAMES_MAX {
             self.names.pop_first();
@@ -256,7 +284,7 @@ impl DialTable {
 }
 
 /// Converts an address to a member's address, without a peer id at its end; `None` if it is too
-/// long.
+/// long, or if nothing is left of it.
 pub(crate) fn bare(address: &Multiaddr) -> Option<Address> {
     let mut address = address.clone();
     if matches!(address.iter().last(), Some(Protocol::P2p(_))) {

@@ -1,7 +1,9 @@
-//! [`ControlEnvironment`]: performs the outputs of membership and the sharding machines on this node.
+//! [`ControlEnvironment`]: performs the outputs of membership and the sharding machines on this
+//! node.
 //!
-//! Module `routes` finds the destination of each output; this file sends it to the network, the disk,
-//! the Replicator, the hosted types, the log or the program.
+//! Module `routes` finds the destination of each output; this file sends it to the network, the
+//! disk, the Replicator, the hosted types, the log or the program. An answer to the machines is
+//! queued in their inbox, and dropped once the inbox is closed by the stop.
 
 use std::sync::Arc;
 
@@ -49,7 +51,8 @@ const STOPS: &str =
 pub(crate) enum RemovalReaction {
     /// Run the coordinated shutdown.
     ShutDown,
-    /// Continue without a cluster, as `run-coordinated-shutdown-when-down = false` sets.
+    /// Continue without a cluster and without a lease, as `run-coordinated-shutdown-when-down =
+    /// false` sets.
     Stay,
 }
 
@@ -57,7 +60,9 @@ pub(crate) enum RemovalReaction {
 pub(crate) struct ControlEnvironment {
     pub(crate) me: NodeId,
     pub(crate) lanes: Lanes,
+    /// Inputs for the guarded Replicator of this node, and its lease promises.
     pub(crate) data: ReplicatorNotifier,
+    /// Inbox of the machines whose outputs this performs.
     pub(crate) inbox: ControlInbox,
     pub(crate) net: Net,
     pub(crate) dialling: Dialler,
@@ -65,8 +70,11 @@ pub(crate) struct ControlEnvironment {
     pub(crate) lease: LeaseDeadline,
     /// The task that acquires the lease of `lease-majority`, if the program provides one.
     pub(crate) asking: Option<LeaseRequester>,
+    /// The task that writes the membership file; `None` without a data directory.
     pub(crate) memory: Option<MemoryWriter>,
     pub(crate) shutdown: CoordinatedShutdown,
+    /// Applies only to a node that was downed or removed: a node that left in order or that no
+    /// cluster admitted shuts down in any case.
     pub(crate) when_out: RemovalReaction,
     /// The hosted entity types.
     pub(crate) region_registry: Arc<RegionRegistry>,
@@ -74,11 +82,13 @@ pub(crate) struct ControlEnvironment {
     /// Throttles of two log events: neither may silence the other.
     pub(crate) not_sent: LogThrottle,
     pub(crate) never_fits: LogThrottle,
-    /// The last message with its encoding, because equal gossip goes to many peers.
+    /// The last message with its encoding, because equal gossip goes to many peers. Kept until the
+    /// end of the batch.
     pub(crate) last: Option<(ClusterMessage, Vec<u8>)>,
 }
 
 impl ControlEnvironment {
+    /// Sends a message of membership. Encodes it only if it differs from the last one.
     fn send(&mut self, to: NodeId, message: ClusterMessage) {
         let last = self.last.take().filter(|(last, _)| *last == message);
         let (message, bytes) = last.unwrap_or_else(|| {
@@ -89,6 +99,8 @@ impl ControlEnvironment {
         self.last = Some((message, bytes));
     }
 
+    /// Sends a message of the lease to a voter's grantor. This node's own grantor answers a
+    /// heartbeat within this call, and gets a release as an input of the guarded Replicator.
     fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
         let own = to == self.me.incarnation;
         if let (true, LeaseMessage::Beat(beat)) = (own, message) {
@@ -100,8 +112,8 @@ impl ControlEnvironment {
         }
     }
 
-    /// Sends a heartbeat to this node's own grantor, which answers like any other. It waits for a
-    /// step of the Replicator only if that step relies on promises.
+    /// Passes a heartbeat to this node's own grantor, and queues its grant, if it gives one, for
+    /// membership. Waits for a running step of the Replicator only if that step relies on promises.
     fn beat(&self, beat: Heartbeat) {
         let me = self.me.incarnation;
         let answer = self.data.grants().beat(self.clock.now(), me, beat).answer;
@@ -112,6 +124,9 @@ impl ControlEnvironment {
         }
     }
 
+    /// Sends a message of the sharding machines, with the entity type in the header. A message that
+    /// cannot be sent is dropped and logged; one that carries a shard's payload and is too long is
+    /// logged as `sharding.payload_too_long`.
     fn send_word(&mut self, to: ReplicaId, entity_type: &EntityType, word: &MachineMessage) {
         let (part, bytes) = sharding::say(word);
         let header = [part, entity_type.as_str()];
@@ -124,9 +139,9 @@ impl ControlEnvironment {
         }
     }
 
-    /// Logs that a shard's payload of accepted messages cannot be sent: its pieces follow this
-    /// node's limit, and the receiver's limit is lower. The machines repeat it in vain until one of
-    /// the two nodes leaves.
+    /// Logs, at most once a minute, that a shard's payload of accepted messages cannot be sent: its
+    /// pieces follow this node's limit, and the receiver's limit is lower. The machines repeat it
+    /// in vain until one of the two nodes leaves.
     fn never_fits(
         &mut self,
         to: ReplicaId,
@@ -144,13 +159,15 @@ impl ControlEnvironment {
         }
     }
 
-    /// Sends bytes. A message that cannot be sent is dropped, because the machines repeat important
-    /// messages.
+    /// Sends bytes on the control lane. A message that cannot be sent is dropped, because the
+    /// machines repeat important messages.
     fn send_bytes(&mut self, to: ReplicaId, header: &[&str], bytes: &[u8]) {
         let sent = self.lanes.send_with(to, TrafficClass::Control, header, bytes);
         self.complain(to, header, bytes.len(), sent);
     }
 
+    /// Logs that a message was not sent, at most once a minute for all receivers together. A
+    /// receiver without a lane is not logged, because the transport reports links.
     fn complain(
         &mut self,
         to: ReplicaId,
@@ -170,6 +187,8 @@ impl ControlEnvironment {
         }
     }
 
+    /// Orders the membership file to be written; its task reports [`MembershipInput::Persisted`].
+    /// Without a data directory that is reported at once, and nothing is kept.
     fn persist(&self, memory: Memory) {
         match &self.memory {
             Some(writing) => writing.write(memory),
@@ -179,6 +198,7 @@ impl ControlEnvironment {
         }
     }
 
+    /// Carries out an order for the transport.
     fn link(&self, order: TransportCommand) {
         match order {
             TransportCommand::Dial(address) => self.dialling.dial(address),
@@ -192,6 +212,8 @@ impl ControlEnvironment {
         }
     }
 
+    /// Handles an event of membership. A lapsed lease pauses the entities of this node; a lost one
+    /// also drops all their instances.
     fn tell(&self, event: MembershipEvent) {
         match event {
             MembershipEvent::Cluster(event) => self.publish(event),
@@ -209,8 +231,10 @@ impl ControlEnvironment {
         }
     }
 
-    /// Passes an order to the task that acquires the lease. A node without a provider does not
-    /// start with this strategy.
+    /// Passes an order to acquire or release the lease of `lease-majority` to its task. If the task
+    /// does not accept an order to acquire, because too many are queued, logs that and answers
+    /// membership with [`LeaseAnswer::Denied`]; an order to release is dropped silently then. A
+    /// node without a provider does not start with this strategy.
     fn ask_for_lease(&self, acquire: bool) {
         let is_asked = self.asking.as_ref().is_some_and(|asking| asking.order(acquire));
         if acquire && !is_asked {
@@ -222,8 +246,9 @@ impl ControlEnvironment {
         }
     }
 
-    /// Logs a notice. Silent seeds are not worth a second warning if the transport has just warned
-    /// that a peer refused this node.
+    /// Logs a notice at level warn or info. Logs silent seeds only at level debug while
+    /// [`Dialler::is_refused`], because the transport has just warned that a peer refused this
+    /// node, which explains their silence.
     fn notice(&self, notice: &OperatorNotice) {
         if matches!(notice, OperatorNotice::SeedsSilent { .. }) && self.dialling.is_refused() {
             tracing::debug!(%notice, "cluster.notice");
@@ -234,6 +259,8 @@ impl ControlEnvironment {
         }
     }
 
+    /// Logs an event of the cluster and publishes it to listeners. An event that this node itself
+    /// is Leaving first begins the coordinated shutdown, without effect if that runs already.
     fn publish(&self, event: ClusterEvent) {
         log(&event);
         if let ClusterEvent::MemberLeft(member) = &event
@@ -244,6 +271,7 @@ impl ControlEnvironment {
         self.watchers.publish(event);
     }
 
+    /// Ends the hosting lease. Logs a warning with the consequence `what`, except in a shutdown.
     fn lapsed(&self, what: &str) {
         self.lease.end();
         if self.shutdown.reason().is_none() {
@@ -251,6 +279,9 @@ impl ControlEnvironment {
         }
     }
 
+    /// Handles membership's decision that this node must stop: logs it, ends the lease, tells the
+    /// watchers, and begins the coordinated shutdown, unless the node was downed or removed and
+    /// [`RemovalReaction::Stay`] is set.
     fn stop(&self, reason: StopReason) {
         match reason {
             StopReason::Left => tracing::info!("cluster.left"),
@@ -273,6 +304,8 @@ impl ControlEnvironment {
 }
 
 /// The shard whose payload a message carries; of several shards, the one with the longest payload.
+/// `None` for a message of another kind or without shards. The shards of a
+/// [`ToRegion::Released`] need not have a payload.
 fn carried(word: &MachineMessage) -> Option<ShardId> {
     match word {
         MachineMessage::Sharding(ShardingMessage::Region(ToRegion::Part(part))) => Some(part.shard),
@@ -284,7 +317,8 @@ fn carried(word: &MachineMessage) -> Option<ShardId> {
     }
 }
 
-/// Logs an event of the cluster with the member and its address.
+/// Logs an event of the cluster. Changes of members (with node and address) and of the leader, and
+/// the preparation for a full shutdown, are logged at level info, all others at level debug.
 fn log(event: &ClusterEvent) {
     let (what, member) = match event {
         ClusterEvent::MemberJoined(member) => ("joining", member),
@@ -327,6 +361,7 @@ impl MachineEnvironment<Control> for ControlEnvironment {
 }
 
 impl ControlEnvironment {
+    /// Performs an output of membership.
     fn member(&mut self, output: MembershipOutput) {
         match routes::membership::route(output) {
             MembershipDestination::Peer { to, message } => self.send(to, message),
@@ -338,7 +373,8 @@ impl ControlEnvironment {
         }
     }
 
-    /// Sends the answer to a cluster query to the asking node, which may be this one.
+    /// Sends the answer to a cluster query to the asking node. If that is this one, the answer
+    /// becomes an input of the machines.
     fn answer(&mut self, to: ReplicaId, entity_type: EntityType, word: MachineMessage) {
         if to == self.me.incarnation {
             let own = ShardingInput::Message { from: to, entity_type, word };
@@ -348,6 +384,8 @@ impl ControlEnvironment {
         }
     }
 
+    /// Performs an output of the sharding machines. Cluster queries about this node are answered
+    /// within the call, for a type that is not started here as if it had no entities and no shards.
     fn shard(&mut self, dest: ShardingDestination) {
         match dest {
             ShardingDestination::Peer { to, entity_type, word } => {

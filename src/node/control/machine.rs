@@ -1,7 +1,8 @@
 //! [`Control`]: membership and the sharding machines combined to one machine for the driver.
 //!
-//! Outputs of one machine that concern the other are handled in the same turn. A message for
-//! membership carries its time of arrival, so that the machine learns how long it was queued.
+//! Outputs of one machine that concern the other become inputs of it and are handled within the
+//! same call of [`Machine::handle`], in order. A message for membership carries its time of
+//! arrival, so that the machine learns how long it was queued.
 
 use std::collections::VecDeque;
 
@@ -80,7 +81,8 @@ impl Control {
         &self.machines
     }
 
-    /// Handles an input, and then all inputs that the machines' outputs cause on this node.
+    /// Handles an input, and then all inputs that the machines' outputs cause on this node, first
+    /// in, first out, until none is left.
     fn work(&mut self, now: Now, first: ControlInput, out: &mut Outbox<ControlOutput>) {
         let mut queue = VecDeque::from([first]);
         while let Some(work) = queue.pop_front() {
@@ -96,6 +98,8 @@ impl Control {
         }
     }
 
+    /// Gives an input to membership; if it concerns the sharding machines, those handle it first.
+    /// Outputs go to `out`, and those that concern the sharding machines also to `queue`.
     fn member(
         &mut self,
         now: Now,
@@ -114,6 +118,8 @@ impl Control {
         }
     }
 
+    /// Gives an input to the sharding machines. Outputs for membership go to `queue` only, all
+    /// others to `out`.
     fn shard(
         &mut self,
         now: Now,
@@ -131,6 +137,8 @@ impl Control {
         }
     }
 
+    /// Ticks each machine whose deadline has passed, membership first; perhaps none. Handles the
+    /// inputs that follow from a tick before it checks the next machine.
     fn tick(&mut self, now: Now, out: &mut Outbox<ControlOutput>) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if is_due(self.membership.next_deadline()) {
@@ -150,6 +158,7 @@ impl Machine for Control {
         self.work(now, input, out);
     }
 
+    /// The earlier deadline of the two machines; `None` if neither has one.
     fn next_deadline(&self) -> Option<Instant> {
         let deadlines = [self.membership.next_deadline(), self.machines.next_deadline()];
         deadlines.into_iter().flatten().min()

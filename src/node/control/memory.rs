@@ -14,6 +14,7 @@ use crate::cluster::gossip::wire::{GOSSIP_BYTES_MAX, GossipDecodeError, decode, 
 use crate::cluster::membership::port::{MembershipInput, Memory};
 use crate::net::identity::write_durably;
 
+/// Name of the file in the data directory.
 const FILE: &str = "membership";
 
 /// Pause before a failed write is repeated.
@@ -46,6 +47,10 @@ pub enum MemoryError {
 }
 
 /// Reads the membership file. Returns the empty state if there is none, as at the first start.
+///
+/// # Errors
+/// [`MemoryError`]; an empty file, or one longer than [`GOSSIP_BYTES_MAX`], is malformed. The file
+/// is kept as it is.
 pub(crate) fn load(dir: &Path) -> Result<Memory, MemoryError> {
     let path = dir.join(FILE);
     let bytes = match read(&path) {
@@ -56,6 +61,7 @@ pub(crate) fn load(dir: &Path) -> Result<Memory, MemoryError> {
     decode(&bytes).map_err(|source| MemoryError::Malformed { path, source })
 }
 
+/// Reads at most one byte more than the decoder accepts.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
@@ -64,13 +70,15 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Handle to the task that writes the file for membership, in order, and reports each write.
+/// Handle to the task that writes the file for membership, in order, and reports each order with
+/// [`MembershipInput::Persisted`] once the file is on disk.
 pub(crate) struct MemoryWriter {
     orders: mpsc::UnboundedSender<Memory>, // a few at most: membership waits for each write
 }
 
 impl MemoryWriter {
-    /// Starts the task. It ends after the last order once the handle is dropped.
+    /// Starts the task on `runtime`. Once the handle is dropped, it carries out the queued orders
+    /// and ends; a write that fails then is not repeated, but still reported.
     pub(crate) fn start(
         dir: PathBuf,
         inbox: ControlInbox,
@@ -87,7 +95,8 @@ impl MemoryWriter {
         (Self { orders }, task)
     }
 
-    /// Orders the task to write the file.
+    /// Orders the task to write the file, and returns at once. Does nothing after the runtime's
+    /// end.
     pub(crate) fn write(&self, memory: Memory) {
         let _ = self.orders.send(memory); // fails only if the runtime has ended
     }

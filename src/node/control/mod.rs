@@ -25,7 +25,11 @@ use super::driver::Driver;
 use super::replicator::said;
 use super::shutdown::{CoordinatedShutdown, Reason};
 
-/// Handle to the running control part. Dropping it stops the part without waiting for its end.
+/// Handle to the running control part. Dropping it stops the part as [`stop`](Self::stop) does, but
+/// without waiting for its end.
+///
+/// When the part ends in any way, cluster event streams end, the hosting lease ends, all entity
+/// types stop, and then the lock that shows that this incarnation is alive is released.
 pub(crate) struct ControlPart {
     inbox: ControlInbox,
     ended: oneshot::Receiver<()>,
@@ -35,10 +39,11 @@ pub(crate) struct ControlPart {
 pub(crate) type Alive = Arc<dyn Any + Send + Sync>;
 
 impl ControlPart {
-    /// Starts the thread that runs both machines.
+    /// Starts the thread that runs both machines. `alive` is held until nothing of this part runs
+    /// any longer.
     ///
     /// # Errors
-    /// If the operating system starts no thread.
+    /// If the operating system starts no thread, or gives the runtime no resources.
     pub(crate) fn start(
         machine: Control,
         world: ControlEnvironment,
@@ -62,7 +67,9 @@ impl ControlPart {
         Ok(Self { inbox, ended })
     }
 
-    /// Stops the part, after it has handled all queued inputs and performed their outputs.
+    /// Stops the part, after it has handled all queued inputs and performed their outputs. Waits
+    /// for its end; returns at once if it has ended already. If the future is dropped, the part
+    /// still stops.
     pub(crate) async fn stop(mut self) {
         self.inbox.close();
         let _ = (&mut self.ended).await; // fails if it has ended already
@@ -75,6 +82,8 @@ impl Drop for ControlPart {
     }
 }
 
+/// Runs the machines until the inbox is closed and empty, or one of them panics. In both cases ends
+/// the streams of `watchers`. A panic is logged and begins the node's shutdown.
 async fn run(
     driver: Driver<Control, ControlEnvironment>,
     watchers: &Watchers,

@@ -1,18 +1,23 @@
-//! [`Executor`]: executor that polls the entities of a node with a few worker tasks on the program's
-//! runtime.
+//! [`Executor`]: executor that polls the entities of a node with a few worker tasks on the
+//! program's runtime.
 //!
-//! An activation ([`Activation`]) is one run of an entity's message loop, until no message is buffered.
-//! It mostly ends within a microsecond. With a tokio task for each activation, tokio's queues
-//! overflowed when a thousand entities were busy: the 99th percentile of asks was 40 ms. A worker
-//! is one task that polls one activation after the other. An activation that is pending after its
-//! first poll, because its code awaits something, becomes a tokio task of its own. A worker
-//! therefore never waits, and only the runtime handles wakers.
+//! An activation ([`Activation`]) is one run of an entity's message loop, until no message is
+//! buffered. It mostly ends within a microsecond. With a tokio task for each activation, tokio's
+//! queues overflowed when a thousand entities were busy: the 99th percentile of asks was 40 ms. A
+//! worker is one task that polls one activation after the other. An activation that is pending
+//! after a poll, because its code awaits something, becomes a tokio task of its own; one that has
+//! only yielded is queued again. A worker therefore never waits, and only the runtime handles
+//! wakers.
 //!
 //! An activation may block its thread, and a new worker may be scheduled behind a task that does.
-//! There are as many workers as the runtime has threads. Each takes one activation at a time from a
-//! shared queue. A watch (`WorkerMonitor`) checks the queue periodically: if activations wait and
-//! some workers have not come to the queue since the last check, it writes them off and starts
-//! others.
+//! There are at most as many workers as the runtime has threads, without those that are written
+//! off. Each takes one activation at a time from a shared queue. A watch (`WorkerMonitor`) checks
+//! the queue periodically: if activations have waited since the last check and some workers have
+//! not come to the queue since, it writes all of them off and starts others. A worker that was
+//! written off and comes later is counted again if it is needed, and otherwise ends.
+//!
+//! A worker or watch that the runtime drops before its end closes the queue: all waiting
+//! activations are dropped, and so is each that is added later.
 
 mod queue;
 #[cfg(test)]
@@ -68,7 +73,9 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Creates an executor on a runtime. When the runtime ends, its activations are dropped.
+    /// Creates an executor on a runtime, without any task until the first activation is added. When
+    /// the runtime ends, its activations are dropped. The runtime must have timers; without them a
+    /// blocked worker is never replaced.
     #[must_use]
     pub fn new(runtime: Handle) -> Arc<Self> {
         let workers_max = runtime.metrics().num_workers();
@@ -80,7 +87,8 @@ impl Executor {
         Arc::new(Self { queue, runtime })
     }
 
-    /// Runs an activation to its end. Drops it if the runtime has ended.
+    /// Queues an activation, which then runs to its end, and returns at once. Starts a worker if
+    /// too few run, and the watch if there is none. Drops the activation if the runtime has ended.
     pub fn run(self: &Arc<Self>, activation: Activation) {
         match self.queue.add(WORKER_SLOT.get(), activation) {
             Ok(AddResult { call, watch }) => {
@@ -99,6 +107,7 @@ impl Executor {
         }
     }
 
+    /// Spawns the workers that the queue has ordered, each as a task.
     fn call(self: &Arc<Self>, call: WorkerSpawnRequest) {
         for place in call.places() {
             let (executor, over) = (Arc::clone(self), Vec::new());
@@ -107,7 +116,10 @@ impl Executor {
         }
     }
 
-    /// Polls an activation once. If it panics, it is dropped during the unwinding, as in a task.
+    /// Polls an activation once. If that is its first poll, its future is made in memory taken from
+    /// `over`, if there is any. A pending activation that has not yielded is spawned as a task of
+    /// its own, and the executor no longer knows it. If an activation panics, it is dropped during
+    /// the unwinding, as in a task.
     fn poll(&self, activation: Activation, over: &mut Vec<ActivationFuture>) -> PollResult {
         let polled = catch_unwind(AssertUnwindSafe(move || {
             let mut future = activation.begin(|| over.pop());
@@ -132,7 +144,8 @@ impl Executor {
         })
     }
 
-    /// Closes the queue and drops all waiting activations, because the runtime has ended.
+    /// Closes the queue and drops all waiting activations, because the runtime has ended. May be
+    /// called more than once.
     fn end(&self) {
         self.queue.close().into_iter().for_each(discard);
     }
@@ -174,8 +187,8 @@ impl Wake for WakeHint {
 }
 
 thread_local! {
-    /// Slot (index of the line) of the worker that last ran on this thread. Tasks that it woke run on
-    /// this thread next, and the activations that they add are best polled here as well.
+    /// Slot (index of the line) of the worker that last ran on this thread. Tasks that it woke run
+    /// on this thread next, and the activations that they add are best polled here as well.
     static WORKER_SLOT: Cell<usize> = const { Cell::new(0) };
     static HINT: (Arc<WakeHint>, Waker) = {
         let hint = Arc::<WakeHint>::default();
@@ -183,6 +196,8 @@ thread_local! {
     };
 }
 
+/// A task that polls activations of the queue. It ends when it has found no work for its spin
+/// budget, or when it was written off and is not needed.
 struct Worker {
     executor: Arc<Executor>,
     place: WorkerState,
@@ -192,13 +207,19 @@ struct Worker {
 }
 
 impl Worker {
+    /// Alternates between polling activations and yielding to other tasks, until the queue ends
+    /// the worker.
     async fn work(mut self) {
         while self.work_on() {
             yield_now().await; // into the runtime's queue, from which any thread may take it
         }
     }
 
-    /// Polls activations until it is time to yield. Returns `false` if the worker has ended.
+    /// Polls activations until it is time to yield: after [`POLLS`] steps or [`SPAN`], when the
+    /// budget of the runtime is used up, when the queue orders it or has no work, or when an
+    /// activation became a task, which is polled before another activation may block the thread. An
+    /// activation that has yielded is queued again behind the others. Returns `false` if the worker
+    /// has ended.
     fn work_on(&mut self) -> bool {
         let (mut begun, mut pace) = (Instant::now(), self.pace);
         let (since, mut again) = (begun, None);
@@ -265,6 +286,9 @@ struct WorkerMonitor {
 }
 
 impl WorkerMonitor {
+    /// Checks the queue, every [`LOOK_AGAIN`] while activations wait, else every [`LOOK`], and
+    /// starts and logs other workers for blocked ones. Ends after [`LOOKS`] successive checks that
+    /// found neither workers nor activations, unless some have come since.
     async fn run(mut self) {
         let (mut waited, mut idle) = (false, 0);
         loop {
@@ -285,8 +309,9 @@ impl WorkerMonitor {
 
 impl Drop for WorkerMonitor {
     /// A watch that is dropped before its end shows that the runtime has ended, perhaps while all
-    /// workers are inside handlers; or it has panicked, for example because the runtime has no
-    /// timers.
+    /// workers are inside handlers: closes the queue. If the watch has panicked, for example
+    /// because the runtime has no timers, the queue stays open, and the next activation that is
+    /// added starts another watch.
     fn drop(&mut self) {
         if self.has_ended {
         } else if std::thread::panicking() {

@@ -5,8 +5,9 @@
 //! counted. Workers that are stuck behind a blocked thread are written off, and others are started
 //! in their place ([`look`](Queue::look)).
 //!
-//! Every method takes the lock once, so threads can only produce orders of calls, all of which the
-//! tests try up to a depth.
+//! The queue spawns nothing itself: its methods return orders ([`WorkerSpawnRequest`]), which the
+//! caller must carry out. Every method takes the lock once, so threads can only produce orders of
+//! calls, all of which the tests try up to a depth.
 
 mod activation_queues;
 
@@ -32,6 +33,8 @@ pub(super) struct Queue<B> {
     settings: QueueSettings,
 }
 
+/// The state under the lock. `workers`, `worker_slots`, `fresh` and `came` are about the workers of
+/// the present shift only: those that were written off are in none of them.
 struct WorkerQueueState<B> {
     activations: ActivationQueues<B>, // ≤ entities with an activation
     workers: usize,                   // workers of this shift that were started and have not ended
@@ -42,8 +45,8 @@ struct WorkerQueueState<B> {
     shift: u64, // generation of workers; incremented when workers are written off
     looks: u64, // number of looks of the watch
     adaptive_yield: AdaptiveSpin,
-    watched: bool,
-    closed: bool,
+    watched: bool, // a watch runs, or its start was ordered
+    closed: bool,  // for good: the runtime has ended
 }
 
 /// Order to start workers, which the queue counts already.
@@ -63,15 +66,15 @@ pub(super) struct AddResult {
     pub(super) watch: bool,
 }
 
-/// State of a worker towards the queue.
+/// State of a worker towards the queue. A worker comes to the queue by [`Queue::take`].
 #[derive(Debug)]
 pub(super) struct WorkerState {
-    shift: u64,
+    shift: u64, // the shift that counts it; it was written off if that is over
     worker_slot: usize,
-    is_fresh: bool,
+    is_fresh: bool, // it has not come yet
     looks: u64,     // number of the look that follows its last coming; 0: it has not come
     spins_left: u8, // remaining spin budget, once it has found no work
-    has_spun: bool,
+    has_spun: bool, // it has found no work since it last took an activation
 }
 
 /// Duration of a worker's last poll.
@@ -92,9 +95,9 @@ pub(super) enum WorkerStep<B> {
     Back(B),
     /// Start another worker, because many activations wait, and yield.
     Call(WorkerSpawnRequest),
-    /// Yield, and look again.
+    /// No activation waits: yield, and look again.
     Rest,
-    /// End; the worker is no longer counted.
+    /// End; the worker is no longer counted, and its slot is free.
     End,
 }
 
@@ -103,14 +106,16 @@ pub(super) enum WorkerStep<B> {
 pub(super) enum QueueCheck {
     /// No activation waits, and there are no workers.
     Idle,
-    /// The workers make progress.
+    /// The workers make progress, or no activation has waited since the last check.
     Work,
-    /// Activations have waited since the last check, and some workers did not come: they are
-    /// blocked. All workers are written off; those that come later continue if they are needed.
+    /// Activations have waited since the last check, and some workers did not come, or there are
+    /// none: they are blocked. All workers are written off; those that come later continue if they
+    /// are needed.
     Stuck(WorkerSpawnRequest),
 }
 
 impl<B> Queue<B> {
+    /// Creates an open queue without activations, workers and watch. There is at least one slot.
     pub(super) fn new(settings: QueueSettings) -> Self {
         let inner = WorkerQueueState {
             activations: ActivationQueues::new(settings.workers_max),
@@ -132,8 +137,13 @@ impl<B> Queue<B> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an activation to the line of a slot, which may be any number. Returns it if the queue
-    /// is closed.
+    /// Adds an activation to the line of a slot, which may be any number. Orders a worker, within
+    /// the maximum, if more activations wait than the counted workers should take: the spawn
+    /// threshold for each of them; none at all if the last poll was slow; one for each while no
+    /// worker has come yet. Orders a watch if there is none.
+    ///
+    /// # Errors
+    /// The activation, if the queue is closed.
     pub(super) fn add(&self, worker_slot: usize, activation: B) -> Result<AddResult, B> {
         let mut inner = self.lock();
         if inner.closed {
@@ -152,9 +162,15 @@ impl<B> Queue<B> {
         Ok(AddResult { call: inner.call(self.settings.workers_max, may_wait), watch })
     }
 
-    /// Decides a worker's next step. `again` is the activation that it took last if that must be
-    /// polled again: it is appended to the line, unless this worker is no longer counted, because
-    /// then another worker may have to be started for it.
+    /// Decides a worker's next step. `pace` is that of its last poll. `again` is the activation
+    /// that it took last if that must be polled again: it is appended to the line of the worker's
+    /// slot. It is handed back ([`WorkerStep::Back`]), before anything else, if the queue is
+    /// closed, has no watch, or no longer counts this worker, because adding it anew starts the
+    /// missing parts.
+    ///
+    /// Otherwise, in this order: a worker that was written off and is not needed ends; if too many
+    /// activations wait for the counted workers, another one is ordered; else the worker gets an
+    /// activation; without any it rests for its spin budget, and then ends.
     pub(super) fn take(
         &self,
         place: &mut WorkerState,
@@ -200,8 +216,10 @@ impl<B> Queue<B> {
         WorkerStep::End
     }
 
-    /// Checks whether the workers make progress. `waited` carries from one check to the next
-    /// whether activations were waiting.
+    /// Checks whether the workers make progress, and begins a new shift if they do not. `waited`
+    /// carries from one check to the next whether activations were waiting. A new shift has a
+    /// worker for each waiting activation, at least one, but leaves places within the maximum for
+    /// the workers that came since the last check.
     pub(super) fn look(&self, waited: &mut bool) -> QueueCheck {
         let mut inner = self.lock();
         inner.looks += 1;
@@ -225,7 +243,8 @@ impl<B> Queue<B> {
         QueueCheck::Stuck(WorkerSpawnRequest { shift, worker_slot, more })
     }
 
-    /// Ends the watch if no activation waits and there are no workers. Returns whether it ended.
+    /// Ends the watch if no activation waits and there are no workers. Returns whether it ended:
+    /// the caller must then stop checking, because the next activation orders another watch.
     pub(super) fn unwatch(&self) -> bool {
         let mut inner = self.lock();
         let quiet = inner.activations.is_empty() && inner.workers == 0;
@@ -238,7 +257,8 @@ impl<B> Queue<B> {
         self.lock().watched = false;
     }
 
-    /// Closes the queue. Returns the activations that waited.
+    /// Closes the queue for good. Returns the activations that waited, in the order in which they
+    /// were added; none at a second call.
     pub(super) fn close(&self) -> Vec<B> {
         let mut inner = self.lock();
         inner.closed = true;
@@ -247,6 +267,8 @@ impl<B> Queue<B> {
 }
 
 impl<B> WorkerQueueState<B> {
+    /// Orders one more worker, and counts it as fresh, if more than `may_wait` activations wait and
+    /// fewer than `workers_max` workers are counted.
     fn call(&mut self, workers_max: usize, may_wait: usize) -> Option<WorkerSpawnRequest> {
         let calls = self.workers < workers_max && self.activations.len() > may_wait;
         calls.then(|| {
@@ -260,7 +282,11 @@ impl<B> WorkerQueueState<B> {
         })
     }
 
-    /// Assigns a free slot to one more worker.
+    /// Assigns the first free slot to one more worker.
+    ///
+    /// # Panics
+    /// If all slots are occupied: the caller has checked that fewer than `workers_max` workers are
+    /// counted.
     fn occupy_slot(&mut self) -> usize {
         let free = self.worker_slots.iter().position(|taken| !taken);
         let worker_slot = free.expect("there is a slot for each of `workers_max` workers");
@@ -268,8 +294,9 @@ impl<B> WorkerQueueState<B> {
         worker_slot
     }
 
-    /// Whether a worker continues. One that was written off is counted again if activations wait
-    /// and fewer than `workers_max` workers are counted.
+    /// Records that a worker has come to the queue, once between two looks. Returns whether it
+    /// continues. One that was written off continues, and is counted again in a new slot, if
+    /// activations wait and fewer than `workers_max` workers are counted.
     fn admits(&mut self, place: &mut WorkerState, workers_max: usize) -> bool {
         let was_fresh = std::mem::take(&mut place.is_fresh);
         if place.shift == self.shift {
@@ -297,7 +324,7 @@ impl WorkerState {
 }
 
 impl WorkerSpawnRequest {
-    /// Initial state of each worker to start.
+    /// Initial state of each worker to start, at least one.
     pub(super) fn places(self) -> impl Iterator<Item = WorkerState> {
         let Self { shift, worker_slot, more } = self;
         iter::once(worker_slot).chain(more).map(move |worker_slot| WorkerState {
@@ -336,6 +363,8 @@ impl AdaptiveSpin {
     /// again.
     const TRIAL_EVERY: u8 = 16;
 
+    /// Returns the spin budget of a worker that has found no work: `spin_budget`, or 0 if spinning
+    /// was not worth it recently and this is no trial.
     const fn grant(&mut self, spin_budget: u8) -> u8 {
         self.hurried += 1;
         if self.worth > 0 || self.hurried >= Self::TRIAL_EVERY {
@@ -345,10 +374,12 @@ impl AdaptiveSpin {
         0
     }
 
+    /// Records that a worker has found work while it was spinning.
     const fn paid(&mut self) {
         self.worth = Self::WORTH;
     }
 
+    /// Records that a worker has used up its spin budget without finding work.
     const fn in_vain(&mut self) {
         self.worth = self.worth.saturating_sub(1);
     }

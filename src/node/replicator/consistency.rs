@@ -26,8 +26,9 @@ impl WriteMajority {
     }
 }
 
-/// A write to a majority of the voters and some more. A plain majority is safe here, because
-/// configurations define the voters; this level exists for parity with Akka.
+/// A write that completes when a majority of the voters and some further ones hold it. A plain
+/// majority is safe here, because configurations define the voters; this level exists for parity
+/// with Akka.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteMajorityPlus;
 
@@ -45,7 +46,8 @@ impl WriteMajorityPlus {
 pub struct WriteTo;
 
 impl WriteTo {
-    /// `replicas` counts this node. Waits at most `span`.
+    /// `replicas` counts this node. Waits at most `span`, and fails at once if the configuration
+    /// has fewer members, without those that have announced their stop.
     #[must_use]
     pub const fn within(replicas: usize, span: Duration) -> WriteConsistency {
         WriteConsistency::To(replicas, span)
@@ -53,7 +55,7 @@ impl WriteTo {
 }
 
 /// A write that completes when every member holds it, except members that have announced their
-/// stop.
+/// stop, but in any case a majority of the voters.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteAll;
 
@@ -95,14 +97,16 @@ impl ReadMajorityPlus {
 pub struct ReadFrom;
 
 impl ReadFrom {
-    /// `replicas` counts this node. Waits at most `span`.
+    /// `replicas` counts this node. Waits at most `span`, and fails at once if the configuration
+    /// has fewer members, without those that have announced their stop.
     #[must_use]
     pub const fn within(replicas: usize, span: Duration) -> ReadConsistency {
         ReadConsistency::From(replicas, span)
     }
 }
 
-/// A read from every member, except members that have announced their stop.
+/// A read from every member, except members that have announced their stop, but in any case from a
+/// majority of the voters.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadAll;
 
@@ -114,7 +118,7 @@ impl ReadAll {
     }
 }
 
-/// How long the caller of a write will wait; `None`: without a limit.
+/// Timeout of a level for writes; `None`, without a limit, only for `Local`.
 pub(super) const fn patience_of_write(consistency: WriteConsistency) -> Option<Duration> {
     match consistency {
         WriteConsistency::Local => None,
@@ -125,7 +129,7 @@ pub(super) const fn patience_of_write(consistency: WriteConsistency) -> Option<D
     }
 }
 
-/// How long the caller of a read will wait; `None`: without a limit.
+/// Timeout of a level for reads; `None`, without a limit, only for `Local`.
 pub(super) const fn patience_of_read(consistency: ReadConsistency) -> Option<Duration> {
     match consistency {
         ReadConsistency::Local => None,

@@ -28,9 +28,9 @@ pub(super) enum CallFailure {
     Unanswered { waited: Duration },
 }
 
-/// Implements `From<CallFailure>` for the errors of changes. They tell a request that was never
-/// queued, which changed nothing, from a queued one without a reply, which may have been carried
-/// out.
+/// Implements `From<CallFailure>` for the errors of changes, variant by variant. They tell a
+/// request that was never queued, which changed nothing, from a queued one without a reply, which
+/// may have been carried out. The errors of reads need no such difference.
 macro_rules! change_may_be_made {
     ($($error:ty),+) => {$(
         impl From<CallFailure> for $error {
@@ -145,7 +145,7 @@ pub enum UpdateError {
     NotEnoughReplicas {
         /// Number of replicas that the level needs.
         needed: usize,
-        /// Number of replicas in the configuration.
+        /// Number of replicas in the configuration, without those that have announced their stop.
         existing: usize,
     },
     /// Nothing was changed: the limit of waiting requests was reached.
@@ -175,12 +175,16 @@ pub enum UpdateError {
     Refused(RequestError),
 }
 
-/// Wraps the panic message of a caller's function as an [`EditError`].
+/// Wraps the panic message of a caller's function as an [`EditError`], by which the conversion to
+/// [`UpdateError`] tells a panic from an error that the function returned.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Panicked(pub(super) String);
 
 impl From<RequestError> for UpdateError {
+    /// A failed function becomes [`UpdateError::Panicked`] if it panicked, else
+    /// [`UpdateError::Modify`]. Errors without a variant of their own become
+    /// [`UpdateError::Refused`].
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Timeout(tally) => Self::Timeout(tally),
@@ -239,7 +243,7 @@ pub enum GetError {
     NotEnoughReplicas {
         /// Number of replicas that the level needs.
         needed: usize,
-        /// Number of replicas in the configuration.
+        /// Number of replicas in the configuration, without those that have announced their stop.
         existing: usize,
     },
     /// The limit of waiting requests was reached.
@@ -273,6 +277,7 @@ impl From<CallFailure> for GetError {
 }
 
 impl From<RequestError> for GetError {
+    /// Errors without a variant of their own become [`GetError::Refused`].
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Timeout(tally) => Self::Timeout(tally),
@@ -342,7 +347,7 @@ pub enum DeleteError {
     NotEnoughReplicas {
         /// Number of replicas that the level needs.
         needed: usize,
-        /// Number of replicas in the configuration.
+        /// Number of replicas in the configuration, without those that have announced their stop.
         existing: usize,
     },
     /// Nothing was deleted: the limit of waiting requests was reached.
@@ -374,6 +379,7 @@ pub enum DeleteError {
 }
 
 impl From<RequestError> for DeleteError {
+    /// Errors without a variant of their own become [`DeleteError::Refused`].
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Timeout(tally) => Self::Timeout(tally),
@@ -391,11 +397,13 @@ impl From<RequestError> for DeleteError {
     }
 }
 
-/// Why a flush could not confirm that every change is delivered.
+/// Why a flush could not confirm that every change is delivered. It changes nothing, and can be
+/// repeated.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// A replica still lacks a change. Nothing is lost: the change will be delivered.
+    /// A replica still lacks a change, or the Replicator did not answer in time because this node
+    /// is overloaded. Nothing is lost: the changes will be delivered.
     #[error("not all changes were delivered in time; they will be delivered later")]
     Timeout,
     /// This node is in no configuration, so there are no replicas to deliver to.
@@ -417,7 +425,7 @@ pub enum FlushError {
         /// Maximum number of waiting requests.
         limit: usize,
     },
-    /// The node has stopped.
+    /// The node has stopped, or stopped before it answered.
     #[error("the node has stopped")]
     Stopped,
     /// Another reason, which the message states.
@@ -426,6 +434,7 @@ pub enum FlushError {
 }
 
 impl From<CallFailure> for FlushError {
+    /// A flush without an answer in time becomes [`FlushError::Timeout`].
     fn from(failure: CallFailure) -> Self {
         match failure {
             CallFailure::Overloaded { limit } => Self::Overloaded { limit },
@@ -436,6 +445,8 @@ impl From<CallFailure> for FlushError {
 }
 
 impl From<RequestError> for FlushError {
+    /// Drops the tally of a timeout. Errors without a variant of their own become
+    /// [`FlushError::Refused`].
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Timeout(_) => Self::Timeout,
@@ -457,7 +468,7 @@ pub enum QueryError {
         /// Maximum number of waiting requests.
         limit: usize,
     },
-    /// The node has stopped.
+    /// The node has stopped, or stopped before it answered.
     #[error("the node has stopped: ask another one")]
     Stopped,
     /// Another reason, which the message states.
@@ -466,6 +477,8 @@ pub enum QueryError {
 }
 
 impl From<CallFailure> for QueryError {
+    /// # Panics
+    /// For `CallFailure::Unanswered`: queries have no deadline.
     fn from(failure: CallFailure) -> Self {
         match failure {
             CallFailure::Overloaded { limit } => Self::Overloaded { limit },

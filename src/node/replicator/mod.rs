@@ -45,8 +45,8 @@ use super::replies::{NoReply, OpenError, Replies};
 use crate::cluster::lease::guard::{GuardInput, GuardedReplicator as Machine};
 
 /// A caller runs its request on its own thread if fewer than this number of other requests are
-/// pending. With more, the Replicator's task handles many requests in a turn, and their messages
-/// share a frame.
+/// pending and the Replicator sleeps. With more, the Replicator's task handles many requests in a
+/// turn, and their messages share a frame.
 const FEW: usize = 4;
 
 /// How much longer than its timeout a queued request may remain unanswered. The Replicator answers
@@ -114,9 +114,10 @@ impl Replicator {
     /// Changes the value under `key` with `f`, starting from the empty value if the key holds none.
     /// Returns the result of `f` when as many replicas as `consistency` requires hold the change.
     ///
-    /// `f` runs inside the Replicator, on the caller's thread or another one (also while another
-    /// caller's future is polled), so it must neither block nor take long: every other request
-    /// waits for it. All of its changes are made, or none. It may return the new value:
+    /// `f` runs at most once, inside the Replicator, on the caller's thread or another one (also
+    /// while another caller's future is polled), so it must neither block nor take long: every
+    /// other request waits for it. If it returns an error or panics, only this update fails. All of
+    /// its changes are made, or none. It may return the new value:
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
     /// The call may take twice the timeout of the level (once for a place in the queue, once for
@@ -215,7 +216,7 @@ impl Replicator {
     }
 
     /// Deletes the value that this node has seen under `key`, of any type. A concurrent update
-    /// survives the delete, and the key can be used again.
+    /// survives the delete, and the key can be used again. Succeeds if the key holds no value.
     ///
     /// # Errors
     /// [`DeleteError`]. After `Timeout` the delete stays applied here and will spread.
@@ -289,9 +290,11 @@ impl Replicator {
     }
 
     /// Lists keys that begin with `prefix` and hold a value on this node, ordered by name: at most
-    /// `limit` keys, only those after `after`. To get the next page, pass the last key of a page.
+    /// `limit` keys, only those after `after`, which need not exist. To get the next page, pass the
+    /// last key of a page.
     ///
-    /// Scans all keys, so do not call it on a hot path.
+    /// Scans all keys, so do not call it on a hot path. Like all queries, it has no timeout, and
+    /// waits while the node is overloaded or its disk is behind.
     ///
     /// # Errors
     /// [`QueryError`].
@@ -344,7 +347,9 @@ impl Replicator {
         }
     }
 
-    /// Waits until every change made on this node so far is delivered to every replica.
+    /// Waits until every change made on this node so far is delivered to every replica. The call
+    /// may take twice `within` (once for a place in the queue, once for the delivery) plus two
+    /// seconds.
     ///
     /// # Errors
     /// [`FlushError`]. Unless this node was removed, no change is lost: undelivered changes will be
@@ -378,6 +383,9 @@ impl Replicator {
         self.look(|machine| machine.replicator().stats())
     }
 
+    /// Reads the machine by a function that runs inside the Replicator, in the order of the
+    /// requests. Waits without a time limit for a place in the queue and for the Replicator's turn;
+    /// fails with `Stopped` if the Replicator ends before the function has run.
     fn look<T, F>(&self, look: F) -> impl Future<Output = Result<T, QueryError>> + Send + use<T, F>
     where
         T: Send + 'static,
@@ -410,9 +418,11 @@ impl Replicator {
         }
     }
 
-    /// Sends a request to the machine. Waits at most `patience` for a place in its inbox; from then
-    /// on the machine enforces the deadline. If it does not begin the request, because its disk is
-    /// behind, the request fails [`GRACE`] after the deadline.
+    /// Sends a request to the machine and waits for its reply, without a time limit if `patience`
+    /// is `None`. Waits at most `patience` for a place in its inbox, and fails as overloaded then;
+    /// from then on the machine enforces the deadline. If it does not begin the request, because
+    /// its disk is behind, the request fails as unanswered [`GRACE`] after the deadline. Does
+    /// nothing before the first poll.
     fn ask<E>(
         &self,
         request: ReplicatorRequest,
@@ -427,6 +437,9 @@ impl Replicator {
 }
 
 impl ReplicatorState {
+    /// Sends a request and waits for its reply; see [`Replicator::ask`]. The outer error tells that
+    /// there was no reply: `Overloaded` without a place in the inbox or in the table of replies,
+    /// `Stopped` if the request was not queued, `Interrupted` if the machine ended after that.
     async fn ask(
         &self,
         request: ReplicatorRequest,
@@ -451,7 +464,8 @@ impl ReplicatorState {
         })
     }
 
-    /// Waits for a place in the inbox.
+    /// Waits for a place in the inbox, at most `patience`: then fails with `Overloaded`. Fails with
+    /// `Stopped` when the inbox is closed.
     async fn place(
         &self,
         patience: Option<Duration>,
@@ -474,8 +488,10 @@ impl fmt::Debug for Replicator {
     }
 }
 
-/// Wraps the caller's function so that a panic fails only its own edit. The function's result is
-/// stored in `result`.
+/// Wraps the caller's function so that a panic, also of the values that it captured or of a result
+/// whose caller is gone, fails only its own edit. The function's result is stored in `result` if it
+/// succeeds. A panic becomes an [`EditError`] with [`Panicked`]. If the returned function is
+/// dropped without a call, the caller's function is dropped, and a panic of that is caught.
 fn contained<T, R, F>(
     f: F,
     result: Arc<Mutex<Option<R>>>,
@@ -508,7 +524,7 @@ impl<T> Drop for PanicSafeDrop<T> {
     }
 }
 
-/// Message of a panic.
+/// Message of a panic; `no text` if its value is no string.
 pub(super) fn said(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())

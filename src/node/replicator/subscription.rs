@@ -33,23 +33,25 @@ pub(crate) struct Subscribers {
 #[derive(Debug, Default)]
 struct SubscriptionTable {
     open: BTreeMap<SubscriptionId, Arc<Mutex<Unread>>>, // unbounded: the program opens them
-    last: u64,
-    ended: bool,
+    last: u64,   // number of the newest subscription; none is reused
+    ended: bool, // the Replicator has ended; `open` is empty from then on
 }
 
 /// Unread changes of a subscription.
 #[derive(Debug, Default)]
 struct Unread {
+    /// The latest change of each key; `None` for a deleted key.
     news: BTreeMap<KeyName, Option<Value>>, // ≤ keys that match
     /// The key that was read last. Reading continues after it, so that one key that changes all the
     /// time does not starve the others.
     last: Option<KeyName>,
-    waker: Option<Waker>,
-    ended: bool,
+    waker: Option<Waker>, // of the task that polled last
+    ended: bool,          // no change follows; those in `news` are still read
 }
 
 impl Subscribers {
-    /// Adds a change to a subscription, if it is still open.
+    /// Adds a change to a subscription and wakes its reader. Replaces an unread change of the same
+    /// key. Does nothing if the subscription is no longer open.
     pub(crate) fn tell(&self, id: SubscriptionId, notice: SubscriptionNotice) {
         let Some(unread) = self.lock().open.get(&id).cloned() else { return };
         let (key, value) = match notice {
@@ -66,7 +68,8 @@ impl Subscribers {
         }
     }
 
-    /// Ends all streams after their unread changes, because there will be no further ones.
+    /// Ends all streams after their unread changes, because there will be no further ones. Closes
+    /// all subscriptions; those that are opened later end at once.
     pub(crate) fn end(&self) {
         let mut table = self.lock();
         table.ended = true;
@@ -88,6 +91,8 @@ impl Subscribers {
         self.lock().open.len()
     }
 
+    /// Opens a subscription under a new id. After [`end`](Self::end) the subscription is not added,
+    /// and its stream ends at once.
     fn open(&self) -> (SubscriptionId, Arc<Mutex<Unread>>) {
         let mut table = self.lock();
         table.last += 1;
@@ -110,6 +115,9 @@ fn lock(unread: &Mutex<Unread>) -> MutexGuard<'_, Unread> {
 }
 
 impl Unread {
+    /// Takes the unread change of the next key, by name, after the key that was read last; if there
+    /// is none after it, that of the first key. `None` if nothing is unread; reading then starts
+    /// again with the first key.
     fn next(&mut self) -> Option<(KeyName, Option<Value>)> {
         let after = self.last.take().and_then(|last| {
             self.news.range((Excluded(&last), Unbounded)).next().map(|(key, _)| key.clone())
@@ -133,6 +141,8 @@ struct Feed {
 }
 
 impl Feed {
+    /// Opens a subscription to the keys of `pattern` and requests it from the Replicator. Never
+    /// waits: the request may exceed the bound of queued requests.
     fn open(
         subscribers: &Arc<Subscribers>,
         inbox: &Inbox<Machine>,
@@ -151,12 +161,15 @@ impl Feed {
         feed
     }
 
+    /// Sends a request that has no reply. The request is lost if the node has stopped.
     fn ask(&self, request: ReplicatorRequest) {
         let id = self.replies.id_without_reply();
         // Fails only if the node has stopped, and then the stream has ended already.
         let _ = self.inbox.request_now(GuardInput::Data(ReplicatorInput::Request { id, request }));
     }
 
+    /// Takes the next unread change, also after the end. Ready with `None` once the subscription
+    /// has ended and nothing is unread. If pending, only the task that polled last is woken.
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(KeyName, Option<Value>)>> {
         let mut unread = lock(&self.unread);
         if let Some(news) = unread.next() {
@@ -173,6 +186,7 @@ impl Feed {
 }
 
 impl Drop for Feed {
+    /// Closes the subscription and unsubscribes at the Replicator, unless the Replicator has ended.
     fn drop(&mut self) {
         let known = self.subscribers.lock().open.remove(&self.id);
         if known.is_some() {
@@ -205,6 +219,7 @@ pub struct Subscription<T> {
 }
 
 impl<T: DataType> Subscription<T> {
+    /// Subscribes to a key. If the key holds no value, nothing is read until it does.
     pub(super) fn open(
         subscribers: &Arc<Subscribers>,
         inbox: &Inbox<Machine>,
@@ -215,7 +230,7 @@ impl<T: DataType> Subscription<T> {
         Self { feed, kind: PhantomData }
     }
 
-    /// The next change; `None` when the node has stopped. Cancel-safe.
+    /// The next change; `None` when the node has stopped and all changes are read. Cancel-safe.
     pub async fn next(&mut self) -> Option<Change<T>> {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
@@ -235,6 +250,8 @@ impl<T> fmt::Debug for Subscription<T> {
     }
 }
 
+/// Converts a change to the subscriber's type: `None` becomes [`Change::Deleted`], a value of
+/// another type [`Change::WrongType`].
 fn opened<T: DataType>(value: Option<&Value>) -> Change<T> {
     match value {
         None => Change::Deleted,
@@ -263,6 +280,7 @@ pub struct PrefixSubscription {
 }
 
 impl PrefixSubscription {
+    /// Subscribes to the keys of a pattern. The present values of all these keys are read first.
     pub(super) fn open(
         subscribers: &Arc<Subscribers>,
         inbox: &Inbox<Machine>,
@@ -272,7 +290,7 @@ impl PrefixSubscription {
         Self { feed: Feed::open(subscribers, inbox, replies, pattern) }
     }
 
-    /// The next change; `None` when the node has stopped. Cancel-safe.
+    /// The next change; `None` when the node has stopped and all changes are read. Cancel-safe.
     pub async fn next(&mut self) -> Option<KeyChange> {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }

@@ -86,9 +86,11 @@ pub enum MembershipEvent {
     Stop(StopReason),
 }
 
-/// Destination of an output of the membership machine. By the outputs `Found`, `Propose` and `Force`
-/// the Replicator creates the first configuration, proposes the next one, or installs one without a
-/// quorum by an operator's order.
+/// Destination of an output of the membership machine. By the outputs `Found`, `Propose` and
+/// `Force` the Replicator creates the first configuration, proposes the next one, or installs one
+/// without a quorum by an operator's order. The known members, and what the guard learns about them
+/// (`GuardDown`, `GuardNotDown`, `GuardProvenDead`), go to the Replicator as well. The caller must
+/// check whether the receiver of a lease message is this node.
 #[must_use]
 pub fn route(output: MembershipOutput) -> MembershipDestination {
     match output {
@@ -152,7 +154,8 @@ pub fn route(output: MembershipOutput) -> MembershipDestination {
 }
 
 /// Converts an output of the guarded Replicator to an input of the membership machine; `None` if it
-/// does not concern membership, as most do not: they are about data.
+/// does not concern membership, as most do not: they are about data. Of those about configurations
+/// all concern it. The output itself still takes its route.
 #[must_use]
 pub fn news(output: &GuardOutput) -> Option<MembershipInput> {
     let GuardOutput::Data(output) = output else { return None };
@@ -177,7 +180,7 @@ pub enum RoutedLeaseMessage {
     Membership(MembershipInput),
 }
 
-/// Finds the receiver of a message about leases from `from`.
+/// Finds the receiver, on this node, of a message about leases from `from`.
 #[must_use]
 pub const fn lease(from: ReplicaId, message: LeaseMessage) -> RoutedLeaseMessage {
     match message {

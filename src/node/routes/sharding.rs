@@ -46,6 +46,7 @@ pub const SURVEY: &str = "q";
 /// programs, which count from 1.
 const OF_COORDINATORS: u64 = 1 << 63;
 
+/// Maximum nesting of a received message, as MessagePack.
 const NESTING_MAX: usize = 24;
 
 /// Destination of an output of the sharding machines.
@@ -112,7 +113,8 @@ pub enum ShardingDestination {
 /// Events that the sharding machines report to their node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardingEvent {
-    /// The region of this type was registered for the first time.
+    /// A coordinator has registered the region of this type, which was not registered before. This
+    /// happens again after each change of the coordinator.
     Registered(EntityType),
     /// A cluster query has ended.
     Surveyed {
@@ -121,7 +123,8 @@ pub enum ShardingEvent {
         /// Answers collected until its end.
         found: ClusterQueryResult,
     },
-    /// Shards whose stop the program requested have stopped, or the request was given up.
+    /// At least one shard whose stop the program requested has stopped, or its request was given
+    /// up. Others may still be pending.
     Stopped(EntityType),
     /// A step of a decision about a shard.
     Step {
@@ -158,7 +161,7 @@ pub enum ShardingEvent {
         /// The addresses, with the number of shards pinned to each.
         addresses: BTreeMap<Address, usize>, // ≤ number-of-shards
     },
-    /// All shards of this node have been handed over.
+    /// The leave of this node is complete: all its shards were handed over or stopped.
     Left,
     /// The coordinator of a type became active on this node.
     Acting {
@@ -187,7 +190,9 @@ pub enum ShardingEvent {
     },
 }
 
-/// Destination of an output of the sharding machines.
+/// Destination of an output of the sharding machines. Requests to the Replicator get ids with the
+/// bit `OF_COORDINATORS`, by which [`answer`] finds their replies; a watch of pins uses the id of
+/// its request as the id of its subscription.
 #[must_use]
 #[expect(clippy::too_many_lines, reason = "one arm for each output")]
 pub fn route(output: ShardingOutput) -> ShardingDestination {
@@ -274,7 +279,9 @@ const fn host(entity_types: BTreeSet<String>, draining: bool) -> MembershipInput
 }
 
 /// Converts an output of membership to an input of the sharding machines; `None` if it does not
-/// concern them.
+/// concern them. Any event becomes the whole present state of the cluster (`None` as long as
+/// `membership` has none), and a stop of the node ends the machines. A lapsed lease is not passed
+/// on, only a lost one. The output itself still takes its route.
 #[must_use]
 pub fn news(told: &Told, membership: &Membership) -> Option<ShardingInput> {
     match told {
@@ -287,7 +294,8 @@ pub fn news(told: &Told, membership: &Membership) -> Option<ShardingInput> {
 }
 
 /// Converts an input of membership to one of the sharding machines; `None` if it does not concern
-/// them.
+/// them. An installed configuration does, and the command `Drained`, which ends them for good. The
+/// caller passes the result on before membership handles the input.
 #[must_use]
 pub fn overheard(told: &MembershipInput) -> Option<ShardingInput> {
     match told {
@@ -300,7 +308,8 @@ pub fn overheard(told: &MembershipInput) -> Option<ShardingInput> {
 }
 
 /// Returns an output of the guarded Replicator as `Break` with an input of the sharding machines if
-/// it answers one of their requests, and otherwise unchanged as `Continue`.
+/// it answers one of their requests or notifies one of their subscriptions, and otherwise unchanged
+/// as `Continue`. The input carries the id that the machines gave.
 pub fn answer(output: GuardOutput) -> ControlFlow<ShardingInput, GuardOutput> {
     match output {
         GuardOutput::Data(data::ReplicatorOutput::Reply { id, reply })
@@ -320,7 +329,8 @@ pub fn answer(output: GuardOutput) -> ControlFlow<ShardingInput, GuardOutput> {
     }
 }
 
-/// Encodes a message. Returns the first name of its header, and its bytes.
+/// Encodes a message. Returns the first name of its header, and its bytes. The entity type, the
+/// second name, is added by the caller.
 #[must_use]
 pub fn say(word: &MachineMessage) -> (&'static str, Vec<u8>) {
     let (name, bytes) = match word {
@@ -331,7 +341,8 @@ pub fn say(word: &MachineMessage) -> (&'static str, Vec<u8>) {
     (name, bytes.expect("plain data always encodes into memory"))
 }
 
-/// Builds a message of the answer to [`ShardingDestination::Count`]. Shards without entities are included.
+/// Builds a message of the answer to [`ShardingDestination::Count`]: the number of entities in each
+/// shard of `counting`, 0 for a shard that is missing in `entities`.
 #[must_use]
 pub fn counted(
     number: u64,
@@ -343,7 +354,7 @@ pub fn counted(
     MachineMessage::Survey(ClusterQueryMessage::Told { number, shards, of: counting.of })
 }
 
-/// Builds the answer to [`ShardingDestination::Exists`].
+/// Builds the answer to [`ShardingDestination::Exists`]. `None`: the shard does not live here.
 #[must_use]
 pub const fn lives(number: u64, lives: Option<bool>) -> MachineMessage {
     MachineMessage::Survey(ClusterQueryMessage::Lives { number, lives })
@@ -369,7 +380,8 @@ pub enum ShardingDropReason {
     },
 }
 
-/// Decodes a message whose header has two names.
+/// Decodes a message whose header has two names, the kind and the entity type. Does not check
+/// whether this node has started the type.
 ///
 /// # Errors
 /// [`ShardingDropReason`]. The caller counts and drops the message.
@@ -388,6 +400,7 @@ pub fn hear(
     Ok(ShardingInput::Message { from, entity_type: EntityType::new(name)?, word })
 }
 
+/// Decodes a body within the memory budget for messages of peers. Ignores bytes after the message.
 fn decoded<T: DeserializeOwned>(body: &[u8]) -> Result<T, ShardingDropReason> {
     from_foreign(body, NESTING_MAX)
         .map_err(|source| ShardingDropReason::Malformed { len: body.len(), source })

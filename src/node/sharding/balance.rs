@@ -17,7 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Progress of draining a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainProgress {
-    /// Number of shards that still live on the node, by type; types without shards are left out.
+    /// Number of shards that the node still hosts or drains, by type; types without such shards are
+    /// left out.
     pub left: BTreeMap<EntityType, usize>, // ≤ types that a node starts
     /// Whether no further shards come to the node, because it drains or leaves its cluster.
     pub draining: bool,
@@ -38,7 +39,8 @@ pub enum RebalanceError {
     /// The type was not started on this node, or the node has stopped.
     #[error(transparent)]
     Query(#[from] ShardingQueryError),
-    /// The coordinator runs on another node, or nowhere at the moment. Nothing was done.
+    /// No active coordinator runs on this node: it runs on another node or nowhere at the moment,
+    /// or it is still taking over here. Nothing was done.
     #[error("this node does not coordinate {entity_type}: nothing was done; {}", remedy(.at))]
     NotCoordinator {
         /// Name of the entity type.
@@ -56,6 +58,7 @@ impl RebalanceError {
     }
 }
 
+/// The end of the message of [`RebalanceError::NotCoordinator`]: what the caller can do.
 fn remedy(coordinator: &Option<ReplicaId>) -> String {
     match coordinator {
         Some(coordinator) => format!("call it on {coordinator}, which does"),
@@ -69,8 +72,9 @@ impl Sharding {
     /// moves the shards that live here as its strategy decides. Shards that no other node may host
     /// stay.
     ///
-    /// Returns when no shard is left or after `timeout`; the node keeps draining after that, until
-    /// [`stop_draining`](Self::stop_draining) or a restart of the node.
+    /// Returns when no shard is left or after `timeout`, with the shards that are left then; the
+    /// node keeps draining, until [`stop_draining`](Self::stop_draining) or a restart of the node.
+    /// Called again, it only waits.
     ///
     /// # Errors
     /// [`ShardingUnavailable`] if the node stops before that.
@@ -97,6 +101,7 @@ impl Sharding {
         self.left().await
     }
 
+    /// Counts the shards that this node hosts or drains.
     async fn left(&self) -> Result<DrainProgress, ShardingUnavailable> {
         self.look(|control| {
             let hosted = |of_type: &TypeMachines| {
@@ -113,10 +118,12 @@ impl Sharding {
     }
 
     /// Makes the coordinator of a type check the balance now instead of after `rebalance-interval`.
-    /// The allocation strategy decides which shards move, within its limits.
+    /// The allocation strategy decides which shards move, within its limits; it may move none.
+    /// Returns when the order is queued, before any shard moves.
     ///
     /// # Errors
-    /// [`RebalanceError::NotCoordinator`] on every node except that of the coordinator.
+    /// [`RebalanceError::NotCoordinator`] on every node except that of the active coordinator;
+    /// [`RebalanceError::Query`] if the type was not started here, or the node has stopped.
     pub async fn rebalance(&self, entity_type: &str) -> Result<(), RebalanceError> {
         let entity_type = self.known_here(entity_type).await?;
         let named = entity_type.clone();

@@ -54,14 +54,14 @@ impl<E: Entity> fmt::Debug for EntityTypeSetup<E> {
 }
 
 impl Sharding {
-    /// Starts an entity type on this node, or returns its handle if it was started before. The
-    /// handle can be used at once: messages sent before this node has joined a cluster are
-    /// buffered.
+    /// Starts an entity type on this node, or returns its handle if it was started before; the
+    /// first setup then stays in force, and the new one is dropped. The handle can be used at once:
+    /// messages sent before this node has joined a cluster are buffered.
     ///
     /// On a node without the type's `role` the region only routes.
     ///
     /// # Errors
-    /// [`NotStarted`]; nothing of the type runs then.
+    /// [`NotStarted`]; this call has started nothing then.
     ///
     /// # Example
     /// ```
@@ -107,7 +107,7 @@ impl Sharding {
     /// Starts an entity type with a complete setup; see [`start`](Self::start).
     ///
     /// # Errors
-    /// [`NotStarted`]; nothing of the type runs then.
+    /// [`NotStarted`]; this call has started nothing then.
     pub async fn start_with<E: Entity>(
         &self,
         setup: EntityTypeSetup<E>,
@@ -118,9 +118,11 @@ impl Sharding {
     }
 
     /// Starts a proxy for an entity type: this node routes messages but hosts no shard of the type.
+    /// If [`start`](Self::start) has started the type here, returns that handle instead, and the
+    /// node continues to host the type.
     ///
     /// # Errors
-    /// [`NotStarted`]; nothing of the type runs then.
+    /// [`NotStarted`]; this call has started nothing then.
     pub async fn start_proxy<E: Entity>(&self, name: &str) -> Result<ShardRegion<E>, NotStarted> {
         let factory = |_: &EntityId| -> E { unreachable!("no shard ever starts at a proxy") };
         let region = self.make(EntityTypeSetup::new(name, factory), Hosts::Nothing)?;
@@ -128,6 +130,9 @@ impl Sharding {
         Ok(region)
     }
 
+    /// Checks a setup and starts the type, unless it was started before; does not wait for the
+    /// machines. The name and the extractor's name are checked even for a type that was started
+    /// before. An extractor of the program sets the number of shards, whatever the settings say.
     fn make<E: Entity>(
         &self,
         setup: EntityTypeSetup<E>,

@@ -46,7 +46,7 @@ pub(crate) struct SharedEnvironment {
     pub(crate) runtime: Handle,
     pub(crate) executor: Arc<Executor>,
     pub(crate) region_registry: Weak<RegionRegistry>,
-    /// Regions whose full lane a task is waiting for; ≤ lanes.
+    /// Regions whose full or unconnected lane a task is waiting for, for all types; ≤ lanes.
     pub(crate) full: Arc<Mutex<BTreeSet<RegionId>>>,
 }
 
@@ -54,16 +54,20 @@ pub(crate) struct SharedEnvironment {
 pub(crate) struct TypeEnvironment {
     entity_type: EntityType,
     shared: SharedEnvironment,
+    /// Cached lanes of each thread. A broken lane stays until the next frame to its region.
     lanes: PerThread<RwLock<BTreeMap<RegionId, Lane>>>, // each ≤ KNOWN_MAX
+    /// Throttle of `sharding.frame_lost`: once a minute for each node.
     complained: Mutex<PeerThrottle>,
 }
 
 /// Result of appending a frame to a lane.
 enum AppendResult {
     Yes,
+    /// This lane has no room, or no connection carries it.
     Full(Lane),
+    /// The transport knows no lane to the node, or its lane is closed for good.
     NoLane,
-    /// The frame exceeds the limit of the lane, so that it can never be sent.
+    /// The frame exceeds the limit of the lane, so that it can never be sent. This is logged.
     TooLong,
 }
 
@@ -73,7 +77,7 @@ impl TypeEnvironment {
     }
 
     /// Appends a frame with `append` to the cached lane or, if there is none or it is broken, to
-    /// the present one.
+    /// the present one, once. `append` gets the header, which is the name of the entity type.
     fn append(
         &self,
         to: RegionId,
@@ -101,6 +105,9 @@ impl TypeEnvironment {
         known.or_else(|| append(&self.find(to)?)).unwrap_or(AppendResult::NoLane)
     }
 
+    /// Asks the transport for the present lane to a region, and caches it. `None`, which clears
+    /// the region's entry of the cache, before the transport has started, after it was dropped, and
+    /// if it has no lane to the node.
     fn find(&self, to: RegionId) -> Option<Lane> {
         let net = self.shared.net.upgrade();
         let net = net.as_ref().and_then(|net| net.get());
@@ -116,6 +123,7 @@ impl TypeEnvironment {
         found
     }
 
+    /// Logs that a frame for a region is lost, at most once a minute for each node and type.
     fn complain(&self, to: RegionId, why: &dyn std::fmt::Display) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         if complained.now(self.shared.clock.mono(), to.replica()) {
@@ -128,7 +136,8 @@ impl TypeEnvironment {
         }
     }
 
-    /// Notifies all types when the lane has room. One task waits, however many frames were refused.
+    /// Notifies all types when the lane has room again or has ended. One task waits for each
+    /// region, however many frames of however many types were refused.
     fn wait_for_room(&self, to: RegionId, lane: Lane) {
         let first = self.shared.full.lock().unwrap_or_else(PoisonError::into_inner).insert(to);
         if !first {
@@ -151,6 +160,8 @@ impl RegionEnvironment for TypeEnvironment {
         NodeNames::new(self.shared.net.clone()).of(region.replica()).to_string()
     }
 
+    /// Fails with [`NoRoom::Full`] also if no connection carries the lane; a task then waits for
+    /// room. After [`NoRoom::NoLane`] the event pump calls [`RegionRegistry::room`] for a new lane.
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         match self.append(to, |lane, header| lane.send_connected(header, frame)) {
             AppendResult::Yes => Ok(()),
@@ -163,6 +174,8 @@ impl RegionEnvironment for TypeEnvironment {
         }
     }
 
+    /// Appends also while no connection carries the lane. Logs a frame that is lost because the
+    /// lane keeps four times its limit; no task waits for room.
     fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         match self.append(to, |lane, header| lane.answer(header, frame)) {
             AppendResult::Yes => Ok(()),

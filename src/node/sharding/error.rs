@@ -7,7 +7,8 @@ use crate::node::shutdown::Reason;
 use crate::sharding::config::ShardingConfigError;
 use crate::sharding::ids::{EntityType, InvalidName};
 
-/// Why an entity type was not started. Nothing of it runs.
+/// Why an entity type was not started. The call has started nothing; what an earlier call started
+/// continues to run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotStarted {
@@ -57,7 +58,8 @@ pub enum NotStarted {
 #[error("the node has stopped, or was started without membership")]
 pub struct ShardingUnavailable;
 
-/// Why a node is not ready to serve. Once ready, a node stays ready until its shutdown begins.
+/// Why a node is not ready to serve. Once ready, a node stays ready until its shutdown begins, or
+/// until it starts a further type, if `healthcheck.names` is empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReady {
@@ -73,7 +75,8 @@ pub enum NotReady {
         /// Reason of the shutdown.
         reason: Reason,
     },
-    /// The node has stopped, or was started without membership.
+    /// The node has stopped, or was started without membership. Reported instead of
+    /// [`Stopping`](Self::Stopping) once membership has ended.
     #[error("the node has stopped, or was started without membership")]
     Stopped,
 }

@@ -1,5 +1,6 @@
 //! Readiness check: a node is ready from the registration of its regions with their coordinators
-//! until its shutdown begins.
+//! until its shutdown begins. A type that the program starts later makes the node unready until its
+//! region is registered as well, unless `healthcheck.names` lists other types.
 //!
 //! A coordinator that fails later does not make the node unready, because the node continues to
 //! serve shards whose homes are known
@@ -18,15 +19,18 @@ use crate::sharding::ids::EntityType;
 
 impl Sharding {
     /// Waits until the region of every entity type in `healthcheck.names` (if empty: of every type
-    /// that was started on this node) has been registered once. Once ready, the node stays ready
-    /// until its shutdown begins. Meant for the readiness probe of an orchestrator.
+    /// that was started on this node, if any) has been registered once. Once ready, the node stays
+    /// ready until its shutdown begins, or until it starts a further type, if `healthcheck.names`
+    /// is empty. Meant for the readiness probe of an orchestrator.
     ///
     /// If `healthcheck.disabled-after` is set, missing registrations are ignored from that time on,
-    /// counted from the first check that saw this node Up.
+    /// counted from the first check that missed some and saw this node Up. A call that began before
+    /// waits for them to its end.
     ///
     /// # Errors
     /// [`NotReady::Unregistered`] after `healthcheck.timeout`, with the types that are not
-    /// registered; [`NotReady::Stopping`] as soon as the shutdown has begun.
+    /// registered; [`NotReady::Stopping`] as soon as the shutdown has begun; [`NotReady::Stopped`]
+    /// once membership has ended.
     ///
     /// # Example
     /// ```
@@ -51,7 +55,8 @@ impl Sharding {
         self.ready_within(self.0.settings.healthcheck.timeout).await
     }
 
-    /// Like [`ready`](Self::ready), with a time limit of the caller.
+    /// Like [`ready`](Self::ready), with a time limit of the caller. With a limit of zero it
+    /// reports the present state. A type that is started meanwhile is awaited as well.
     pub(crate) async fn ready_within(&self, within: Duration) -> Result<(), NotReady> {
         let (shutdown, mut progress) = (&self.0.shutdown, self.0.region_registry.progress());
         let names = || self.names();
@@ -88,6 +93,8 @@ impl Sharding {
         if types.is_empty() { Ok(()) } else { Err(NotReady::Unregistered { types }) }
     }
 
+    /// The types that must be registered: the configured ones, otherwise all that were started
+    /// here. Locks the started types.
     fn names(&self) -> BTreeSet<EntityType> {
         let names = &self.0.settings.healthcheck.names;
         if names.is_empty() {
@@ -97,8 +104,8 @@ impl Sharding {
         }
     }
 
-    /// Whether this node has been Up for `healthcheck.disabled-after`, counted from the first check
-    /// that saw it Up.
+    /// Whether this node is Up now and has been for `healthcheck.disabled-after`, counted from the
+    /// first call that saw it Up. False if the setting is unset, and without membership.
     async fn was_up_for_long(&self) -> bool {
         let Some(disabled_after) = self.0.settings.healthcheck.disabled_after else { return false };
         let me = self.0.me.replica();

@@ -74,10 +74,12 @@ struct ShardingState {
     region_registry: Arc<RegionRegistry>,
     started: Mutex<StartedTypes>,
     shutdown: ShutdownObserver,
-    seen_up: OnceLock<tokio::time::Instant>, // when a health check first saw this node Up
+    /// When a health check that missed registrations first saw this node Up.
+    seen_up: OnceLock<tokio::time::Instant>,
 }
 
-/// Started types, each with its role here and its typed handle; ≤ ENTITY_TYPES_MAX.
+/// Started types, each with its typed handle and with what the program asked for: `Hosts::Shards`
+/// also where the region only routes because this node lacks the type's role; ≤ ENTITY_TYPES_MAX.
 type StartedTypes = BTreeMap<EntityType, (Hosts, Box<dyn Any + Send>)>;
 
 /// Parts of the node that [`Sharding::new`] needs.
@@ -105,7 +107,8 @@ struct StartingType {
 type NamedStrategy = (Arc<str>, Arc<dyn ShardAllocationStrategy>);
 
 impl Sharding {
-    /// Creates the handle. Entities will run on the current runtime.
+    /// Creates the handle. Entities will run on the current runtime. Also spawns the task that
+    /// reminds all types every [`REMIND`]; it ends with the machines or the registry.
     pub(super) fn new(setup: ShardingSetup<'_>) -> Self {
         let ShardingSetup {
             me,
@@ -151,7 +154,11 @@ impl Sharding {
     }
 
     /// Starts a type with the region that `make` creates, or returns the handle of an earlier
-    /// start.
+    /// start and ignores the new settings. A type whose role this node lacks becomes a proxy.
+    ///
+    /// Holds the lock of the started types, also while `make` runs, so that two starts of a type
+    /// create one region. Returns before the machines know the type. If the machines have ended,
+    /// the new region is stopped.
     fn start_type<H: Clone + Send + 'static>(
         &self,
         entity_type: &EntityType,
@@ -188,10 +195,13 @@ impl Sharding {
         name
     }
 
+    /// Whether this node has the type's role, or the type needs none.
     fn may_host(&self, settings: &Settings) -> bool {
         settings.role.as_ref().is_none_or(|role| self.0.roles.contains(role))
     }
 
+    /// Checks the length of the type's name and its settings, with `handoff-timeout` against the
+    /// shutdown phase in which shards move away.
     fn check(&self, entity_type: &EntityType, settings: &Settings) -> Result<(), NotStarted> {
         let bytes = entity_type.as_str().len();
         if bytes > NAME_BYTES_MAX {
@@ -201,7 +211,9 @@ impl Sharding {
     }
 
     /// Waits until the coordinator has registered this node's region of the type once. From then on
-    /// messages are routed; earlier messages are buffered.
+    /// messages are routed; earlier messages are buffered. A region that was registered once
+    /// counts, even if its coordinator has failed since or the node has stopped. If the type has
+    /// not been started here, this waits for its start too.
     ///
     /// # Errors
     /// [`ShardingUnavailable`] if the node stops before that.
@@ -220,7 +232,8 @@ impl Sharding {
         if is_registered(&seen.registered) { Ok(()) } else { Err(ShardingUnavailable) }
     }
 
-    /// State of each entity type that was started on this node.
+    /// State of each entity type that was started on this node, by name. Types about which only
+    /// other nodes have asked are left out.
     ///
     /// # Errors
     /// [`ShardingUnavailable`].
@@ -237,6 +250,9 @@ impl Sharding {
         self.look(|_| ()).await.map_err(|ShardingUnavailable| NotStarted::Stopped)
     }
 
+    /// Reads the machines: runs `look` on their thread after all facts that were queued before.
+    /// Waits without a limit for a place among the requests. Fails if the machines have ended or
+    /// end meanwhile.
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Control) -> T + Send + 'static,
@@ -256,7 +272,8 @@ impl Sharding {
     }
 
     /// Hands over all shards. Ends when none is left on this node and other nodes have probably
-    /// learned the new homes, see [`RegionRegistry::calm`].
+    /// learned the new homes, see [`RegionRegistry::calm`]. Only the timeout of the shutdown phase
+    /// limits the handover. Ends early if the machines end, and does nothing if they have ended.
     pub(super) async fn leave(&self) {
         if self.tell(ShardingInput::Leave).is_ok() {
             let mut progress = self.0.region_registry.progress();
@@ -270,10 +287,12 @@ impl Sharding {
         self.0.settings.lane_broken_after
     }
 
+    /// Queues an input of the machines, without a limit. Fails only after their end.
     fn tell(&self, input: ShardingInput) -> Result<(), ShardingUnavailable> {
         self.0.shared.inbox.fact(ControlInput::from(input)).map_err(|_| ShardingUnavailable)
     }
 
+    /// Locks the started types.
     fn started(&self) -> MutexGuard<'_, StartedTypes> {
         self.0.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,7 +305,9 @@ fn end_of_wait(timeout: Duration) -> tokio::time::Instant {
     tokio::time::Instant::now() + timeout.min(FAR)
 }
 
-/// Result of a repeated start of a type; `None` if the type has not been started before.
+/// Result of a repeated start of a type; `None` if the type has not been started before. The handle
+/// of a type that hosts shards also serves as a proxy. The error is [`NotStarted::OtherEntity`] if
+/// the handle is not of type `H`, [`NotStarted::OnlyRoutes`] if a proxy is asked to host.
 fn known<H: Clone + 'static>(
     started: &StartedTypes,
     entity_type: &EntityType,

@@ -51,14 +51,15 @@ impl From<ShardingUnavailable> for PinError {
 pub struct Pin {
     /// Address of the node to which the shard is pinned.
     pub address: Address,
-    /// The region at that address; `None` while no node at the address may host the type.
+    /// The region at that address; `None` while no node at the address may host the type, because
+    /// there is none, or it does not offer the type, drains, is not Up or is unreachable.
     pub region: Option<RegionId>,
-    /// The present home of the shard, as far as this node knows.
+    /// The present home of the shard, as far as this node knows; `None` if it knows none.
     pub home: Option<RegionId>,
 }
 
 impl Pin {
-    /// Whether the shard lives where it is pinned to.
+    /// Whether the shard lives where it is pinned to, by what this node knows.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.home.is_some() && self.home == self.region
@@ -70,7 +71,7 @@ impl Sharding {
     /// pins, so that every coordinator will know them, even if this node fails. Shards that live
     /// elsewhere move to the pinned nodes, `least-shard.max-moves-in-flight` at a time; shards
     /// without a home are allocated there. A later pin of a shard replaces an earlier one, by the
-    /// clocks of the nodes that set them.
+    /// clocks of the nodes that set them. If `pins` names a shard twice, the last address counts.
     ///
     /// An address is that of a present or future [`Member`](crate::cluster::member::Member). Until
     /// a node at the address hosts the type, the shard stays where it is or, without a home, is
@@ -139,6 +140,8 @@ impl Sharding {
         self.change_pins(entity_type, wanted, within).await
     }
 
+    /// Sets and removes pins, all in one write to a majority. Nothing is written unless the type
+    /// was started here, the strategy of this node follows pins, and every shard exists.
     async fn change_pins(
         &self,
         entity_type: &str,
@@ -163,10 +166,11 @@ impl Sharding {
     }
 
     /// Reads the pins of a type from a majority of the nodes. The regions and homes in the result
-    /// are those that this node knows.
+    /// are those that this node knows. Works for every strategy: a type that follows no pins may
+    /// still have stored ones. Empty if no pin was ever set.
     ///
     /// # Errors
-    /// [`PinError`].
+    /// [`PinError`], but never [`PinError::NotExternal`].
     pub async fn pins(
         &self,
         entity_type: &str,
@@ -206,7 +210,8 @@ async fn write_pins(
     Ok(())
 }
 
-/// Regions that may host the type, by the addresses of their nodes.
+/// Regions that may host the type, by the addresses of their nodes. Nodes that drain, are not Up or
+/// are unreachable are left out. Empty as long as this node knows no cluster.
 fn regions(control: &Control, entity_type: &EntityType) -> BTreeMap<Address, RegionId> {
     let Some(state) = control.membership().state() else { return BTreeMap::new() };
     let regions = control.machines().regions(entity_type);

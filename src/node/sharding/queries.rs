@@ -62,13 +62,14 @@ pub enum ShardingQueryError {
         /// Number of shards of the type; at least 1.
         shards: u32,
     },
-    /// Shards did not stop in time. The stop is no longer requested, but some may still stop.
+    /// Shards did not stop in time. This request is given up, but some may still stop.
     #[error(
         "{left} shards have not stopped within {waited:?}: a handler may run long, or no \
          coordinator is known; some may still stop"
     )]
     NotStopped {
-        /// Number of shards that have not stopped.
+        /// Number of shards that have not stopped; all, if it is not known which have stopped in
+        /// time.
         left: usize,
         /// How long the query waited.
         waited: Duration,
@@ -78,6 +79,7 @@ pub enum ShardingQueryError {
     Unanswered(#[from] ShardingUnavailable),
 }
 
+/// The end of the message of [`ShardingQueryError::NotStarted`]: where the type is hosted.
 fn hosted(host: &Option<RegionId>) -> String {
     match host {
         Some(host) => format!("{host} hosts it"),
@@ -111,6 +113,8 @@ impl RegionState {
 
 impl Sharding {
     /// Returns the shards of a type on this node, with their number of entities. A proxy has none.
+    /// The entities are counted shortly after the shards are read: a shard that has left in between
+    /// has 0.
     ///
     /// # Errors
     /// [`ShardingQueryError`] if the type was not started here, or the node has stopped.
@@ -154,6 +158,8 @@ impl Sharding {
 
     /// Asks all regions of a type for the number of entities in each of their shards. Returns when
     /// all have answered, or after `timeout`; the result names the regions that have not answered.
+    /// Regions whose nodes are removed meanwhile are named, but not waited for. Beyond 1,024
+    /// queries of this node at a time, it returns at once, with all regions unanswered.
     ///
     /// # Errors
     /// [`ShardingQueryError`] if the type was not started here, or the node stops.
@@ -169,6 +175,13 @@ impl Sharding {
         }
     }
 
+    /// Asks other nodes, and waits for the answers for `within` at most. When the time is over, the
+    /// result holds the answers that have arrived; this is no error. Beyond
+    /// [`SURVEYS_MAX`](crate::sharding::machines::SURVEYS_MAX) queries at a time, the result is
+    /// empty and comes at once.
+    ///
+    /// # Errors
+    /// [`ShardingQueryError::Unanswered`] if the machines have ended or end meanwhile.
     async fn cluster_query(
         &self,
         entity_type: EntityType,
@@ -185,7 +198,7 @@ impl Sharding {
     /// and region remember, and those of all nodes that host the type and answer within `timeout`;
     /// it names the nodes that do not. Each coordinator and each region reports at most the 64
     /// newest matching decisions. They remember `remembered-decisions`, and none from before a
-    /// restart.
+    /// restart. The result is no error if no node answers, or remembers a decision.
     ///
     /// # Errors
     /// [`ShardingQueryError`] if the type was not started here or has no such shard, or the node
@@ -253,7 +266,8 @@ impl Sharding {
     }
 
     /// The home of a shard, by the newest acknowledged decision that this node knows. `None` if the
-    /// shard has no home yet, its home is lost, or this node's region is not registered.
+    /// shard has no home yet, its home is lost, this node's region has not been registered yet, or
+    /// there is no such shard.
     ///
     /// # Errors
     /// [`ShardingQueryError::NotStarted`] if the type was not started here.
@@ -268,11 +282,12 @@ impl Sharding {
 
     /// Whether an entity is live on any node: it runs, has buffered messages, or has a state that a
     /// move has transferred. Does not start the entity. Returns `false` as well if this node knows
-    /// no home of its shard.
+    /// no home of its shard. Asks again, for `timeout` at most, while the home does not answer or
+    /// the shard does not live there.
     ///
     /// # Errors
     /// [`ShardingQueryError::NoAnswer`] if the home of the shard does not answer within `timeout`;
-    /// others if the type was not started here, or the node stops.
+    /// others if `id` is not valid, the type was not started here, or the node stops.
     ///
     /// # Example
     /// ```
@@ -331,12 +346,13 @@ impl Sharding {
 
     /// Stops shards, on any node. Their entities end as for a move, with the stop message and
     /// within `handoff-timeout`; buffered messages are kept for the next start. A stopped shard has
-    /// no home until a message needs it. Returns when all shards have stopped; some may have
-    /// started again by then.
+    /// no home until a message needs it. Returns when all shards have stopped, those that did not
+    /// run included; some may have started again by then. Returns at once if there are no `shards`.
     ///
     /// # Errors
-    /// [`ShardingQueryError::NotStopped`] if that takes longer than `timeout`,
-    /// [`ShardingQueryError::NoShard`]; others if the type was not started here, or the node stops.
+    /// [`ShardingQueryError::NotStopped`] if that takes longer than `timeout`;
+    /// [`ShardingQueryError::NoShard`], without a stop of the others; further ones if the type was
+    /// not started here, or the node stops or leaves.
     pub async fn stop_shards(
         &self,
         entity_type: &str,
@@ -380,7 +396,8 @@ impl Sharding {
         }
     }
 
-    /// Reads the region of a type on this node.
+    /// Reads the region of a type on this node. Fails if the machines do not know the type, or its
+    /// region has left: it has handed over everything or has stopped.
     async fn of_region<T: Send + 'static>(
         &self,
         entity_type: &EntityType,
@@ -395,7 +412,8 @@ impl Sharding {
         .ok_or(ShardingUnavailable)
     }
 
-    /// The regions that host a type, as announced by the members. Proxies are not included.
+    /// The regions that host a type, as announced by the members: also those that host no shard at
+    /// the moment, drain or are unreachable. Proxies are not included.
     ///
     /// # Errors
     /// [`ShardingQueryError`] if the type was not started here, or the node has stopped.
@@ -407,8 +425,8 @@ impl Sharding {
         Ok(self.look(move |control| control.machines().regions(&entity_type).collect()).await?)
     }
 
-    /// Returns the name of a type that was started on this node. The error names a node that hosts
-    /// it.
+    /// Returns the name of a type that was started on this node, also after the node has stopped.
+    /// The error for another type names a node that hosts it, if this node knows one.
     pub(super) async fn known_here(
         &self,
         entity_type: &str,
@@ -421,6 +439,7 @@ impl Sharding {
         }
     }
 
+    /// Like [`known_here`](Self::known_here), without waiting: the error names no host.
     fn started_here(&self, entity_type: &str) -> Result<EntityType, ShardingQueryError> {
         let entity_type = EntityType::new(entity_type)?;
         if self.started().contains_key(&entity_type) {
@@ -430,6 +449,7 @@ impl Sharding {
         }
     }
 
+    /// Makes the error for a type that was not started here, with the first known host of the type.
     async fn not_started(&self, entity_type: EntityType) -> ShardingQueryError {
         let named = entity_type.clone();
         let host = self.look(move |control| control.machines().regions(&named).next()).await;

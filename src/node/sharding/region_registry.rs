@@ -42,11 +42,12 @@ const CALM_WITHIN: Duration = Duration::from_secs(2);
 pub(crate) struct Progress {
     /// Types whose region has been registered once.
     pub(crate) registered: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX
-    /// Counter of shards that have stopped on request of the program.
+    /// Counts the events [`ShardingEvent::Stopped`], each of which may stand for many shards. It
+    /// serves to wake waiting callers.
     pub(crate) stopped: u64,
-    /// All shards of this node have been handed over.
+    /// All shards of this node have been handed over or stopped, because it leaves.
     pub(crate) left: bool,
-    /// The machines have ended.
+    /// The machines have ended. Final.
     pub(crate) ended: bool,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct Progress {
 #[derive(Default)]
 pub(crate) struct RegionRegistry {
     types: PerThread<RwLock<TypesByName>>, // all copies are equal
-    adding: Mutex<()>,
+    adding: Mutex<()>, // held while a type is added to all copies, and while `ended` is set
     progress: watch::Sender<Progress>,
     asks: Arc<PendingAsks>,
     strategies: Strategies,
@@ -102,8 +103,9 @@ pub(crate) enum NotArrived {
 }
 
 impl RegionRegistry {
-    /// Registers a type, and stops it at once if the machines have ended. Returns `false` if
-    /// [`ENTITY_TYPES_MAX`] types are registered already.
+    /// Registers a type, and stops it at once if the machines have ended. Returns `false`, without
+    /// registering it, if [`ENTITY_TYPES_MAX`] types are registered already. Types are never
+    /// removed. The caller has checked that the type is not registered; otherwise it is replaced.
     pub(super) fn add(&self, entity_type: &EntityType, hosting: &Arc<dyn RegionHandle>) -> bool {
         let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let has_room = self.types().len() < ENTITY_TYPES_MAX;
@@ -121,7 +123,7 @@ impl RegionRegistry {
         has_room
     }
 
-    /// Sets the names of nodes for the log.
+    /// Sets the names of nodes for the log. Until then the log shows incarnations.
     pub(crate) fn set_names(&self, names: NodeNames) {
         let _ = self.names.set(names); // called once, at the start
     }
@@ -152,7 +154,12 @@ impl RegionRegistry {
         self.types().values().map(|hosted| Arc::clone(&hosted.0)).collect()
     }
 
-    /// Delivers a frame that arrived on a user lane.
+    /// Delivers a frame that arrived on a user lane. An answer to an ask of this node is taken also
+    /// if this node has not started its type, even if the ask has ended.
+    ///
+    /// # Errors
+    /// [`NotArrived`] if the frame is dropped: its header has no name or several, its type is not
+    /// registered, or it is malformed.
     pub(crate) fn arrived(&self, message: &Inbound<'_>) -> Result<(), NotArrived> {
         let [name] = message.fields else { return Err(NotArrived::Header) };
         let Some(hosting) = self.find(name) else {
@@ -164,14 +171,14 @@ impl RegionRegistry {
         Ok(hosting.0.arrived(RegionId::new(message.from.incarnation), message.body)?)
     }
 
-    /// Forwards an order of a region's machine.
+    /// Forwards an order of a region's machine. Ignores an order for a type that is not registered.
     pub(crate) fn perform(&self, entity_type: &EntityType, order: RegionOutput) {
         if let Some(hosting) = self.find(entity_type.as_str()) {
             hosting.0.perform(order);
         }
     }
 
-    /// Called when the hosting lease has been expired for long.
+    /// Called when the hosting lease has been expired for long: all instances are dropped.
     pub(crate) fn lapsed(&self) {
         self.all().iter().for_each(|hosting| hosting.lapsed());
     }
@@ -186,13 +193,15 @@ impl RegionRegistry {
         self.all().iter().for_each(|hosting| hosting.removed(region, how));
     }
 
-    /// Called when the lane to a region has been broken for long, or its messages were given up.
+    /// Called when the lane to a region has been broken for long, or its messages were given up;
+    /// more than once for one break, if both happen.
     pub(crate) fn cut(&self, region: RegionId) {
         self.all().iter().for_each(|hosting| hosting.cut(region));
     }
 
     /// Reminds all types at the given interval to request missing barrier acknowledgements again,
-    /// until the machines end or the registry is dropped.
+    /// until the machines end or the registry is dropped. Returns the task, which runs on even if
+    /// its handle is dropped.
     pub(super) fn remind_every(self: &Arc<Self>, pause: Duration) -> JoinHandle<()> {
         let (region_registry, mut progress) = (Arc::downgrade(self), self.progress());
         tokio::spawn(async move {
@@ -206,17 +215,20 @@ impl RegionRegistry {
     }
 
     /// Number of entities of a type in each shard on this node; shards without any are left out.
+    /// Empty for a type that is not registered.
     pub(crate) fn count(&self, entity_type: &EntityType) -> BTreeMap<ShardId, u64> {
         let hosting = self.find(entity_type.as_str());
         hosting.map(|hosting| hosting.0.entities().into_iter().collect()).unwrap_or_default()
     }
 
-    /// Whether an entity is live on this node; `None` if its shard does not live here.
+    /// Whether an entity is live on this node; `None` if its shard does not live here, or the type
+    /// is not registered.
     pub(crate) fn lives(&self, entity_type: &EntityType, entity: &EntityId) -> Option<bool> {
         self.find(entity_type.as_str())?.0.lives(entity)
     }
 
-    /// Finds the handler of this node that a long poll belongs to.
+    /// Finds the handler of this node that a long poll belongs to; `None` if it belongs to another
+    /// node of this process. Also starts the check for slow handlers of that type.
     pub(crate) fn blocking(&self, poll: &LongPoll) -> Option<BlockingHandler> {
         let types = self.types();
         types.iter().find_map(|(entity_type, hosted)| {
@@ -242,7 +254,8 @@ impl RegionRegistry {
     }
 
     /// Registers a caller of a cluster query. Returns the number of the query and the receiver of
-    /// its answer.
+    /// its answer. The caller must then order the query under this number. If the machines have
+    /// ended, the receiver fails at once.
     pub(super) fn await_cluster_query(&self) -> (u64, oneshot::Receiver<ClusterQueryResult>) {
         let number = self.last_cluster_query.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
@@ -259,7 +272,8 @@ impl RegionRegistry {
         self.cluster_queries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles an event of the sharding machines.
+    /// Handles an event of the sharding machines: logs it, or records it for callers that wait. The
+    /// answer to a cluster query whose caller is gone is dropped.
     pub(crate) fn happened(&self, event: ShardingEvent) {
         match event {
             ShardingEvent::Registered(entity_type) => {
@@ -319,8 +333,9 @@ impl RegionRegistry {
         }
     }
 
-    /// Stops all types and fails all waiting callers, because the machines have ended. Called by
-    /// the node, since machines that panicked cannot report their end themselves.
+    /// Stops all types, aborts requests to strategies and fails all waiting callers, because the
+    /// machines have ended. Types that are added later are stopped at once. Called by the node,
+    /// since machines that panicked cannot report their end themselves.
     pub(crate) fn end(&self) {
         {
             // Under the lock, so that `add` either finds `ended` set, or is done before the loop
@@ -348,6 +363,8 @@ impl RegionRegistry {
         }
     }
 
+    /// Waits until two successive checks, [`CALM`] apart, find equal counts and the second one no
+    /// waiting message. Returns at once if no type has a region that still runs.
     async fn calmed(&self) {
         let mut seen = self.unrest();
         while !seen.is_empty() {
@@ -360,6 +377,7 @@ impl RegionRegistry {
         }
     }
 
+    /// The counts of every type whose region has not ended.
     fn unrest(&self) -> Vec<UndeliveredCounts> {
         self.all().iter().filter_map(|hosting| hosting.unrest()).collect() // ≤ ENTITY_TYPES_MAX
     }
@@ -392,6 +410,7 @@ mod tests {
     struct HostingRecorder(Mutex<Vec<String>>);
 
     impl HostingRecorder {
+        /// Records a call. [`RegionHandle::unrest`] takes the notes back.
         fn note(&self, what: String) {
             self.0.lock().expect("no test panics under it").push(what);
         }
@@ -406,6 +425,7 @@ mod tests {
             self.note("lapsed".to_owned());
         }
 
+        /// Records every frame, and refuses an empty one.
         fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame> {
             self.note(format!("{from} {frame:?}"));
             if frame.is_empty() { Err(BadFrame("empty")) } else { Ok(()) }
@@ -423,6 +443,8 @@ mod tests {
             self.note(format!("cut {region}"));
         }
 
+        /// Removes the last note and counts the others as sent back; `None` without a note. The
+        /// note "waits for ever" is not removed and counts as a waiting message.
         fn unrest(&self) -> Option<UndeliveredCounts> {
             let mut heard = self.0.lock().expect("no test panics under it");
             let note = heard.pop()?;
@@ -458,6 +480,7 @@ mod tests {
         EntityType::new(name).expect("a name")
     }
 
+    /// Registers a type whose calls are recorded. Returns false if there is no room for it.
     fn host(region_registry: &RegionRegistry, name: &str, recorder: &Arc<HostingRecorder>) -> bool {
         let hosting: Arc<dyn RegionHandle> = recorder.clone();
         region_registry.add(&named(name), &hosting)

@@ -1,4 +1,6 @@
-//! Log events about shards: each step of a decision at DEBUG, slow decisions at WARN.
+//! Log events about shards: each step of a decision at DEBUG, slow decisions and unregistered
+//! regions at WARN, pins without a region at INFO. None is throttled here; the machines limit their
+//! reports.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,21 +18,23 @@ use crate::sharding::region::Unregistered;
 /// Maximum number of shards or nodes that a warning names; the total is logged as a number.
 const NAMED_MAX: usize = 8;
 
-/// Formats the source or target of a decision as a log field.
+/// Formats the source or target of a decision as a log field; `None` leaves the field out.
 fn place(names: &NodeNames, region: Option<RegionId>) -> Option<DisplayValue<NodeName<'_>>> {
     region.map(|region| tracing::field::display(names.of(region.replica())))
 }
 
-/// Formats nodes that a decision waits for as a log field.
+/// Formats nodes that a decision waits for as a log field; `None`, without the field, if there are
+/// none. Names all of them.
 fn nodes(names: &NodeNames, regions: &[RegionId]) -> Option<String> {
     names.list(regions.iter().copied().map(RegionId::replica))
 }
 
+/// Formats a duration as a log field; `None` leaves the field out.
 fn took(span: Option<Duration>) -> Option<tracing::field::DebugValue<Duration>> {
     span.map(tracing::field::debug)
 }
 
-/// Logs a step of a decision.
+/// Logs a step of a decision, with the durations of the steps that are complete.
 pub(super) fn log(entity_type: &EntityType, step: &DecisionStep, names: &NodeNames) {
     let DecisionStep { what, of } = step;
     let Remembered { shard, generation, why, awaited, .. } = of;
@@ -57,7 +61,8 @@ const fn name(what: DecisionStepKind) -> &'static str {
     }
 }
 
-/// Logs decisions that take unusually long, with the nodes that they wait for.
+/// Logs decisions that take unusually long, with the nodes that they wait for: the numbers of both,
+/// and at most [`NAMED_MAX`] names of each.
 pub(super) fn warn(entity_type: &EntityType, slow: &SlowDecisions, names: &NodeNames) {
     let SlowDecisions { shards, waited, limit, awaited } = slow;
     let (count, some) = (shards.len(), &shards[..shards.len().min(NAMED_MAX)]);
@@ -90,7 +95,8 @@ pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered, names
     }
 }
 
-/// Logs that shards are pinned to addresses at which no region may host them.
+/// Logs that shards are pinned to addresses at which no region may host them: the numbers of shards
+/// and addresses, and at most [`NAMED_MAX`] addresses.
 pub(super) fn absent(entity_type: &EntityType, addresses: &BTreeMap<Address, usize>) {
     let shards: usize = addresses.values().sum();
     tracing::info!(

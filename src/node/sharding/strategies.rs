@@ -4,7 +4,8 @@
 //! (docs/protocol/sharding.md#a-failing-strategy-changes-nothing). For each type there is one
 //! request for a home and one for moves at a time; a newer request aborts an older one of its kind.
 //! If the older one blocks its thread and cannot be aborted, the newer one waits for it without
-//! occupying a thread, so a strategy never blocks more than two threads.
+//! occupying a thread, so a strategy never blocks more than two threads. An aborted request gives
+//! no answer.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -39,11 +40,12 @@ struct TypeStrategy {
 #[derive(Default)]
 struct RequestLine {
     turn: Arc<sync::Mutex<()>>,
-    newest: Option<JoinHandle<()>>,
+    newest: Option<JoinHandle<()>>, // running, waiting for its turn, or complete
 }
 
 impl Strategies {
-    /// Sets the strategy of a type. It will run on `runtime`, and its answers go to `inbox`.
+    /// Sets the strategy of a type, once for each type. It will run on `runtime`, and its answers
+    /// go to `inbox`.
     pub(super) fn add(
         &self,
         entity_type: &EntityType,
@@ -56,7 +58,9 @@ impl Strategies {
         self.all().insert(entity_type.clone(), own);
     }
 
-    /// Starts a request to the strategy of a type. Never waits for the answer.
+    /// Starts a request to the strategy of a type, and aborts an older one of the same kind. Never
+    /// waits for the answer or error, which goes to the inbox with this `number`. Does nothing if
+    /// the program has set no strategy for the type.
     pub(crate) fn ask(&self, entity_type: &EntityType, number: u64, asked: StrategyRequest) {
         let mut all = self.all();
         let Some(own) = all.get_mut(entity_type) else { return };
@@ -76,7 +80,7 @@ impl Strategies {
         }));
     }
 
-    /// Aborts all requests to strategies.
+    /// Aborts all requests to strategies. They end at their next await, or continue to block.
     pub(super) fn end(&self) {
         for own in self.all().values_mut() {
             own.homes.end();
@@ -90,6 +94,7 @@ impl Strategies {
 }
 
 impl RequestLine {
+    /// Aborts the newest request, if there is one.
     fn end(&mut self) {
         if let Some(older) = self.newest.take() {
             older.abort();
@@ -97,7 +102,7 @@ impl RequestLine {
     }
 }
 
-/// Calls the strategy. A panic becomes an error.
+/// Calls the strategy. A panic becomes an error with its message, as does an error of the strategy.
 async fn consult(
     strategy: &dyn ShardAllocationStrategy,
     asked: StrategyRequest,

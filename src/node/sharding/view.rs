@@ -18,11 +18,12 @@ pub struct TypeView {
     pub number_of_shards: u32,
     /// Whether this node's region is registered with the coordinator now.
     pub registered: bool,
-    /// The node of the coordinator, if this node knows it.
+    /// The node of the coordinator, if this node knows it, registered or not.
     pub coordinator: Option<ReplicaId>,
     /// Shards that live on this node or are being drained here.
     pub shards: Vec<(ShardId, HostingPhase)>,
-    /// Homes of all shards that have one; empty unless the coordinator runs on this node.
+    /// Homes of all shards that have one; empty unless the coordinator runs on this node and has
+    /// read them.
     pub homes: Vec<(ShardId, RegionId)>,
 }
 

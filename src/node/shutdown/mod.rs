@@ -2,7 +2,7 @@
 //!
 //! Phases run one after the other, the tasks of one phase concurrently. A task that panics or
 //! exceeds the timeout of its phase does not hold up the next phase. The node's own steps (module
-//! `ending`) are tasks like those of a program, so this module knows neither cluster nor sockets.
+//! `teardown`) are tasks like those of a program, so this module knows neither cluster nor sockets.
 
 mod phase;
 
@@ -49,7 +49,8 @@ pub const EXIT_OUT: u8 = 6;
 
 impl Reason {
     /// Exit code for the process of this node: 0 after a requested shutdown, [`EXIT_OUT`] (6) if
-    /// the cluster continues without this node although no leave was requested, 1 after a failure.
+    /// the cluster continues without this node although no leave was requested, or the node found
+    /// no cluster in time, 1 after a failure.
     /// A supervisor that restarts on failure (`Restart=on-failure` of systemd, `on-failure` of
     /// Docker) therefore restarts a node that was removed.
     ///
@@ -91,15 +92,16 @@ struct ShutdownTask {
     run: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>,
 }
 
+/// Tasks of the phases that have not begun.
 struct ShutdownTasks {
     tasks: BTreeMap<Phase, Vec<ShutdownTask>>, // unbounded: the program adds them
-    begun: Option<Phase>,
+    begun: Option<Phase>, // the last phase that has begun; those without tasks count
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ShutdownProgress {
-    reason: Option<Reason>,
-    done: bool,
+    reason: Option<Reason>, // set when the shutdown begins, and never changed
+    done: bool,             // all phases have ended
 }
 
 struct ShutdownState {
@@ -138,10 +140,11 @@ impl CoordinatedShutdown {
     }
 
     /// Adds a task to a phase. The tasks of a phase run concurrently, and the next phase begins
-    /// when all have ended or the timeout of the phase has expired.
+    /// when all have ended or the timeout of the phase has expired. A task that has not ended by
+    /// then is dropped at its next await. The name is for the log and need not be unique.
     ///
     /// # Errors
-    /// [`TooLate`] if the phase has begun.
+    /// [`TooLate`] if the phase has begun, so that a task can add tasks only to later phases.
     pub fn add_task<F, Fut>(
         &self,
         phase: Phase,
@@ -162,13 +165,14 @@ impl CoordinatedShutdown {
     }
 
     /// Begins the shutdown, unless it has begun already, and waits for its end. Returns the reason
-    /// with which it was begun first.
+    /// with which it was begun first. A task of the shutdown must not wait for this.
     pub async fn run(&self, reason: Reason) -> Reason {
         self.begin(reason);
         self.done().await
     }
 
-    /// Begins the shutdown in the background, unless it has begun already.
+    /// Begins the shutdown in the background, unless it has begun already: the first reason counts.
+    /// May be called from any thread; the phases run on the runtime on which the node was started.
     pub fn begin(&self, reason: Reason) {
         let first = self.0.progress.send_if_modified(|progress| {
             let first = progress.reason.is_none();
@@ -184,13 +188,15 @@ impl CoordinatedShutdown {
         }
     }
 
-    /// The reason with which the shutdown was begun; `None` if it has not begun.
+    /// The reason with which the shutdown was begun, also after its end; `None` if it has not
+    /// begun.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.0.progress.borrow().reason
     }
 
-    /// Waits until the shutdown has ended. Returns the reason with which it was begun.
+    /// Waits until the shutdown has ended, without beginning it. Returns the reason with which it
+    /// was begun, at once if it has ended.
     pub async fn done(&self) -> Reason {
         let mut progress = self.0.progress.subscribe();
         let done = progress.wait_for(|progress| progress.done).await;
@@ -199,7 +205,8 @@ impl CoordinatedShutdown {
     }
 
     /// Called when the node is dropped. Unless a shutdown has begun, drops all tasks with the
-    /// values that they captured, and returns true.
+    /// values that they captured, and returns true. A shutdown that begins later has no tasks left
+    /// to run. A shutdown that has begun continues.
     pub(super) fn abandon(&self) -> bool {
         let is_alone = self.reason().is_none();
         if is_alone {
@@ -219,6 +226,8 @@ impl CoordinatedShutdown {
         self.0.settings.timeout(phase)
     }
 
+    /// Runs the tasks of all phases in order, then marks the shutdown as ended. Phases without
+    /// tasks begin and end at once.
     async fn run_phases(self) {
         for phase in Phase::ALL {
             let tasks = self.take(phase);
@@ -230,6 +239,8 @@ impl CoordinatedShutdown {
         self.0.progress.send_modify(|progress| progress.done = true);
     }
 
+    /// Runs the tasks of a phase until all have ended or the timeout has expired, and aborts those
+    /// that are left then. Logs panics and the names of aborted tasks.
     async fn run_phase(&self, phase: Phase, tasks: Vec<ShutdownTask>) {
         let within = self.timeout(phase);
         let (mut running, mut names) = (JoinSet::new(), HashMap::new());
@@ -263,6 +274,7 @@ impl CoordinatedShutdown {
         }
     }
 
+    /// Begins a phase, which accepts no further tasks, and takes its tasks.
     fn take(&self, phase: Phase) -> Vec<ShutdownTask> {
         let mut state = self.lock();
         state.begun = Some(phase);
@@ -307,11 +319,13 @@ mod tests {
         log.lock().expect("no test panics under it").push(what.to_owned());
     }
 
+    /// A task that records its run.
     fn noting(log: &Log, what: &'static str) -> impl FnOnce() -> BoxFuture<'static, ()> + use<> {
         let log = log.clone();
         move || async move { note(&log, what) }.boxed()
     }
 
+    /// Settings by which every phase ends after 20 ms.
     fn quick() -> ShutdownConfig {
         let timeout = Duration::from_millis(20);
         let quick = |phase| (phase, PhaseSettings { timeout });

@@ -79,7 +79,7 @@ impl Phase {
         }
     }
 
-    /// Name of the phase in settings and logs.
+    /// Name of the phase in settings and logs. Serde uses the same names.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

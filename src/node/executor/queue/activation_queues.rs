@@ -9,20 +9,22 @@
 
 use std::collections::VecDeque;
 
-/// A worker compares its own line with the others once in this number of takes.
+/// A worker compares its own line with the others once in this number of takes, counted over all
+/// workers. After a comparison in which another line was late, the next take compares again.
 const COMPARE_EVERY: u32 = 8;
 
 /// Placeholder for the sequence number of the first element in an empty line.
 const NOBODY: u64 = u64::MAX;
 
-/// Waiting activations by worker slot.
+/// Waiting activations by worker slot. A slot may be any number: slots share a line if there are
+/// more of them than lines.
 pub(super) struct ActivationQueues<B> {
     lines: Box<[ActivationQueue<B>]>, // ≥ 1
-    /// Sequence number of the first element of each line.
+    /// Sequence number of the first element of each line; [`NOBODY`] for an empty line.
     firsts: Box<[u64]>,
-    len: usize,
-    pushed: u64,
-    till_compare: u32,
+    len: usize,        // of all lines together
+    pushed: u64,       // next sequence number
+    till_compare: u32, // takes until the next comparison of lines; ≥ 1
 }
 
 /// One line, with sequence numbers. It has its own cache lines, because mostly one thread uses it.
@@ -30,6 +32,7 @@ pub(super) struct ActivationQueues<B> {
 struct ActivationQueue<B>(VecDeque<(u64, B)>);
 
 impl<B> ActivationQueues<B> {
+    /// Creates an empty line for each slot, at least one.
     pub(super) fn new(worker_slots: usize) -> Self {
         let worker_slots = worker_slots.max(1);
         let lines = (0..worker_slots).map(|_| ActivationQueue(VecDeque::new())).collect();
@@ -37,6 +40,7 @@ impl<B> ActivationQueues<B> {
         Self { lines, firsts, len: 0, pushed: 0, till_compare: COMPARE_EVERY }
     }
 
+    /// Appends an activation to the line of a slot.
     pub(super) fn push(&mut self, worker_slot: usize, activation: B) {
         let line = worker_slot % self.lines.len();
         self.lines[line].0.push_back((self.pushed, activation));
@@ -47,6 +51,8 @@ impl<B> ActivationQueues<B> {
         self.len += 1;
     }
 
+    /// Removes the first activation of a line: mostly the slot's own, or the one that has waited
+    /// longest if that is empty or much later. `None` only if all lines are empty.
     pub(super) fn take(&mut self, worker_slot: usize) -> Option<B> {
         if self.len == 0 {
             return None;
@@ -59,6 +65,10 @@ impl<B> ActivationQueues<B> {
         Some(activation)
     }
 
+    /// Chooses the line to take from, which is not empty: the own one, unless that is empty, or a
+    /// comparison is due and the first element of another line was pushed so long before its own
+    /// first that more elements were pushed in between than wait now. At least one line must not be
+    /// empty.
     fn choose(&mut self, own: usize) -> usize {
         if self.firsts[own] == NOBODY {
             return self.oldest();
@@ -75,12 +85,13 @@ impl<B> ActivationQueues<B> {
         if is_late { oldest } else { own }
     }
 
-    /// The line whose first element has waited longest.
+    /// The line whose first element has waited longest; the first line if all are empty.
     fn oldest(&self) -> usize {
         let lines = 0..self.firsts.len();
         lines.min_by_key(|line| self.firsts[*line]).unwrap_or_default()
     }
 
+    /// Number of activations in all lines.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -94,7 +105,7 @@ impl<B> ActivationQueues<B> {
         self.lines.iter().flat_map(|line| line.0.iter().map(|(_, activation)| activation))
     }
 
-    /// Removes all elements, in the order in which they were pushed.
+    /// Removes all elements of all lines, in the order in which they were pushed.
     pub(super) fn drain(&mut self) -> Vec<B> {
         self.len = 0;
         self.firsts.fill(NOBODY);
