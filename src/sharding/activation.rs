@@ -21,15 +21,18 @@ use super::shard::Start;
 /// the stack, and a worker keeps several.
 const SIZE_MAX: usize = 16 * 1024; // bytes
 
-/// Future of an activation. A completed one owns nothing, and its memory may be reused.
+/// Future of an activation. A completed one owns nothing, and its memory may be reused. It must not
+/// be polled after it completed.
 pub struct ActivationFuture(ReusableBoxFuture<'static, ()>);
 
 impl ActivationFuture {
+    /// Makes the future in new memory. `activation` must own nothing once it completed.
     pub(super) fn new(activation: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(ReusableBoxFuture::new(activation))
     }
 
-    /// Makes the future in the memory of a completed one, if given and if it fits.
+    /// Makes the future in the memory of a completed one, if given, of exactly its size and not
+    /// larger than [`SIZE_MAX`]; otherwise in new memory, and `over` is dropped.
     pub(super) fn instead(
         over: Option<Self>,
         activation: impl Future<Output = ()> + Send + 'static,
@@ -43,7 +46,7 @@ impl ActivationFuture {
         }
     }
 
-    /// Returns whether it is small enough for its memory to be kept.
+    /// Returns whether it is small enough for its memory to be kept, at most 16 KiB.
     pub fn is_small(&mut self) -> bool {
         size_of_val(&*self.0.get_pin()) <= SIZE_MAX
     }
@@ -57,20 +60,26 @@ impl Future for ActivationFuture {
     }
 }
 
-/// A run of an entity, begun or not. If it is dropped before it begins, its entity is told.
+/// A run of an entity, begun or not. If it is dropped before it begins, its entity is told, by
+/// `ActivationStarter::give_up`.
 pub struct Activation(ActivationState);
 
+/// Whether the future of an activation was made.
 enum ActivationState {
     Unstarted(UnstartedActivation),
     Begun(ActivationFuture),
 }
 
-/// `None`: it has begun.
+/// A run whose future was not made: what its [`ActivationStarter`] needs to make it. `None` once it
+/// has begun, so that dropping this does nothing.
 struct UnstartedActivation(Option<(Arc<dyn ActivationStarter>, ShardId, Start)>);
 
-/// Entities of one type, whose activations begin on another thread than the one that queues them.
+/// Entities of one type, whose activations may begin on another thread than the one that queues
+/// them.
 pub(super) trait ActivationStarter: Send + Sync {
-    /// Makes the future of an activation, in the memory of a completed one if given.
+    /// Makes the future of an activation, in the memory of a completed one if given. Called at most
+    /// once for a `start`, on the worker that will poll the future. The end of the future, also by
+    /// a drop, is then reported by the future itself.
     fn begin(
         self: Arc<Self>,
         shard: ShardId,
@@ -78,12 +87,14 @@ pub(super) trait ActivationStarter: Send + Sync {
         over: Option<ActivationFuture>,
     ) -> ActivationFuture;
 
-    /// Called instead of `begin` if the activation is dropped before it begins.
+    /// Called once instead of `begin` if the activation is dropped before it begins, for example
+    /// because the runtime has ended.
     fn give_up(self: Arc<Self>, shard: ShardId, start: Start);
 }
 
 impl Activation {
-    /// Makes an activation of any future.
+    /// Makes an activation of any future, which counts as begun. The future is dropped when it
+    /// completes.
     pub fn of(future: impl Future<Output = ()> + Send + 'static) -> Self {
         let owner = async move {
             future.await; // drops it when it completes
@@ -91,6 +102,8 @@ impl Activation {
         ActivationFuture::new(owner).into()
     }
 
+    /// Makes an activation that is only described. It calls `entities` exactly once: to begin it,
+    /// or to give it up.
     pub(super) fn unstarted(
         entities: Arc<dyn ActivationStarter>,
         shard: ShardId,
@@ -99,7 +112,8 @@ impl Activation {
         Self(ActivationState::Unstarted(UnstartedActivation(Some((entities, shard, start)))))
     }
 
-    /// Returns the future. If it has not been made, it uses the memory that `over` returns.
+    /// Returns the future. If it has not been made, it uses the memory that `over` returns, if any;
+    /// otherwise `over` is not called, and the future continues where it was.
     pub fn begin(self, over: impl FnOnce() -> Option<ActivationFuture>) -> ActivationFuture {
         match self.0 {
             ActivationState::Unstarted(mut unstarted) => {
@@ -120,6 +134,7 @@ impl From<ActivationFuture> for Activation {
 }
 
 impl Drop for UnstartedActivation {
+    /// Gives the activation up, unless it has begun.
     fn drop(&mut self) {
         if let Some((entities, shard, start)) = self.0.take() {
             entities.give_up(shard, start);

@@ -1,6 +1,12 @@
 //! Activation of an entity: the task that handles its messages. It takes the waiting messages and
 //! handles one after the other. Before each message and each poll it checks the lease
 //! (docs/protocol/leases.md#clock-check-before-every-message). It ends when no message waits.
+//!
+//! The task alternates between two places. Under the shard's lock it gives unbegun messages back,
+//! takes the instance out of the entity's row, and takes the next batch (`take`). Without the lock
+//! it runs the program's code: the factory, handlers, the stop message, export and import of the
+//! state, and `Drop`. A change of the shard's stage, or a lapse of the lease that lasts, ends the
+//! batch: unbegun messages go back, and the next `take` decides on the next step.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,13 +52,15 @@ enum ActivationStep {
     DropInstance,
     /// Wait until the tasks of the former instance have ended, then check again.
     Again,
-    /// Return: the entity is parked or ended, or the task yields first.
+    /// Return: the entity is parked or ended. From `take`, also if the task must yield first and
+    /// call `take` again; then `ActivationTask::ended` is not set.
     Nothing,
 }
 
 /// The decoded content of the first envelope of a batch.
 enum DecodedMessage<M> {
-    /// It was not decoded.
+    /// It was not decoded: there is no envelope at the front, no instance yet, the stage of the
+    /// shard has changed, or the envelope is an explicit start, which has no message.
     Nothing,
     Message(M),
     Undecodable,
@@ -72,19 +80,19 @@ struct ActivationTask<E: Entity> {
     row: u32,
     id: EntityId,
     waker_slot: WakerSlot,
-    value: Option<Box<Instance<E>>>,
-    state: Option<ExportedState>, // for the next instance
-    unfinished: UnfinishedTasks,  // tasks of former instances
-    batch: MessageBatch<E::Message>,
+    value: Option<Box<Instance<E>>>, // the instance, while it is not in the entity's row
+    state: Option<ExportedState>,    // for the next instance
+    unfinished: UnfinishedTasks,     // tasks of former instances
+    batch: MessageBatch<E::Message>, // taken and not begun
     stage: ShardStage,               // when the batch was taken
     token: FencingToken,             // when the batch was taken
     way: Option<Arc<dyn ReplySink>>, // set once an envelope was decoded
     lapses: u64,                     // of the shard, when the instance began or was taken
-    failures: u32,                   // in a row
-    since_yield: usize,              // ≤ BATCH
-    lingers: bool,                   // yields before it ends
+    failures: u32,                   // in a row, in this activation
+    since_yield: usize,              // messages since the last yield; ≤ BATCH
+    lingers: bool,                   // it yields before it ends; the next `take` learns from that
     begun: bool,                     // was polled
-    ended: bool,
+    ended: bool,                     // parked, or `end` was called
 }
 
 /// The reply path of the envelopes of one activation.
@@ -102,6 +110,8 @@ impl<E: Entity> ReplySink for ReplyPath<E> {
 
 /// Starts activations, which were prepared under the locks of their shards.
 impl<E: Entity> ActivationStarter for Runtime<E> {
+    /// Makes the future, which does nothing before its first poll. During each poll its entity is
+    /// the current entity of the thread ([`scope::at_work`]).
     fn begin(
         self: Arc<Self>,
         shard: ShardId,
@@ -119,12 +129,16 @@ impl<E: Entity> ActivationStarter for Runtime<E> {
         ActivationFuture::instead(over, activation)
     }
 
+    /// Makes the task and drops it unpolled: its `Drop` reports the end to the shard. The messages
+    /// of the entity stay in its mailbox, or are lost if the node is out.
     fn give_up(self: Arc<Self>, shard: ShardId, start: Start) {
         drop(self.task(shard, start));
     }
 }
 
 impl<E: Entity> Runtime<E> {
+    /// Makes the task of a start. It takes no lock, and neither instance nor messages: its first
+    /// `take` does.
     fn task(self: Arc<Self>, shard: ShardId, start: Start) -> ActivationTask<E> {
         let shard = Arc::clone(self.shard(shard).expect("it has given the start"));
         let Start { row, id, handling, lapses } = start;
@@ -151,6 +165,8 @@ impl<E: Entity> Runtime<E> {
     }
 }
 
+/// Carries out the steps of an activation until [`ActivationStep::Nothing`]. By then the entity is
+/// parked or the activation has ended.
 async fn run<E: Entity>(task: &mut ActivationTask<E>, shard: &Shard<E>) {
     task.begun = true;
     loop {
@@ -165,8 +181,9 @@ async fn run<E: Entity>(task: &mut ActivationTask<E>, shard: &Shard<E>) {
 }
 
 impl<E: Entity> ActivationTask<E> {
-    /// Decides on the next action. Before it ends it yields once, so that a steady stream of
-    /// messages finds the entity active.
+    /// Decides on the next action, after the tasks of a former instance have ended. If nothing
+    /// waits and yields have paid in this shard recently (`AdaptiveYield`), yields once and looks
+    /// again before the entity parks, so that a steady stream of messages finds the entity active.
     async fn next(&mut self, shard: &Shard<E>) -> ActivationStep {
         self.tasks_end().await;
         let next = self.take(shard);
@@ -180,13 +197,27 @@ impl<E: Entity> ActivationTask<E> {
 
     /// An entity parks, ends, or gets another instance only after the tasks of its former instance
     /// are dropped; otherwise the next instance would find resources of the former one still in use
-    /// (docs/protocol/sharding.md#an-instance-ends-before-its-successor).
+    /// (docs/protocol/sharding.md#an-instance-ends-before-its-successor). This waits until they
+    /// are, and returns at once if there are none.
     async fn tasks_end(&mut self) {
         if !self.unfinished.is_empty() {
             self.unfinished.end().await;
         }
     }
 
+    /// Gives unbegun messages back and takes the instance and the next batch, under the shard's
+    /// lock. Renews the fencing token. Returns, in this order:
+    ///
+    /// - [`DropInstance`](ActivationStep::DropInstance) if the lease has lapsed for long since the
+    ///   last call and the shard is Open; no message is taken then;
+    /// - [`Batch`](ActivationStep::Batch) if messages may begin; refused local callers are woken;
+    /// - [`StopMessage`](ActivationStep::StopMessage) if there is an instance and either its shard
+    ///   drains and the type has a stop message, or passivation has chosen it;
+    /// - [`Nothing`](ActivationStep::Nothing) if the shard is Open: the task must yield first, or
+    ///   the entity is parked;
+    /// - in any other stage drops the instance, after its export unless it was aborted before its
+    ///   stop message. Returns [`Again`](ActivationStep::Again) while its tasks run; otherwise ends
+    ///   the activation and returns [`Nothing`](ActivationStep::Nothing).
     fn take(&mut self, shard: &Shard<E>) -> ActivationStep {
         let mut inside = shard.lock();
         let stage = shard.phase.get();
@@ -242,7 +273,8 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
-    /// Takes the instance, or the state for a new one, from the entity's row.
+    /// Takes the instance, or the state for a new one, from the entity's row, and ends the idle
+    /// period of the instance's receive timeout. Does nothing if the task has an instance.
     fn take_value(&mut self, shard_entities: &mut ShardEntities<E>) {
         if self.value.is_none() {
             self.value = shard_entities.entity_table.get_mut(self.row).instance.take();
@@ -252,8 +284,11 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
-    /// Takes the next messages. Returns whether refused callers may try again, and whether the
-    /// instance must stop because it passivates.
+    /// Takes the next messages: a batch if the shard is Open, only marked ones while it drains,
+    /// none in another stage. Tells the nodes that found the mailbox full if it has room again.
+    ///
+    /// Returns whether refused callers of this node may try again, and whether passivation has
+    /// chosen the instance to stop. That choice is used up, so it lapses if messages were taken.
     fn take_batch(
         &mut self,
         shard_entities: &mut ShardEntities<E>,
@@ -276,7 +311,8 @@ impl<E: Entity> ActivationTask<E> {
         (made_room, leaves)
     }
 
-    /// Puts messages that have not begun back at the front of the mailbox.
+    /// Puts messages that have not begun back at the front of the mailbox. They count as marked if
+    /// messages behind them are marked, or if they were taken from a draining shard as marked ones.
     fn give_back(&mut self, shard_entities: &mut ShardEntities<E>) {
         let busy = shard_entities.entity_table.busy(self.row);
         if self.runtime.fault_injection.has(ShardingFault::TakenNotGivenBack) {
@@ -291,7 +327,10 @@ impl<E: Entity> ActivationTask<E> {
         busy.mailbox.give_back(&mut self.batch);
     }
 
-    /// No message waits: parks the entity, or removes it if it has neither instance nor state.
+    /// Parks the entity, because no message waits, or removes it if it has neither instance nor
+    /// state. The instance and an unused state go back into the row, a receive timeout begins, and
+    /// the activation counts as ended. The caller carries the effects out after it has released the
+    /// shard's lock.
     fn park(&mut self, shard_entities: &mut ShardEntities<E>) -> ShardEffects<E> {
         let mut after = ShardEffects::default();
         if let Some(instance) = &mut self.value {
@@ -308,7 +347,9 @@ impl<E: Entity> ActivationTask<E> {
         after
     }
 
-    /// Drops the instance. A panic of its `Drop` counts as a failure of this entity only.
+    /// Stops the tasks and timers of the instance, which `unfinished` then contains, and drops it.
+    /// A panic of its `Drop` counts as a failure of this entity only. Does nothing without
+    /// instance.
     fn drop_value(&mut self) {
         let Some(mut value) = self.value.take() else { return };
         self.unfinished.add(value.stop_tasks());
@@ -317,7 +358,8 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
-    /// Exports the state of an intact instance whose shard moves, then drops the instance.
+    /// Exports the state of an intact instance whose shard moves, then drops the instance. Exports
+    /// nothing if the node is out. Without instance, a state that was not imported yet is kept.
     fn export_state(&mut self) {
         if let Some(instance) = self.value.as_mut().filter(|_| !self.runtime.is_over()) {
             self.state = self.runtime.export_state(self.shard.id, &self.id, &mut instance.value);
@@ -325,8 +367,15 @@ impl<E: Entity> ActivationTask<E> {
         self.drop_value();
     }
 
-    /// Ends the activation. Messages that have not begun stay in the mailbox, for the payload or
-    /// the next activation.
+    /// Ends the activation, except by `park`: drops the instance and reports the end to the shard.
+    /// Does nothing if the activation has parked or ended. Runs user code and takes the shard's
+    /// lock.
+    ///
+    /// Messages that have not begun stay in the mailbox, for the payload or the next activation; if
+    /// the node is out they are lost. While the shard drains, another task starts for marked
+    /// messages that came during the drop. In an Open shard, where only a task that was dropped
+    /// ends here, the entity parks if no message waits; otherwise another task starts, after a
+    /// panic or once the tasks of the instance have ended, but not if the executor is shut down.
     fn end(&mut self, how: ActivationEnd) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -372,6 +421,11 @@ impl<E: Entity> ActivationTask<E> {
         });
     }
 
+    /// Handles the messages of the batch in order, and yields after every [`BATCH`] of them.
+    ///
+    /// Creates the instance first if there is none. Returns early, with the rest in the batch, if
+    /// the stage of the shard changes or the lease lapses for long. An envelope that does not
+    /// decode is lost and counted, and an explicit start is answered; neither reaches the handler.
     async fn handle_batch(&mut self) {
         while !self.batch.is_empty() {
             // Decoded first, because the lease check must immediately precede the handler.
@@ -455,8 +509,11 @@ impl<E: Entity> ActivationTask<E> {
         .await
     }
 
-    /// Creates an instance. If the factory panics there is none, and the activation pauses. While
-    /// the shard drains, the message is counted as lost instead.
+    /// Creates an instance, which imports the state that waits for it. Creates none while tasks of
+    /// a former instance run: waits for their end instead, and the caller checks everything again.
+    ///
+    /// If the factory panics there is no instance, the messages stay, and the activation pauses, by
+    /// any supervision. Unless the shard is Open, the first message is lost instead of the pause.
     async fn create(&mut self) {
         if !self.unfinished.is_empty() {
             return self.tasks_end().await; // meanwhile the shard may have begun to drain
@@ -478,8 +535,8 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
-    /// Imports the state that a former instance exported. A failed import is supervised like a
-    /// failed message.
+    /// Imports the state that a former instance exported, if there is one. A failed import loses
+    /// the state and is supervised like a failed message.
     async fn import_state(&mut self) {
         let (Some(state), Some(instance)) = (self.state.take(), &mut self.value) else { return };
         let taken = self.runtime.import_state(self.shard.id, &self.id, &mut instance.value, &state);
@@ -492,8 +549,10 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
-    /// Decodes the first message if it is an envelope. The envelope stays in the batch, because it may
-    /// have to travel on unchanged before the message begins.
+    /// Decodes the first message if it is an envelope with a message, there is an instance, and the
+    /// stage has not changed. The envelope stays in the batch, because it may have to travel on
+    /// unchanged before the message begins. Also makes the reply path at the first call that
+    /// decodes.
     fn open_first(&mut self) -> DecodedMessage<E::Message> {
         let Some(envelope) = self.batch.first_envelope() else { return DecodedMessage::Nothing };
         if self.value.is_none() || envelope.starts() || !self.stays() {
@@ -508,13 +567,19 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
+    /// Drops a decoded message whose envelope stays in the batch. Its askers are not told anything,
+    /// because the envelope will be decoded again.
     fn leave_unopened(&self, opened: DecodedMessage<E::Message>) {
         if let DecodedMessage::Message(message) = opened {
             scope::dropping_value(|| self.runtime.discard(message));
         }
     }
 
-    /// Handles a message. The lease was checked immediately before.
+    /// Handles a message. There must be an instance, and the lease was checked immediately before.
+    ///
+    /// An aborted handler is counted by its reason and its instance dropped; a panic is counted and
+    /// supervised. If the handler asked to passivate, the instance handles its stop message and is
+    /// dropped at once, also if messages wait.
     async fn handle(&mut self, message: E::Message) {
         let mut passivates = false;
         let outcome = {
@@ -548,6 +613,10 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
+    /// Carries out the supervision of the type after a failure that was already counted. `Restart`
+    /// drops the instance and pauses; `Resume` changes nothing. `Stop` drops the instance and loses
+    /// all messages of the entity, those in the batch included, so that refused callers and nodes
+    /// have room.
     async fn supervise(&mut self) {
         match self.runtime.supervision {
             Supervision::Resume => {}
@@ -575,6 +644,7 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
+    /// Counts and logs a failure of the entity. Changes neither instance nor messages.
     fn failed(&mut self, why: &str) {
         self.failures = self.failures.saturating_add(1);
         self.runtime.failures.fetch_add(1, Ordering::Relaxed);
@@ -586,7 +656,9 @@ impl<E: Entity> ActivationTask<E> {
         );
     }
 
-    /// Pauses before a restart, but not longer than the shard stays open.
+    /// Pauses before a restart, but not longer than the shard stays Open; not at all if it was not
+    /// Open when the batch was taken. `restart-backoff-min`, doubled with each further failure in a
+    /// row, at most `restart-backoff-max`.
     async fn back_off(&mut self) {
         if self.stage != ShardStage::Open {
             return; // running handlers of the draining shard may wait for this entity
@@ -606,7 +678,12 @@ impl<E: Entity> ActivationTask<E> {
         .await;
     }
 
-    /// Handles the stop message of an instance that passivates or moves, then ends the instance.
+    /// Handles the stop message of an instance that passivates or moves, then drops the instance.
+    ///
+    /// Exports the state first if the shard drains and the stop message was handled to its end
+    /// (with `Supervision::Resume` also if it panicked). An instance that passivates loses its
+    /// pending timers, which are counted. Does nothing if the stage changes, or the lease lapses
+    /// for long, before the stop message begins: the next `take` decides anew.
     async fn handle_stop_message(&mut self) {
         if !self.may_begin().await {
             return; // the stage has changed
@@ -629,6 +706,9 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
+    /// Has the instance handle its stop message. Returns `Handled` at once if the type has none or
+    /// there is no instance. A panic is counted as a failure and not supervised; the instance
+    /// stays.
     async fn run_stop_message(&mut self) -> HandlerOutcome {
         let Some(message) = E::stop_message() else { return HandlerOutcome::Handled };
         let mut passivates = false;
@@ -651,7 +731,7 @@ impl<E: Entity> ActivationTask<E> {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// Answers an explicit start: the entity runs.
+    /// Answers an explicit start: the entity runs. Does nothing if the start has no asker.
     fn started(&self, envelope: EnvelopeRef<'_>) {
         let Some(asker) = envelope.asker() else { return };
         let mut bytes = Vec::with_capacity(16);

@@ -1,7 +1,7 @@
 //! The active entities under one limit, and the choice of those that must stop because of it
-//! (docs/protocol/sharding.md#passivation). One [`ActiveEntities`] belongs to all shards of a region
-//! or to one shard, by the setting of the limit's scope. Used only with strategies that have a
-//! limit; with plain idle passivation the entity table records since when each entity is idle.
+//! (docs/protocol/sharding.md#passivation). One [`ActiveEntities`] belongs to all shards of a
+//! region or to one shard, by the setting of the limit's scope. Used only with strategies that have
+//! a limit; with plain idle passivation the entity table records since when each entity is idle.
 //!
 //! Lock order: a shard, then this. The entities chosen here are stopped later, each under its own
 //! shard's lock and only if it is still idle then.
@@ -16,7 +16,8 @@ use super::passivation::{Access, PassivationPolicy, Slot, Use};
 use super::timers::Timers;
 
 /// An entity that must stop, if it is idle and still has this slot. By then another entity may have
-/// the row, or both: then that one stops if it is idle, which is too early but harmless.
+/// the row, or both: then that one stops if it is idle, which is too early but harmless. If only
+/// the row has another entity, nothing stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StopCandidate {
     pub(super) shard: ShardId,
@@ -27,7 +28,7 @@ pub(super) struct StopCandidate {
 struct Active {
     shard: ShardId,
     row: u32,
-    busy: bool,
+    busy: bool, // has messages, handles one, or stops
     /// Timers of its instance; `None` if it never had one, and while the entity is busy: a busy
     /// entity does not stop, whatever its timers.
     timers: Option<Arc<Timers>>,
@@ -40,9 +41,9 @@ pub(super) struct ActiveEntities {
 
 struct ActiveState {
     passivation: PassivationPolicy,
-    slots: Vec<Option<Active>>, // ≤ entities that are active at the same time
+    slots: Vec<Option<Active>>, // ≤ entities that are active at the same time; `None`: free
     free: Vec<u32>,
-    stop: Vec<Slot>, // empty between calls
+    stop: Vec<Slot>, // chosen by the call that runs; empty between calls
 }
 
 impl ActiveEntities {
@@ -62,8 +63,9 @@ impl ActiveEntities {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an entity that got its first message and returns its slot. Call [`touch`](Self::touch)
-    /// next, which reports the message to the policy.
+    /// Adds an entity that got its first message, as busy, and returns its slot, which may be one
+    /// that another entity has left. Call [`touch`](Self::touch) next, which reports the message to
+    /// the policy.
     pub(super) fn enter(&self, shard: ShardId, row: u32) -> u32 {
         let mut inside = self.lock();
         let active = Some(Active { shard, row, busy: true, timers: None });
@@ -79,8 +81,8 @@ impl ActiveEntities {
         }
     }
 
-    /// Removes an entity that stopped, for whatever reason. The caller gives its slot up; another
-    /// entity may get it.
+    /// Removes an entity that stopped, for whatever reason, also if it was not chosen. The caller
+    /// gives its slot up, and must call this only once for it: another entity may get the slot.
     pub(super) fn leave(&self, slot: u32) {
         let mut inside = self.lock();
         inside.slots[slot as usize] = None;
@@ -88,13 +90,14 @@ impl ActiveEntities {
         inside.free.push(slot);
     }
 
-    /// Marks an entity as busy without a message: it was chosen to stop, and its stop begins.
+    /// Marks an entity as busy without a message: it was chosen to stop, and its stop begins. The
+    /// policy is not told, so this does not count as an access.
     pub(super) fn set_busy(&self, slot: u32) {
         self.lock().set_busy(slot, true, None);
     }
 
-    /// Marks an entity as idle, and appends it to `candidates` if it was chosen to stop while it was
-    /// busy. [`tick`](Self::tick) leaves it alone while one of its `timers` is pending.
+    /// Marks an entity as idle, and appends it to `candidates` if it was chosen to stop while it
+    /// was busy. [`tick`](Self::tick) leaves it alone while one of its `timers` is pending.
     pub(super) fn rest(
         &self,
         slot: u32,
@@ -107,7 +110,8 @@ impl ActiveEntities {
     }
 
     /// Records a message for an entity, which is busy from now on, and appends the entities that
-    /// must stop for it. `hash` is the hash of the entity's id.
+    /// must stop for it. If the entity was chosen to stop while it was busy, that choice lapses.
+    /// `hash` is the hash of the entity's id.
     pub(super) fn touch(
         &self,
         now: Instant,
@@ -122,13 +126,15 @@ impl ActiveEntities {
             .choose(candidates, |passivation, busy, stop| passivation.touched(access, busy, stop));
     }
 
-    /// Appends the entities that must stop because of the time. Those with a pending timer are left
-    /// alone; the limit stops them as well.
+    /// Appends the entities that must stop because of the time: those idle for too long, and those
+    /// that were chosen while busy and no longer are. An entity that is busy or has a pending timer
+    /// counts as used now instead; the limit stops one with a timer as well.
     pub(super) fn tick(&self, now: Instant, candidates: &mut Vec<StopCandidate>) {
         self.lock().tick(now, candidates);
     }
 
-    /// Sets the limit, and appends the entities that must stop because of it.
+    /// Sets the limit, and appends the entities that must stop because of it. Busy ones over the
+    /// limit follow as soon as they rest.
     pub(super) fn set_limit(&self, limit: usize, candidates: &mut Vec<StopCandidate>) {
         self.lock()
             .choose(candidates, |passivation, busy, stop| passivation.set_limit(limit, busy, stop));
@@ -136,12 +142,14 @@ impl ActiveEntities {
 }
 
 impl ActiveState {
+    /// Sets whether the entity with this slot is busy, and its timers. Ignores a free slot.
     fn set_busy(&mut self, slot: u32, busy: bool, timers: Option<Arc<Timers>>) {
         if let Some(active) = &mut self.slots[slot as usize] {
             (active.busy, active.timers) = (busy, timers);
         }
     }
 
+    /// Implements [`ActiveEntities::tick`]. A free slot counts as idle.
     fn tick(&mut self, now: Instant, candidates: &mut Vec<StopCandidate>) {
         let Self { passivation, slots, stop, .. } = self;
         let mut use_of = |slot: Slot| match slots.get(slot.get() as usize).and_then(Option::as_ref)
@@ -155,6 +163,7 @@ impl ActiveState {
     }
 
     /// Runs `choice` of the policy, and appends the entities that it chose to `candidates`.
+    /// `choice` can ask whether a slot is busy; a free one is not.
     fn choose(
         &mut self,
         candidates: &mut Vec<StopCandidate>,
@@ -166,7 +175,7 @@ impl ActiveState {
         self.append_chosen(candidates);
     }
 
-    /// Appends the entities in `stop` to `candidates`.
+    /// Empties `stop`, and appends its entities to `candidates`, except those of free slots.
     fn append_chosen(&mut self, candidates: &mut Vec<StopCandidate>) {
         let Self { slots, stop, .. } = self;
         candidates.extend(stop.drain(..).filter_map(|slot| {

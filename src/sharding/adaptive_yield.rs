@@ -16,10 +16,10 @@ const PATIENCE: u8 = 8;
 /// While a shard does not yield, one of this many entities tries it.
 const TRY_EVERY: u8 = 16;
 
-/// Recent outcomes of one shard's entities together.
+/// Recent outcomes of one shard's entities together. A new one yields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdaptiveYield {
-    yields_left: u8, // ≤ PATIENCE
+    yields_left: u8, // wasted ones in a row until it stops yielding; 0: it only tries; ≤ PATIENCE
     gone: u8,        // not yielded since the last try; < TRY_EVERY
 }
 
@@ -28,7 +28,9 @@ impl AdaptiveYield {
         Self { yields_left: PATIENCE, gone: 0 }
     }
 
-    /// Returns whether an entity that has handled its messages yields before its task ends.
+    /// Returns whether an entity that has handled its messages yields before its task ends: always
+    /// while yields pay, otherwise every [`TRY_EVERY`]th time. Each call counts, so it must be
+    /// called once per end of a task. After `true` the caller reports the outcome to `learn`.
     pub(super) const fn waits(&mut self) -> bool {
         if self.yields_left > 0 {
             return true;
@@ -37,7 +39,8 @@ impl AdaptiveYield {
         self.gone == 0
     }
 
-    /// Records whether a yield paid: messages came meanwhile.
+    /// Records whether a yield paid: messages came meanwhile. One that paid makes the shard yield
+    /// again; [`PATIENCE`] wasted ones in a row stop it.
     pub(super) const fn learn(&mut self, paid: bool) {
         self.yields_left = if paid { PATIENCE } else { self.yields_left.saturating_sub(1) };
     }
@@ -47,7 +50,7 @@ impl AdaptiveYield {
 mod tests {
     use super::*;
 
-    /// Returns how many of `entities` yield if each yield pays, or none does.
+    /// Returns how many of `entities` ends of a task yield if each yield pays, or none does.
     fn waits(adaptive_yield: &mut AdaptiveYield, entities: usize, pays: bool) -> usize {
         let waited = (0..entities).filter(|_| {
             let waits = adaptive_yield.waits();

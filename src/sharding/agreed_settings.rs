@@ -43,7 +43,8 @@ impl AgreedSettings {
 }
 
 impl AgreedSettings {
-    /// Returns whether homes that were allocated by one of the settings are valid with the other.
+    /// Returns whether homes that were allocated by one of the settings are valid with the other:
+    /// all but `coordinator_role` must be equal.
     #[must_use]
     pub fn has_same_homes(&self, other: &Self) -> bool {
         let of = |it: &Self| (it.shards, it.extractor.clone(), it.remember);
@@ -51,15 +52,18 @@ impl AgreedSettings {
     }
 }
 
-/// Decodes a name. A coordinator keeps and logs the names of other nodes, so they are short.
+/// Decodes a name. A coordinator keeps and logs the names of other nodes, so a name of more than
+/// [`NAME_BYTES_MAX`] bytes is an error, which does not repeat the name.
 fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     short(String::deserialize(from)?)
 }
 
+/// Decodes an optional role with the limit of [`name`].
 fn role<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Option::<String>::deserialize(from)?.map(short).transpose()
 }
 
+/// Returns the name, or an error if it has more than [`NAME_BYTES_MAX`] bytes.
 fn short<E: Error>(name: String) -> Result<String, E> {
     if name.len() <= NAME_BYTES_MAX {
         return Ok(name);
@@ -68,6 +72,7 @@ fn short<E: Error>(name: String) -> Result<String, E> {
     Err(E::custom(format_args!("a name of {len} bytes, at most {NAME_BYTES_MAX} are allowed")))
 }
 
+/// Names each setting as in the configuration, for logs of a difference.
 impl fmt::Display for AgreedSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { shards, extractor, remember, coordinator_role } = self;

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::ids::{EntityId, EntityType};
 use super::shard_stage::SharedStage;
 
-/// Most entities of a cycle, and most paths per length, that the search looks at.
+/// Most entities of a cycle, and most paths per length, that the search looks at. Longer cycles,
+/// and those behind further paths, are not found.
 const CYCLE_MAX: usize = 16;
 
 /// An entity that is asked.
@@ -25,6 +26,7 @@ pub(super) struct AskedEntity {
 }
 
 impl AskedEntity {
+    /// Whether this is the entity `id` of the shard with this phase.
     fn is(&self, phase: &Arc<SharedStage>, id: &EntityId) -> bool {
         Arc::ptr_eq(&self.phase, phase) && self.id == *id
     }
@@ -42,8 +44,9 @@ pub(super) struct ShardAsks(Mutex<AskEdges>);
 
 #[derive(Debug, Default)]
 struct AskEdges {
-    last: u64,
-    asks: BTreeMap<(EntityId, u64), AskedEntity>, // ≤ asks that handlers of the shard wait for
+    last: u64, // number of the last ask
+    // by asking entity and number of the ask; ≤ asks that handlers of the shard wait for
+    asks: BTreeMap<(EntityId, u64), AskedEntity>,
 }
 
 impl ShardAsks {
@@ -51,7 +54,8 @@ impl ShardAsks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the entities whose answers the handler of `entity` awaits.
+    /// Returns the entities whose answers the handler of `entity` awaits, once for each ask; none
+    /// if it awaits no answer.
     pub(super) fn of(&self, entity: &EntityId) -> Vec<AskedEntity> {
         let waiting = self.lock();
         let from = (entity.clone(), 0);
@@ -68,6 +72,7 @@ pub(super) struct AskEdge {
 
 impl AskEdge {
     /// Records that the handler of the entity `by`, in the shard with this phase, awaits an answer.
+    /// A handler may have several edges, also several to one entity.
     pub(super) fn new((phase, by): (Arc<SharedStage>, EntityId), asked: AskedEntity) -> Self {
         let key = {
             let mut waiting = phase.asks().lock();
@@ -80,7 +85,11 @@ impl AskEdge {
     }
 
     /// Returns the entities that wait for each other because of this ask, from the asked one back
-    /// to the asker. Empty if there is no such cycle.
+    /// to the asker: a shortest cycle of at most [`CYCLE_MAX`] entities, each once. Empty if none
+    /// is found. `asked` is the entity of this edge.
+    ///
+    /// Locks the asks of one shard after the other, so no lock on any of them may be held, and asks
+    /// that end meanwhile may still be taken into account.
     pub(super) fn cycle(&self, asked: &AskedEntity) -> Vec<AskedEntity> {
         let mut paths = vec![vec![asked.clone()]];
         for _ in 0..CYCLE_MAX {
@@ -108,6 +117,7 @@ impl AskEdge {
     }
 }
 
+/// The handler no longer awaits this answer.
 impl Drop for AskEdge {
     fn drop(&mut self) {
         self.phase.asks().lock().asks.remove(&self.key);

@@ -37,11 +37,12 @@ pub(super) enum MessageInTransit<'a, M> {
     Weighed(M, u32),
     /// The bytes are borrowed. ≤ [`LONG`] when it is pushed.
     Envelope(EnvelopeRef<'a>),
+    /// The bytes have their own allocation, which moves along.
     Own(Envelope),
 }
 
 impl<M> MessageInTransit<'_, M> {
-    /// Returns the message on its own.
+    /// Returns the message on its own; borrowed bytes are copied. Its weight is lost.
     pub(super) fn entry(self) -> SingleMessage<M> {
         match self {
             Self::Typed(message) | Self::Weighed(message, _) => SingleMessage::Typed(message),
@@ -73,7 +74,8 @@ impl<M> MessageInTransit<'_, M> {
 }
 
 impl<M> MessageInTransit<'static, M> {
-    /// Makes a message of this node that counts with `bytes` bytes.
+    /// Makes a message of this node that counts with `bytes` bytes. It is not weighed if that is
+    /// the size of its type.
     #[inline]
     pub(super) fn typed(message: M, bytes: u32) -> Self {
         if bytes as usize == size_of::<M>() {
@@ -102,6 +104,7 @@ struct EnvelopeSpan {
 }
 
 impl EnvelopeSpan {
+    /// The message in the buffer `bytes` of its batch.
     fn of(self, bytes: &[u8]) -> EnvelopeRef<'_> {
         let Self { at, length, id_at, body_at } = self;
         let bytes = &bytes[at as usize..][..length as usize];
@@ -155,8 +158,9 @@ impl<M> MessageBatch<M> {
         self.waiting.is_empty()
     }
 
-    /// Returns whether the next message belongs into another batch. A batch that an entity has
-    /// taken no longer counts as waiting, so large messages are taken one by one.
+    /// Returns whether the next message belongs into another batch: by number, by weight, or by the
+    /// bytes in the buffer, those of messages that were taken out included. A batch that an entity
+    /// has taken no longer counts as waiting, so large messages are taken one by one.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= BATCH
             || self.bytes.len() >= BYTES_FULL
@@ -168,7 +172,8 @@ impl<M> MessageBatch<M> {
         self.weighed
     }
 
-    /// Appends a message. The batch must not be full.
+    /// Appends a message and copies its bytes if they are borrowed. The batch must not be full,
+    /// which is not checked.
     #[inline]
     pub(super) fn push(&mut self, message: MessageInTransit<'_, M>) {
         if let Some(bytes) = message.weighed() {
@@ -197,7 +202,8 @@ impl<M> MessageBatch<M> {
         }
     }
 
-    /// Takes the first message.
+    /// Takes the first message; `None` if the batch is empty. The bytes of an encoded one stay in
+    /// the buffer, which the result borrows.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<MessageInTransit<'_, M>> {
         let message = match self.waiting.pop_front()? {
@@ -212,7 +218,7 @@ impl<M> MessageBatch<M> {
         Some(message)
     }
 
-    /// Takes all messages, in order.
+    /// Takes all messages, in order, and clears the buffer.
     pub(super) fn drain(&mut self, mut each: impl FnMut(MessageInTransit<'_, M>)) {
         while let Some(message) = self.pop() {
             each(message);
@@ -236,7 +242,8 @@ impl<M> MessageBatch<M> {
         }
     }
 
-    /// Returns whether it has no memory.
+    /// Returns whether it has no memory: it never had a message. Not so after
+    /// [`rest`](Self::rest).
     pub(super) fn is_fresh(&self) -> bool {
         self.waiting.capacity() == 0
     }

@@ -1,7 +1,9 @@
 //! Settings of sharding, `[cluster.sharding]`: their defaults, bounds and contradictions.
 //!
-//! The doc comments of the fields are also the comments of the generated file of defaults. A node
-//! calls [`ShardingConfig::check`] before it starts anything, and [`ShardingConfig::of`] for each entity type.
+//! The doc comments of the fields are also the comments of the generated file of defaults. The
+//! private checks return rows of a flag, `true` if the value is allowed, and the refusal otherwise.
+//! A node calls [`ShardingConfig::check`] before it starts anything, and [`ShardingConfig::of`] for
+//! each entity type.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -77,9 +79,9 @@ pub struct ShardingConfig {
     /// Longest time between repetitions; each one waits twice as long as the last.
     #[serde(with = "humantime_serde")]
     pub move_retry_max: Duration,
-    /// Time in which the handlers of a moving shard must end; then its entities are aborted. Handlers
-    /// that have run for `slow-handler-after` are aborted once they alone keep the shard. Must be
-    /// shorter than the shutdown phase.
+    /// Time in which the handlers of a moving shard must end; then its entities are aborted.
+    /// Handlers that have run for `slow-handler-after` are aborted once they alone keep the shard.
+    /// Must be shorter than the shutdown phase.
     #[serde(with = "humantime_serde")]
     pub handoff_timeout: Duration,
     /// A lane that is cut for this long while its node is still a member is given up for shards
@@ -123,9 +125,10 @@ pub struct ShardingConfig {
     /// A handler that has awaited for this long is counted and logged with its entity and the type
     /// of its message (`sharding.slow_handler`), and again each time that it has run twice as long.
     /// Until it ends, rebalancing leaves its shard where it is; if the shard has to leave its node,
-    /// by a drain, a leave or a stop of shards, the handler is aborted as soon as all other entities
-    /// of the shard have stopped, without waiting for `handoff-timeout`. A handler that blocks its
-    /// thread for as long cannot be aborted; rebalancing leaves its shard out, too. 0: none of this.
+    /// by a drain, a leave or a stop of shards, the handler is aborted as soon as all other
+    /// entities of the shard have stopped, without waiting for `handoff-timeout`. A handler that
+    /// blocks its thread for as long cannot be aborted; rebalancing leaves its shard out, too. 0:
+    /// none of this.
     #[serde(with = "humantime_serde")]
     pub slow_handler_after: Duration,
     /// Decisions that the coordinator and each region remember for `explain`; about 100 bytes each.
@@ -425,7 +428,9 @@ pub enum ShardingConfigError {
 const SECTION: &str = "cluster.sharding";
 
 impl ShardingConfig {
-    /// Returns the settings of one entity type: its overrides, and otherwise these.
+    /// Returns the settings of one entity type: its overrides, and otherwise these. The result has
+    /// no `types`. An override replaces a whole value, with `passivation` the whole section; it
+    /// cannot unset a role.
     #[must_use]
     pub fn of(&self, entity_type: &EntityType) -> Self {
         let mut own = Self { types: BTreeMap::new(), ..self.clone() };
@@ -451,7 +456,8 @@ impl ShardingConfig {
         own
     }
 
-    /// Returns the chosen allocation strategy with its settings.
+    /// Returns the chosen allocation strategy with its settings. [`External`] has no pins yet, and
+    /// takes its limit from `least-shard`. The strategy of a program is not considered.
     #[must_use]
     pub fn strategy(&self) -> AllocationStrategy {
         match self.allocation_strategy {
@@ -472,17 +478,19 @@ impl ShardingConfig {
     }
 
     /// Returns the passivation settings; `None` if entities are remembered, because they never
-    /// passivate.
+    /// passivate. Settings that switch passivation off are returned as well.
     #[must_use]
     pub fn automatic_passivation(&self) -> Option<&PassivationConfig> {
         (!self.remember_entities).then_some(&self.passivation)
     }
 
-    /// Checks the settings of every type: their bounds, and `handoff-timeout` against the length of
-    /// the shutdown phase in which shards move away.
+    /// Checks these settings and those of every type in `types`: their bounds, and
+    /// `handoff-timeout` against the length of the shutdown phase in which shards move away. These
+    /// settings must be valid even if every type overrides a wrong one.
     ///
     /// # Errors
-    /// [`ShardingConfigError`] describes the first contradiction.
+    /// [`ShardingConfigError`] describes the first contradiction, value out of bounds, or setting
+    /// that this release does not support.
     pub fn check(&self, shutdown_phase: Duration) -> Result<(), ShardingConfigError> {
         if self.state_store_mode == StateStoreMode::Persistence {
             return Err(ShardingConfigError::Persistence);
@@ -498,6 +506,9 @@ impl ShardingConfig {
         })
     }
 
+    /// Checks one section, which errors name: bounds first, then contradictions, then
+    /// `handoff-timeout`, which must be shorter than `phase`, then unsupported settings. `types` is
+    /// not checked.
     fn check_as(&self, section: &str, phase: Duration) -> Result<(), ShardingConfigError> {
         let checks = self.times().into_iter().chain(self.numbers()).chain(self.limits());
         let checks = checks.chain(self.roles());
@@ -520,7 +531,7 @@ impl ShardingConfig {
         Ok(())
     }
 
-    /// The first maximum that is below its minimum.
+    /// The first maximum that is below its minimum; equal ones are allowed.
     fn contradiction(&self, section: &str) -> Option<ShardingConfigError> {
         let composite = &self.passivation.composite;
         let (low, high) =
@@ -549,6 +560,8 @@ impl ShardingConfig {
         })
     }
 
+    /// Checks the durations that must not be zero. Other durations may be: 0 switches
+    /// `slow-handler-after` off.
     fn times(&self) -> Vec<(bool, SettingOutOfBounds)> {
         let positive = [
             ("waiting-for-state-timeout", self.waiting_for_state_timeout),
@@ -573,6 +586,8 @@ impl ShardingConfig {
         positive.into()
     }
 
+    /// Checks the numbers that are no limits of buffers. A relative limit that is not a number is
+    /// out of range.
     fn numbers(&self) -> Vec<(bool, SettingOutOfBounds)> {
         let rounds = &self.least_shard_rounds;
         let at_least_one = [
@@ -620,6 +635,8 @@ impl ShardingConfig {
         })
     }
 
+    /// Checks the limits of buffers, held messages, mailboxes and remembered decisions: at least 1
+    /// each, and bounded.
     fn limits(&self) -> Vec<(bool, SettingOutOfBounds)> {
         const MESSAGES: (usize, &str) = (100_000_000, "must be 1 to 100,000,000 messages");
         const BYTES: (usize, &str) = (1 << 40, "must be 1 byte to 1 TiB");
@@ -639,12 +656,14 @@ impl ShardingConfig {
     }
 }
 
+/// Replaces a value if there is another.
 fn set<T>(value: &mut T, other: Option<T>) {
     if let Some(other) = other {
         *value = other;
     }
 }
 
+/// The duration as it is written in the configuration.
 fn time(value: Duration) -> String {
     humantime::format_duration(value).to_string()
 }

@@ -17,12 +17,16 @@ use super::shard_stage::ShardStage;
 use super::timers::Timer;
 
 /// Access of an entity to its environment, passed to [`Entity::handle`] for one message.
+///
+/// The generation and the fencing token are those of the time when the entity took its waiting
+/// messages, at most some hundred at a time. A decision that leaves the shard here meanwhile raises
+/// them for the messages that are taken later.
 pub struct Context<'a, E: Entity> {
     runtime: &'a Arc<Runtime<E>>,
     shard: &'a Shard<E>,
     id: &'a EntityId,
     token: FencingToken,
-    passivates: &'a mut bool,
+    passivates: &'a mut bool, // read after the handler has ended
     extras: &'a mut Option<Box<Extras<E>>>, // timers and tasks; made by the first use
 }
 
@@ -81,7 +85,8 @@ impl<'a, E: Entity> Context<'a, E> {
 
     /// Returns whether the shard is about to stop on this node, because it moves or was ordered to
     /// stop. The sooner the handler ends, the shorter the pause for all entities of the shard. At
-    /// most `handoff-timeout` is left.
+    /// most `handoff-timeout` is left; a handler that has run for `slow-handler-after` is dropped
+    /// as soon as only such ones keep the shard. May change while the handler runs.
     #[must_use]
     pub fn moving(&self) -> bool {
         self.shard.phase.get() != ShardStage::Open
@@ -90,12 +95,14 @@ impl<'a, E: Entity> Context<'a, E> {
     /// Stops this instance after the current message. If the type has a [stop
     /// message](Entity::stop_message), the instance handles that one last, before any message that
     /// waits. Messages that wait or arrive meanwhile are handled in order by a new instance, which
-    /// begins after the tasks and timers of this one are dropped.
+    /// begins after the tasks and timers of this one are dropped. It exports no state. Cannot be
+    /// taken back, and has no effect in the stop message.
     pub const fn passivate(&mut self) {
         *self.passivates = true;
     }
 
-    /// Returns a reference to an entity of this type.
+    /// Returns a reference to an entity of this type. It starts nothing. An invalid id is reported
+    /// when the reference is used.
     #[must_use]
     pub fn entity(&self, id: &str) -> EntityRef<E> {
         self.region().entity(id)
@@ -122,9 +129,9 @@ impl<'a, E: Entity> Context<'a, E> {
     }
 
     /// Sends this entity the result of `message` each time that it has been idle for `pause`, as
-    /// long as this instance lives. While the timeout is set, the instance never stops for being idle,
-    /// even if `idle-timeout` is shorter than `pause`; it ends in the same cases as one with a pending
-    /// timer ([`after`](Self::after)).
+    /// long as this instance lives. Replaces the timeout that was set before. While the timeout is
+    /// set, the instance never stops for being idle, even if `idle-timeout` is shorter than
+    /// `pause`; it ends in the same cases as one with a pending timer ([`after`](Self::after)).
     pub fn set_receive_timeout(
         &mut self,
         pause: Duration,
@@ -138,11 +145,11 @@ impl<'a, E: Entity> Context<'a, E> {
         Extras::of(self.extras).cancel_receive_timeout();
     }
 
-    /// Runs a future beside the handlers. When this instance ends, for a move as well, the future is
-    /// dropped at its next await; the shard moves only after it has completed or is dropped. Like a
-    /// handler it is polled only while the node has the hosting lease. It has no access to the
-    /// instance, but may send its results to [`myself`](Self::myself). A panic in it is counted and
-    /// affects nothing else.
+    /// Runs a future beside the handlers. When this instance ends, for a move as well, the future
+    /// is dropped at its next await; the shard moves only after it has completed or is dropped.
+    /// Like a handler it is polled only while the node has the hosting lease. It has no access to
+    /// the instance, but may send its results to [`myself`](Self::myself). A panic in it is counted
+    /// and affects nothing else.
     ///
     /// A task does not keep an idle instance alive: after `idle-timeout` without a message the
     /// instance stops and its tasks are dropped. A pending timer ([`after`](Self::after)) keeps the

@@ -1,7 +1,8 @@
 //! Messages that no handler completed, counted and logged by reason.
 //!
 //! Every known loss is counted here, and an asker is told the reason
-//! (docs/protocol/message-order.md#every-known-loss-is-reported-to-the-asker).
+//! (docs/protocol/message-order.md#every-known-loss-is-reported-to-the-asker). Telling it is up to
+//! the caller.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +29,8 @@ pub enum DeadLetterReason {
     /// The type's supervision stopped the entity.
     #[error("the entity was stopped after a failure; not handled")]
     EntityStopped,
-    /// The handler did not end within `handoff-timeout` when its shard moved.
+    /// The handler did not end within `handoff-timeout` when its shard moved, or had run for
+    /// `slow-handler-after` and delayed the move alone.
     #[error("the handler was aborted, as its shard moved; it may have been handled in part")]
     Aborted,
     /// The node left the configuration, or its lease ended for good, before a handler began the
@@ -79,6 +81,8 @@ pub enum DeadLetterReason {
     LastHostLeft,
 }
 
+/// All reasons, in the order of their codes. A new reason goes to the end of both lists, because
+/// nodes of other releases know the codes.
 const ALL: [DeadLetterReason; 19] = [
     DeadLetterReason::MailboxFull,
     DeadLetterReason::HeldFull,
@@ -107,6 +111,7 @@ impl DeadLetterReason {
         self as u8 + 1
     }
 
+    /// Returns the reason with this number in frames; `None` if this release knows none.
     pub(super) fn of(code: u8) -> Option<Self> {
         ALL.get(usize::from(code).checked_sub(1)?).copied()
     }
@@ -146,7 +151,8 @@ pub(super) struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// Counts `count` messages, and logs the reason at most once a minute.
+    /// Counts `count` messages, and logs the reason at most once a minute, with the total so far.
+    /// Does nothing if `count` is 0, and reads the clock only otherwise.
     pub(super) fn add(
         &self,
         why: DeadLetterReason,
@@ -171,10 +177,12 @@ impl DeadLetters {
         );
     }
 
+    /// Returns the number of messages lost for this reason.
     pub(super) fn of(&self, why: DeadLetterReason) -> u64 {
         self.counts[why as usize].load(Ordering::Relaxed)
     }
 
+    /// Iterates over all reasons with their numbers, also those that are 0.
     pub(super) fn all(&self) -> impl Iterator<Item = (DeadLetterReason, u64)> + '_ {
         ALL.into_iter().map(|why| (why, self.of(why)))
     }

@@ -74,13 +74,15 @@ impl Remembered {
         }
     }
 
-    /// Returns whether it was carried out, or drained if that was this region's part.
+    /// Returns whether it was carried out, or drained if that was this region's part. `false` also
+    /// for a decision that a newer one has replaced before.
     #[must_use]
     pub const fn is_over(&self) -> bool {
         self.settled.is_some() || self.drained.is_some()
     }
 
-    /// Returns whether the decision concerns a region.
+    /// Returns whether the decision concerns a region: as home before or by it, or as one that had
+    /// to end first.
     #[must_use]
     pub fn concerns(&self, region: RegionId) -> bool {
         self.from == Some(region) || self.to == Some(region) || self.awaited.contains(&region)
@@ -130,14 +132,15 @@ pub enum DecisionStepKind {
     Drained,
 }
 
-/// Decisions that take more than three times as long as nearly all others.
+/// Decisions that take more than three times as long as nearly all others, or a recount after a
+/// forced configuration that waits for nodes: then `shards` is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowDecisions {
     /// Their shards; each decision is reported once.
     pub shards: Vec<ShardId>, // ≤ number-of-shards
     /// Time for which the oldest of them has waited.
     pub waited: Duration,
-    /// Time after which a decision counts as slow.
+    /// Time after which a decision counts as slow; the lowest one if it differs among them.
     pub limit: Duration,
     /// Regions that are waited for, as far as is known here.
     pub awaited: Vec<RegionId>, // ≤ regions
@@ -157,13 +160,14 @@ impl Default for DecisionHistory {
 }
 
 impl DecisionHistory {
-    /// Makes a ring of `limit` decisions, at least one.
+    /// Makes an empty history of at most `limit` decisions, at least one.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit: limit.max(1), entries: VecDeque::new() }
     }
 
-    /// Adds a decision, and removes the oldest if the ring is full.
+    /// Adds a decision, and removes the oldest if the history is full. Does not look for an entry
+    /// of the same decision.
     pub fn push(&mut self, entry: Remembered) {
         while self.entries.len() >= self.limit {
             self.entries.pop_front();
@@ -171,8 +175,9 @@ impl DecisionHistory {
         self.entries.push_back(entry);
     }
 
-    /// Returns the index of a decision. Entries are nearly always in order, so a binary search
-    /// comes first.
+    /// Returns the index of a decision; `None` if it is not remembered. Entries are nearly always
+    /// in order, so a binary search comes first, and a search of all entries follows if it fails. A
+    /// decision older than the first entry of a full history counts as forgotten.
     fn find(&self, shard: ShardId, generation: Generation) -> Option<usize> {
         let key = |entry: &Remembered| (entry.generation, entry.shard);
         let wanted = (generation, shard);
@@ -183,13 +188,14 @@ impl DecisionHistory {
         by_order.or_else(|| (!is_forgotten).then(by_looking)?)
     }
 
-    /// Returns the entry of a decision.
+    /// Returns the entry of a decision; `None` if it is not remembered.
     #[must_use]
     pub fn get(&self, shard: ShardId, generation: Generation) -> Option<&Remembered> {
         self.entries.get(self.find(shard, generation)?)
     }
 
-    /// Changes the entry of a decision, if it is still remembered, and returns it.
+    /// Changes the entry of a decision, and returns it. `None` if it is not remembered; then
+    /// `change` is not called.
     pub fn note(
         &mut self,
         shard: ShardId,
@@ -202,7 +208,8 @@ impl DecisionHistory {
         Some(entry)
     }
 
-    /// Changes all matching decisions about a shard, and returns the newest of them.
+    /// Changes all matching decisions about a shard, and returns the one that was added last;
+    /// `None` if none matches.
     pub fn note_each(
         &mut self,
         shard: ShardId,
@@ -217,12 +224,12 @@ impl DecisionHistory {
         newest
     }
 
-    /// Returns all entries, oldest first.
+    /// Returns all entries, in the order in which they were added.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Remembered> {
         self.entries.iter()
     }
 
-    /// Returns the entries about a shard, newest first.
+    /// Returns the entries about a shard, the one added last first.
     pub fn of_shard(&self, shard: ShardId) -> impl Iterator<Item = &Remembered> {
         self.entries.iter().rev().filter(move |entry| entry.shard == shard)
     }

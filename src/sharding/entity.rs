@@ -19,7 +19,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 ///
 /// The first message for an id starts the entity. Its state is in memory: a new instance begins
 /// with the value that the type's factory returns and, after a planned move, with the state that
-/// the last instance [exported](Self::export_state).
+/// the last instance [exported](Self::export_state). A factory that panics is called again after
+/// the pauses of [`Supervision::Restart`], whatever the supervision; meanwhile the messages wait.
 ///
 /// # Example
 /// ```
@@ -102,7 +103,9 @@ pub trait Entity: Sized + Send + 'static {
 
     /// Returns the stop message: the last message of an instance that is stopped because of
     /// passivation or a move of its shard. `None`: the instance stops after the message that it is
-    /// handling.
+    /// handling. An instance that ends by supervision or by the loss of the lease gets none. Called
+    /// when the type starts and for each instance that stops; whether it returns `Some` must not
+    /// change.
     #[must_use]
     fn stop_message() -> Option<Self::Message> {
         None
@@ -110,13 +113,14 @@ pub trait Entity: Sized + Send + 'static {
 
     /// Returns the state with which the entity's next instance continues, or `None` if the next
     /// instance begins as new. Called once, after the last handler and after the [stop
-    /// message](Self::stop_message), when a planned move (also a drain of this node) takes the
-    /// shard to another node.
+    /// message](Self::stop_message), when a planned move (also a drain of this node, or a requested
+    /// stop of the shard) ends the shard on this node.
     ///
-    /// The state travels ahead of the waiting messages and is [imported](Self::import_state) at most
-    /// once. It waits until the entity gets a message, through further moves if there are any, and
-    /// is passivated as an idle instance would be. A shard starts only after its whole payload has
-    /// arrived, so the state should be small; at most about `net.limits.message-bytes-max` bytes.
+    /// The state travels ahead of the waiting messages and is [imported](Self::import_state) at
+    /// most once. It waits until the entity gets a message, through further moves if there are any,
+    /// and is passivated as an idle instance would be. A shard starts only after its whole payload
+    /// has arrived, so the state should be small; at most about `net.limits.message-bytes-max`
+    /// bytes.
     ///
     /// Only planned moves call this method. No state is exported by an entity that is passivated,
     /// restarted by supervision, or aborted after `handoff-timeout` (also before its stop message),
@@ -133,8 +137,8 @@ pub trait Entity: Sized + Send + 'static {
         None
     }
 
-    /// Continues with the state that the entity's last instance [exported](Self::export_state). Called
-    /// on a fresh instance of the factory, before its first message.
+    /// Continues with the state that the entity's last instance [exported](Self::export_state).
+    /// Called on a fresh instance of the factory, before its first message.
     ///
     /// The default implementation rejects the state, so that a cluster of two releases fails
     /// visibly instead of losing it silently.
@@ -148,7 +152,9 @@ pub trait Entity: Sized + Send + 'static {
 }
 
 /// Decides how an entity continues after its handler panicked. In every case the message is lost
-/// and counted, and an ask in it fails at once; other entities are not affected.
+/// and counted, and an ask in it fails at once; other entities are not affected. Also decides after
+/// a failed [import](Entity::import_state), which loses the state and no message. An instance whose
+/// stop message panics ends by every supervision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Supervision {
@@ -160,7 +166,7 @@ pub enum Supervision {
     Restart,
     /// Continues with the same instance and the next message. Its state may be half changed.
     Resume,
-    /// Stops the instance. Its waiting messages are lost and counted; a later message starts a new
-    /// instance.
+    /// Stops the instance, without its stop message. Its waiting messages are lost and counted; a
+    /// later message starts a new instance.
     Stop,
 }

@@ -54,7 +54,8 @@ enum To<E: Entity> {
     NotYet(Arc<UnresolvedEntity>),
 }
 
-/// An entity of a type that this node has started.
+/// An entity of a type that this node has started. The id may be invalid: then `shard` is the first
+/// shard and `hash` is 0, and every message is refused with [`TellError::InvalidId`].
 ///
 /// Each ask clones this `Arc` and not the runtime's: otherwise all asks of the node would write to
 /// the one cache line that holds the runtime's reference count.
@@ -79,6 +80,8 @@ impl<E: Entity> EntityTarget<E> {
         Arc::new(Self { runtime: Arc::clone(runtime), shard, id, hash })
     }
 
+    /// Passes a message to the runtime of the type. `ask` is the ask whose reply address the
+    /// message contains. Returns a refused message with the reason.
     fn offer(
         &self,
         parcel: OutgoingMessage<E::Message>,
@@ -87,6 +90,7 @@ impl<E: Entity> EntityTarget<E> {
         self.offer_with(parcel, WaitingPlace::Buffer, ask)
     }
 
+    /// Like [`offer`](Self::offer); `place` states where the message waits if its lane has no room.
     fn offer_with(
         &self,
         parcel: OutgoingMessage<E::Message>,
@@ -103,6 +107,7 @@ impl<E: Entity> EntityTarget<E> {
         AskedShard { runtime: self.runtime.number, shard: self.shard }
     }
 
+    /// Returns the entity as the search for ask cycles compares it.
     fn as_asked(&self) -> Option<ask_cycles::AskedEntity> {
         let phase = Arc::clone(&self.runtime.shard(self.shard)?.phase);
         let (entity_type, id) = self.names();
@@ -110,7 +115,13 @@ impl<E: Entity> EntityTarget<E> {
     }
 
     /// Returns why a message that was sent at `asked_at` has no answer, and the handler that it
-    /// waits for, as far as this node knows. `holder` is the node whose lane has it.
+    /// waits for, as far as this node knows. `holder` is the node whose lane has the message;
+    /// `None`: the message is on this node. Takes the lock of the shard.
+    ///
+    /// The first cause that applies: `NoHome`, `Moving` (the gate waits for an echo), `BehindLane`
+    /// (only without `holder`), `NotLeased`, `NotBegun` with the entity's own handler if it began
+    /// before `asked_at`, `Moving` with the shard's oldest handler if the entity has none here and
+    /// the shard drains or is aborted. Otherwise `Unknown` without a handler.
     fn kept(
         &self,
         asked_at: Instant,
@@ -151,11 +162,13 @@ impl<E: Entity> EntityTarget<E> {
         }
     }
 
+    /// Returns type and id for an error. Panics if the id is invalid, which no sent message has.
     fn names(&self) -> (EntityType, EntityId) {
         let id = self.id.clone().expect("messages without a valid id are not sent");
         (self.runtime.entity_type.clone(), id)
     }
 
+    /// Makes the error of a sent message from the reason why its ask failed before the timeout.
     fn unanswered(&self, question: &'static str, why: AskFailure, waited: Duration) -> AskError {
         let (entity_type, entity) = self.names();
         match why {
@@ -177,6 +190,9 @@ impl<E: Entity> EntityRef<E> {
         Self(To::Here(EntityTarget::new(runtime, EntityId::new(id))))
     }
 
+    /// Returns the entity with its runtime. An unresolved reference looks the type up at every call
+    /// and fails with [`TellError::NotStarted`] while the type is absent, or started as another
+    /// type.
     fn target(&self) -> Result<Cow<'_, Arc<EntityTarget<E>>>, TellError> {
         match &self.0 {
             To::Here(target) => Ok(Cow::Borrowed(target)),
@@ -208,7 +224,8 @@ impl<E: Entity> EntityRef<E> {
         }
     }
 
-    /// Returns the entity's shard, or the first shard while this node has not started the type.
+    /// Returns the entity's shard. Returns the first shard while this node has not started the
+    /// type, and if the id is invalid.
     #[must_use]
     pub fn shard(&self) -> ShardId {
         self.target().map_or_else(|_| ShardId::default(), |target| target.shard)
@@ -231,8 +248,14 @@ impl<E: Entity> EntityRef<E> {
     }
 
     /// Sends a message and waits until there is room for it. Nothing was sent if the future is
-    /// dropped. Takes part in tokio's cooperative budget, so a task that calls it in a loop lets
-    /// others run.
+    /// dropped before it completes. Takes part in tokio's cooperative budget, so a task that calls
+    /// it in a loop lets others run.
+    ///
+    /// Tries again whenever room is reported. While the lane to the home is full, a long message,
+    /// or one behind a long buffer, waits here with its caller; after 256 refused tries it may
+    /// also wait in the shard's buffer, and the call returns once it is there. If the future is
+    /// dropped, a [`Reply`] in the message may vanish without a report, as with
+    /// [`tell`](Self::tell).
     ///
     /// Inside a handler use a timeout: two entities that wait for room in each other's full
     /// mailbox, on one node or on two, wait for ever. Or use [`tell`](Self::tell) there and react
@@ -282,7 +305,8 @@ impl<E: Entity> EntityRef<E> {
     /// [`AskError::NodeLost`] as soon as this node learns of the removal. The error tells whether
     /// the message may have been handled: see [`AskError`].
     ///
-    /// `question` makes the message from the answer's address: `ask(Command::Get)`.
+    /// `question` makes the message from the answer's address: `ask(Command::Get)`. The call itself
+    /// never fails: if the message is not sent, the first poll returns [`AskError::NotSent`].
     pub fn ask<T>(&self, question: impl FnOnce(Reply<T>) -> E::Message) -> AskFuture<E, T>
     where
         T: DeserializeOwned + Send + 'static,
@@ -303,7 +327,10 @@ impl<E: Entity> EntityRef<E> {
         self.ask_for(Some(timeout), question)
     }
 
-    /// `None`: the timeout is the type's `ask-timeout`.
+    /// Sends the message that `question` makes. `None`: the timeout is the type's `ask-timeout`.
+    ///
+    /// Does not call `question` if the type is not started here or the timeout is zero. Every
+    /// refusal becomes a future that returns the error at its first poll.
     fn ask_for<T>(
         &self,
         timeout: Option<Duration>,
@@ -336,6 +363,7 @@ impl<E: Entity> EntityRef<E> {
     /// start is queued after the entity's waiting messages. The call sends it, not the first poll.
     ///
     /// If the start fails, supervision decides about further tries, and the future goes on waiting.
+    /// If the start request is not sent, the first poll returns [`AskError::NotSent`].
     pub fn start(&self) -> AskFuture<E, ()> {
         let target = match self.target() {
             Ok(target) => target,
@@ -361,6 +389,8 @@ impl<E: Entity> EntityRef<E> {
 /// its length. Otherwise messages that others send meanwhile could delay it without bound.
 const REFUSED_MAX: u32 = 256;
 
+/// Drops a message that was not sent, with the replies in it that were not encoded: their askers
+/// are told that there is no answer.
 fn drop_unsent<M>(parcel: OutgoingMessage<M>) {
     drop(parcel);
 }
@@ -374,6 +404,7 @@ impl<E: Entity> Clone for EntityRef<E> {
     }
 }
 
+/// Compares types and ids. Two invalid ids are equal if they have the same error.
 impl<E: Entity> PartialEq for EntityRef<E> {
     fn eq(&self, other: &Self) -> bool {
         self.id() == other.id() && self.entity_type() == other.entity_type()
@@ -382,6 +413,7 @@ impl<E: Entity> PartialEq for EntityRef<E> {
 
 impl<E: Entity> Eq for EntityRef<E> {}
 
+/// Hashes the id only, with the process's key; all invalid ids have the hash 0.
 impl<E: Entity> Hash for EntityRef<E> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let hash = match &self.0 {
@@ -392,6 +424,7 @@ impl<E: Entity> Hash for EntityRef<E> {
     }
 }
 
+/// Writes type and id. Fails if the id is invalid.
 impl<E: Entity> Serialize for EntityRef<E> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let id = self.id().map_err(serde::ser::Error::custom)?;
@@ -399,6 +432,9 @@ impl<E: Entity> Serialize for EntityRef<E> {
     }
 }
 
+/// Fails outside of a message or an answer, and if this node has started the type as another one.
+/// If it has not started the type, the reference stays unresolved and looks the type up at each
+/// use.
 impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (entity_type, id): (EntityType, EntityId) = Deserialize::deserialize(from)?;
@@ -420,6 +456,7 @@ impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
     }
 }
 
+/// Writes `type/id`; `type/?` if the id is invalid.
 impl<E: Entity> fmt::Display for EntityRef<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.id().map_or("?", EntityId::as_str);
@@ -445,7 +482,8 @@ pub struct AskFuture<E: Entity, T> {
 
 enum AskProgress<E: Entity, T> {
     Waits(PendingAnswer<E, T>),
-    /// The message was not sent: the error, taken by the first poll, and the receiver.
+    /// The message was not sent: the error, taken by the first poll, and the receiver, if it was
+    /// found and the ask had a valid form. Later polls stay pending.
     Unsent(Option<Box<AskError>>, Option<Arc<EntityTarget<E>>>),
 }
 
@@ -456,11 +494,14 @@ struct PendingAnswer<E: Entity, T> {
     asked_at: Instant,
     timeout: Duration,
     timer: AskTimer,
-    /// Set while an entity's handler awaits this answer; used to detect cycles.
+    /// Set while an entity's handler awaits this answer; used to detect cycles. Only the first poll
+    /// sets it, if a handler makes that poll.
     edge: Option<AskEdge>,
 }
 
 impl<E: Entity, T> AskFuture<E, T> {
+    /// Makes the future of an ask that is about to be sent. Its time begins now; its timer is set
+    /// by the first poll.
     fn new(
         target: &Arc<EntityTarget<E>>,
         slot: &Arc<AskSlot<T>>,
@@ -481,6 +522,13 @@ impl<E: Entity, T> AskFuture<E, T> {
 }
 
 impl<E: Entity, T> PendingAnswer<E, T> {
+    /// Returns the answer, or the reason why there is none. An answer that is there wins over a
+    /// timeout that has expired.
+    ///
+    /// The first poll sets the timer. If an entity's handler makes it, it also records which entity
+    /// waits for which, and fails with [`AskError::AsksItself`] at once if the handler asks its own
+    /// entity. At the timeout returns [`AskError::Cycle`] if handlers of this node wait for each
+    /// other, otherwise [`AskError::Timeout`] with its reason. Must not be polled after that.
     fn poll(&mut self, question: &'static str, cx: &mut Context<'_>) -> Poll<Result<T, AskError>> {
         let Self { slot, target, asked_at, timeout, timer, edge } = self;
         let Runtime { timeouts, asks, world, .. } = &*target.runtime;
@@ -533,6 +581,7 @@ impl<E: Entity, T> PendingAnswer<E, T> {
     }
 }
 
+/// An ask that was not sent returns its error at the first poll.
 impl<E: Entity, T> Future for AskFuture<E, T> {
     type Output = Result<T, AskError>;
 
@@ -547,6 +596,8 @@ impl<E: Entity, T> Future for AskFuture<E, T> {
     }
 }
 
+/// Ends the timeout and removes the ask from the table. An answer that comes later is dropped and
+/// counted as late.
 impl<E: Entity, T> Drop for PendingAnswer<E, T> {
     fn drop(&mut self) {
         let Runtime { timeouts, asks, .. } = &*self.target.runtime;
@@ -555,6 +606,7 @@ impl<E: Entity, T> Drop for PendingAnswer<E, T> {
     }
 }
 
+/// Shows the entity, or `None` if the ask failed before its message was offered.
 impl<E: Entity, T> fmt::Debug for AskFuture<E, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let target = match &self.how {

@@ -34,6 +34,7 @@ impl Hasher for PrehashedHasher {
         self.0
     }
 
+    /// Mixes in the bytes of a key that is no `u64`, which does not occur in practice.
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
@@ -49,9 +50,9 @@ impl Hasher for PrehashedHasher {
 /// State of an entity that has messages or handles one.
 pub(super) struct BusyEntity<M> {
     pub(super) mailbox: Mailbox<M>,
-    /// Number of messages at the front of the mailbox that are still handled while the shard drains.
-    /// The last of them came from a handler of a draining shard, which may wait for the reply
-    /// (docs/protocol/sharding.md#draining-handlers-reach-draining-shards).
+    /// Number of messages at the front of the mailbox that are still handled while the shard
+    /// drains. The last of them came from a handler of a draining shard, which may wait for the
+    /// reply (docs/protocol/sharding.md#draining-handlers-reach-draining-shards).
     pub(super) marked: usize,
     /// Whether the entity has a task.
     pub(super) runs: bool,
@@ -79,7 +80,7 @@ impl<M> Default for BusyEntity<M> {
 /// A row of the table: an entity of the shard.
 pub(super) struct EntitySlot<E: Entity> {
     pub(super) id: EntityId,
-    /// Its instance, unless it runs or has not begun.
+    /// Its instance. `None` while the entity's task has it, and if none has begun.
     pub(super) instance: Option<Box<Instance<E>>>,
     pub(super) busy: Option<Box<BusyEntity<E::Message>>>,
     /// Its slot in the [tracker](super::active_entities::ActiveEntities) of the region or shard, or
@@ -90,15 +91,17 @@ pub(super) struct EntitySlot<E: Entity> {
     next: u32, // with the same hash
 }
 
-/// The entity table of a shard.
+/// The entity table of a shard. A row number identifies an entity until it is removed; then the
+/// number is reused. Methods that take a row panic if the row is not in use, except `try_get` and
+/// those about dormant states.
 pub(super) struct EntityTable<E: Entity> {
     /// The first row with a [hash](super::id_hash::hash). The hash is keyed, so chains stay short
     /// whatever ids end users choose.
     index: HashMap<u64, u32, BuildHasherDefault<PrehashedHasher>>,
     rows: Vec<Option<EntitySlot<E>>>, // ≤ entities of the shard at a time
     free: Vec<u32>,
-    // Dormant states, by row: exported by an instance of a former home, and not imported yet, because
-    // no message has come. ≤ rows, none of which has an instance.
+    // Dormant states, by row: exported by an instance of a former home, and not imported yet,
+    // because no message has come. ≤ rows, none of which has an instance.
     dormant: BTreeMap<u32, ExportedState>,
     spare: SmallVec<[Box<BusyEntity<E::Message>>; 1]>, // ≤ SPARE_MAX; mostly at most one
     #[cfg(test)]
@@ -122,6 +125,7 @@ impl<E: Entity> EntityTable<E> {
         self.rows.len() - self.free.len()
     }
 
+    /// Returns the row of the entity with this id, whose hash the caller has computed.
     pub(super) fn find(&self, hash: u64, id: &[u8]) -> Option<u32> {
         let mut at = self.index.get(&hash).copied()?;
         loop {
@@ -139,6 +143,8 @@ impl<E: Entity> EntityTable<E> {
         }
     }
 
+    /// Adds an idle entity without an instance and returns its row. The caller has checked with
+    /// [`find`](Self::find) that the id is not in the table; a second row would hide the first.
     pub(super) fn add(&mut self, hash: u64, id: EntityId) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.rows.push(None);
@@ -157,8 +163,9 @@ impl<E: Entity> EntityTable<E> {
         at
     }
 
-    /// Removes an entity that neither runs nor has messages. `hash` computes the hash of its id,
-    /// which the row does not store.
+    /// Removes an entity and returns its instance, if it has one, to be dropped without the lock.
+    /// `hash` computes the hash of its id, which the row does not store. Panics if the entity runs,
+    /// or has messages or a dormant state.
     pub(super) fn remove(
         &mut self,
         at: u32,
@@ -173,6 +180,7 @@ impl<E: Entity> EntityTable<E> {
         entity_slot.instance
     }
 
+    /// Takes a row out of the chain of rows with this hash; `next` is the row that follows it.
     fn unlink(&mut self, at: u32, next: u32, hash: u64) {
         let first = *self.index.get(&hash).expect("every row is in the index");
         if first == at {
@@ -194,7 +202,7 @@ impl<E: Entity> EntityTable<E> {
         }
     }
 
-    /// Returns the row of an entity, if it is in use.
+    /// Returns an entity; `None` if its row is not in use.
     pub(super) fn try_get(&self, at: u32) -> Option<&EntitySlot<E>> {
         self.rows.get(at as usize).and_then(Option::as_ref)
     }
@@ -207,19 +215,22 @@ impl<E: Entity> EntityTable<E> {
         self.rows[at as usize].as_mut().expect("a row in use")
     }
 
-    /// Returns the mailbox of an entity, and makes the entity busy if it was idle.
+    /// Returns the mailbox and state of a busy entity. Makes the entity busy if it was idle, with
+    /// an empty mailbox, which may be a reused one.
     pub(super) fn busy(&mut self, at: u32) -> &mut BusyEntity<E::Message> {
         let Self { rows, spare, .. } = self;
         let entity_slot = rows[at as usize].as_mut().expect("a row in use");
         entity_slot.busy.get_or_insert_with(|| spare.pop().unwrap_or_default())
     }
 
-    /// Makes an entity idle, and keeps its busy part, mailbox included, for reuse.
+    /// Makes an entity idle; does nothing if it is. Panics if it has messages. Keeps the busy part,
+    /// mailbox included, for reuse by any entity, unless [`SPARE_MAX`] are kept already or the
+    /// mailbox remembers nodes whose messages it has refused. The row and its instance stay.
     pub(super) fn idle(&mut self, at: u32) {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
-        // A mailbox remembers the nodes that it has refused messages of; reused, it would notify them
-        // of room at the next entity.
+        // A mailbox remembers the nodes that it has refused messages of; reused, it would notify
+        // them of room at the next entity.
         let reusable = !busy.mailbox.puts_somebody_off();
         if reusable && self.spare.len() < SPARE_MAX {
             busy.mailbox.shrink();
@@ -228,8 +239,8 @@ impl<E: Entity> EntityTable<E> {
         }
     }
 
-    /// Keeps an exported state, which is dormant until the next instance needs it. Returns the state
-    /// that was kept before.
+    /// Keeps an exported state, which is dormant until the next instance needs it. Replaces the
+    /// state that was kept before and returns it.
     pub(super) fn keep_state(&mut self, at: u32, state: ExportedState) -> Option<ExportedState> {
         self.dormant.insert(at, state)
     }
@@ -249,12 +260,14 @@ impl<E: Entity> EntityTable<E> {
         self.dormant.iter().map(|(at, state)| (&self.get(*at).id, &state[..]))
     }
 
-    /// Drops all dormant states and returns their number.
+    /// Drops all dormant states and returns their number. Their rows stay.
     pub(super) fn forget_dormant(&mut self) -> usize {
         std::mem::take(&mut self.dormant).len()
     }
 
-    /// Returns the rows in a range that match; `None` if the range begins at or after the table's end.
+    /// Returns the rows in a range that are in use and match, perhaps none. Returns `None` if the
+    /// range begins at or after the table's end, so that a check in steps knows that it is
+    /// complete.
     pub(super) fn matching(
         &self,
         rows: Range<usize>,
@@ -266,11 +279,13 @@ impl<E: Entity> EntityTable<E> {
         Some(matching.filter_map(|(at, _)| u32::try_from(at).ok()).collect())
     }
 
+    /// Returns the numbers of all rows in use, in order.
     pub(super) fn rows(&self) -> impl Iterator<Item = u32> + '_ {
         let rows = self.rows.iter().enumerate();
         rows.filter_map(|(at, row)| row.as_ref().and_then(|_| u32::try_from(at).ok()))
     }
 
+    /// Returns all entities, in the order of rows.
     pub(super) fn all(&mut self) -> impl Iterator<Item = &mut EntitySlot<E>> {
         self.rows.iter_mut().flatten()
     }

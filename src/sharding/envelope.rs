@@ -38,10 +38,11 @@ thread_local! {
 /// thread that decodes them.
 const NESTING_MAX: usize = 64;
 
-/// Decodes a value of a user's type from bytes of another node.
+/// Decodes a value of a user's type from bytes of another node. Bytes after the value are ignored.
 ///
 /// # Errors
-/// If the bytes are not a value of the type, nest too deep, or its `Deserialize` panics.
+/// If the bytes are not a value of the type, nest deeper than [`NESTING_MAX`], or its `Deserialize`
+/// panics.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::decode::Error> {
     let read = || {
         let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
@@ -64,8 +65,16 @@ pub(super) struct EnvelopeBuilder {
 impl EnvelopeBuilder {
     const AT: usize = MESSAGE_HEAD_BYTES_MAX;
 
-    /// Writes an envelope with the body that `body` appends. `asker` is called after the body is
-    /// written, because the reply address gets its number while it is serialized.
+    /// Writes an envelope for the entity `to` with the body that `body` appends, in the thread's
+    /// buffer.
+    ///
+    /// With `asker`, the envelope is an ask. `asker` is called after the body is written, because
+    /// the reply address gets its number while it is serialized. If it returns `None`, the message
+    /// does not contain the reply address: the envelope stays an ask with number 0, for which
+    /// [`EnvelopeRef::asker`] returns `None`.
+    ///
+    /// # Errors
+    /// The error of `body`; nothing else fails.
     pub(super) fn write<X>(
         to: &EntityId,
         body: impl FnOnce(&mut Vec<u8>) -> Result<(), X>,
@@ -109,7 +118,9 @@ impl EnvelopeBuilder {
         &self.bytes[Self::AT..]
     }
 
-    /// Returns a frame: this head, followed by the envelope.
+    /// Writes `head` in front of the envelope and returns both as one frame. The head has at most
+    /// [`MESSAGE_HEAD_BYTES_MAX`] bytes; a longer one panics. May be called again with another
+    /// head.
     #[inline]
     pub(super) fn framed(&mut self, head: &[u8]) -> &[u8] {
         let from = Self::AT - head.len();
@@ -117,13 +128,14 @@ impl EnvelopeBuilder {
         &self.bytes[from..]
     }
 
-    /// Copies the envelope into an allocation of its length.
+    /// Copies the envelope, without a head, into an allocation of its length.
     pub(super) fn envelope(&self) -> Envelope {
         let Self { id_at, body_at, .. } = *self;
         Envelope { bytes: Bytes::copy_from_slice(self.bytes()), id_at, body_at }
     }
 }
 
+/// Returns the buffer to the thread, unless it has grown above [`ROOM_BYTES_MAX`].
 impl Drop for EnvelopeBuilder {
     fn drop(&mut self) {
         let bytes = mem::take(&mut self.bytes);
@@ -142,7 +154,12 @@ pub(super) struct EnvelopeRef<'a> {
 }
 
 impl<'a> EnvelopeRef<'a> {
-    /// Finds the parts of an envelope.
+    /// Finds the parts of an envelope from another node, without a copy. The body may be empty and
+    /// is not checked.
+    ///
+    /// # Errors
+    /// [`BadFrame`] if the bytes are cut short before the body, the flags are unknown, or the id is
+    /// empty, longer than [`ENTITY_BYTES_MAX`] or not UTF-8.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
         let flags = *bytes.first().ok_or(BadFrame("an empty message"))?;
         let asker = match flags {
@@ -169,7 +186,7 @@ impl<'a> EnvelopeRef<'a> {
         Envelope { bytes: Bytes::copy_from_slice(bytes), id_at, body_at }
     }
 
-    /// Returns whether it only asks the entity to start.
+    /// Returns whether it only asks the entity to start; then the body has no meaning.
     #[inline]
     pub(super) const fn starts(self) -> bool {
         self.bytes[0] == STARTS
@@ -186,7 +203,8 @@ impl<'a> EnvelopeRef<'a> {
         &self.bytes[usize::from(self.id_at)..usize::from(self.body_at)]
     }
 
-    /// Returns the reply address, if an answer is expected.
+    /// Returns the reply address of an ask or a start. `None` for a message without one, and for an
+    /// ask with number 0, whose message did not contain its reply address.
     pub(super) fn asker(self) -> Option<ReplyAddress> {
         if self.bytes[0] == 0 {
             return None;
@@ -221,7 +239,8 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    /// Makes an envelope that asks an entity to start.
+    /// Makes an envelope that asks an entity to start. The start is reported to the reply address,
+    /// whose number must not be 0.
     pub(super) fn start(to: &EntityId, ReplyAddress { node, correlation }: ReplyAddress) -> Self {
         let id = to.as_str().as_bytes();
         let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
@@ -234,7 +253,7 @@ impl Envelope {
         Self { bytes: bytes.into(), id_at, body_at: id_at + id_length }
     }
 
-    /// Finds the parts of an envelope.
+    /// Finds the parts of an envelope and keeps the bytes; fails as [`EnvelopeRef::read`].
     pub(super) fn read(bytes: Bytes) -> Result<Self, BadFrame> {
         let EnvelopeRef { id_at, body_at, .. } = EnvelopeRef::read(&bytes)?;
         Ok(Self { bytes, id_at, body_at })
@@ -257,7 +276,7 @@ impl Envelope {
         self.view().id_bytes()
     }
 
-    /// Returns the reply address, if an answer is expected.
+    /// Returns the reply address, see [`EnvelopeRef::asker`].
     pub(super) fn asker(&self) -> Option<ReplyAddress> {
         self.view().asker()
     }

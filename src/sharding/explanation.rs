@@ -49,6 +49,7 @@ impl fmt::Display for ExplanationSubject {
 }
 
 impl ExplanationSubject {
+    /// Writes the subject with its kind: `shard 7`, `entity "alice"`, `node n1`.
     fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         match self {
             Self::Shard(shard) => write!(f, "shard {shard}"),
@@ -76,6 +77,8 @@ pub enum Topic {
 }
 
 impl Topic {
+    /// Returns whether the decision is about the shard, or names the region as old home, new home
+    /// or predecessor.
     pub(super) fn covers(self, entry: &Remembered) -> bool {
         match self {
             Self::Shard(shard) => entry.shard == shard,
@@ -114,7 +117,8 @@ pub struct DecisionReport {
     pub remembered: Remembered,
 }
 
-/// Returns the newest decisions of a ring that a topic covers.
+/// Returns the decisions of a ring that a topic covers, newest first: the newest [`TOLD_MAX`], or
+/// none. `by` and `witness` state where the ring is.
 pub(super) fn accounts(
     by: ReplicaId,
     witness: DecisionSource,
@@ -155,7 +159,9 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Groups the accounts by decision.
+    /// Groups the accounts by decision: the newest decision first, and in it coordinators before
+    /// regions, each by time. Leaves [`shard`](Self::shard) and [`home`](Self::home) empty; the
+    /// caller sets them unless the question is about a node.
     #[must_use]
     pub fn new(
         entity_type: EntityType,
@@ -196,6 +202,9 @@ impl Explanation {
         text
     }
 
+    /// Writes a first line with the subject and the shard's home, then the decisions, then a line
+    /// for each node that has not answered. With a shard, the first line also states a missing home
+    /// and the lack of decisions; without a shard, it states the number of decisions.
     fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Self { entity_type, about, shard, home, decisions, unanswered } = self;
         about.write(f, name)?;
@@ -232,6 +241,9 @@ impl fmt::Display for Explanation {
 }
 
 impl ExplainedDecision {
+    /// Writes a line with time, generation, shard, old and new home, and an indented line for each
+    /// account. Time and homes are those of the first account: of a coordinator, if one remembers
+    /// the decision. Writes nothing if there is no account.
     fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Some(DecisionReport { remembered: first, .. }) = self.accounts.first() else {
             return Ok(());
@@ -261,6 +273,9 @@ impl fmt::Display for ExplainedDecision {
 }
 
 impl DecisionReport {
+    /// Writes source, node, reason, the time to each phase that is known, and the awaited regions,
+    /// without a line end. Adds `not carried out` to a decision that was neither settled nor
+    /// drained.
     fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Remembered { why, queued, written, drained, settled, awaited, .. } = &self.remembered;
         write!(f, "{} on {}: {why}", self.witness, name(self.by))?;

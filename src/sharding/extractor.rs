@@ -96,7 +96,8 @@ impl HashExtractor {
         self.shards
     }
 
-    /// Returns the shard of an entity.
+    /// Returns the shard of an entity: the hash of its id modulo the number of shards. A Java hash
+    /// counts with its absolute value, as in Akka; Murmur2 without its sign bit, as in Kafka.
     #[must_use]
     pub fn shard(&self, entity: &EntityId) -> ShardId {
         let id = entity.as_str();
@@ -153,6 +154,8 @@ impl<M, F> Extractor<M> for ByMessage<F>
 where
     F: for<'m> Fn(&'m M) -> Option<Cow<'m, str>> + Send + Sync + 'static,
 {
+    /// Returns the name of the hash. It says nothing about the function for ids, so nodes with
+    /// different functions are not detected.
     fn name(&self) -> Cow<'_, str> {
         Cow::Borrowed(self.hash.hash.name())
     }
@@ -170,12 +173,13 @@ where
     }
 }
 
-/// Java's `String.hashCode`: a polynomial in 31 over UTF-16 units, modulo 2³².
+/// Java's `String.hashCode`: a polynomial in 31 over UTF-16 units, modulo 2³², as a signed number.
 fn java_hash(id: &str) -> i32 {
     id.encode_utf16().fold(0, |hash: i32, unit| hash.wrapping_mul(31).wrapping_add(unit.into()))
 }
 
-/// Murmur2 by Austin Appleby, with the seed of Kafka's default partitioner.
+/// Murmur2 by Austin Appleby, with the seed of Kafka's default partitioner. Kafka shows the result
+/// as a signed number.
 fn murmur2(bytes: &[u8]) -> u32 {
     const FACTOR: u32 = 0x5bd1_e995;
     const SEED: u32 = 0x9747_b28c;

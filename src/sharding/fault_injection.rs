@@ -2,8 +2,8 @@
 //! run time. The test suites must catch each of them; otherwise they would miss a real mistake in
 //! that rule.
 //!
-//! As in [`ostraca_ddata::fault_injection`], without the feature `canaries` every check is a constant `false`
-//! and the branches vanish.
+//! As in [`ostraca_ddata::fault_injection`], without the feature `canaries` every check is a
+//! constant `false` and the branches vanish.
 
 /// A rule that is left out or broken; see docs/protocol/sharding.md#exploration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -112,7 +112,8 @@ impl FencingToken {
         bytes
     }
 
-    /// Makes the token from these bytes.
+    /// Makes the token from the result of [`to_bytes`](Self::to_bytes). Every array of this length
+    /// is a token.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let mut numbers = [0; 4];
@@ -123,6 +124,8 @@ impl FencingToken {
         Self::of(numbers)
     }
 
+    /// Returns cluster generation, term number, term owner and sequence number, in the order in
+    /// which they compare.
     const fn numbers(&self) -> [u64; 4] {
         let Generation { term: Term { number, owner }, seq } = self.generation;
         [self.cluster, number, owner.get(), seq]
@@ -134,6 +137,7 @@ impl FencingToken {
     }
 }
 
+/// Writes the four numbers with 16 lower-case hex digits each, joined by `-`.
 impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [cluster, number, owner, seq] = self.numbers();
@@ -144,6 +148,8 @@ impl fmt::Display for FencingToken {
 impl FromStr for FencingToken {
     type Err = InvalidToken;
 
+    /// Parses exactly the form of `Display`: four numbers, each with all its digits in lower case,
+    /// and nothing before or after them.
     fn from_str(text: &str) -> Result<Self, InvalidToken> {
         let mut numbers = [0; 4];
         let mut parts = text.split('-');
@@ -155,7 +161,7 @@ impl FromStr for FencingToken {
 }
 
 /// Parses a number in exactly the form in which it is written, because another spelling would order
-/// differently as text.
+/// differently as text. Returns `None` for any other length, upper-case digits, a sign or a space.
 fn number_of(part: &str) -> Option<u64> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_number = part.len() == DIGITS && part.bytes().all(is_digit);

@@ -51,12 +51,14 @@ pub(super) const HEAD_BYTES_MAX: usize = 1 + 5 + 2 * (10 + 8 + 10) + 9;
 /// Most bytes of a message frame before its encoded message.
 pub(super) const MESSAGE_HEAD_BYTES_MAX: usize = 1 + 5 + (10 + 8 + 10);
 
-/// Returns whether the frame is for a pending ask.
+/// Returns whether the frame is for a pending ask: an answer or a refusal. Looks at the first byte
+/// only; `false` for an empty frame.
 pub(crate) fn is_answer(bytes: &[u8]) -> bool {
     matches!(bytes.first(), Some(&(kind::ANSWER | kind::REFUSED)))
 }
 
-/// A received frame, decoded.
+/// A received frame, decoded. The bytes are borrowed; the body of an envelope or answer is not
+/// decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ShardingFrame<'a> {
     Message { shard: ShardId, stamp: Generation, fit: MailboxLimitCheck, envelope: EnvelopeRef<'a> },
@@ -69,6 +71,12 @@ pub(super) enum ShardingFrame<'a> {
 }
 
 impl<'a> ShardingFrame<'a> {
+    /// Decodes a frame. Does not check whether the type has the shard.
+    ///
+    /// # Errors
+    /// [`BadFrame`] if the frame is empty or cut short, has an unknown kind, reason or form of a
+    /// home, a number that is too large, an invalid term, or an envelope or entity id that is
+    /// invalid.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
         let mut rest = FrameCursor(bytes);
         let kind = rest.byte()?;
@@ -104,7 +112,8 @@ impl<'a> ShardingFrame<'a> {
     }
 }
 
-/// Writes a message frame with its encoded message.
+/// Writes a message frame with its encoded message. Like all functions here that write a frame, it
+/// replaces the content of `to`.
 pub(super) fn message(
     to: &mut Vec<u8>,
     shard: ShardId,
@@ -116,7 +125,8 @@ pub(super) fn message(
     to.extend_from_slice(envelope.bytes());
 }
 
-/// Writes the fields of a message frame that precede the encoded message.
+/// Writes the fields of a message frame that precede the encoded message. An exempt message gets
+/// the kind of a moved one.
 pub(super) fn message_head(
     to: &mut Vec<u8>,
     shard: ShardId,
@@ -140,7 +150,8 @@ pub(super) fn echo(to: &mut Vec<u8>, shard: ShardId, stamp: Generation) {
     head(to, kind::ECHO, shard, stamp);
 }
 
-/// Writes a message that returns to its sender.
+/// Writes a message that returns to its sender, with the stamp that the sender gave it and the
+/// newest decision known here.
 pub(super) fn bounce(
     to: &mut Vec<u8>,
     shard: ShardId,
@@ -175,7 +186,7 @@ pub(super) fn refused(to: &mut Vec<u8>, correlation: u64, why: DeadLetterReason)
     to.push(why.code());
 }
 
-/// Writes a busy notice or question about the mailbox of an entity.
+/// Writes a busy notice, a free notice or the question about the mailbox of an entity.
 pub(super) fn notice(to: &mut Vec<u8>, notice: MailboxNotice, shard: ShardId, id: &EntityId) {
     to.clear();
     to.push(match notice {
@@ -190,6 +201,7 @@ pub(super) fn notice(to: &mut Vec<u8>, notice: MailboxNotice, shard: ShardId, id
     to.extend_from_slice(id);
 }
 
+/// Replaces the content of `to` by kind, shard and stamp.
 fn head(to: &mut Vec<u8>, kind: u8, shard: ShardId, stamp: Generation) {
     to.clear();
     to.push(kind);
@@ -197,12 +209,14 @@ fn head(to: &mut Vec<u8>, kind: u8, shard: ShardId, stamp: Generation) {
     generation(to, stamp);
 }
 
+/// Appends a generation: term number, owner, sequence number.
 fn generation(to: &mut Vec<u8>, Generation { term, seq }: Generation) {
     varint(to, term.number);
     to.extend_from_slice(&term.owner.get().to_le_bytes());
     varint(to, seq);
 }
 
+/// Appends a number in LEB128, 1 to 10 bytes.
 fn varint(to: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80); // the low seven bits
@@ -211,7 +225,8 @@ fn varint(to: &mut Vec<u8>, mut number: u64) {
     to.push(number as u8);
 }
 
-/// The bytes that are not decoded yet.
+/// The bytes that are not decoded yet. Each method takes its bytes from the front, and fails with
+/// [`BadFrame`] if they are too few or invalid; the frame must then be dropped.
 struct FrameCursor<'a>(&'a [u8]);
 
 impl<'a> FrameCursor<'a> {
@@ -227,6 +242,8 @@ impl<'a> FrameCursor<'a> {
         Ok(u64::from_le_bytes(*first))
     }
 
+    /// Reads a LEB128 number of at most 64 bits. Longer forms than necessary are accepted, up to
+    /// ten bytes.
     fn varint(&mut self) -> Result<u64, BadFrame> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -261,6 +278,7 @@ impl<'a> FrameCursor<'a> {
         Ok(Generation::new(term, self.varint()?))
     }
 
+    /// Reads a home; `None` if the decision has none.
     fn home(&mut self) -> Result<Option<RegionId>, BadFrame> {
         match self.byte()? {
             0 => Ok(None),
@@ -269,6 +287,8 @@ impl<'a> FrameCursor<'a> {
         }
     }
 
+    /// Reads shard and entity id of a notice. Further bytes are ignored, because later releases may
+    /// add fields.
     fn notice(&mut self, notice: MailboxNotice) -> Result<ShardingFrame<'a>, BadFrame> {
         let (shard, cut) = (self.shard()?, BadFrame("cut short"));
         let (length, rest) = self.0.split_first_chunk::<2>().ok_or(cut)?;
@@ -278,6 +298,7 @@ impl<'a> FrameCursor<'a> {
         Ok(ShardingFrame::Notice { notice, shard, id })
     }
 
+    /// Reads the rest of the frame as an envelope; the cursor does not advance.
     fn envelope(&mut self) -> Result<EnvelopeRef<'a>, BadFrame> {
         EnvelopeRef::read(self.0)
     }

@@ -46,7 +46,8 @@ impl FullMailboxes {
         Self { by, entities: BTreeMap::new() }
     }
 
-    /// Returns whether the notices are still valid.
+    /// Returns whether the notices are still valid, that is, whether `newest` is the decision under
+    /// which they came. The caller drops all of them if not.
     pub(super) fn stands(&self, newest: HomeDecision) -> bool {
         self.by == newest
     }
@@ -59,18 +60,22 @@ impl FullMailboxes {
         self.entities.contains_key(id)
     }
 
+    /// Remembers an entity as busy from `at` on; a repeated notice starts its time again. Ignores a
+    /// further entity when [`CROWDED_MAX`] are remembered.
     pub(super) fn add(&mut self, id: EntityId, at: Instant) {
         if self.entities.len() < CROWDED_MAX || self.entities.contains_key(&id) {
             self.entities.insert(id, BusyReport { at, asked: false });
         }
     }
 
-    /// Returns whether the entity was remembered as busy.
+    /// Forgets an entity. Returns whether it was remembered as busy.
     pub(super) fn remove(&mut self, id: &str) -> bool {
         self.entities.remove(id).is_some()
     }
 
-    /// Returns the entities to ask about, and whether any notice expired.
+    /// Returns the entities to ask about, and whether any notice expired. A notice is due
+    /// [`ASK_AFTER`] after it came: its entity is returned, counts as asked from now on, and stays.
+    /// If no newer notice has come by [`ASK_AFTER`] later, the entity is forgotten.
     pub(super) fn review(&mut self, now: Instant) -> (Vec<EntityId>, bool) {
         let (mut ask, before) = (Vec::new(), self.entities.len());
         self.entities.retain(|id, said| {
@@ -93,20 +98,23 @@ impl<E: Entity> ShardEntities<E> {
         self.full_mailboxes.as_ref().filter(|full_mailboxes| full_mailboxes.has(id))?.by.home
     }
 
-    /// Reports room to the nodes that were told, if enough of the entity's mailbox is free.
+    /// Reports room to all nodes that were told, if at least half of the entity's mailbox is free,
+    /// and forgets these nodes; otherwise does nothing. The entity must be busy. Called when its
+    /// task has taken messages.
     pub(super) fn tell_freed(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
         let freed = self.entity_table.busy(row).mailbox.freed(runtime.room_of_mailbox());
         freed.into_iter().for_each(|told| self.tell_free(row, told, shard, runtime));
     }
 
     /// Reports room to the nodes that were told, because the entity's mailbox no longer holds any
-    /// message.
+    /// message, and forgets these nodes. Does nothing if the entity is idle.
     pub(super) fn tell_emptied(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
         let Some(busy) = &mut self.entity_table.get_mut(row).busy else { return };
         let told = busy.mailbox.all_told();
         self.tell_free(row, told, shard, runtime);
     }
 
+    /// Sends a notice of room about the entity to each of these nodes.
     fn tell_free(&mut self, row: u32, told: Vec<RegionId>, shard: ShardId, runtime: &Runtime<E>) {
         let id = self.entity_table.get(row).id.clone();
         for region in told {
@@ -114,8 +122,8 @@ impl<E: Entity> ShardEntities<E> {
         }
     }
 
-    /// Called under the shard's lock, so that notices about an entity are sent in the order of its
-    /// states.
+    /// Sends a notice or question; a failure is ignored, because notices are hints. Called under
+    /// the shard's lock, so that notices about an entity are sent in the order of its states.
     fn notify(
         &mut self,
         to: RegionId,
@@ -129,7 +137,10 @@ impl<E: Entity> ShardEntities<E> {
 }
 
 impl<E: Entity> ShardGateEffects<'_, E> {
-    /// Called when a message of another node finds the mailbox full.
+    /// Called when a message of `bytes` bytes finds the mailbox full; the caller drops the message.
+    /// Remembers the sending node, and tells it at its first refused message, at each power of two,
+    /// and at each multiple of 64. Does nothing if this node sent the message, or for a further
+    /// node when the mailbox remembers 64.
     pub(super) fn turn_away(&mut self, from: RegionId, row: u32, bytes: usize) {
         let (shard, runtime) = (self.shard.id, self.runtime);
         if from != runtime.me
@@ -141,6 +152,11 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// Handles a notice or question of another node about a mailbox.
+    ///
+    /// A busy notice is remembered only if it comes from the home by the newest decision and the
+    /// shard is not hosted here. A free notice of the node that gave the busy notices forgets the
+    /// entity and lets callers try again; one of any other node is ignored. A question is answered,
+    /// whatever the shard's state here.
     pub(super) fn noticed(
         &mut self,
         gate: &Gate<Envelope>,
@@ -169,6 +185,9 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         }
     }
 
+    /// Answers the question whether a mailbox is still full. The answer is `Busy` if a message of
+    /// that node would not fit; the node is then remembered and gets a notice of room. Otherwise,
+    /// and if the entity is unknown or idle here, the answer is `Free`.
     fn say_if_busy(&mut self, to: RegionId, id: &EntityId) {
         let (shard, runtime) = (self.shard.id, self.runtime);
         let row = self.shard_entities.entity_table.find(hash(id.as_bytes()), id.as_bytes());
@@ -179,7 +198,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         self.shard_entities.notify(to, (notice, shard, id), runtime);
     }
 
-    /// Asks about old notices, and drops those without an answer. Called from time to time.
+    /// Asks the home about old notices, and drops those without an answer: callers may then try
+    /// again. Called from time to time, see [`FullMailboxes::review`].
     pub(super) fn review_crowded(&mut self) {
         let Some(full_mailboxes) = &mut self.shard_entities.full_mailboxes else { return };
         let (home, (ask, forgot)) =

@@ -17,6 +17,13 @@ use super::region_handle::NoRoom;
 use super::shard::ShardGateEffects;
 
 impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
+    /// Writes a message frame and appends it to the lane. An ask then knows which node has its
+    /// message.
+    ///
+    /// If the lane has no room, this shard is registered for the report of room and the lane is
+    /// tried once more. A missing lane counts as full unless the region was removed. A message that
+    /// is too long for the lane is lost and counted, and the result is `Ok`, so that the messages
+    /// behind it continue.
     fn send(
         &mut self,
         to: RegionId,
@@ -50,6 +57,8 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         Ok(())
     }
 
+    /// Sends a barrier. Only a missing lane is an error; a barrier that a full lane drops is
+    /// repeated later.
     fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
         frame::barrier(&mut self.shard_entities.scratch, self.shard.id, stamp);
         match self.runtime.world.answer(to, &self.shard_entities.scratch) {
@@ -58,6 +67,8 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         }
     }
 
+    /// Returns a message to its sender and counts it in `sent_back`. The message is lost and
+    /// counted, with a reason, if the sender was removed or its lane does not take the frame.
     fn bounce(&mut self, to: RegionId, back: Bounce<Envelope>) {
         let Bounce { stamp, item, newest } = back;
         if self.runtime.is_removed(to) {
@@ -81,6 +92,8 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         self.lose(why, item.message); // the echo behind it still confirms the barrier
     }
 
+    /// Sends an echo and counts it in `sent_back`. A failure is ignored: a removed region needs no
+    /// echo, and others repeat their barrier.
     fn echo(&mut self, to: RegionId, stamp: Generation) {
         self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::echo(&mut self.shard_entities.scratch, self.shard.id, stamp);
@@ -88,14 +101,18 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         let _sent = self.runtime.world.answer(to, &self.shard_entities.scratch);
     }
 
+    /// Puts the message into the mailbox of its entity. It is lost and counted if the node has
+    /// stopped or the mailbox refuses it.
     fn accept(&mut self, from: RegionId, item: SizedMessage<Envelope>, _origin: Origin) {
         self.deliver(from, MessageInTransit::Own(item.message));
     }
 
+    /// Loses the message as [`DeadLetterReason::HeldFull`]; its asker is told.
     fn refuse(&mut self, _from: RegionId, item: SizedMessage<Envelope>) {
         self.lose(DeadLetterReason::HeldFull, item.message);
     }
 
+    /// Loses the message as [`DeadLetterReason::LaneGivenUp`]; its asker is told.
     fn ignore(&mut self, _from: RegionId, item: SizedMessage<Envelope>) {
         self.lose(DeadLetterReason::LaneGivenUp, item.message);
     }
@@ -104,11 +121,14 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         self.runtime.budget().reserve(bytes, own)
     }
 
+    /// Releases buffered room and wakes the callers that wait for it.
     fn release(&mut self, bytes: usize) {
         self.runtime.budget().release(bytes);
         self.runtime.room_here();
     }
 
+    /// Reserves room for a held message, by the limits of moved messages if `self.moved` is set.
+    ///
     /// Messages that waited for a home elsewhere have larger limits, equal to what their senders'
     /// buffers and a lane can hold, so that a planned move loses none
     /// (docs/protocol/message-order.md#moved-messages-are-exempt).

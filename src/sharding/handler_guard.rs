@@ -35,6 +35,7 @@ pub(super) enum HandlerOutcome {
     Handled,
     /// With the message of the panic.
     Panicked(Box<str>),
+    /// The handler was dropped before its end, for this reason.
     Aborted(DeadLetterReason),
 }
 
@@ -43,8 +44,9 @@ pub(super) enum HandlerOutcome {
 pub(super) struct WakerSlot(pub(super) Option<Arc<Handling>>);
 
 impl WakerSlot {
-    /// Registers the waker before the activation checks its condition again, so that no later wake
-    /// is missed.
+    /// Registers the waker of the activation, before it checks its condition again, so that no
+    /// later wake is missed. The first call takes the shard's lock and the waker of the entity's
+    /// busy part, which a former activation may have used.
     pub(super) fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
         let handling = self.0.get_or_insert_with(|| {
             let mut inside = shard.lock();
@@ -54,8 +56,9 @@ impl WakerSlot {
         handling.waker.register(cx.waker());
     }
 
-    /// The handler awaits: records the time, to report slow handlers. Handlers that never await do
-    /// not read the clock.
+    /// The handler awaits: records the time of its first await, to report slow handlers, and starts
+    /// the task that watches them. Does nothing before [`register`](Self::register). Handlers that
+    /// never await do not read the clock.
     fn awaits<E: Entity>(&self, runtime: &Arc<Runtime<E>>) {
         if let Some(handling) = &self.0 {
             handling.begin(|| runtime.world.now());
@@ -63,13 +66,14 @@ impl WakerSlot {
         }
     }
 
-    /// The handler has ended.
+    /// The handler has ended, so it no longer counts as awaiting.
     pub(super) fn has_ended(&self) {
         self.0.iter().for_each(|handling| handling.end());
     }
 }
 
-/// The conditions under which a handler may continue.
+/// The conditions under which a handler may continue: its shard is not aborted, and no long lapse
+/// of the lease came since the activation began with this number of `lapses`.
 pub(super) struct ContinueConditions<'a, E: Entity> {
     pub(super) runtime: &'a Arc<Runtime<E>>,
     pub(super) shard: &'a Shard<E>,
@@ -78,7 +82,8 @@ pub(super) struct ContinueConditions<'a, E: Entity> {
 }
 
 impl<E: Entity> ContinueConditions<'_, E> {
-    /// The reason to abort, if the handler may not continue.
+    /// Returns the reason to abort, if the handler may not continue: its shard is aborted, or is
+    /// open and the lease lapsed for long since. A draining shard lets its handlers continue.
     fn aborted(&self) -> Option<DeadLetterReason> {
         let stage = self.shard.phase.get();
         let aborts = match stage {
@@ -89,13 +94,21 @@ impl<E: Entity> ContinueConditions<'_, E> {
         aborts.then(|| self.runtime.why_aborted(stage))
     }
 
-    /// Notices an abort that came before the waker was registered.
+    /// Returns `Aborted` for an abort that came before the waker was registered, otherwise
+    /// `Pending`.
     fn poll(&self) -> Poll<HandlerOutcome> {
         self.aborted().map_or(Poll::Pending, |why| Poll::Ready(HandlerOutcome::Aborted(why)))
     }
 }
 
-/// Polls a handler only while the lease is valid and no abort came, and catches its panics.
+/// Polls a handler to its end, but only while the lease is valid and no abort came, and catches its
+/// panics. With [`LeaseCheck::Done`] the first poll skips the check of the lease. While the lease
+/// has lapsed, the handler stays where it is and the lease is checked again after each
+/// [`LEASE_PAUSE`].
+///
+/// The handler is dropped before this returns. After an abort, replies that it still owes tell
+/// their askers the reason. If that drop panics, a handled message counts as `Panicked`; any other
+/// outcome stays. `handling` must be set.
 pub(super) async fn guarded<E: Entity>(
     mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
     mut lease: LeaseCheck,
@@ -145,7 +158,8 @@ pub(super) async fn guarded<E: Entity>(
     }
 }
 
-/// Waits until a lapsed lease is checked again.
+/// Waits until a lapsed lease is checked again. `pause` keeps the wait between two polls; it is
+/// `None` before the first poll and again after the end.
 pub(super) fn wait<E: Entity>(
     pause: &mut Option<BoxFuture<'static, ()>>,
     runtime: &Runtime<E>,

@@ -46,12 +46,15 @@ pub struct NewDecision {
 }
 
 impl ShardHome {
-    /// Returns the cell of the decision that follows `before`.
+    /// Returns the cell of the decision that follows `before`; without `before`, no predecessor is
+    /// listed.
     ///
-    /// The old home is listed even if it never confirmed. An entry is dropped only after a region
-    /// confirmed that it hosts above it, and not because its region was removed or released:
-    /// otherwise the messages that it holds would be lost or taken twice
-    /// (docs/protocol/sharding.md#predecessors-leave-only-by-hosted).
+    /// The new home is never listed, also if the shard moves back to it. The old home is listed
+    /// even if it never confirmed. An entry is dropped only after a region confirmed that it hosts
+    /// above it, and not because its region was removed or released: otherwise the messages that it
+    /// holds would be lost or taken twice
+    /// (docs/protocol/sharding.md#predecessors-leave-only-by-hosted). The configuration is the
+    /// higher one of `before` and the decision.
     ///
     /// # Panics
     /// If the decision's generation is not above that of `before`: a coordinator that reuses

@@ -43,6 +43,7 @@ pub enum InvalidName {
     Slash,
 }
 
+/// Checks that a name has 1 to `limit` bytes; `what` names it in the error.
 fn check(what: &'static str, name: &str, limit: usize) -> Result<(), InvalidName> {
     match name.len() {
         0 => Err(InvalidName::Empty { what }),

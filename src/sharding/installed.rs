@@ -46,6 +46,8 @@ impl ForcedGeneration {
     }
 }
 
+/// Takes over id and members; `forced` is set if the configuration's generation began by force,
+/// however many configurations came since.
 impl From<&Epoch> for Installed {
     fn from(epoch: &Epoch) -> Self {
         let regions = |ids: &[_]| ids.iter().copied().map(RegionId::new).collect();
@@ -57,8 +59,8 @@ impl From<&Epoch> for Installed {
 
 impl Installed {
     /// Returns whether a region that was a member by `since` is out: its lease has ended, and it
-    /// hosts nothing and never will. A region absent from an older configuration may just not have
-    /// joined yet.
+    /// hosts nothing and never will. Returns `false` if the installed configuration is older than
+    /// `since`: a region absent from it may just not have joined yet.
     #[must_use]
     pub fn is_out(&self, region: RegionId, since: EpochId) -> bool {
         self.epoch >= since && !self.members.contains(&region)
@@ -70,21 +72,23 @@ impl Installed {
         self.forced.as_ref().map(|forced| forced.origin)
     }
 
-    /// Returns whether `newer` began with a forced configuration other than this one's. Then
-    /// decisions made before it may be unknown.
+    /// Returns whether `newer` belongs to a forced generation that began with another configuration
+    /// than this one's, or this one's was not forced. Then decisions made before it may be unknown.
     #[must_use]
     pub fn is_replaced_by(&self, newer: &Self) -> bool {
         newer.forced.is_some() && newer.origin() != self.origin()
     }
 
     /// Returns whether a region is out of a configuration of a forced generation. It may still run
-    /// without knowing that, and its orders must be ignored.
+    /// without knowing that, and its orders must be ignored. Always `false` in a generation that
+    /// was not forced.
     #[must_use]
     pub fn is_given_up(&self, region: RegionId) -> bool {
         self.forced.is_some() && !self.members.contains(&region)
     }
 
-    /// Installs a newer configuration; an older one is ignored. Returns whether it was newer.
+    /// Installs a newer configuration; an older one or the same is ignored. Returns whether it was
+    /// newer.
     pub fn install(&mut self, newer: Self) -> bool {
         let is_newer = newer.epoch > self.epoch;
         if is_newer {

@@ -19,13 +19,14 @@ pub(super) struct Instance<E: Entity> {
     pub(super) extras: Option<Box<Extras<E>>>,
 }
 
-/// Timers, receive timeout and tasks of an instance.
+/// Timers, receive timeout and tasks of an instance. Dropping it stops them.
 pub(super) struct Extras<E: Entity> {
     receive: Option<Receive<E>>,
     timers: Arc<Timers>,
     pub(super) tracked: Tracked,
 }
 
+/// A receive timeout. It counts as a pending timer, so the instance does not stop for being idle.
 struct Receive<E: Entity> {
     pause: Duration,
     message: Arc<dyn Fn() -> E::Message + Send + Sync>,
@@ -48,7 +49,8 @@ impl<E: Entity> Instance<E> {
         Self { value, extras: None }
     }
 
-    /// Messages came: ends the current idle period.
+    /// Messages came: ends the current idle period and stops its task. Does nothing without a
+    /// receive timeout.
     pub(super) fn wakes(&mut self) {
         if let Some(receive) = self.receive() {
             receive.idle = None;
@@ -69,18 +71,25 @@ impl<E: Entity> Instance<E> {
         self.timers().is_some_and(|timers| timers.pending() > 0)
     }
 
-    /// Returns the number of pending [`Context::after`](super::context::Context::after) messages.
+    /// Returns the number of pending [`Context::after`](super::context::Context::after) messages. A
+    /// receive timeout does not count.
     pub(super) fn unsent(&self) -> usize {
         let Some(extras) = &self.extras else { return 0 };
         extras.timers.pending().saturating_sub(usize::from(extras.receive.is_some()))
     }
 
-    /// Stops its tasks and timers, and returns those that still exist.
+    /// Stops its tasks and its pending `after` messages, and returns those that still exist; the
+    /// next instance must wait for them. A receive timeout ends when the instance is dropped.
     pub(super) fn stop_tasks(&mut self) -> UnfinishedTasks {
         self.extras.as_mut().map(|extras| extras.tracked.stop()).unwrap_or_default()
     }
 
-    /// Starts the receive timeout, if there is one, because no message waits.
+    /// Starts the receive timeout, if one is set, because no message waits. Ends an earlier idle
+    /// period.
+    ///
+    /// A task of its own tells the entity the message after `pause`, unless the idle period ends
+    /// before. The message is sent once per idle period, and not again if it is refused. `id` is
+    /// that of the entity.
     pub(super) fn rests(&mut self, runtime: &Arc<Runtime<E>>, id: &str) {
         let Some(receive) = self.receive() else { return };
         let control = Arc::<TaskControl>::default();
@@ -104,12 +113,17 @@ impl<E: Entity> Instance<E> {
 }
 
 impl<E: Entity> Extras<E> {
+    /// Returns the extras of an instance, and makes empty ones if it has none.
     pub(super) fn of(extras: &mut Option<Box<Self>>) -> &mut Self {
         extras.get_or_insert_with(|| {
             Box::new(Self { receive: None, timers: Arc::default(), tracked: Tracked::default() })
         })
     }
 
+    /// Starts a timer that sends `message` to `to` after `pause`, waiting for room if necessary.
+    /// Stopping the instance or cancelling the timer ends it before, also while it waits for room;
+    /// a message that is refused otherwise is dropped. The timer counts as pending until its task
+    /// has ended.
     pub(super) fn after(
         &mut self,
         world: &Arc<dyn RegionEnvironment>,
@@ -138,6 +152,7 @@ impl<E: Entity> Extras<E> {
         timer
     }
 
+    /// Sets the receive timeout, and replaces an earlier one. It begins with the next idle period.
     pub(super) fn set_receive_timeout(
         &mut self,
         pause: Duration,
@@ -146,6 +161,7 @@ impl<E: Entity> Extras<E> {
         self.receive = Some(Receive { pause, message, idle: None, _pending: self.timers.add() });
     }
 
+    /// Removes the receive timeout, if one is set, and stops the current idle period.
     pub(super) fn cancel_receive_timeout(&mut self) {
         self.receive = None;
     }

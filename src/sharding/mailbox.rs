@@ -40,14 +40,16 @@ impl std::fmt::Display for Measure {
     }
 }
 
-/// Most messages and bytes that may wait for one entity.
+/// Most messages and bytes that may wait for one entity. The caller checks them before
+/// [`Mailbox::push`], which takes any message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MailboxLimits {
     pub(super) messages: usize,
     pub(super) bytes: usize,
 }
 
-/// The mailbox is full: the amount that waits, the limit, and its unit.
+/// The mailbox is full: the amount that waits without the refused message, the limit, and the unit
+/// of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MailboxFull {
     pub(super) waiting: usize,
@@ -57,7 +59,8 @@ pub(super) struct MailboxFull {
 
 impl MailboxLimits {
     /// Checks whether a message of `bytes` bytes fits. A message larger than the byte limit fits
-    /// into an empty mailbox; otherwise it could never be sent.
+    /// into an empty mailbox; otherwise it could never be sent. If both limits are reached, the
+    /// error names the number of messages.
     #[inline]
     pub(super) const fn check(self, waits: Waits, bytes: usize) -> Result<(), MailboxFull> {
         if waits.messages >= self.messages {
@@ -85,9 +88,9 @@ impl MailboxLimits {
 pub(super) struct Mailbox<M> {
     front: MessageBatch<M>,         // empty only if nothing waits behind it
     more: Option<Box<Overflow<M>>>, // allocated once more than one batch has waited
-    count: usize,                   // all messages; ≤ `Room` without moved ones
+    count: usize,                   // all messages; ≤ limit, apart from ones exempt from it
     weighed: Weighed,               // those of the messages that count with their own bytes
-    refused: bool,                  // a local caller was refused since the last `take_refused`
+    refused: bool,                  // `check` refused a message since the last `take_refused`
     told: Vec<NotifiedNode>,        // ≤ TOLD_MAX
 }
 
@@ -104,11 +107,11 @@ impl<M> Default for Overflow<M> {
     }
 }
 
-/// A node that was told that the mailbox is full.
+/// A node that was told that the mailbox is full. It is forgotten when it may send again.
 struct NotifiedNode {
     region: RegionId,
-    refused: u32, // messages refused since then
-    bytes: usize, // length of the last one
+    refused: u32, // messages refused while it is remembered; 0 if it has only asked
+    bytes: usize, // length of the last one; 1 if it has only asked
 }
 
 impl<M> Default for Mailbox<M> {
@@ -140,8 +143,8 @@ impl<M> Mailbox<M> {
         Waits { messages, bytes: bytes + (messages - count) * size_of::<M>() }
     }
 
-    /// Checks whether a message fits. Refused local callers are woken after
-    /// [`take_refused`](Self::take_refused).
+    /// Checks whether a message fits, and notes a refusal until
+    /// [`take_refused`](Self::take_refused), after which refused local callers are woken.
     #[inline]
     pub(super) fn check(&mut self, room: MailboxLimits, bytes: usize) -> Result<(), MailboxFull> {
         let checked = room.check(self.waits(), bytes);
@@ -149,6 +152,8 @@ impl<M> Mailbox<M> {
         checked
     }
 
+    /// Appends a message, also beyond the limits: the caller has called [`check`](Self::check), or
+    /// the message is exempt from it.
     #[inline]
     pub(super) fn push(&mut self, message: MessageInTransit<'_, M>) {
         self.count += 1;
@@ -166,8 +171,9 @@ impl<M> Mailbox<M> {
         behind.push_back(next);
     }
 
-    /// Moves at most `most` messages from the front into `batch`, which must be empty. Returns how
-    /// many.
+    /// Moves at most `most` messages from the front into `batch`, and returns how many. Takes them
+    /// from one batch only, so at most [`BATCH`](super::batch::BATCH), and perhaps fewer although
+    /// more wait. Returns 0 only if nothing waits or `most` is 0. Panics if `batch` has messages.
     pub(super) fn take(&mut self, most: usize, batch: &mut MessageBatch<M>) -> usize {
         assert!(batch.is_empty(), "the batch must be empty");
         batch.clear();
@@ -185,7 +191,8 @@ impl<M> Mailbox<M> {
         batch.len()
     }
 
-    /// Makes the next batch the front one after the front batch was taken.
+    /// Makes the next batch the front one after the front batch was taken, and keeps the memory of
+    /// the empty one. The front stays empty if no batch follows.
     fn advance(&mut self) {
         let Some(Overflow { behind, spare }) = self.more.as_deref_mut() else { return };
         *spare = behind.pop_front().map(|next| std::mem::replace(&mut self.front, next));
@@ -193,7 +200,7 @@ impl<M> Mailbox<M> {
 
     /// Puts taken messages back in front of all that arrived since. Unbegun messages go back first
     /// (docs/protocol/message-order.md#unbegun-messages-go-back-first), because they are the
-    /// oldest.
+    /// oldest. Leaves `batch` empty. The limits may be exceeded.
     pub(super) fn give_back(&mut self, batch: &mut MessageBatch<M>) {
         if batch.is_empty() {
             return;
@@ -211,7 +218,8 @@ impl<M> Mailbox<M> {
         batch.drain(|message| self.push(message));
     }
 
-    /// Takes over the memory of an empty batch for later messages.
+    /// Takes over the memory of an empty batch for later messages. Does nothing if the front batch
+    /// has memory already or `batch` has messages.
     pub(super) fn adopt(&mut self, batch: &mut MessageBatch<M>) {
         if self.front.is_fresh() && batch.is_empty() {
             batch.clear();
@@ -219,7 +227,8 @@ impl<M> Mailbox<M> {
         }
     }
 
-    /// Frees all but a little memory. Called when nothing waits and no message is expected soon.
+    /// Frees all but a little memory. Called when no message is expected soon. Panics if a message
+    /// waits.
     pub(super) fn shrink(&mut self) {
         assert!(self.is_empty(), "messages still wait");
         self.front.rest();
@@ -243,7 +252,8 @@ impl<M> Mailbox<M> {
     }
 
     /// Records that a message of another node was refused. Returns whether that node must be told
-    /// now.
+    /// now: after the first refusal, and as [`NOTICE_EVERY`] says. A node beyond [`TOLD_MAX`] is
+    /// not remembered and never told.
     pub(super) fn turn_away(&mut self, region: RegionId, bytes: usize) -> bool {
         let Some(known) = self.told.iter_mut().find(|known| known.region == region) else {
             return self.remember(NotifiedNode { region, refused: 1, bytes });
@@ -254,9 +264,10 @@ impl<M> Mailbox<M> {
     }
 
     /// Answers the question of another node whether the mailbox is still busy. Returns `true` if it
-    /// must wait on; then it is remembered and gets a notice of room. A node whose message fits may
-    /// send even if less than half is free: local callers may take each place that becomes free, so
-    /// this gives the node one try per question.
+    /// must wait on; then it is remembered, below [`TOLD_MAX`], and gets a notice of room.
+    /// Otherwise it is forgotten. A node whose last refused message fits may send even if less than
+    /// half is free: local callers may take each place that becomes free, so this gives the node
+    /// one try per question. For a node without a refused message, one byte must fit.
     pub(super) fn puts_off(&mut self, region: RegionId, room: MailboxLimits) -> bool {
         let known = self.told.iter().position(|known| known.region == region);
         let bytes = known.map_or(1, |known| self.told[known].bytes);
@@ -273,7 +284,7 @@ impl<M> Mailbox<M> {
         !fits
     }
 
-    /// Remembers a node as told, if fewer than `TOLD_MAX` are.
+    /// Remembers a node as told, if fewer than `TOLD_MAX` are. Returns whether it does.
     fn remember(&mut self, busied: NotifiedNode) -> bool {
         let may = self.told.len() < TOLD_MAX;
         if may {
@@ -282,8 +293,8 @@ impl<M> Mailbox<M> {
         may
     }
 
-    /// Called after messages were taken. Returns whether [`check`](Self::check) has refused local
-    /// callers since the last call: they may try again.
+    /// Called after messages were taken. Returns whether [`check`](Self::check) has refused a
+    /// message since the last call: local callers may then try again.
     pub(super) const fn take_refused(&mut self) -> bool {
         std::mem::replace(&mut self.refused, false)
     }
@@ -293,7 +304,8 @@ impl<M> Mailbox<M> {
         !self.told.is_empty()
     }
 
-    /// Returns the other nodes that may send again, if enough room is free.
+    /// Returns and forgets the other nodes that were told, if half of the mailbox is free: they may
+    /// send again. `None` if no node was told, or less is free.
     pub(super) fn freed(&mut self, room: MailboxLimits) -> Option<Vec<RegionId>> {
         if self.told.is_empty() || !room.is_ample(self.waits()) {
             return None;
@@ -301,7 +313,7 @@ impl<M> Mailbox<M> {
         Some(self.all_told())
     }
 
-    /// Returns all nodes that were told, because nothing waits here any longer.
+    /// Returns and forgets all nodes that were told, because nothing waits here any longer.
     pub(super) fn all_told(&mut self) -> Vec<RegionId> {
         std::mem::take(&mut self.told).into_iter().map(|known| known.region).collect()
     }
@@ -413,6 +425,7 @@ mod tests {
         Rest,
     }
 
+    /// Random operations. Nearly all that push give many short messages, a few give long ones.
     fn step() -> impl Strategy<Value = MailboxStep> {
         prop_oneof![
             3 => (1..400_usize, 0..3_usize).prop_map(|(n, i)| MailboxStep::Push(n, [0, 40, 700][i])),
@@ -426,8 +439,10 @@ mod tests {
         ]
     }
 
+    /// Number of a message and its encoded bytes, 0 if it is typed.
     type Numbered = (u64, usize);
 
+    /// The expected [`Mailbox::waits`]; a typed message counts 8 bytes.
     fn waits(messages: &VecDeque<Numbered>) -> Waits {
         let bytes = messages.iter().map(|(_, bytes)| if *bytes == 0 { 8 } else { *bytes }).sum();
         Waits { messages: messages.len(), bytes }

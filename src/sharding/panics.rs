@@ -7,7 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Maximum length of a panic's message in the log, in bytes. The rest is cut off.
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
-/// Returns the message of a caught panic, and drops its payload.
+/// Returns the message of a caught panic, at most [`MESSAGE_BYTES_MAX`] bytes, cut at a character.
+/// A payload that is no string gives "a panic without text". Drops the payload, see
+/// [`forget_panic`].
 pub(super) fn message(panic: Box<dyn Any + Send>) -> Box<str> {
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => *text,
@@ -23,7 +25,8 @@ pub(super) fn message(panic: Box<dyn Any + Send>) -> Box<str> {
     message
 }
 
-/// Drops the content of a user's panic. Its `Drop` is the user's code as well and may panic again.
+/// Drops the content of a user's panic. Its `Drop` is the user's code as well and may panic again;
+/// the second panic is swallowed, and its content is leaked.
 pub(crate) fn forget_panic(panic: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(again);
@@ -34,6 +37,7 @@ pub(crate) fn forget_panic(panic: Box<dyn Any + Send>) {
 mod tests {
     use super::*;
 
+    /// Returns the message of the panic of `run`, which must panic.
     fn caught(run: impl FnOnce()) -> Box<str> {
         message(catch_unwind(AssertUnwindSafe(run)).expect_err("it panics"))
     }

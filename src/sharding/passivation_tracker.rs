@@ -26,10 +26,12 @@ const ROWS_AT_A_TIME: usize = 1_000;
 
 /// Bookkeeping of passivation for a region.
 pub(super) enum PassivationTracker {
+    /// No automatic passivation: no strategy, `remember-entities`, or idle passivation without a
+    /// timeout.
     Nobody,
-    /// None; a check of all rows finds the entities that were idle for the timeout. A check takes a
-    /// few nanoseconds per row, once in a while; bookkeeping would be updated at each burst of
-    /// messages.
+    /// No bookkeeping; a check of all rows finds the entities that were idle for the timeout. A
+    /// check takes a few nanoseconds per row, once in a while; bookkeeping would be updated at each
+    /// burst of messages.
     Rows,
     /// One tracker for all shards together.
     Region(Arc<ActiveEntities>),
@@ -51,6 +53,8 @@ impl PassivationTracker {
         }
     }
 
+    /// Makes the bookkeeping of a new shard. With [`Shards`](Self::Shards) it is a tracker of its
+    /// own that has the region's whole limit until [`Runtime::share_limit`].
     pub(super) fn of_shard(&self) -> ShardPassivationTracker {
         match self {
             Self::Nobody => ShardPassivationTracker::Nobody,
@@ -65,14 +69,17 @@ impl PassivationTracker {
 
 /// Bookkeeping of passivation for a shard.
 pub(super) enum ShardPassivationTracker {
+    /// Entities are not passivated automatically.
     Nobody,
     /// The rows record since when their entities are idle; the periodic check reads them.
     Rows,
+    /// This shard's own tracker, or the one of the region.
     Kept(Arc<ActiveEntities>),
 }
 
 impl ShardPassivationTracker {
-    /// Returns the tracker in which an entity has this slot.
+    /// Returns the tracker in which an entity has this slot; `None` without trackers, or if the
+    /// entity has no slot.
     fn of(&self, slot: u32) -> Option<&ActiveEntities> {
         match self {
             Self::Kept(actives) if slot != NONE => Some(actives),
@@ -82,6 +89,8 @@ impl ShardPassivationTracker {
 }
 
 impl<E: Entity> Runtime<E> {
+    /// Stops the chosen entities that are still idle and whose shards are open. Called without any
+    /// shard's lock, because it locks each shard in turn.
     pub(super) fn passivate(self: &Arc<Self>, leavers: Vec<StopCandidate>) {
         for leaver in leavers {
             let Some(shard) = self.shard(leaver.shard) else { continue };
@@ -89,8 +98,9 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Changes the entities of a shard if it lives here and does not drain, and carries out the
-    /// effects.
+    /// Changes the entities of a shard under its lock if it lives here and does not drain, and
+    /// carries out the effects after the lock is released. Otherwise returns `None`, without a call
+    /// of `act`.
     fn if_open<T>(
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
@@ -106,7 +116,9 @@ impl<E: Entity> Runtime<E> {
         done
     }
 
-    /// Starts the periodic check for idle entities, unless it runs.
+    /// Starts the periodic check for idle entities, unless it runs or no entity stops for being
+    /// idle. The check ends with the runtime. It uses `idle-interval`, or half of `idle-timeout`,
+    /// but at least [`SWEEP_MIN`].
     pub(super) fn sweep(self: &Arc<Self>) {
         let Some(settings) = self.settings.automatic_passivation() else { return };
         let off = matches!(self.passivation_tracker, PassivationTracker::Nobody)
@@ -127,6 +139,7 @@ impl<E: Entity> Runtime<E> {
         }));
     }
 
+    /// Checks once for idle entities, and stops them.
     async fn tick(self: &Arc<Self>) {
         let (now, mut leavers) = (self.world.now(), Vec::new());
         match &self.passivation_tracker {
@@ -148,8 +161,9 @@ impl<E: Entity> Runtime<E> {
         self.passivate(leavers);
     }
 
-    /// Stops the idle entities of a shard. The rows are checked in parts, with a turn for other
-    /// tasks after each, because messages wait meanwhile.
+    /// Stops the entities of a shard that were idle for the timeout, apart from those with a
+    /// pending timer. The rows are checked in parts, with a turn for other tasks after each,
+    /// because messages wait meanwhile. Ends early once the shard is no longer open.
     async fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>) {
         for first in (0..).step_by(ROWS_AT_A_TIME) {
             let (rows, now) = (first..first + ROWS_AT_A_TIME, self.world.now());
@@ -169,7 +183,8 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Sets the limit of active entities for all shards together.
+    /// Sets the limit of active entities for all shards together, and stops the idle ones over it.
+    /// Without a strategy that has a limit, only stores the number.
     pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
         self.limit.store(limit, Ordering::Release);
         if let PassivationTracker::Region(actives) = &self.passivation_tracker {
@@ -180,7 +195,9 @@ impl<E: Entity> Runtime<E> {
         self.share_limit();
     }
 
-    /// Divides the limit among the shards that live here, if each has its own tracker.
+    /// Divides the limit among the open shards, if each shard has its own tracker, and stops the
+    /// idle entities over it. Called when a shard starts or has drained, and when the limit
+    /// changes.
     pub(super) fn share_limit(self: &Arc<Self>) {
         if !matches!(self.passivation_tracker, PassivationTracker::Shards(_)) {
             return;
@@ -200,7 +217,8 @@ impl<E: Entity> Runtime<E> {
 }
 
 impl<E: Entity> ShardEntities<E> {
-    /// Reports a message to the tracker.
+    /// Reports a message, or a state that arrived in a move, to the tracker, if there is one. An
+    /// entity without a slot gets one. Entities that must stop for it are added to `after.leavers`.
     pub(super) fn track_delivery(
         &mut self,
         row: u32,
@@ -216,7 +234,8 @@ impl<E: Entity> ShardEntities<E> {
         actives.touch(runtime.world.now(), entity_slot.tracker_slot, hash, &mut after.leavers);
     }
 
-    /// Records that an entity became idle.
+    /// Records that an entity became idle: the time, or a report to the tracker. If the tracker had
+    /// chosen the entity while it was busy, it is added to `after.leavers`.
     pub(super) fn rest(&mut self, row: u32, runtime: &Runtime<E>, after: &mut ShardEffects<E>) {
         let entity_slot = self.entity_table.get_mut(row);
         if let ShardPassivationTracker::Rows = self.passivation_tracker {
@@ -227,7 +246,8 @@ impl<E: Entity> ShardEntities<E> {
         }
     }
 
-    /// Removes an entity with this slot from the tracker.
+    /// Removes an entity with this slot from the tracker. Does nothing if the slot is `NONE`. The
+    /// caller drops the slot, which another entity may get.
     pub(super) fn leave_books(&self, slot: u32) {
         if let Some(actives) = self.passivation_tracker.of(slot) {
             actives.leave(slot);
@@ -235,6 +255,7 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Stops an entity that the tracker chose, if its row still has the slot and it is idle.
+    /// Otherwise does nothing: the entity has got a message since, or has ended.
     pub(super) fn passivate(&mut self, leaver: StopCandidate, after: &mut ShardEffects<E>) {
         let StopCandidate { row, slot, .. } = leaver;
         let is_it = |entity_slot: &EntitySlot<E>| {
@@ -245,8 +266,8 @@ impl<E: Entity> ShardEntities<E> {
         }
     }
 
-    /// Stops the entities in `rows` that are idle and match `for_long`. Returns false if no rows
-    /// follow.
+    /// Stops the entities in `rows` that are idle and match `for_long`. Returns false, and stops
+    /// none, if `rows` begins behind the last row.
     fn stop_idle(
         &mut self,
         rows: Range<usize>,
@@ -260,7 +281,9 @@ impl<E: Entity> ShardEntities<E> {
         true
     }
 
-    /// Stops an idle entity: its value is dropped, after its stop message if the type has one.
+    /// Stops an idle entity: its value is dropped, after its stop message if the type has one. That
+    /// happens in a task that starts here, and not at all if a message comes first. Without an
+    /// instance the row is removed at once, with its dormant state.
     fn stop(&mut self, row: u32, after: &mut ShardEffects<E>) {
         let entity_slot = self.entity_table.get(row);
         let slot = entity_slot.tracker_slot;
@@ -275,7 +298,8 @@ impl<E: Entity> ShardEntities<E> {
         self.start(row, after);
     }
 
-    /// Drops a dormant state as its idle entity would be; its instance had its stop message before.
+    /// Drops a dormant state as its idle entity would be, and removes its row and slot; the
+    /// instance had its stop message before. Does nothing without a dormant state.
     fn forget(&mut self, row: u32, slot: u32) {
         if self.entity_table.take_state(row).is_none() {
             return;
@@ -284,7 +308,8 @@ impl<E: Entity> ShardEntities<E> {
         self.leave_books(slot);
     }
 
-    /// Removes all entities from the tracker, because their shard leaves.
+    /// Removes all entities of this shard from the tracker, because the shard drains or ends. Their
+    /// rows stay, without slots.
     pub(super) fn close_books(&mut self) {
         for entity_slot in self.entity_table.all() {
             let slot = std::mem::replace(&mut entity_slot.tracker_slot, NONE);

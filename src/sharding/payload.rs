@@ -42,6 +42,7 @@ pub(super) struct PayloadContents {
 /// Values that are left after sealing. They are dropped after the shard's lock is released, because
 /// their `Drop` is code of the user.
 pub(super) struct SealedValues<E: Entity> {
+    /// Instances that still exist, whose states are not in the payload.
     pub(super) values: Vec<Box<Instance<E>>>,
     /// Typed messages that were encoded into the payload.
     pub(super) typed: Vec<E::Message>,
@@ -49,9 +50,12 @@ pub(super) struct SealedValues<E: Entity> {
     pub(super) lost: Vec<(DeadLetterReason, SingleMessage<E::Message>)>,
 }
 
-/// Encodes the mailboxes and dormant states of a shard, and empties them. Called once no entity of the
-/// shard runs any longer: states that were exported are dormant, and instances that are left are only
-/// dropped.
+/// Encodes the dormant states of a shard, then the messages in its mailboxes, row by row. The
+/// payload is `None` if there are neither. A message that cannot be encoded is left out, and
+/// returned as lost.
+///
+/// Called under the shard's lock once no entity of the shard runs any longer: states that were
+/// exported are dormant, and instances that are left are only dropped.
 pub(super) fn seal<E: Entity>(
     mut entity_table: EntityTable<E>,
     fault_injection: ShardingFaultInjection,
@@ -84,6 +88,7 @@ pub(super) fn seal<E: Entity>(
     ((!bytes.is_empty()).then(|| bytes.into()), left)
 }
 
+/// Encodes a typed message; `None` if its `Serialize` fails or panics.
 fn encoded<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<EnvelopeBuilder> {
     // A panic of user code must not poison the shard's lock.
     let write = || catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).ok().flatten();
@@ -96,11 +101,13 @@ fn encoded<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<EnvelopeBu
     envelope_builder
 }
 
+/// Appends an entry with an encoded message.
 fn append(bytes: &mut Vec<u8>, envelope: &[u8]) {
     head(bytes, kind::MESSAGE, envelope.len());
     bytes.extend_from_slice(envelope);
 }
 
+/// Appends an entry with the state of an entity.
 fn append_state(bytes: &mut Vec<u8>, id: &EntityId, state: &[u8]) {
     let id = id.as_str().as_bytes();
     let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");
@@ -110,6 +117,8 @@ fn append_state(bytes: &mut Vec<u8>, id: &EntityId, state: &[u8]) {
     bytes.extend_from_slice(state);
 }
 
+/// Appends the head of an entry whose content has `length` bytes, after the version if this is the
+/// first entry. Panics from 4 GiB on.
 fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
     if bytes.is_empty() {
         bytes.push(VERSION);
@@ -119,8 +128,9 @@ fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
     bytes.extend_from_slice(&length.to_le_bytes());
 }
 
-/// Decodes a payload up to its end or the first malformed entry. The result states whether it
-/// was complete.
+/// Decodes a payload up to its end or the first malformed entry, and returns all entries before
+/// that. The result states whether it was complete. An empty payload and one of another version are
+/// errors; a version without entries is a complete payload.
 pub(super) fn read(payload: &Bytes) -> (PayloadContents, Result<(), BadFrame>) {
     let mut carried = PayloadContents::default();
     let Some((VERSION, mut rest)) = payload.split_first().map(|(v, rest)| (*v, rest)) else {
@@ -137,6 +147,8 @@ pub(super) fn read(payload: &Bytes) -> (PayloadContents, Result<(), BadFrame>) {
 
 const CUT: BadFrame = BadFrame("a payload cut short");
 
+/// Decodes the first entry of `rest`, which is the end of `whole`, adds it to `to`, and returns the
+/// bytes behind it. After an error `to` is unchanged. A message shares the memory of `whole`.
 fn next<'a>(whole: &Bytes, rest: &'a [u8], to: &mut PayloadContents) -> Result<&'a [u8], BadFrame> {
     let (kind, rest) = rest.split_first().ok_or(CUT)?;
     let (length, rest) = rest.split_first_chunk::<4>().ok_or(CUT)?;
@@ -150,6 +162,8 @@ fn next<'a>(whole: &Bytes, rest: &'a [u8], to: &mut PayloadContents) -> Result<&
     Ok(behind)
 }
 
+/// Decodes the content of an entry with a state, which takes up everything behind the id. The state
+/// may be empty, the id not.
 fn state(content: &[u8]) -> Result<(EntityId, ExportedState), BadFrame> {
     let (length, rest) = content.split_first_chunk::<2>().ok_or(CUT)?;
     let length = usize::from(u16::from_le_bytes(*length));
@@ -163,6 +177,8 @@ fn state(content: &[u8]) -> Result<(EntityId, ExportedState), BadFrame> {
 mod tests {
     use super::*;
 
+    /// Returns the bytes of a payload with two states and two messages, and the lengths after which
+    /// it may end: after the version, and after each entry.
     fn ends() -> (Vec<u8>, Vec<usize>) {
         let to = EntityId::new("a").unwrap();
         let (mut bytes, mut ends) = (Vec::new(), vec![1]);

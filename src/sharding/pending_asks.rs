@@ -1,8 +1,8 @@
 //! The pending asks of a node, and how answers reach them.
 //!
 //! An ask of an entity on this node is answered directly through its `AskSlot`. Only an ask whose
-//! reply address is serialized gets a number and an entry in the table ([`PendingAsks`]), under which a
-//! frame from another node finds it.
+//! reply address is serialized gets a number and an entry in the table ([`PendingAsks`]), under
+//! which a frame from another node finds it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
@@ -61,9 +61,10 @@ pub(super) trait ReplySink: Send + Sync {
     fn types(&self) -> &Arc<TypeRegistry>;
 }
 
-/// A pending ask, independent of the type of its answer. `answered` and `refused` return whether it
-/// still waited.
+/// A pending ask, independent of the type of its answer. The first result ends it; later ones are
+/// dropped. `answered` and `refused` return whether it still waited.
 pub(super) trait PendingAsk: Send + Sync {
+    /// Ends the ask with this encoded answer, or with an error if the answer cannot be decoded.
     fn answered(&self, body: &[u8]) -> bool;
     fn refused(&self, why: DeadLetterReason) -> bool;
 
@@ -79,11 +80,10 @@ pub(super) trait PendingAsk: Send + Sync {
 /// Reason why an ask gets no answer.
 #[derive(Debug)]
 pub(super) enum AskFailure {
+    /// The message was not handled, or its handler gave no answer.
     Refused(DeadLetterReason),
-    Undecodable {
-        bytes: usize,
-        source: rmp_serde::decode::Error,
-    },
+    /// An answer came, but it is not of the type that the asker expects.
+    Undecodable { bytes: usize, source: rmp_serde::decode::Error },
     /// The node whose lane had the message was removed from the cluster.
     NodeLost(RegionId),
 }
@@ -135,6 +135,7 @@ impl Default for PendingAsks {
     }
 }
 
+/// Ignores poison: an entry is added or removed as a whole.
 fn lock(rows: &Mutex<AskTable>) -> MutexGuard<'_, AskTable> {
     rows.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -163,7 +164,8 @@ impl PendingAsks {
         self.rows.all().map(|rows| lock(rows).waiting.len()).sum()
     }
 
-    /// Returns the number of answers that arrived after the timeout, or twice.
+    /// Returns the number of answers and refusals that no ask awaited: they arrived after the
+    /// timeout, twice, or under an unknown number.
     #[must_use]
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
@@ -178,12 +180,14 @@ impl PendingAsks {
         number * PLACES + place as u64
     }
 
+    /// Removes an ask and returns it; `None` if no ask waits under the number.
     fn take(&self, number: u64) -> Option<Arc<dyn PendingAsk>> {
         let place = (number % PLACES) as usize;
         lock(self.rows.at(place)).waiting.remove(&(number / PLACES))
     }
 
-    /// Passes an answer from any node to its ask.
+    /// Passes an answer from any node to its ask, which leaves the table even if the answer cannot
+    /// be decoded. Counts an answer that no ask awaits as late.
     pub(super) fn answered(&self, number: u64, body: &[u8]) {
         let answered = |question: Arc<dyn PendingAsk>| {
             scope::reading(Arc::clone(self.types.mine()), || question.answered(body))
@@ -191,13 +195,13 @@ impl PendingAsks {
         self.count(self.take(number).is_some_and(answered));
     }
 
-    /// Fails an ask because there will be no answer.
+    /// Fails an ask because there will be no answer. Counts a refusal that no ask awaits as late.
     pub(super) fn refused(&self, number: u64, why: DeadLetterReason) {
         self.count(self.take(number).is_some_and(|question| question.refused(why)));
     }
 
     /// Records where a message of this node is, see [`PendingAsk::set_holder`]. No effect if it is
-    /// no ask's.
+    /// no ask's, or the ask has ended.
     pub(super) fn set_holder(&self, message: &Envelope, node: Option<RegionId>) {
         let Some(ReplyAddress { correlation: number, .. }) = message.asker() else { return };
         let place = (number % PLACES) as usize;
@@ -206,8 +210,8 @@ impl PendingAsks {
         }
     }
 
-    /// Fails the asks whose message the lane to this node had, if they are for such a shard: the
-    /// node was removed
+    /// Fails the asks whose message the lane to `node` had, if `of` selects the shard that they are
+    /// for: the node was removed. Only asks with an entry in the table are found
     /// (docs/protocol/message-order.md#asks-end-with-the-node-that-has-their-message).
     pub(super) fn lost_with(&self, node: RegionId, of: impl Fn(AskedShard) -> bool) {
         for rows in self.rows.all() {
@@ -219,6 +223,7 @@ impl PendingAsks {
         }
     }
 
+    /// Counts a late answer unless an ask waited for it.
     fn count(&self, somebody_waited: bool) {
         if !somebody_waited {
             self.late.fetch_add(1, Ordering::Relaxed);
@@ -255,7 +260,9 @@ impl PendingAsksHandles {
 }
 
 enum AskState<T> {
+    /// No result yet. Has a waker once the future was polled.
     Waiting(Option<Waker>),
+    /// Ended, with the result until the future takes it. `None` also if the future was dropped.
     Over(Option<Result<T, AskFailure>>),
 }
 
@@ -285,11 +292,13 @@ impl<T> AskSlot<T> {
         (incarnation > 0).then(|| RegionId::new(incarnation.into()))
     }
 
+    /// Ignores poison: the state is always replaced as a whole.
     fn lock(&self) -> MutexGuard<'_, AskState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the result and wakes the asker. Returns whether the ask still waited.
+    /// Stores the result and wakes the asker. Returns whether the ask still waited; if not, the
+    /// result is dropped.
     fn end(&self, result: Result<T, AskFailure>) -> bool {
         let before = {
             let mut state = self.lock();
@@ -304,14 +313,19 @@ impl<T> AskSlot<T> {
         true
     }
 
+    /// Ends the ask with an answer of this node, not encoded. Counts it as late if the ask has
+    /// ended. The entry in the table, if any, stays until [`forget`](Self::forget).
     pub(super) fn fill(&self, value: T, asks: &PendingAsks) {
         asks.count(self.end(Ok(value)));
     }
 
+    /// Fails the ask. Does nothing if it has ended, and counts nothing.
     pub(super) fn refuse(&self, why: DeadLetterReason) {
         let _was_waiting = self.end(Err(AskFailure::Refused(why)));
     }
 
+    /// Takes the result, or registers the waker for it. After the result was taken, returns
+    /// [`DeadLetterReason::NoAnswer`].
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, AskFailure>> {
         match &mut *self.lock() {
             AskState::Waiting(waker) => {
@@ -370,7 +384,8 @@ impl<T> CarriedAsk for AskOfSlot<'_, T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> AskSlot<T> {
-    /// Adds it to the table if it is not there yet, and returns its number.
+    /// Adds it to the table if it was never added, and returns its number. The number of an ask
+    /// that has ended finds no entry, so that an answer to it is late.
     pub(super) fn enlist(self: &Arc<Self>, asks: &PendingAsks) -> u64 {
         let known = self.number();
         if known > 0 {

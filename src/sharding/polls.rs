@@ -14,7 +14,8 @@ use super::ids::ShardId;
 /// Value of `began` while no handler is polled.
 const NONE: u64 = 0;
 
-/// Milliseconds since the host was started, as of the last check of a monitor of this process.
+/// Milliseconds since the host was started, as of the last check of a monitor of this process; 1
+/// before the first check. It never decreases.
 static NOW: AtomicU64 = AtomicU64::new(1);
 
 /// The same clock at the end of the last gap between two checks.
@@ -24,12 +25,15 @@ static RESUMED: AtomicU64 = AtomicU64::new(0);
 static THREADS: Mutex<Vec<Weak<Polled>>> = Mutex::new(Vec::new()); // ≤ threads of the process
 
 thread_local! {
+    /// State of this thread, which stays in [`THREADS`] until the thread ends.
     static MINE: Arc<Polled> = enlist();
 }
 
+/// The handler that a thread polls. While `began` is [`NONE`], the other fields are those of the
+/// last one.
 #[derive(Debug, Default)]
 struct Polled {
-    began: AtomicU64, // or `NONE`
+    began: AtomicU64, // value of `NOW` at the start of the poll, or `NONE`
     entities: AtomicU64,
     shard: AtomicU32,
     row: AtomicU32,
@@ -61,7 +65,9 @@ impl Entities {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Polls a handler of the entity in this row, and records the poll.
+    /// Polls a handler of the entity in this row, and records the poll while it lasts. `poll` must
+    /// catch panics of the handler: after a panic the record would remain until the thread's next
+    /// poll. An inner poll on the same thread ends the record of the outer one.
     #[inline]
     pub(super) fn poll<T>(self, shard: ShardId, row: u32, poll: impl FnOnce() -> T) -> T {
         MINE.with(|mine| {
@@ -76,6 +82,7 @@ impl Entities {
     }
 }
 
+/// Adds this thread to [`THREADS`], and removes the threads that have ended.
 fn enlist() -> Arc<Polled> {
     let mine = Arc::<Polled>::default();
     let mut threads = threads();
@@ -113,8 +120,13 @@ pub(super) fn awake_for(span: Duration) -> Vec<LongPoll> {
     all
 }
 
-/// Advances the clock to `now`, the time since the host was started. Returns the handlers of all
-/// nodes of this process that have been polled for at least `span`.
+/// Advances the clock to `now`, the time since the host was started. An earlier time than that of
+/// the last check, such as zero, leaves the clock as it is. Returns the handlers of all nodes of
+/// this process that have been polled for at least `span`, at most one per thread.
+///
+/// A poll begins by the clock of the check before it, so it may appear longer than it is, by the
+/// time between two checks. The first check after a pause of at least `span` therefore returns all
+/// present polls; the caller must ignore those.
 pub fn longer_than(span: Duration, now: Duration) -> Vec<LongPoll> {
     let millis = millis(now).max(1);
     let now = NOW.fetch_max(millis, Ordering::Relaxed).max(millis);

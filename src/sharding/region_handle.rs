@@ -1,5 +1,6 @@
-//! The interface between an entity type's runtime and its node. The node calls [`RegionHandle`], and the
-//! runtime calls [`RegionEnvironment`]. A simulated node implements [`RegionEnvironment`] as a real one does.
+//! The interface between an entity type's runtime and its node. The node calls [`RegionHandle`],
+//! and the runtime calls [`RegionEnvironment`]. A simulated node implements [`RegionEnvironment`]
+//! as a real one does.
 
 use std::time::Duration;
 
@@ -17,43 +18,50 @@ use crate::cluster::lease::Departure;
 /// Called from many threads at once. Never blocks on a handler.
 pub trait RegionHandle: Send + Sync + 'static {
     /// Carries out an order of the region's machine. Orders that only the node can carry out
-    /// (`Send`, `Registered`, `Left`) are not passed here.
+    /// (`Send`, `Registered`, `Unregistered`, `Left`, `Stopped`, `Step`, `Slow`) are not passed
+    /// here, and have no effect.
     fn perform(&self, order: RegionOutput);
 
     /// Called when the hosting lease has lapsed for long: instances are dropped, handlers at their
-    /// next await. Their messages wait until there is a lease again.
+    /// next await; the messages of these handlers are lost. Messages that have not begun wait until
+    /// there is a lease again. Shards that drain are not affected.
     fn lapsed(&self);
 
     /// Takes in a frame from the user lane of a node.
     ///
     /// # Errors
-    /// [`BadFrame`] if it does not decode: count it and go on.
+    /// [`BadFrame`] if it does not decode, or names a shard that the type does not have: count it
+    /// and go on.
     fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame>;
 
-    /// Called when the lane to a region has room again, or is new.
+    /// Called when the lane to a region has room again, or is new. May be called without need.
     fn room(&self, to: RegionId);
 
     /// Called when a region left the installed configuration and its lane has ended.
     /// [`Departure::Stopped`]: it had left in order, so its shards had been handed over.
     fn removed(&self, region: RegionId, how: Departure);
 
-    /// Called when the lane to a region has been cut for long while its node is still a member.
+    /// Called when the lane to a region has been cut for long while its node is still a member, or
+    /// when the transport gave up its messages. Has an effect only on shards that have moved
+    /// elsewhere meanwhile and still wait for the echo of that lane.
     fn cut(&self, region: RegionId);
 
     /// Called from time to time. Repeats barriers without an echo, because they or their echoes may
     /// be lost with a lane, and checks other hints that expire.
     fn remind(&self);
 
-    /// Returns the shards with entities, and their number; entities that only have waiting messages
-    /// count.
+    /// Returns the shards with entities, and their number. Entities that only have waiting messages
+    /// or a dormant state count. Shards without entities are left out.
     fn entities(&self) -> Vec<(ShardId, u64)>;
 
     /// Returns whether an entity lives here: it has an instance, waiting messages or a dormant
-    /// state. `None`: its shard does not live here.
+    /// state. `None`: its shard neither lives nor drains here.
     fn lives(&self, entity: &EntityId) -> Option<bool>;
 
-    /// Returns the entity and its message type if the handler of this poll belongs to this runtime.
-    /// The default is for runtimes whose polls are not monitored.
+    /// Returns the entity and its message type if the handler of this poll belongs to this runtime;
+    /// no entity if it is no longer in the table. Also lets the runtime watch for slow handlers,
+    /// because this one blocks its thread. The default is for runtimes whose polls are not
+    /// monitored.
     fn polled(&self, _poll: &LongPoll) -> Option<(Option<EntityId>, &'static str)> {
         None
     }
@@ -61,11 +69,13 @@ pub trait RegionHandle: Send + Sync + 'static {
     /// Returns the shard of an entity.
     fn shard(&self, entity: &EntityId) -> ShardId;
 
-    /// Returns the home of a shard by the newest acknowledged decision known to this node.
+    /// Returns the home of a shard by the newest acknowledged decision known to this node. `None`:
+    /// the shard has none, or its home was removed, or no decision is known here.
     fn home(&self, shard: ShardId) -> Option<RegionId>;
 
-    /// Returns signs that nodes do not yet agree on the homes of shards; `None`: no change is under
-    /// way here.
+    /// Returns signs that nodes do not yet agree on the homes of shards: they agree once nothing
+    /// waits and the count of sent-back messages no longer rises. `None`: this runtime has stopped
+    /// for good.
     fn unrest(&self) -> Option<UndeliveredCounts>;
 }
 
@@ -91,10 +101,11 @@ pub trait RegionEnvironment: Send + Sync + 'static {
     /// carries the lane (docs/protocol/message-order.md#a-lane-without-a-connection-has-no-room).
     ///
     /// # Errors
-    /// [`NoRoom`]; [`RegionHandle::room`] is called when there is room.
+    /// [`NoRoom`]; except for [`NoRoom::TooLong`], [`RegionHandle::room`] is called when there is
+    /// room, or a new lane.
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom>;
 
-    /// Appends a barrier, bounce, echo or answer, beyond the limit of `send`
+    /// Appends a barrier, bounce, echo, answer, refusal or notice, beyond the limit of `send`
     /// (docs/protocol/message-order.md#replies-and-bounces-pass-the-limit).
     ///
     /// # Errors
@@ -111,13 +122,14 @@ pub trait RegionEnvironment: Send + Sync + 'static {
     /// Passes a fact to the region's machine. Never blocks; has no effect after the node's stop.
     fn tell(&self, fact: RegionInput);
 
-    /// Returns whether a message may begin now: compares the hosting lease with the clock.
+    /// Returns whether a message may begin now: compares the hosting lease with the clock. Asked
+    /// before each message and each poll.
     fn serves(&self) -> bool;
 
     /// Returns the time of the monotonic clock.
     fn now(&self) -> Instant;
 
-    /// Spawns a task that runs to its end.
+    /// Spawns a task that runs to its end, or is dropped if the executor is shut down.
     fn spawn(&self, task: BoxFuture<'static, ()>);
 
     /// Runs an activation of an entity to its end; most complete at their first poll. Polls it

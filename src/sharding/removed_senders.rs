@@ -26,8 +26,11 @@ pub(super) struct RemovedSenders {
 }
 
 impl<E: Entity> ShardGateEffects<'_, E> {
-    /// Returns whether more messages wait for an entity than moves can bring. Only the sender marks
-    /// messages as moved, so the mark must not give it unlimited room.
+    /// Returns whether a message of `bytes` bytes, which `from` marked as moved, must be refused:
+    /// more messages wait for the entity than moves can bring. Only the sender marks messages as
+    /// moved, so the mark must not give it unlimited room. False for an idle entity.
+    ///
+    /// Counts `from` among the regions that moved something; the limits grow with their number.
     pub(super) fn is_overrun(&self, from: RegionId, row: u32, bytes: usize) -> bool {
         let BufferLimits { messages, bytes: bytes_max } = self.runtime.moved_by(from);
         let busy = self.shard_entities.entity_table.get(row).busy.as_ref();
@@ -35,9 +38,14 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         busy.is_some_and(|busy| room.check(busy.mailbox.waits(), bytes).is_err())
     }
 
-    /// Gives up held messages of removed senders after nobody has announced their decision for
-    /// long. Called from time to time. A coordinator that knows this region repeats its decisions,
-    /// so the decision was lost with a majority or never existed.
+    /// Gives up held messages of removed senders, and counts them as lost, after nobody has
+    /// announced their decision for twice the `handoff-timeout`, and for [`ORPHANED_MIN`]. A
+    /// coordinator that knows this region repeats its decisions, so the decision was lost with a
+    /// majority or never existed.
+    ///
+    /// Called from time to time; the first call that finds such messages begins the wait. The wait
+    /// begins anew when the state of the shard in the region changes, and when a coordinator
+    /// registers this region. While none knows this region, nothing is given up.
     pub(super) fn review_held(&mut self, gate: &mut Gate<Envelope>) {
         let Some(coordinated) = self.runtime.coordinated_since() else { return };
         let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));

@@ -27,35 +27,39 @@ impl Default for Pauses {
 /// The shards with unanswered messages, and when to repeat them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repeats {
-    open: BTreeMap<ShardId, (Instant, Duration)>, // ≤ shards
-    order: BTreeSet<(Instant, ShardId)>,          // one entry per shard
+    open: BTreeMap<ShardId, (Instant, Duration)>, // next repetition and last pause; ≤ shards
+    order: BTreeSet<(Instant, ShardId)>,          // one entry for each of `open`
 }
 
 impl Repeats {
-    /// Repeats a message about a shard that was sent just now, until [`end`](Self::end).
+    /// Repeats a message about a shard that was sent just now, until [`end`](Self::end): first
+    /// after the first pause. Begins anew if the shard has a repetition already.
     pub(super) fn begin(&mut self, now: Instant, shard: ShardId, pauses: Pauses) {
         self.at(now + pauses.first, shard, pauses.first);
     }
 
-    /// The same for a message that is due now.
+    /// The same for a message that has not been sent: it is due now, and its first repetition comes
+    /// after the first pause.
     pub(super) fn begin_now(&mut self, now: Instant, shard: ShardId, pauses: Pauses) {
         self.at(now, shard, pauses.first / 2);
     }
 
+    /// Sets the time of the next repetition and the pause before it, in place of former ones.
     fn at(&mut self, due: Instant, shard: ShardId, pause: Duration) {
         self.end(shard);
         self.open.insert(shard, (due, pause));
         self.order.insert((due, shard));
     }
 
-    /// Ends the repetition, because the message was answered.
+    /// Ends the repetition, because the message was answered. No effect without one.
     pub(super) fn end(&mut self, shard: ShardId) {
         if let Some((due, _)) = self.open.remove(&shard) {
             self.order.remove(&(due, shard));
         }
     }
 
-    /// Returns the shards whose messages are due, and doubles their next pause.
+    /// Returns the shards whose messages are due, the longest due first, and schedules each again
+    /// after twice its last pause. The caller must send the messages.
     pub(super) fn take_due(&mut self, now: Instant, pauses: Pauses) -> Vec<ShardId> {
         let due = self.order.iter().take_while(|(due, _)| *due <= now);
         let due: Vec<ShardId> = due.map(|(_, shard)| *shard).collect();
@@ -68,7 +72,7 @@ impl Repeats {
         due
     }
 
-    /// Returns the time of the next repetition.
+    /// Returns the time of the next repetition; `None` without any.
     pub(super) fn next(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)
     }

@@ -17,16 +17,12 @@ use super::pending_asks::{AskSlot, PendingAsksHandle, ReplyAddress, ReplySink};
 use super::{frame, scope};
 
 enum ReplyTarget<T> {
-    /// The ask was made on this node.
-    Here {
-        slot: Arc<AskSlot<T>>,
-        asks: Arc<PendingAsksHandle>,
-        node: RegionId,
-    },
-    There {
-        to: ReplyAddress,
-        way: Arc<dyn ReplySink>,
-    },
+    /// The ask was made on this node, and the address was never encoded on its way here.
+    Here { slot: Arc<AskSlot<T>>, asks: Arc<PendingAsksHandle>, node: RegionId },
+    /// The address was decoded from a message; the ask may have been made on this node all the
+    /// same.
+    There { to: ReplyAddress, way: Arc<dyn ReplySink> },
+    /// The answer was sent: nothing follows when the address is dropped.
     Used,
 }
 
@@ -52,10 +48,12 @@ impl<T> Reply<T> {
 }
 
 impl<T: Serialize> Reply<T> {
-    /// Sends the answer. The sender does not learn whether the ask still waits; late answers are
-    /// counted at the asking node.
+    /// Sends the answer. The sender does not learn whether the ask still waits; late answers, and
+    /// all after the first one, are counted at the asking node.
     ///
-    /// A value that its own `Serialize` refuses counts as no answer, and the asker is told so.
+    /// A value that its own `Serialize` refuses counts as no answer, and the asker is told so; the
+    /// same holds for an answer that is longer than a lane allows. An address that was not decoded
+    /// from a message gives the value to the asker without encoding it.
     pub fn send(mut self, value: T) {
         match std::mem::replace(&mut self.target, ReplyTarget::Used) {
             ReplyTarget::Here { slot, asks, .. } => slot.fill(value, &asks),
@@ -73,6 +71,11 @@ impl<T: Serialize> Reply<T> {
 }
 
 impl<T> Drop for Reply<T> {
+    /// Tells the asker that there will be no answer, with the reason of the present scope
+    /// (`scope.rs`): by default that the handler gave none, or that it panicked.
+    ///
+    /// Does nothing if the answer was sent, if the address was passed on in a message, or if its
+    /// message continues to exist as bytes.
     fn drop(&mut self) {
         if *self.passed_on.get_mut() {
             return;
@@ -101,6 +104,9 @@ impl<T> fmt::Debug for Reply<T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> Serialize for Reply<T> {
+    /// Encodes the asking node and the number of the ask, which an ask of this node gets by its
+    /// first encoding. From then on the address counts as passed on, also if the encoding of the
+    /// message fails later: dropping it sends nothing.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let address = match &self.target {
             ReplyTarget::Here { slot, asks, node } => {
@@ -118,6 +124,7 @@ impl<T: DeserializeOwned + Send + 'static> Serialize for Reply<T> {
 }
 
 impl<'de, T> Deserialize<'de> for Reply<T> {
+    /// Fails anywhere except where a message is decoded for its entity.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (node, correlation) = Deserialize::deserialize(from)?;
         let way = scope::reply_sink().ok_or_else(|| {

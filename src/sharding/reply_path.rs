@@ -8,7 +8,8 @@ use super::region_handle::NoRoom;
 use super::runtime::Runtime;
 
 impl<E: Entity> Runtime<E> {
-    /// Sends a reply or a refusal to the asking node.
+    /// Sends a reply or a refusal to the asking node. On this node it reaches its ask at once;
+    /// other frames have no effect there.
     pub(super) fn send(&self, to: ReplyAddress, bytes: &[u8]) {
         if to.node != self.me {
             return self.send_there(to, bytes);
@@ -22,6 +23,9 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
+    /// Sends a reply or a refusal to another node. A reply that is too long for a lane is replaced
+    /// by a refusal with that reason. If the lane takes nothing, the reply is lost and counted,
+    /// except towards a removed region: no ask waits there.
     fn send_there(&self, to: ReplyAddress, bytes: &[u8]) {
         let sent = if bytes.len() <= self.message_bytes_max {
             self.world.answer(to.node, bytes)

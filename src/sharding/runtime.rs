@@ -84,13 +84,13 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) waiting_shards: WaitingShards,
     removed: Mutex<VecDeque<RegionId>>, // ≤ REMOVED_MAX
     callers: Callers,
-    over: AtomicBool,
+    over: AtomicBool,              // stopped for good, by `stop_all`
     cluster_generation: AtomicU64, // only rises; read with each batch of messages
     // since when a coordinator has known this region
     coordinated: Mutex<Option<Instant>>,
     pub(super) sent_back: AtomicU64, // bounces and echoes
     pub(super) passivation_tracker: PassivationTracker,
-    pub(super) sweeps: AtomicBool,
+    pub(super) sweeps: AtomicBool, // the check for idle entities was started
     pub(super) slow_handlers: SlowHandlers,
     pub(super) limit: AtomicUsize, // of active entities
     pub(super) failures: AtomicU64,
@@ -123,13 +123,16 @@ const CALLERS_BUFFER_BYTES: usize = 64 << 10;
 /// Reason of a refusal, with the refused message.
 pub(super) type RefusedMessage<M> = (TellError, OutgoingMessage<M>);
 
+/// Id of an entity, the [hash](hash) of the id, and its shard.
 pub(super) type EntityAddress<'a> = (&'a EntityId, u64, ShardId);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Encodes a message as an envelope.
+/// Encodes a message as an envelope. With `ask` the envelope names the asker, with the number 0 if
+/// the message does not contain the reply address of the ask. Fails if the message's own
+/// `Serialize` fails.
 pub(super) fn encode<M: Serialize>(
     to: &EntityId,
     message: &M,
@@ -141,6 +144,8 @@ pub(super) fn encode<M: Serialize>(
 }
 
 impl<E: Entity> Runtime<E> {
+    /// Makes the runtime without any shard. References in messages find it only after
+    /// [`publish`](Self::publish). Asks the program for the type's stop message, once.
     pub(super) fn new(setup: RegionSetup<E>, world: Arc<dyn RegionEnvironment>) -> Arc<Self> {
         let RegionSetup { entity_type, me, settings, message_bytes_max, supervision, .. } = setup;
         let RegionSetup { extractor, factory, asks, fault_injection, .. } = setup;
@@ -210,8 +215,8 @@ impl<E: Entity> Runtime<E> {
         lock(&self.held)
     }
 
-    /// Limits, per entity, of the messages that all regions together have moved here. `from` is one
-    /// of these regions.
+    /// Limits, per entity, of the messages that all regions together have moved here. Adds `from`
+    /// to these regions for the time that it is a member; the limits grow with their number.
     pub(super) fn moved_by(&self, from: RegionId) -> BufferLimits {
         let limits = self.held().moved_by(from);
         if self.is_removed(from) {
@@ -234,7 +239,8 @@ impl<E: Entity> Runtime<E> {
         self.cluster_generation.load(Ordering::Acquire)
     }
 
-    /// Why a handler is dropped at an await, given the stage of its shard.
+    /// Why a handler is dropped at an await, given the stage of its shard: the node has stopped for
+    /// good, else in an open shard the lease lapsed for long, else the shard's drain was aborted.
     pub(super) fn why_aborted(&self, stage: ShardStage) -> DeadLetterReason {
         match stage {
             _ if self.is_over() => DeadLetterReason::HandlerStopped,
@@ -245,13 +251,16 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// The lease has lapsed for long: ends the instances of all open shards.
+    /// The lease has lapsed for long: ends the instances of all open shards. Draining ones end by
+    /// their own timeout.
     pub(super) fn let_go(self: &Arc<Self>) {
         for shard in self.known().filter(|shard| shard.phase.get() == ShardStage::Open) {
             shard.pass(self, MailboxLimitCheck::Exempt, |_, gate_effects| gate_effects.let_go());
         }
     }
 
+    /// The shard with this number, which is made at the first use. `None` if the type has no such
+    /// shard.
     pub(super) fn shard(&self, id: ShardId) -> Option<&Arc<Shard<E>>> {
         let cell = self.shards.get(id.get() as usize)?;
         let shard = || Shard::new(id, self.me, self.passivation_tracker.of_shard());
@@ -277,7 +286,7 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Messages sent back or waiting, see
-    /// [`RegionHandle::unrest`](super::region_handle::RegionHandle::unrest).
+    /// [`RegionHandle::unrest`](super::region_handle::RegionHandle::unrest). `None` once stopped.
     pub(super) fn unrest(&self) -> Option<UndeliveredCounts> {
         let sent_back = self.sent_back.load(Ordering::Relaxed);
         let waiting = self.known().fold(0, |waiting, shard| {
@@ -294,13 +303,15 @@ impl<E: Entity> Runtime<E> {
         entities.filter(|(_, entities)| *entities > 0)
     }
 
-    /// The home of a shard, as far as this node knows.
+    /// The home of a shard by the newest decision known here; `None` if it has none, or no message
+    /// or decision about the shard ever came here.
     pub(super) fn home(&self, shard: ShardId) -> Option<RegionId> {
         let shard = self.shards.get(shard.get() as usize)?.get()?;
         shard.lock().gate.newest().home
     }
 
-    /// Whether an entity runs here; `None`: its shard is not hosted here.
+    /// Whether an entity is in the table here: it has an instance, messages or a dormant state.
+    /// `None`: its shard is neither hosted nor drains here.
     pub(super) fn lives(&self, entity: &EntityId) -> Option<bool> {
         let shard = self.shards.get(self.extractor.shard(entity).get() as usize)?.get()?;
         let inside = shard.lock();
@@ -314,7 +325,7 @@ impl<E: Entity> Runtime<E> {
         })
     }
 
-    /// The id of the entity in a row of a shard.
+    /// The id of the entity in a row of a shard; `None` if the row is free.
     pub(super) fn entity_at(&self, shard: ShardId, row: u32) -> Option<EntityId> {
         let shard = self.shards.get(shard.get() as usize)?.get()?;
         Some(shard.lock().shard_entities.entity_table.try_get(row)?.id.clone())
@@ -322,8 +333,12 @@ impl<E: Entity> Runtime<E> {
 
     // ── From this node ──
 
-    /// Accepts a message of this node for an entity. `place` states where the message waits if
-    /// its lane has no room.
+    /// Accepts a message of this node for an entity: puts it into a mailbox here, sends it, or lets
+    /// it wait for a home or a lane. `place` states where the message waits if its lane has no
+    /// room. `ask` is the ask whose reply address the message contains.
+    ///
+    /// An error returns the message, which may have been encoded meanwhile. A message is encoded
+    /// only if its shard is not hosted here. Panics if the type has no such shard.
     pub(super) fn offer(
         self: &Arc<Self>,
         (to, hash, shard): EntityAddress<'_>,
@@ -359,7 +374,8 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Puts the message directly into the mailbox if the shard is hosted here, with the effect of
-    /// [`Gate::tell`](gate::Gate::tell). Otherwise returns the message.
+    /// [`Gate::tell`](gate::Gate::tell). Returns the message if the shard is not hosted here or the
+    /// node has stopped, and as an error if the mailbox is full.
     fn tell_here(
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
@@ -390,8 +406,9 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Sends the message directly down the lane, with the effect of
-    /// [`Gate::tell`](gate::Gate::tell), if the shard is hosted elsewhere, the lane has room, and
-    /// no entity there is known to be busy. Otherwise does nothing.
+    /// [`Gate::tell`](gate::Gate::tell), if the shard is hosted elsewhere, no message waits before
+    /// it, the lane has room, and no entity of the shard is known to be busy there. Returns whether
+    /// it was sent; otherwise does nothing, also if the message is too long.
     fn tell_there(
         &self,
         shard: &Shard<E>,
@@ -420,6 +437,9 @@ impl<E: Entity> Runtime<E> {
         self.message_bytes_max.saturating_sub(frame::HEAD_BYTES_MAX)
     }
 
+    /// Gives an encoded message to the gate, which delivers, sends or buffers it. Fails if it is
+    /// too long, the node has stopped, the entity's mailbox is full, here or as its home reported,
+    /// or the message would have to wait and may not: see [`WaitingPlace`].
     fn tell_envelope(
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
@@ -460,6 +480,9 @@ impl<E: Entity> Runtime<E> {
 
     // ── From lanes ──
 
+    /// Takes in a frame from the user lane of a node. Answers and refusals reach their asks without
+    /// a shard. Once the node has stopped, messages and bounces are lost and counted. Fails if the
+    /// frame is malformed or names a shard that the type does not have.
     pub(super) fn arrived(self: &Arc<Self>, from: RegionId, bytes: &[u8]) -> Result<(), BadFrame> {
         let known = |shard| self.shard(shard).ok_or(BadFrame("no shard of this type"));
         match ShardingFrame::read(bytes)? {
@@ -511,9 +534,9 @@ impl<E: Entity> Runtime<E> {
         Ok(())
     }
 
-    /// The region left the configuration. Unless it left in order, this fails the asks whose message
-    /// it has, if its lane is still in use for their shard. If this node has changed to another
-    /// home, the message may have moved there.
+    /// The region left the configuration: ends its lane at all gates. Unless it left in order, this
+    /// fails the asks whose message it has, if its lane was still in use for their shard. If this
+    /// node has changed to another home, the message may have moved there.
     pub(super) fn removed(self: &Arc<Self>, region: RegionId, how: Departure) {
         {
             let mut removed = lock(&self.removed);
@@ -542,10 +565,13 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
+    /// Whether the region was removed, as far as the last [`REMOVED_MAX`] removals tell.
     pub(super) fn is_removed(&self, region: RegionId) -> bool {
         lock(&self.removed).contains(&region)
     }
 
+    /// Gives up the lane to a region at the gates that wait for its echo and know another home;
+    /// logs each of these shards. All other gates go on waiting for the lane.
     pub(super) fn cut(self: &Arc<Self>, region: RegionId) {
         for shard in self.known() {
             if shard.pass(self, MailboxLimitCheck::Exempt, |gate, gate_effects| {
@@ -562,7 +588,8 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Repeats barriers without an echo, because they or their echoes may be lost with a lane, and
-    /// asks again about mailboxes that were reported full. Gives up held messages of removed senders.
+    /// asks again about mailboxes that were reported full. Gives up held messages of removed
+    /// senders. Passes over the shards where nothing of this is open.
     pub(super) fn remind(self: &Arc<Self>) {
         let waits = |shard: &Shard<E>| {
             let inside = shard.lock();
@@ -583,6 +610,8 @@ impl<E: Entity> Runtime<E> {
 
     // ── From the region's machine ──
 
+    /// Carries out an order of the region's machine. The payload of a `Start` waits for the
+    /// `Standing` that follows; orders about unknown shards, and those of the node, have no effect.
     pub(super) fn perform(self: &Arc<Self>, order: RegionOutput) {
         match order {
             RegionOutput::Start { shard, payload, .. } => {
@@ -627,6 +656,8 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
+    /// Applies a new state of a shard in the region. If the shard opens by it, also starts the
+    /// check for idle entities and divides the limit of active entities anew.
     fn stand(self: &Arc<Self>, said: &ShardHostState) {
         let Some(shard) = self.shard(said.shard) else { return };
         let ShardHostState { max_gen: newest, home, pending, run, .. } = *said;
@@ -641,6 +672,8 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
+    /// Ends all entities at once and loses all waiting messages, because the node is out. Waiting
+    /// callers are woken and fail. A second call does nothing.
     fn stop_all(self: &Arc<Self>) {
         if self.over.swap(true, Ordering::AcqRel) {
             return;
@@ -655,7 +688,8 @@ impl<E: Entity> Runtime<E> {
 
     // ── Deferred effects ──
 
-    /// Does the work that had to wait until the shard's lock was released.
+    /// Does the work that had to wait until the shard's lock was released. Must not be called under
+    /// any shard's lock. Drops, and with them the report of a drain, may be left to a task.
     pub(super) fn carry_out(self: &Arc<Self>, shard: &Arc<Shard<E>>, after: ShardEffects<E>) {
         if after.is_nothing() {
             return;
@@ -719,6 +753,7 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
+    /// Counts messages that will not be handled; their askers are told nothing here.
     pub(super) fn dead(&self, why: DeadLetterReason, count: usize, shard: ShardId) {
         self.dead.add(why, count, (&self.entity_type, Some(shard)), || self.world.now());
     }
@@ -739,7 +774,7 @@ impl<E: Entity> Runtime<E> {
         self.callers.len()
     }
 
-    /// A buffer or a mailbox of this node has room again.
+    /// A buffer or a mailbox of this node has room again: wakes all callers that wait for room.
     pub(super) fn room_here(&self) {
         self.callers.wake();
     }

@@ -18,8 +18,8 @@ pub(super) struct CurrentEntity {
     /// Stage of its shard, and the asks of the shard's handlers.
     pub(super) phase: Arc<SharedStage>,
     /// The entity, while its handler is polled: until the handler completes, the entity handles
-    /// nothing else. `None` in a task that the entity has spawned: while such a task runs, the entity
-    /// handles messages.
+    /// nothing else. `None` in a task that the entity has spawned: while such a task runs, the
+    /// entity handles messages.
     pub(super) handler: Option<EntityId>,
 }
 
@@ -33,8 +33,8 @@ thread_local! {
     static FIRST_REPLY_ADDRESS: Cell<Option<ReplyAddress>> = const { Cell::new(None) };
 }
 
-/// Sets a thread-local for the duration of `run`. The value is moved in and out again, which avoids
-/// reference counting.
+/// Sets a thread-local for the duration of `run`, and restores it afterwards, also if `run` panics.
+/// The value is moved in and out again, which avoids reference counting. `None` unsets it.
 fn lending<V, T>(
     slot: &'static LocalKey<RefCell<Option<V>>>,
     value: &mut Option<V>,
@@ -54,12 +54,13 @@ fn lending<V, T>(
     run()
 }
 
-/// Polls an entity's code with `at_work` set, and restores it afterwards.
+/// Polls an entity's code with `at_work` set as the present entity.
 pub(super) fn at_work<T>(at_work: &mut Option<CurrentEntity>, poll: impl FnOnce() -> T) -> T {
     lending(&AT_WORK, at_work, poll)
 }
 
 /// Returns the entity whose handler is polled on this thread, with its shard's stage and asks.
+/// `None` outside of entities' code, and in tasks that an entity has spawned.
 pub(super) fn handler() -> Option<(Arc<SharedStage>, EntityId)> {
     AT_WORK.with(|at_work| {
         let at_work = at_work.borrow();
@@ -68,7 +69,8 @@ pub(super) fn handler() -> Option<(Arc<SharedStage>, EntityId)> {
     })
 }
 
-/// Returns whether code of an entity whose shard drains runs on this thread.
+/// Returns whether code of an entity whose shard drains runs on this thread, tasks that it has
+/// spawned included. False once the drain was aborted.
 pub(super) fn is_draining() -> bool {
     AT_WORK.with(|at_work| at_work.borrow().as_ref().is_some_and(|at| at.phase.is_draining()))
 }
@@ -78,7 +80,8 @@ pub(super) fn decoding<T>(sink: &mut Option<Arc<dyn ReplySink>>, decode: impl Fn
     lending(&REPLY_SINK, sink, decode)
 }
 
-/// Returns the sink for a reply address that is being decoded.
+/// Returns the sink for a reply address that is being decoded; `None` unless a message is decoded
+/// for its entity.
 pub(super) fn reply_sink() -> Option<Arc<dyn ReplySink>> {
     REPLY_SINK.with(|sink| sink.borrow().clone())
 }
@@ -89,8 +92,9 @@ pub(super) fn reading<T>(types: Arc<AnswerTypes>, read: impl FnOnce() -> T) -> T
     lending(&ANSWER_TYPES, &mut Some(types), read)
 }
 
-/// Returns the registry of types of the node that decodes a message or answer now. A message's sink
-/// brings the registry along; only for an answer it is set by itself.
+/// Returns the registry of types of the node that decodes a message or answer now; `None` while
+/// none is decoded. A message's sink brings the registry along; only for an answer it is set by
+/// itself.
 pub(super) fn types() -> Option<Arc<TypeRegistry>> {
     let of_answer =
         || ANSWER_TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&of.0)));
@@ -111,17 +115,18 @@ pub(super) fn note_reply_address(address: ReplyAddress) {
     FIRST_REPLY_ADDRESS.set(FIRST_REPLY_ADDRESS.get().or(Some(address)));
 }
 
-/// Drops a message; the askers in it learn the reason `why`.
+/// Runs `drop`, which drops a message; the askers in it learn the reason `why`.
 pub(super) fn dropping(why: DeadLetterReason, drop: impl FnOnce()) {
     dropping_for(Some(why), drop);
 }
 
-/// Drops the value of a message that continues to exist as the bytes from which it was decoded, so
-/// the askers in it are not told anything.
+/// Runs `drop`, which drops the value of a message that continues to exist as the bytes from which
+/// it was decoded, so the askers in it are not told anything.
 pub(super) fn dropping_value(drop: impl FnOnce()) {
     dropping_for(None, drop);
 }
 
+/// Sets the drop reason for the duration of `drop`, and restores it, also if `drop` panics.
 fn dropping_for(why: Option<DeadLetterReason>, drop: impl FnOnce()) {
     struct DropReasonGuard(Option<DeadLetterReason>);
     impl Drop for DropReasonGuard {
@@ -134,7 +139,9 @@ fn dropping_for(why: Option<DeadLetterReason>, drop: impl FnOnce()) {
 }
 
 /// Returns the reason with which an unused reply address is dropped now; `None`: the message
-/// continues elsewhere. A handler that panics drops its address while its stack unwinds.
+/// continues elsewhere. Outside of [`dropping`] the reason is that the handler gave no answer.
+/// While the thread panics it is that the entity failed, because a handler that panics drops its
+/// address while its stack unwinds.
 pub(super) fn drop_reason() -> Option<DeadLetterReason> {
     let why = DROP_REASON.with(Cell::get);
     if std::thread::panicking() { why.and(Some(DeadLetterReason::EntityFailed)) } else { why }

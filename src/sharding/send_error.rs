@@ -75,7 +75,8 @@ pub enum TellError {
 }
 
 impl TellError {
-    /// Returns whether the call may succeed later, once messages have been taken out.
+    /// Returns whether the call may succeed later, once messages have been taken out: a buffer or a
+    /// mailbox is full, here or at the entity's home.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         matches!(self, Self::BufferFull(_) | Self::MailboxFull { .. } | Self::Busy { .. })
@@ -109,6 +110,7 @@ pub enum TimeoutReason {
 }
 
 impl fmt::Display for TimeoutReason {
+    /// Tells the cause and whether the message may still be handled, as the end of a sentence.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "the entity may have handled the message, or may still",
@@ -127,6 +129,7 @@ impl fmt::Display for TimeoutReason {
     }
 }
 
+/// Formats the last part of a timeout's text; empty if no handler is known.
 fn behind(handler: &Option<Box<RunningHandler>>) -> String {
     handler.as_ref().map_or_else(String::new, |handler| format!("; it waits for {handler}"))
 }
@@ -213,10 +216,10 @@ pub enum AskError {
         /// Cause, as far as it is known.
         kept: TimeoutReason,
         /// The handler that the message waits for, if it runs on this node: the entity's own, with
-        /// [`TimeoutReason::NotBegun`], or the one of the shard that has run for the longest time while the
-        /// shard leaves this node. The latter is found by the watch for slow handlers, so not if
-        /// `slow-handler-after` is 0, and not within a quarter of that time, unless it blocks its
-        /// thread.
+        /// [`TimeoutReason::NotBegun`], or the one of the shard that has run for the longest time
+        /// while the shard leaves this node. The latter is found by the watch for slow handlers, so
+        /// not if `slow-handler-after` is 0, and not within a quarter of that time, unless it
+        /// blocks its thread.
         handler: Option<Box<RunningHandler>>,
     },
     /// The entity's handler awaits an answer of the entity itself, which handles one message at a

@@ -3,6 +3,12 @@
 //!
 //! Under the lock no code of the user runs, except `Serialize` when mailboxes are sealed. Values
 //! and messages to drop are collected in [`ShardEffects`] and dropped once the lock is released.
+//! All methods of [`ShardEntities`] and [`ShardGateEffects`] are called under the lock. A row that
+//! is passed to them must be in use.
+//!
+//! An entity is *busy* while it has messages or a task. Its task is counted in
+//! [`ShardEntities::running`] from its [start](ShardEntities::start) until it has ended, and so is
+//! everything else that a drain must wait for: spawned tasks, and instances that are being dropped.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,11 +71,12 @@ pub(super) struct ShardInner<E: Entity> {
 /// The entities behind the gate, and their state.
 pub(super) struct ShardEntities<E: Entity> {
     pub(super) entity_table: EntityTable<E>,
-    /// Number of entities with a task.
+    /// Number of entities with a task, of tasks that entities have spawned, and of tasks that drop
+    /// instances. The payload is sealed only at 0.
     pub(super) running: usize,
-    /// The decision by which the shard is hosted here.
+    /// The decision by which the shard is hosted or drains here; `NEVER` if it does neither.
     pub(super) generation: Generation,
-    /// The payload for the next start.
+    /// The payload for the next start, from the region's order until its new state arrives.
     pub(super) carried: Option<Bytes>,
     pub(super) passivation_tracker: ShardPassivationTracker,
     /// Number of long lapses of the lease while entities ran here. No instance outlives one.
@@ -87,12 +94,13 @@ pub(super) struct ShardEntities<E: Entity> {
     pub(super) removed_senders: Option<Box<RemovedSenders>>,
     /// Rows whose handlers were found to be slow; some may have ended since.
     pub(super) slow: BTreeSet<u32>, // ≤ rows
-    /// The handler that had awaited for the longest time at the last check; it may have ended since.
+    /// The handler that had awaited for the longest time at the last check; it may have ended
+    /// since.
     pub(super) oldest: Option<RunningRow>,
     pub(super) scratch: Vec<u8>, // buffer for one frame
 }
 
-/// A task to begin.
+/// A task to begin. It is counted as running already.
 pub(super) struct Start {
     pub(super) row: u32,
     pub(super) id: EntityId,
@@ -104,9 +112,10 @@ pub(super) struct Start {
 /// Effects to carry out once the lock is released.
 pub(super) struct ShardEffects<E: Entity> {
     pub(super) starts: SmallVec<[Start; 1]>,
-    pub(super) wanted: bool,
-    /// Callers that wait for an entity elsewhere may try again.
+    pub(super) wanted: bool, // the region must find the shard's home
+    /// Callers that wait for room may try again.
     pub(super) freed: bool,
+    /// The shard has drained, with this payload, to be reported to the region.
     pub(super) drained: Option<Option<Bytes>>,
     /// Entities to passivate, in any shard.
     pub(super) leavers: Vec<StopCandidate>,
@@ -114,7 +123,7 @@ pub(super) struct ShardEffects<E: Entity> {
     pub(super) values: Vec<Box<Instance<E>>>,
     pub(super) typed: Vec<E::Message>,
     pub(super) lost: Vec<(DeadLetterReason, SingleMessage<E::Message>)>,
-    /// Idle instances to end. Together they count as one running task.
+    /// Idle instances to end. Together they count as one running task. Set at most once.
     pub(super) leaving: Option<LeavingInstances<E>>,
 }
 
@@ -141,7 +150,7 @@ pub(super) struct DeliveryContext<'a, E: Entity> {
 }
 
 impl<E: Entity> ShardEffects<E> {
-    /// The usual result of a message.
+    /// Whether there is nothing to carry out, which is the usual result of a message.
     pub(super) fn is_nothing(&self) -> bool {
         let Self { starts, wanted, freed, drained, leavers, values, typed, lost, leaving } = self;
         starts.is_empty()
@@ -156,6 +165,7 @@ impl<E: Entity> ShardEffects<E> {
 }
 
 impl<E: Entity> Shard<E> {
+    /// Makes a shard in stage `Empty`, whose gate knows no home yet.
     pub(super) fn new(
         id: ShardId,
         me: RegionId,
@@ -192,8 +202,9 @@ impl<E: Entity> Shard<E> {
         self.lapses.load(Ordering::Acquire)
     }
 
-    /// Whether the current message comes from a draining handler while this shard drains too. Such
-    /// a message is handled before the payload is sealed, because the handler may wait for it
+    /// Whether the current message comes from code of a draining shard, which may be another one,
+    /// while this shard drains too. Such a message is handled before the payload is sealed, because
+    /// a handler may wait for it
     /// (docs/protocol/sharding.md#draining-handlers-reach-draining-shards).
     fn is_waited_for(&self) -> bool {
         self.phase.is_draining() && scope::is_draining()
@@ -203,7 +214,9 @@ impl<E: Entity> Shard<E> {
         self.inside.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `act` at the gate under the lock, then carries out the effects.
+    /// Runs `act` at the gate under the lock, then updates what is [derived](Self::look) from the
+    /// gate, and carries out the effects without the lock. `fit` states whether messages that `act`
+    /// delivers may be refused by a full mailbox. Must not be called under any shard's lock.
     pub(super) fn pass<T>(
         self: &Arc<Self>,
         runtime: &Arc<Runtime<E>>,
@@ -230,8 +243,10 @@ impl<E: Entity> Shard<E> {
         result
     }
 
-    /// Updates what is derived from the gate: the hint, the request for a home, and whether callers
-    /// may retry.
+    /// Updates what is derived from the gate: the hint `here`, the request for a home, and whether
+    /// callers may retry. The home is requested once, when messages begin to wait for it. Callers
+    /// may retry when the lane is another one than they saw, or when a newer decision ends the
+    /// reports of full mailboxes, which are then dropped. Call it after every change of the gate.
     pub(super) fn look(
         &self,
         gate: &Gate<Envelope>,
@@ -261,7 +276,9 @@ impl<E: Entity> ShardEntities<E> {
         self.wanted = false;
     }
 
-    /// Whether an entity's mailbox has room for a message of `bytes` bytes.
+    /// Whether an entity's mailbox has room for a message of `bytes` bytes. An unknown or idle
+    /// entity has room for any message. A refusal lets waiting callers be woken when the mailbox
+    /// gets room.
     pub(super) fn check_room(
         &mut self,
         (hash, id): (u64, &[u8]),
@@ -272,6 +289,8 @@ impl<E: Entity> ShardEntities<E> {
         row.map_or(Ok(()), |row| self.check_row(row, bytes, delivery))
     }
 
+    /// Like [`check_room`](Self::check_room), for the entity in a row. A message that a draining
+    /// handler waits for always fits.
     fn check_row(
         &mut self,
         row: u32,
@@ -285,7 +304,9 @@ impl<E: Entity> ShardEntities<E> {
         if checked.is_err() && shard.is_waited_for() { Ok(()) } else { checked }
     }
 
-    /// Puts a message of this node into the mailbox, or returns it if the mailbox is full.
+    /// Puts a message of this node into the mailbox, or returns it if the mailbox is full. Adds the
+    /// entity if it is unknown, and starts it as [`push`](Self::push) does. The shard must be
+    /// hosted or drain here, and the id be valid.
     pub(super) fn push_within(
         &mut self,
         delivery: DeliveryContext<'_, E>,
@@ -309,8 +330,10 @@ impl<E: Entity> ShardEntities<E> {
         self.entity_table.add(hash, id)
     }
 
-    /// Puts a message into the mailbox, and starts the entity if it is not running and the stage
-    /// allows it.
+    /// Puts a message into the mailbox, without a check of its limits, and starts the entity if it
+    /// is not running. It does not start while instances of the shard are being dropped, nor unless
+    /// the shard is open. A message that a draining handler waits for starts it in a draining shard
+    /// too, and marks itself and all messages before it as still to be handled here.
     fn push(
         &mut self,
         row: u32,
@@ -337,8 +360,8 @@ impl<E: Entity> ShardEntities<E> {
         }
     }
 
-    /// The entity has nothing to do: parks its row, or removes the row if it has neither instance
-    /// nor state.
+    /// The task of an entity ends because the entity has nothing to do: makes its row idle, or
+    /// removes the row if it has neither instance nor state. The mailbox must be empty.
     pub(super) fn park(&mut self, row: u32, runtime: &Runtime<E>, after: &mut ShardEffects<E>) {
         self.running -= 1;
         self.entity_table.idle(row);
@@ -352,8 +375,8 @@ impl<E: Entity> ShardEntities<E> {
         }
     }
 
-    /// Stores a state that an instance exported before a move. Returns false if the entity has one
-    /// already; the new one is then lost.
+    /// Stores a state that an instance exported before a move, and adds the entity if it is
+    /// unknown. Returns false if the entity had one already; the former one is lost then.
     fn arrive(
         &mut self,
         id: EntityId,
@@ -375,7 +398,7 @@ impl<E: Entity> ShardEntities<E> {
         true
     }
 
-    /// Starts a task for an entity.
+    /// Starts a task for an entity, which must not have one.
     pub(super) fn start(&mut self, row: u32, after: &mut ShardEffects<E>) {
         let busy = self.entity_table.busy(row);
         busy.runs = true;
@@ -393,6 +416,7 @@ impl<E: Entity> ShardEntities<E> {
         }
     }
 
+    /// Wakes the tasks of all entities that have waited, so that they see a new stage or lapse.
     pub(super) fn wake(&mut self) {
         let busy = self.entity_table.all().filter_map(|entity_slot| entity_slot.busy.as_ref());
         let running = busy.filter(|busy| busy.runs);
@@ -402,19 +426,23 @@ impl<E: Entity> ShardEntities<E> {
     }
 }
 
-/// Effects of the gate: access to the node, its lanes and its mailboxes.
+/// Effects of the gate: access to the node, its lanes and its mailboxes. Made for one
+/// [pass](Shard::pass).
 pub(super) struct ShardGateEffects<'a, E: Entity> {
     pub(super) runtime: &'a Arc<Runtime<E>>,
     pub(super) shard: &'a Arc<Shard<E>>,
     pub(super) shard_entities: &'a mut ShardEntities<E>,
     pub(super) after: &'a mut ShardEffects<E>,
-    pub(super) fit: MailboxLimitCheck,
+    pub(super) fit: MailboxLimitCheck, // whether a full mailbox refuses delivered messages
     /// The message comes from a lane and had been bounced or had waited for a home.
     pub(super) moved: bool,
 }
 
 impl<E: Entity> ShardGateEffects<'_, E> {
-    /// Applies the region's verdict: the shard starts, continues or drains here.
+    /// Applies the region's verdict: the shard starts, continues or drains here. A start takes the
+    /// payload that the region's order left, states first. A node that has stopped opens no shard;
+    /// its payload is lost and counted. A verdict that the shard drains does not undo the end of
+    /// that drain.
     pub(super) fn stand(&mut self, gate: &mut Gate<Envelope>, standing: HostState) {
         let stage = self.shard.phase.get();
         let carried = match standing.run {
@@ -437,6 +465,9 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         }
     }
 
+    /// Takes the payload of a start: stores its states and returns its messages; none without a
+    /// payload. If it is malformed, the entries before that place are taken, and the rest counts as
+    /// one lost message.
     fn carried(&mut self) -> VecDeque<SizedMessage<Envelope>> {
         let Some(payload) = self.shard_entities.carried.take() else { return VecDeque::new() };
         let (carried, rest) = payload::read(&payload);
@@ -459,7 +490,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// Stores the states before any message, so that instances which these messages start find
-    /// them.
+    /// them. All are lost and counted if the node has stopped; otherwise each one that another
+    /// replaces.
     fn arrive(&mut self, states: Vec<(EntityId, ExportedState)>) {
         let (shard, runtime, mut lost) = (self.shard, self.runtime, 0);
         if runtime.is_over() {
@@ -472,6 +504,10 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         runtime.lose_states(lost, shard.id, "a move carried two for one entity");
     }
 
+    /// Begins the drain; the stage is set already. Entities with a task go on and end by
+    /// themselves. An idle instance gets a task for its stop message if the type has one, otherwise
+    /// it exports its state and is dropped. Wakes the tasks and callers that wait. Seals at once if
+    /// nothing runs.
     fn drain(&mut self, gate: &mut Gate<Envelope>) {
         self.shard_entities.close_books();
         let (has_stop_message, mut instances) = (self.runtime.has_stop_message, Vec::new());
@@ -494,7 +530,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         self.seal_if_done(gate);
     }
 
-    /// `handoff-timeout` has expired: aborts the running handlers.
+    /// `handoff-timeout` has expired: aborts the running handlers of a draining shard. No effect in
+    /// any other stage.
     pub(super) fn abort(&mut self) {
         if self.shard.phase.is_draining() {
             self.shard.phase.set(ShardStage::Aborted);
@@ -502,8 +539,10 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         }
     }
 
-    /// The lease has lapsed for long: ends all instances of an open shard without a stop message,
-    /// because no handler may run. A draining shard ends by its own timeout.
+    /// The lease has lapsed for long: ends all instances of an open shard without a stop message
+    /// and without an export, because no handler may run: idle ones here, others by their tasks,
+    /// which see the new count of lapses. Messages that have not begun stay. A draining shard ends
+    /// by its own timeout.
     pub(super) fn let_go(&mut self) {
         if self.shard.phase.get() != ShardStage::Open {
             return;
@@ -526,6 +565,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         self.shard_entities.wake(); // running handlers are dropped
     }
 
+    /// Ends idle instances, which were taken out of their rows, once the lock is released. No
+    /// effect without any.
     fn end(
         &mut self,
         instances: Vec<(u32, EntityId, Box<Instance<E>>)>,
@@ -550,6 +591,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         });
     }
 
+    /// Has instances dropped after the lock is released. [`left`](Self::left) follows, and until
+    /// then no activation begins. At most once in one pass.
     fn leave(&mut self, leaving: LeavingInstances<E>) {
         self.shard_entities.running += 1; // until they are dropped
         self.shard_entities.leaving += 1;
@@ -557,7 +600,10 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         assert!(before.is_none(), "the shard would wait for the replaced set for ever");
     }
 
-    /// Idle instances were dropped; `states` are their exported states.
+    /// Idle instances were dropped; `states` are their exported states, which wait here for the
+    /// next instance or the seal. If no others are being dropped, starts the entities whose
+    /// messages waited for that, and removes rows that are no longer needed. Seals the payload if
+    /// the drain ends with it.
     pub(super) fn left(&mut self, gate: &mut Gate<Envelope>, states: Vec<(u32, ExportedState)>) {
         for (row, state) in states {
             self.keep(row, state);
@@ -577,7 +623,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         self.ended(gate);
     }
 
-    /// An entry without an instance: starts it if messages wait, otherwise parks or removes it.
+    /// Starts the entity of a row if messages wait and it has no task. Makes a row without messages
+    /// idle, or removes it if it has neither instance nor state.
     fn begin(&mut self, row: u32) {
         let (shard, runtime) = (self.shard, self.runtime);
         let entity_slot = self.shard_entities.entity_table.get(row);
@@ -602,7 +649,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         }
     }
 
-    /// Stores a state for the next instance, here or at the next home.
+    /// Stores a state for the next instance, here or at the next home. It is lost and counted if
+    /// the node has stopped. The entity must have none.
     pub(super) fn keep(&mut self, row: u32, state: ExportedState) {
         if self.runtime.is_over() {
             return self.runtime.lose_states(1, self.shard.id, OVER);
@@ -611,7 +659,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         assert!(before.is_none(), "an entity has one state");
     }
 
-    /// The task of an entity has ended.
+    /// A task that was counted as running has ended. Seals the payload if the drain ends with it.
     pub(super) fn ended(&mut self, gate: &mut Gate<Envelope>) {
         assert!(self.shard_entities.running > 0, "a task ends that never began");
         self.shard_entities.running -= 1;
@@ -620,7 +668,11 @@ impl<E: Entity> ShardGateEffects<'_, E> {
 
     /// Seals the payload once the last entity has ended, and turns this node's own gate to the next
     /// home in the same step, so that no message falls in between
-    /// (docs/protocol/sharding.md#release-after-last-stop).
+    /// (docs/protocol/sharding.md#release-after-last-stop). Callers, and nodes that full mailboxes
+    /// refused, are told to try again.
+    ///
+    /// While something runs, only aborts handlers if all that still run are slow. Does nothing
+    /// unless the shard drains or was aborted, and nothing once the node has stopped.
     fn seal_if_done(&mut self, gate: &mut Gate<Envelope>) {
         let ends = matches!(self.shard.phase.get(), ShardStage::Draining | ShardStage::Aborted);
         if !ends || self.runtime.is_over() {
@@ -649,8 +701,9 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         self.after.freed = true;
     }
 
-    /// Ends everything at once, because the node is out: waiting messages are lost. Later calls see
-    /// `Runtime::is_over` under this lock.
+    /// Ends everything at once, because the node is out: idle instances are dropped, running
+    /// handlers at their next await, and messages in mailboxes, at the gate and in a payload are
+    /// lost and counted. `Runtime::is_over` must be set before; later calls see it under this lock.
     pub(super) fn stop(&mut self, gate: &mut Gate<Envelope>) {
         self.shard_entities.close_books();
         self.shard.phase.set(ShardStage::Aborted);
@@ -671,7 +724,10 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         }
     }
 
-    /// Puts an accepted envelope into the mailbox of its entity.
+    /// Puts an accepted envelope into the mailbox of its entity, and adds the entity if it is
+    /// unknown. The message is lost and counted if the node has stopped, if the mailbox is full and
+    /// `fit` requires room (`from` is told then), or if `from` marked it as moved and more wait
+    /// than moves can bring.
     pub(super) fn deliver(&mut self, from: RegionId, message: MessageInTransit<'_, E::Message>) {
         let envelope = message.envelope().expect("values are told here, and not delivered");
         let (hash, bytes) = (hash(envelope.id_bytes()), envelope.bytes().len());
@@ -695,7 +751,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// Sends a message down the lane if the lane has room and no message waits for it. Otherwise
-    /// returns it to its caller.
+    /// returns it to its caller, which is woken when the lane has room or changes. If the lane has
+    /// ended, the gate takes the message as any other one, so that it may wait in the buffer.
     pub(super) fn send_or_return(
         &mut self,
         gate: &mut Gate<Envelope>,
@@ -718,6 +775,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         Err((full.into(), item.message))
     }
 
+    /// Has a message counted as lost, and its asker told, once the lock is released.
     pub(super) fn lose(&mut self, why: DeadLetterReason, envelope: Envelope) {
         self.after.lost.push((why, SingleMessage::Envelope(envelope)));
     }

@@ -100,7 +100,8 @@ impl<E: Entity> ShardRegion<E> {
     /// Sends a message to the entity that the type's extractor finds in it.
     ///
     /// # Errors
-    /// [`TellError::NoEntity`] if the extractor finds none; otherwise as [`EntityRef::tell`].
+    /// [`TellError::NoEntity`] if the extractor finds none, [`TellError::InvalidId`] if it finds an
+    /// id that is empty or too long; otherwise as [`EntityRef::tell`].
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
         let id = self.runtime.extractor.entity_id(&message).ok_or(TellError::NoEntity)?;
         let id = EntityId::new(&id)?;
@@ -110,8 +111,9 @@ impl<E: Entity> ShardRegion<E> {
             .map_err(|(why, _)| why)
     }
 
-    /// Sets the number of entities that may be active on this node, at least 1. Has an effect with
-    /// passivation strategies that have a limit.
+    /// Sets the number of entities that may be active on this node; 0 counts as 1. Idle entities
+    /// beyond it stop. Has an effect with passivation strategies that have a limit. If the limit is
+    /// per shard, the shards that live here get equal shares of it.
     pub fn set_active_entity_limit(&self, limit: usize) {
         self.runtime.set_limit(limit);
     }
@@ -161,9 +163,9 @@ impl<E: Entity> ShardRegion<E> {
         self.runtime.dead_letters().all()
     }
 
-    /// Returns the number of [exported](Entity::export_state) states that were lost since the start. A
-    /// state may be counted although it was imported, if a later move overtook the one that carried
-    /// it.
+    /// Returns the number of [exported](Entity::export_state) states that were lost since the
+    /// start. A state may be counted although it was imported, if a later move overtook the one
+    /// that carried it.
     #[must_use]
     pub fn lost_states(&self) -> u64 {
         self.runtime.lost_states.count()
@@ -176,13 +178,16 @@ impl<E: Entity> ShardRegion<E> {
         self.runtime.lost_timers.count()
     }
 
-    /// Returns the number of handlers that ran for `slow-handler-after` or longer since the start.
+    /// Returns the number of handlers that a check has found to run for `slow-handler-after` or
+    /// longer, since the start. Each is counted once. Handlers that block their thread do not
+    /// await, and are not counted.
     #[must_use]
     pub fn slow_handlers(&self) -> u64 {
         self.runtime.slow_handlers.count()
     }
 
-    /// Returns the number of panics of handlers and factories since the start.
+    /// Returns the number of failures of the program's code since the start: panics of handlers,
+    /// factories, stop messages, tasks, state exports and `Drop`, and failed imports of state.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.runtime.failures.load(Ordering::Relaxed)
@@ -244,8 +249,8 @@ impl<E: Entity> RegionHandle for ShardRegion<E> {
         self.runtime.unrest()
     }
 
-    /// Repeats unanswered barriers, asks again about mailboxes that were reported full, and gives up
-    /// held messages of removed senders.
+    /// Repeats barriers without an echo, asks again about mailboxes that were reported full, and
+    /// gives up held messages of removed senders.
     fn remind(&self) {
         self.runtime.remind();
     }
@@ -258,6 +263,7 @@ impl<E: Entity> RegionHandle for ShardRegion<E> {
         self.runtime.lives(entity)
     }
 
+    /// Names the entity of a poll of this runtime, and starts the check for slow handlers.
     fn polled(&self, poll: &LongPoll) -> Option<(Option<EntityId>, &'static str)> {
         let is_own = poll.entities == self.runtime.polls;
         let message = std::any::type_name::<E::Message>();

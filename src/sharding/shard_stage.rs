@@ -4,17 +4,19 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::ask_cycles::ShardAsks;
 
-/// Stage of a shard on this node.
+/// Stage of a shard on this node. A start opens the shard, a release drains it, and the end of the
+/// drain, aborted or not, empties it. A node that stops for good aborts it at once, for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum ShardStage {
-    /// No entity lives here.
+    /// No entity lives here; a start may be pending.
     Empty,
     /// Entities of the shard handle messages.
     Open,
     /// Messages begin only if running handlers wait for them.
     Draining,
-    /// Handlers are dropped at their next await.
+    /// Handlers are dropped at their next await, and no message begins. The drain took too long, or
+    /// the node has stopped.
     Aborted,
 }
 

@@ -41,14 +41,17 @@ pub(super) enum DecisionKind {
     Move,
 }
 
+/// Durations of the last decisions of one kind, and their 99th percentile.
 #[derive(Clone, Debug, Default)]
 struct Durations {
     last: VecDeque<Duration>, // ≤ SAMPLES_MAX
     new: usize,               // samples since `p99` was computed
-    p99: Option<Duration>,
+    p99: Option<Duration>,    // `None` until there are SAMPLES_MIN
 }
 
 impl Durations {
+    /// Adds a sample in place of the oldest beyond [`SAMPLES_MAX`]. Computes the percentile at the
+    /// first [`SAMPLES_MIN`] samples, then after each [`RECOMPUTE_AFTER`].
     fn add(&mut self, took: Duration) {
         if self.last.len() == SAMPLES_MAX {
             self.last.pop_front();
@@ -63,6 +66,8 @@ impl Durations {
         }
     }
 
+    /// Returns the longest duration that is not slow: three times the percentile, at least
+    /// [`AT_LEAST`]; [`UNKNOWN`] without a percentile.
     fn limit(&self) -> Duration {
         self.p99.map_or(UNKNOWN, |p99| p99.saturating_mul(3).max(AT_LEAST))
     }
@@ -100,7 +105,8 @@ impl SlowDecisionDetector {
         self.unreported.insert((now, shard));
     }
 
-    /// Records that the open decision of a shard was carried out.
+    /// Records that the open decision of a shard was carried out: its duration becomes a sample of
+    /// its kind. No effect if none is open.
     pub(super) fn end(&mut self, now: Instant, shard: ShardId) {
         if let Some((begun, kind)) = self.open.get(&shard).copied() {
             self.forget(shard);
@@ -122,8 +128,11 @@ impl SlowDecisionDetector {
     }
 
     /// Returns the shards whose decisions became slow since the last call, the oldest first, with
-    /// the longest wait and the lowest limit among them. The caller adds the regions that they wait
-    /// for.
+    /// the longest wait and the lowest limit among them. Each decision is returned once. The caller
+    /// adds the regions that they wait for.
+    ///
+    /// `None` if there is none. Also `None`, without a check, within [`LOOK_AGAIN`] after the last
+    /// check; a later call then returns the shards.
     pub(super) fn take_slow(&mut self, now: Instant) -> Option<SlowDecisions> {
         if now < self.look_at {
             return None;

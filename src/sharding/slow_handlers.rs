@@ -39,8 +39,8 @@ const LEFT_OUT_PAUSE: Duration = Duration::from_secs(60);
 /// Duration of a poll from which it counts as blocking its thread.
 const BLOCKS_FROM: Duration = Duration::from_millis(500);
 
-/// The waker of an entity's activation whose task has waited for its handler, so that the handler can
-/// be aborted, and the time of the handler's first await. The entity's shard keeps both.
+/// The waker of an entity's activation whose task has waited for its handler, so that the handler
+/// can be aborted, and the time of the handler's first await. The entity's shard keeps both.
 #[derive(Default)]
 pub(super) struct Handling {
     pub(super) waker: AtomicWaker,
@@ -49,7 +49,8 @@ pub(super) struct Handling {
 }
 
 impl Handling {
-    /// Notes that a handler awaits. Only its first await reads the clock.
+    /// Notes that a handler awaits. Only its first await reads the clock; later ones have no effect
+    /// until [`end`](Self::end).
     pub(super) fn begin(&self, now: impl FnOnce() -> Instant) {
         if self.since.load(Ordering::Relaxed) == 0 {
             self.log_at.store(0, Ordering::Relaxed);
@@ -58,6 +59,7 @@ impl Handling {
         }
     }
 
+    /// Notes that the handler has ended. No effect if it never awaited.
     pub(super) fn end(&self) {
         self.since.store(0, Ordering::Release);
     }
@@ -68,8 +70,9 @@ impl Handling {
         (since > 0).then(|| Instant::from_nanos(since))
     }
 
-    /// Returns whether this is the handler's first log record; `None` if none is due. The next one
-    /// is due at twice the present age.
+    /// Returns whether this is the handler's first log record; `None` if none is due, because the
+    /// handler is younger than `after` or was logged before. The next one is due at twice the
+    /// present age. The caller must log it.
     fn due(&self, now: Instant, age: Duration, after: Duration) -> Option<bool> {
         let log_at = self.log_at.load(Ordering::Relaxed);
         if age < after || now.as_nanos() < log_at {
@@ -100,6 +103,7 @@ struct Reported {
 type SlowHandler = (EntityId, Duration);
 
 impl SlowHandlers {
+    /// Number of awaiting handlers that a check has found to be slow; each counts once.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -129,13 +133,14 @@ impl fmt::Display for RunningHandler {
 
 /// The awaiting handlers in a range of rows.
 struct AwaitingHandlers {
-    awaiting: usize,
+    awaiting: usize,                  // all of them, slow or not
     due: Vec<SlowHandler>,            // to be logged
     oldest_slow: Option<SlowHandler>, // `None` unless the shard is Open
 }
 
 impl<E: Entity> ShardEntities<E> {
-    /// Returns the handler of the entity in this row, if it awaits or is among the `blocking` ones.
+    /// Returns the handler of the entity in this row, if it awaits or is among the `blocking` ones,
+    /// with the earlier of both times. `None` also if the row is free.
     pub(super) fn handler_of(&self, row: u32, blocking: &[RunningRow]) -> Option<RunningRow> {
         let busy = self.entity_table.try_get(row)?.busy.as_ref()?;
         let awaits = busy.handling.as_ref().and_then(|handling| handling.since());
@@ -153,6 +158,8 @@ impl<E: Entity> ShardEntities<E> {
         awaits.into_iter().chain(blocking.iter().copied()).min_by_key(|(_, since)| *since)
     }
 
+    /// Names the handler in a row, for an error; `None` if the row is free. The caller must have
+    /// found the handler under the same lock.
     pub(super) fn describe(
         &self,
         (row, since): RunningRow,
@@ -163,8 +170,10 @@ impl<E: Entity> ShardEntities<E> {
         Some(Box::new(RunningHandler { entity, message_type, running_for }))
     }
 
-    /// Aborts the handlers of a draining shard once all that still run are slow. The shard's other
-    /// entities have stopped, and only these handlers delay their start at the next home.
+    /// Aborts the handlers of a draining shard once all that still run are slow, also by the clock
+    /// at this moment. The shard's other entities have stopped, and only these handlers delay their
+    /// start at the next home. Does nothing while anything else runs, spawned tasks and handlers
+    /// that have not awaited included, and in any other stage.
     ///
     /// Drain is bounded (docs/protocol/sharding.md#drain-is-bounded): the region still releases the
     /// shard only after its last handler has ended, because an abort drops the handler. The handler
@@ -203,7 +212,8 @@ impl<E: Entity> ShardEntities<E> {
 
 impl<E: Entity> Runtime<E> {
     /// Starts the task that checks for slow handlers, unless one runs or `slow-handler-after` is 0.
-    /// Called when a handler awaits or blocks its thread.
+    /// Called when a handler awaits or blocks its thread. The task ends once no handler does, and
+    /// with the runtime.
     pub(super) fn watch_handlers(self: &Arc<Self>) {
         let (after, watches) = (self.settings.slow_handler_after, &self.slow_handlers.watches);
         if after.is_zero() || watches.load(Ordering::SeqCst) || watches.swap(true, Ordering::SeqCst)
@@ -232,12 +242,13 @@ impl<E: Entity> Runtime<E> {
         }));
     }
 
-    /// Logs and counts the slow handlers that are due, and reports their shards to the region.
-    /// Returns the number of handlers that await or block their threads.
+    /// Checks all shards, with a turn for other tasks from time to time: logs and counts the slow
+    /// handlers that are due, and reports their open shards to the region. Returns the number of
+    /// handlers that await or block their threads, slow or not; one that does both counts twice.
     async fn find_slow_handlers(self: &Arc<Self>) -> usize {
         let (mut running, mut slow) = self.blocking_handlers();
-        // The oldest slow handler of each shard that is Open replaces the blocking one. Other shards
-        // are not reported: they drain or are empty, so that no planned move concerns them.
+        // The oldest slow handler of each shard that is Open replaces the blocking one. Other
+        // shards are not reported: they drain or are empty, so that no planned move concerns them.
         for shard in self.known() {
             let blocking = slow.remove(&shard.id);
             let mut oldest = blocking.filter(|_| shard.phase.get() == ShardStage::Open);
@@ -256,8 +267,8 @@ impl<E: Entity> Runtime<E> {
         running
     }
 
-    /// Returns the polls of this type that block their threads, as of the stall monitor's last
-    /// check.
+    /// Returns the polls of this type that have taken [`BLOCKS_FROM`] or longer, as of the stall
+    /// monitor's last check. None without a monitor.
     fn blocking_polls(&self) -> Vec<LongPoll> {
         let mut all = polls::awake_for(BLOCKS_FROM);
         all.retain(|poll| poll.entities == self.polls);
@@ -287,8 +298,9 @@ impl<E: Entity> Runtime<E> {
         (all.len(), oldest_by_shard(named))
     }
 
-    /// Reports the Open shards with slow handlers to the region if they differ from the last report. New
-    /// ones are also logged, unless others were within `LEFT_OUT_PAUSE`.
+    /// Reports the Open shards with slow handlers to the region if they differ from the last
+    /// report, also when none is left. Of the new ones the one with the oldest handler is also
+    /// logged, unless one was within `LEFT_OUT_PAUSE`.
     fn report_slow(&self, slow: &BTreeMap<ShardId, SlowHandler>) {
         let now = self.world.now();
         let reported = &self.slow_handlers.reported;
@@ -313,8 +325,12 @@ impl<E: Entity> Runtime<E> {
         self.world.tell(RegionInput::SlowHandlers(reported.shards.clone()));
     }
 
-    /// Checks a range of rows of a shard. `None` if no handler runs in the shard, or if the shard
-    /// has no row at or after the range.
+    /// Checks a range of rows of a shard: collects its awaiting handlers, counts those that are
+    /// slow for the first time, and [aborts](ShardEntities::abort_slow) those of a draining shard.
+    /// A range from 0 on begins a new check, which forgets the slow handlers of the last one.
+    ///
+    /// `None` if nothing runs in the shard, or if the shard has no row at or after the begin of the
+    /// range.
     fn slow_in(&self, shard: &Shard<E>, rows: Range<usize>) -> Option<AwaitingHandlers> {
         let (now, after) = (self.world.now(), self.settings.slow_handler_after);
         let (mut awaiting, mut due, mut oldest_slow) = (0, Vec::new(), None::<SlowHandler>);
@@ -357,6 +373,7 @@ impl<E: Entity> Runtime<E> {
         Some(AwaitingHandlers { awaiting, due, oldest_slow })
     }
 
+    /// Logs a slow handler, with the entities whose answers it awaits.
     fn name_slow(&self, shard: &Shard<E>, entity: &EntityId, age: Duration) {
         let (entity_type, shard_id) = (&self.entity_type, shard.id);
         let message_type = std::any::type_name::<E::Message>();

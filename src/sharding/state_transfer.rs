@@ -52,7 +52,8 @@ impl LostStates {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Counts lost states of a shard, and logs at most once a minute.
+    /// Counts lost states of a shard, and logs at most once a minute per type. The log line has the
+    /// total, because losses between two lines are only counted. No effect for a `count` of 0.
     fn add(
         &self,
         count: usize,
@@ -84,7 +85,8 @@ impl LostStates {
 
 impl<E: Entity> Runtime<E> {
     /// Asks an instance that ends for its state. Runs user code, so it must not be called under a
-    /// lock.
+    /// lock. `None` if the instance exports none; also if its state is too long for a lane, or the
+    /// export panics, and then the loss is logged and counted.
     pub(super) fn export_state(
         &self,
         shard: ShardId,
@@ -115,7 +117,9 @@ impl<E: Entity> Runtime<E> {
         None
     }
 
-    /// Passes a state to a fresh instance. Returns false if the instance fails to import it.
+    /// Passes a state to a fresh instance. Returns false if the import returns an error or panics:
+    /// the state is lost, which is logged and counted. Runs user code, so it must not be called
+    /// under a lock.
     pub(super) fn import_state(
         &self,
         shard: ShardId,
@@ -143,12 +147,13 @@ impl<E: Entity> Runtime<E> {
         false
     }
 
-    /// Counts states that were lost with the memory that held them.
+    /// Counts states that were lost, for the reason `why`; logs at most once a minute.
     pub(super) fn lose_states(&self, count: usize, shard: ShardId, why: &'static str) {
         self.lost_states.add(count, (&self.entity_type, shard), why, || self.world.now());
     }
 
-    /// Counts the contents of a payload that no later home can take.
+    /// Counts the messages and states of a payload that no later home can take, and tells the
+    /// askers that its envelopes name. Entries behind a malformed one are not counted.
     pub(super) fn lose_payload(&self, shard: ShardId, reach: Reach, payload: &Bytes) {
         let (carried, _) = payload::read(payload);
         let (lost, why) = match reach {
@@ -169,7 +174,8 @@ impl<E: Entity> Runtime<E> {
 }
 
 /// Messages, values and instances that a shard has given up. They are dropped outside the shard's
-/// lock; `Drop` does what is left, so nothing is skipped when the task is dropped.
+/// lock. `Drop` does the rest of [`sweep`](Self::sweep), so nothing is skipped when its task is
+/// dropped early, except the wait for the tasks of ended instances.
 pub(super) struct DeferredDrop<E: Entity> {
     pub(super) runtime: Arc<Runtime<E>>,
     pub(super) shard: Arc<Shard<E>>,
@@ -178,7 +184,9 @@ pub(super) struct DeferredDrop<E: Entity> {
     pub(super) typed: Vec<E::Message>,
     /// Idle instances that end now; their shard waits for them.
     pub(super) leaving: Option<LeavingInstances<E>>,
+    /// Exported states of the instances that have ended, by row; empty at first.
     pub(super) states: Vec<(u32, ExportedState)>,
+    /// The payload of a drain that has ended, reported to the region after all drops.
     pub(super) drained: Option<Option<Bytes>>,
 }
 
@@ -200,17 +208,19 @@ pub(super) enum StateExport {
 }
 
 impl<E: Entity> DeferredDrop<E> {
-    /// Returns whether it contains no user values, so that it can be dropped at once.
+    /// Returns whether it contains no user values, so that it can be dropped at once by a thread
+    /// that must not run user code. Encoded messages and a drained payload are no user values.
     pub(super) fn is_light(&self) -> bool {
         let envelopes =
             self.lost.iter().all(|(_, entry)| matches!(entry, SingleMessage::Envelope(_)));
         envelopes && self.values.is_empty() && self.typed.is_empty() && self.leaving.is_none()
     }
 
-    /// Processes everything, with a turn for other tasks from time to time.
+    /// Ends all instances, with a turn for other tasks from time to time, and waits until their
+    /// tasks have ended. Its drop at the end does everything else.
     pub(super) async fn sweep(mut self) {
         let mut turn = 0;
-        while self.part_one() {
+        while self.end_one() {
             turn += 1;
             if turn % TURN == 0 {
                 yield_now().await;
@@ -221,8 +231,9 @@ impl<E: Entity> DeferredDrop<E> {
         }
     }
 
-    /// Ends one instance. Returns false if none is left.
-    fn part_one(&mut self) -> bool {
+    /// Ends one instance: takes its exported state if that is asked and the node has not stopped,
+    /// stops its tasks and drops it. Returns false if none is left.
+    fn end_one(&mut self) -> bool {
         let Some(LeavingInstances { export_state, instances, unfinished }) = &mut self.leaving
         else {
             return false;
@@ -240,8 +251,11 @@ impl<E: Entity> DeferredDrop<E> {
 }
 
 impl<E: Entity> Drop for DeferredDrop<E> {
+    /// Ends the remaining instances, counts the lost messages and tells their askers, drops all
+    /// values, and only then tells the shard that its instances have ended, and the region that the
+    /// drain has. Takes the shard's lock if instances ended.
     fn drop(&mut self) {
-        while self.part_one() {}
+        while self.end_one() {}
         let (runtime, shard) = (&self.runtime, &self.shard);
         for (why, entry) in self.lost.drain(..) {
             runtime.lose(why, entry, shard.id);

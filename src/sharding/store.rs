@@ -85,7 +85,7 @@ pub struct RecountRecord {
     pub term: Term,
 }
 
-/// Result of an [`StoreRequest`].
+/// Result of a [`StoreRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAnswer {
     /// The term is taken. A quorum holds these cells, these settings, and this record of a recount.
@@ -97,14 +97,16 @@ pub enum StoreAnswer {
         /// The highest term that was reported.
         current: Term,
     },
-    /// Too few replicas answered in time; a write may have been made. Ask again at once.
+    /// Too few replicas answered in time, or could store the write durably; a write may have been
+    /// made. Ask again at once.
     Late,
-    /// Nothing was done. Ask again after a while.
+    /// Nothing was done, or a value that was read does not decode. Ask again after a while.
     NotNow {
         /// Description of the cause.
         why: String,
     },
-    /// This node was removed, or the Replicator refuses the node's requests for good: stop.
+    /// This node was removed, or a register holds a later write of the same term, so that the node
+    /// must not write any longer: stop.
     Over {
         /// Description of the cause.
         why: String,
@@ -146,7 +148,8 @@ impl HomesKey {
         &self.key
     }
 
-    /// Returns the request to the Replicator for `ask`.
+    /// Returns the request to the Replicator for `ask`. All writes are guarded by the term, and
+    /// fail if a replica has promised a higher one.
     #[must_use]
     pub fn request(&self, ask: StoreRequest) -> ReplicatorRequest {
         let group = self.group.clone();
@@ -183,6 +186,7 @@ impl HomesKey {
         }
     }
 
+    /// Returns the level of a write: a majority, that many replicas more, or all replicas.
     const fn consistency(&self, within: Duration) -> WriteConsistency {
         match self.level {
             MajorityPlus::Some(0) => WriteConsistency::majority(within),
@@ -191,7 +195,9 @@ impl HomesKey {
         }
     }
 
-    /// Translates a reply of the Replicator.
+    /// Translates a reply of the Replicator to a [`request`](Self::request). A reply to any other
+    /// request, an error that is not named in [`StoreAnswer`], and a group with an unreadable value
+    /// become [`StoreAnswer::NotNow`].
     #[must_use]
     pub fn answer(&self, reply: Result<ReplicatorReply, RequestError>) -> StoreAnswer {
         match reply {
@@ -212,8 +218,9 @@ impl HomesKey {
 }
 
 impl HomesKey {
-    /// Decodes the values of the group. Fails if any is unreadable, because decisions based on a
-    /// part could contradict the rest.
+    /// Decodes the values of the group. An absent value is no error: there are no cells, no
+    /// settings, or no record then. Fails if any is unreadable or of another type, because
+    /// decisions based on a part could contradict the rest.
     fn read(&self, values: &[(KeyName, Value)]) -> Result<GroupValues, String> {
         let of = |name: &KeyName| values.iter().find(|(key, _)| key == name);
         let other = |name: &KeyName| format!("`{name}` holds other data");
@@ -242,7 +249,8 @@ type Cells = Vec<(ShardId, ShardHome)>;
 /// The three values of the group.
 type GroupValues = (Cells, Option<AgreedSettings>, Option<RecountRecord>);
 
-/// Decodes all cells. Fails if any is unreadable, for the same reason.
+/// Decodes all cells, and returns them by shard. Registers without a value are left out. Fails if
+/// any is unreadable, for the same reason.
 fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {
     let mut cells = Vec::with_capacity(homes.len());
     for (shard, register) in homes.iter() {

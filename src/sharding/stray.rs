@@ -8,7 +8,7 @@ use super::pending_asks::PendingAsks;
 use super::region_handle::BadFrame;
 
 /// Passes an answer or refusal to its ask. Returns false for all other frames, which have no
-/// receiver here.
+/// receiver here; true also if the ask no longer waits, and then the answer is counted as late.
 ///
 /// # Errors
 /// [`BadFrame`] if the frame does not decode: count it and go on.

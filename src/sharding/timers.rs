@@ -23,6 +23,7 @@ impl Timers {
         self.0.load(Ordering::Acquire)
     }
 
+    /// Counts one more timer, until the returned value is dropped.
     pub(super) fn add(self: &Arc<Self>) -> PendingTimer {
         self.0.fetch_add(1, Ordering::AcqRel);
         PendingTimer(Arc::clone(self))
@@ -51,13 +52,15 @@ impl Timer {
         Self { control }
     }
 
-    /// Cancels the message. If it was sent before, it is still handled.
+    /// Cancels the message. If it was sent before, it is still handled. Calls after the first one,
+    /// and after the end of the instance, have no effect.
     pub fn cancel(&self) {
         self.control.stop();
     }
 }
 
 impl fmt::Debug for Timer {
+    /// Shows whether the message was cancelled, by [`cancel`](Timer::cancel) or with its instance.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timer").field("cancelled", &self.control.is_stopped()).finish()
     }
@@ -78,7 +81,8 @@ impl LostTimers {
 
 impl<E: Entity> Runtime<E> {
     /// Counts and logs the pending timers of an instance that stops because of the active-entity
-    /// limit. Logged at most once a minute.
+    /// limit. Logs at most once a minute per type, and then only this entity and the total. No
+    /// effect for a `count` of 0.
     pub(super) fn lose_timers(&self, count: usize, shard: ShardId, entity: &EntityId) {
         if count == 0 {
             return;

@@ -20,7 +20,7 @@ use super::runtime::Runtime;
 use super::scope::{self, CurrentEntity};
 use super::shard::Shard;
 
-/// The tasks and timers of one instance. Dropping it stops them.
+/// The tasks and timers of one instance. Dropping it stops them, without a wait for their end.
 #[derive(Default)]
 pub(super) struct Tracked(Vec<Arc<TaskControl>>); // ≤ twice the tasks that run, plus 8
 
@@ -34,7 +34,8 @@ pub(super) struct TaskControl {
 }
 
 impl TaskControl {
-    /// Asks the task to stop. Its future is dropped at its next await.
+    /// Asks the task to stop. Its future is dropped at its next await. No effect on one that has
+    /// ended.
     pub(super) fn stop(&self) {
         self.stops.store(true, Ordering::Release);
         self.task.wake();
@@ -48,7 +49,7 @@ impl TaskControl {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Returns whether the task must stop now. A later request wakes it.
+    /// Returns whether the task must stop now. A later request wakes the task. Called at each poll.
     pub(super) fn must_stop(&self, cx: &TaskContext<'_>) -> bool {
         self.task.register(cx.waker());
         self.is_stopped()
@@ -65,6 +66,7 @@ impl EndMark {
 }
 
 impl Drop for EndMark {
+    /// Marks the end, and wakes the activation that waits for it.
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Release);
         self.0.waiter.wake();
@@ -86,7 +88,8 @@ impl UnfinishedTasks {
     }
 
     /// Waits until all these futures are dropped. This takes at most one poll of each, unless the
-    /// executor is busy.
+    /// executor is busy. If this future is dropped before, a second call goes on waiting. At once
+    /// ready without tasks.
     pub(super) async fn end(&mut self) {
         poll_fn(|cx| {
             while let Some(task) = self.0.last() {
@@ -102,7 +105,9 @@ impl UnfinishedTasks {
     }
 }
 
-/// Counts a task among those that the shard's drain waits for. Its fields are dropped in order.
+/// A task that is counted among those that the shard's drain waits for. Its drop first uncounts the
+/// task, which may end the drain, and then marks it as ended. The future of the task must be
+/// dropped before.
 struct RunningTask<E: Entity> {
     _end: EndMark,
     runtime: Arc<Runtime<E>>,
@@ -110,7 +115,8 @@ struct RunningTask<E: Entity> {
 }
 
 impl Tracked {
-    /// Runs a task of an entity that is handling a message.
+    /// Runs a task of an entity that is handling a message. Takes the shard's lock to count the
+    /// task, so that a drain waits for it.
     pub(super) fn spawn<E: Entity>(
         &mut self,
         (runtime, shard): (&Arc<Runtime<E>>, &Arc<Shard<E>>),
@@ -125,7 +131,8 @@ impl Tracked {
         runtime.world.spawn(Box::pin(run(running, id.clone(), control, task)));
     }
 
-    /// Makes the control block of one more task.
+    /// Makes the control block of one more task; the task must own the returned mark until it ends.
+    /// From time to time forgets tasks that have ended.
     pub(super) fn add(&mut self) -> EndMark {
         if self.0.len() == self.0.capacity() {
             self.0.retain(|task| !task.has_ended());
@@ -135,7 +142,7 @@ impl Tracked {
         EndMark(control)
     }
 
-    /// Asks all tasks to stop, and returns those that have not ended.
+    /// Asks all tasks to stop, and returns those that have not ended. A second call returns none.
     pub(super) fn stop(&mut self) -> UnfinishedTasks {
         let mut tasks = std::mem::take(&mut self.0);
         tasks.iter().for_each(|task| task.stop());
@@ -144,6 +151,9 @@ impl Tracked {
     }
 }
 
+/// Polls a task until it ends, must stop, or panics; a panic is logged and counted as a failure.
+/// While the lease has lapsed the task is not polled. A drain does not stop it: the end of its
+/// instance does.
 async fn run<E: Entity>(
     running: RunningTask<E>,
     id: EntityId,
@@ -190,6 +200,7 @@ impl Drop for Tracked {
 }
 
 impl<E: Entity> Drop for RunningTask<E> {
+    /// Uncounts the task under the shard's lock, and seals the payload if the drain ends with it.
     fn drop(&mut self) {
         let Self { runtime, shard, .. } = self;
         shard.pass(runtime, MailboxLimitCheck::Exempt, |gate, gate_effects| {

@@ -10,7 +10,7 @@ use super::ids::EntityType;
 /// Reason why no runtime is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// No runtime of the type was started here.
+    /// No runtime of the type was started here, or it was dropped.
     Absent,
     /// The type was started here with another entity or message type.
     Other,
@@ -21,13 +21,13 @@ pub(super) enum Missing {
 pub(super) struct TypeRegistry(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>); // ≤ types started
 
 impl TypeRegistry {
-    /// Registers the runtime of a type.
+    /// Registers the runtime of a type, in place of an earlier one of the same name.
     pub(super) fn add<R: Any + Send + Sync>(&self, entity_type: EntityType, runtime: &Arc<R>) {
         let runtime: Weak<R> = Arc::downgrade(runtime);
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(entity_type, runtime);
     }
 
-    /// Returns the runtime of a type.
+    /// Returns the runtime of a type. Fails if there is none, or if it is not an `R`.
     pub(super) fn find<R: Any + Send + Sync>(
         &self,
         entity_type: &EntityType,

@@ -27,7 +27,8 @@ struct LaneQueue {
 }
 
 impl WaitingShards {
-    /// Adds a shard: the lane to `to` has no room for one of its messages.
+    /// Adds a shard: the lane to `to` has no room for one of its messages. Must be added before the
+    /// last try to send it, so that room which is reported meanwhile reaches the shard.
     pub(super) fn add(&self, to: RegionId, shard: ShardId) {
         self.lanes().entry(to).or_default().waiting.insert(shard);
     }
@@ -37,7 +38,8 @@ impl WaitingShards {
         self.lanes().remove(&region);
     }
 
-    /// Takes all shards that wait for the lane to `to`, in the order of their turns.
+    /// Takes all shards that wait for the lane to `to`, in the order of their turns; none if the
+    /// lane is unknown. A shard that is refused again adds itself again.
     fn take(&self, to: RegionId) -> VecDeque<ShardId> {
         self.lanes().get_mut(&to).map(LaneQueue::take).unwrap_or_default()
     }
@@ -48,8 +50,9 @@ impl WaitingShards {
 }
 
 impl LaneQueue {
-    /// Takes all waiting shards. The first one changes each time, because the lane may have room
-    /// for one only.
+    /// Takes all waiting shards, in the order of their numbers, beginning behind the first one of
+    /// the last call. So the first one changes each time, because the lane may have room for one
+    /// only.
     fn take(&mut self) -> VecDeque<ShardId> {
         let mut before = std::mem::take(&mut self.waiting);
         let after = match self.last {
@@ -63,8 +66,9 @@ impl LaneQueue {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// The lane to `to` has room. Shards send their waiting messages in turns of [`TURN_BYTES`];
-    /// then callers that wait with long messages may try again.
+    /// The lane to `to` has room. Shards send their waiting messages in turns of [`TURN_BYTES`],
+    /// until the lane refuses one or none waits; then all callers that wait for room may try again,
+    /// also if no shard waited.
     pub(super) fn room(self: &Arc<Self>, to: RegionId) {
         let mut turns = self.waiting_shards.take(to);
         while let Some(id) = turns.pop_front() {

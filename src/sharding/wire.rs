@@ -68,7 +68,7 @@ pub enum ToCoordinator {
     #[serde(rename = "o", deserialize_with = "list")]
     Hosted(Vec<(ShardId, Generation)>),
     /// The region no longer hosts these shards, whose decisions name no home that would take the
-    /// release.
+    /// release. Each with the highest generation that the region has received for it.
     #[serde(rename = "d", deserialize_with = "list")]
     Drained(Vec<(ShardId, Generation)>),
     /// The region leaves: the coordinator must find other homes for its shards and give it no new
@@ -156,9 +156,9 @@ pub enum ToRegion {
     /// The sending region has released these shards.
     #[serde(rename = "d", deserialize_with = "list")]
     Released(Vec<Released>),
-    /// The sending region hosts these shards, so the receiver drops the payloads that it keeps of
-    /// them. The coordinator also sends this to a leaving region, if another region that knew its
-    /// release has hosted them.
+    /// The sending region hosts these shards, or did, at these generations, so the receiver drops
+    /// the payloads that it keeps of earlier tenures. The coordinator also sends this to a leaving
+    /// region, if another region that knew its release has hosted them.
     #[serde(rename = "o", deserialize_with = "list")]
     Hosted(Vec<(ShardId, Generation)>),
     /// The sending region has released these shards, and keeps a long payload of each.
@@ -261,6 +261,7 @@ impl Predecessors {
 }
 
 impl Serialize for Predecessors {
+    /// Encodes a map, in the order of the list.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().copied())
     }
@@ -309,7 +310,8 @@ pub struct Released {
     /// never did.
     #[serde(rename = "l")]
     pub last: Generation,
-    /// Messages that were accepted and not begun, if the sender still keeps them.
+    /// States of entities, and messages that were accepted and not begun. `None` if there are none,
+    /// or if the sender no longer keeps them.
     #[serde(rename = "p", default, with = "payload")]
     pub payload: Option<Bytes>,
     /// The highest generation that the sender had received when its last tenure ended: before, it
@@ -355,8 +357,9 @@ pub(super) const WISH_BYTES: usize = 17;
 pub(super) const HOSTED_BYTES: usize = 48;
 pub(super) const ROUTE_BYTES: usize = 56;
 
-/// Distributes entries, in order, over messages of at most `bytes_max` bytes. An entry that is
-/// longer gets a message of its own.
+/// Distributes entries, in order, over messages of at most `bytes_max` bytes, by the `length` of
+/// each. An entry that is longer gets a message of its own. No message is empty, so an empty list
+/// gives none.
 pub(super) fn in_messages<T>(
     words: Vec<T>,
     bytes_max: usize,
@@ -450,8 +453,8 @@ impl RouteTable {
         self.rows.is_empty()
     }
 
-    /// Iterates over the routes. Rows that point outside the table, which only a faulty peer sends,
-    /// are left out.
+    /// Iterates over the routes, in the order of the rows. Rows that point outside the table, which
+    /// only a faulty peer sends, are left out. Shard numbers are not checked.
     pub fn iter(&self) -> impl Iterator<Item = ShardRoute> + '_ {
         self.rows.iter().filter_map(|(shard, term, seq, region)| {
             let term = *self.terms.get(*term as usize)?;
@@ -466,6 +469,7 @@ impl RouteTable {
 }
 
 impl FromIterator<ShardRoute> for RouteTable {
+    /// Makes a table with one row for each route, in their order; a shard may occur twice.
     fn from_iter<I: IntoIterator<Item = ShardRoute>>(routes: I) -> Self {
         let mut table = Self::default();
         let (mut terms, mut regions) = (BTreeMap::new(), BTreeMap::new());
@@ -486,7 +490,7 @@ fn index<T: Copy + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, value: 
     })
 }
 
-/// Encodes optional payloads as byte strings.
+/// Encodes optional payloads as byte strings, and `None` as nil.
 mod payload {
     use std::fmt;
 
@@ -494,6 +498,7 @@ mod payload {
     use serde::de::{Error, Visitor};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+    /// A byte string. A list of numbers does not decode as one.
     pub(super) struct PayloadBytes(pub(super) Bytes);
 
     impl Serialize for PayloadBytes {

@@ -3,6 +3,8 @@
 //!
 //! The algorithm is highest random weight (Thaler, Ravishankar, *Using name-based mappings to
 //! increase hit rates*, 1998) rather than a ring: it needs no virtual nodes and spreads evenly.
+//! Only targets take part, so a shard may have another owner while its owner is unreachable or runs
+//! an older program.
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,8 @@ pub struct ConsistentHashing {
 
 impl ConsistentHashing {
     /// The target that owns `key`, for a strategy of the program that groups shards by another key;
-    /// `None` if there is no target.
+    /// `None` if there is no target. Of two targets with one address, the higher region id owns all
+    /// keys of that address.
     #[must_use]
     pub fn owner(key: u64, seen: &Allocations) -> Option<RegionId> {
         let weight = |region: &RegionId| {
@@ -31,6 +34,7 @@ impl ConsistentHashing {
         seen.targets().into_iter().max_by_key(weight)
     }
 
+    /// The owner of the shard, whichever region asked for it; `None` if there is no target.
     pub(super) fn allocate(
         shard: ShardId,
         seen: &Allocations,
@@ -38,6 +42,9 @@ impl ConsistentHashing {
         Some((Self::owner(shard.get().into(), seen)?, AllocationReason::Ring))
     }
 
+    /// Proposes moves of shards to their owners, by region id of the source and up to the limit.
+    /// Moves in flight use it up, first allocations included. None unless
+    /// [calm](Allocations::is_calm). Leaving regions are sources, too.
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let limit = match self.rebalance_limit {
             0 => usize::MAX,

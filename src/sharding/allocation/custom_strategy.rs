@@ -33,9 +33,11 @@ impl StrategyError {
 /// one, and for moves when regions or homes have changed (at most once a second) and every
 /// `rebalance-interval`. The answers run on the program's runtime and may wait for other systems.
 ///
-/// An error, a panic, no answer within 5 s, or a region that is no target changes nothing. The
-/// strategy is asked again after 100 ms, doubled up to 5 s with each failure in a row, about
-/// another shard first if several wait.
+/// An error, a panic, no answer within 5 s, or a home that is not registered, leaves, drains or is
+/// unreachable changes nothing. The strategy is asked again after 100 ms, doubled up to 5 s with
+/// each failure in a row, about another shard first if several wait. Invalid moves are left out of
+/// an answer without a failure. A region of an older program version is accepted;
+/// [`Allocations::targets`] leaves such regions out.
 ///
 /// The strategy also chooses new homes for the shards of a lost or leaving node. The shards of a
 /// leaving node do not wait for long, because the node would lose what it does not hand over in
@@ -87,14 +89,16 @@ impl StrategyError {
 /// }
 /// ```
 pub trait ShardAllocationStrategy: Send + Sync + 'static {
-    /// Name of the strategy, shown as the reason of its decisions.
+    /// Name of the strategy, shown as the reason of its decisions. Called once, when the type
+    /// starts.
     fn name(&self) -> &str {
         "the program's strategy"
     }
 
     /// Chooses a region of `seen.regions` for a shard without a home. `asker` has messages for the
     /// shard; it is `None` if the home is lost or leaves, or if all shards are allocated in
-    /// advance.
+    /// advance. The asker may be a proxy, which is not in `seen.regions`. Not called while there
+    /// is no target.
     fn allocate(
         &self,
         shard: ShardId,
@@ -102,7 +106,8 @@ pub trait ShardAllocationStrategy: Send + Sync + 'static {
         seen: Arc<Allocations>,
     ) -> StrategyFuture<RegionId>;
 
-    /// Proposes shards to move, with their new homes. Shards in `seen.moving` are not moved again.
+    /// Proposes shards to move, with their new homes. Shards in `seen.moving` are not moved again,
+    /// and those in `seen.with_slow_handlers` stay. An empty answer changes nothing.
     fn rebalance(&self, seen: Arc<Allocations>) -> StrategyFuture<BTreeMap<ShardId, RegionId>>;
 }
 
@@ -113,7 +118,8 @@ pub enum StrategyRequest {
     Home {
         /// The shard without a home.
         shard: ShardId,
-        /// The region that has messages for it.
+        /// The region that has messages for it; `None` if the home is lost or leaves, or if all
+        /// shards are allocated in advance.
         asker: Option<RegionId>,
         /// The cluster as the coordinator sees it.
         seen: Arc<Allocations>,
@@ -137,7 +143,8 @@ pub enum StrategyAnswer {
 impl StrategyRequest {
     /// Passes the question to `strategy`.
     ///
-    /// # Errors The strategy's own error.
+    /// # Errors
+    /// The strategy's own error. The time limit is the caller's.
     pub async fn of(
         self,
         strategy: &dyn ShardAllocationStrategy,

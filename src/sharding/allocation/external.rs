@@ -19,12 +19,15 @@ pub struct External {
 }
 
 impl External {
+    /// The address that the shard is pinned to; `None` also if the pins were not read.
     fn pin(&self, shard: ShardId) -> Option<&Address> {
         self.pinned.as_ref()?.get(&shard)
     }
 
     /// Proposes a region for a shard without a home: the one that it is pinned to, else the one
-    /// that asked, else the one with the fewest shards. `None` if no region may host now.
+    /// that asked, else the target with the fewest shards. The pinned and the asking region count
+    /// only if they may host; their version does not matter. `None` if no region may host now. A
+    /// shard that is pinned elsewhere gets the reason [`Absent`](AllocationReason::Absent).
     #[must_use]
     pub fn allocate(
         &self,
@@ -45,8 +48,12 @@ impl External {
         Some((home, pin.map_or(why, |pinned| AllocationReason::Absent { pinned: pinned.clone() })))
     }
 
-    /// Proposes moves of shards that are not where they are pinned to, within the limit. For other
-    /// shards of a leaving region the coordinator calls [`allocate`](Self::allocate).
+    /// Proposes moves of shards that are not where they are pinned to, within the limit. Leaves out
+    /// shards pinned to an address where no region may host, shards that [may not
+    /// move](Allocations::may_move), and those of regions that [may not
+    /// give](Allocations::may_give). The limit counts moves in flight and applies to leaving
+    /// sources, too. For other shards of a leaving region the coordinator calls
+    /// [`allocate`](Self::allocate).
     #[must_use]
     pub fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let by_address = by_address(seen);
@@ -70,6 +77,7 @@ impl External {
     }
 
     /// Pinned addresses where no region may host, each with the number of shards pinned to it.
+    /// Empty until the pins were read.
     #[must_use]
     pub fn absent(&self, seen: &Allocations) -> BTreeMap<Address, usize> {
         let by_address = by_address(seen);
@@ -89,6 +97,7 @@ fn at(address: &Address, seen: &Allocations) -> Option<RegionId> {
     by_address(seen).get(address).copied()
 }
 
+/// The regions that may host, by address; of several at one address the highest id.
 // `collect` keeps the last region of an address, and `seen.regions` is ordered by id.
 fn by_address(seen: &Allocations) -> BTreeMap<&Address, RegionId> {
     let able = seen.regions.iter().filter(|(_, candidate)| candidate.may_host());

@@ -31,11 +31,12 @@ impl Default for LeastShard {
 enum BalanceRole {
     /// The region may give and take shards.
     Target,
-    /// The region may only give shards, because it runs an older program.
+    /// The region may only give shards, because it runs an older program than a target.
     Source,
     /// The region leaves and gives all its shards.
     Leaves,
-    /// The region keeps its shards, because it may be unable to release them.
+    /// The region is unreachable or its node joins: it keeps its shards, because it may be unable
+    /// to release them. They count in no quota.
     Frozen,
 }
 
@@ -43,14 +44,16 @@ enum BalanceRole {
 struct BalancePlan<'a> {
     seen: &'a Allocations,
     targets: BTreeSet<RegionId>,
-    quotas: BTreeMap<RegionId, usize>, // of targets and sources
-    sizes: BTreeMap<RegionId, usize>,
-    given: BTreeMap<RegionId, usize>, // moves in flight by source
-    taken: BTreeMap<RegionId, usize>, // and by target
+    quotas: BTreeMap<RegionId, usize>, // of targets, and of sources that may have to give
+    sizes: BTreeMap<RegionId, usize>,  // of all regions
+    given: BTreeMap<RegionId, usize>,  // moves in flight and planned, by source
+    taken: BTreeMap<RegionId, usize>,  // and by target, with first allocations
     moves: Vec<Move>,
 }
 
 impl LeastShard {
+    /// Proposes moves: first of all shards of leaving regions, then of those above the quotas of
+    /// targets and sources. None if there is no target.
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let targets = seen.targets();
         if targets.is_empty() {
@@ -74,6 +77,7 @@ impl LeastShard {
     }
 }
 
+/// The role of a region. A leaving region [leaves](BalanceRole::Leaves) also if it is unreachable.
 fn role(region: RegionId, candidate: &Candidate, targets: &BTreeSet<RegionId>) -> BalanceRole {
     if candidate.is_leaving() {
         BalanceRole::Leaves
@@ -87,6 +91,8 @@ fn role(region: RegionId, candidate: &Candidate, targets: &BTreeSet<RegionId>) -
 }
 
 impl<'a> BalancePlan<'a> {
+    /// Starts a plan without moves. First allocations in flight count at their target, but at no
+    /// source. There must be a target.
     fn new(seen: &'a Allocations, targets: BTreeSet<RegionId>, leaving: &[RegionId]) -> Self {
         let sizes: BTreeMap<RegionId, usize> =
             seen.regions.iter().map(|(&region, of)| (region, of.shards.len())).collect();
@@ -97,7 +103,10 @@ impl<'a> BalancePlan<'a> {
         plan
     }
 
-    /// The quota of each target and source.
+    /// The quota of each target and source: an even part of their shards and those of `leaving`
+    /// regions. The sum of all quotas is the number of these shards, so the first regions by size
+    /// (then targets, then by id) get one more than the others. A source below its even part gets
+    /// no quota, and its shards are not divided. There must be a target.
     fn compute_quotas(&self, leaving: &[RegionId]) -> BTreeMap<RegionId, usize> {
         let role = |region: &RegionId| role(*region, &self.seen.regions[region], &self.targets);
         let mut pool: Vec<RegionId> = (self.sizes.keys().copied())
@@ -122,7 +131,8 @@ impl<'a> BalancePlan<'a> {
     }
 
     /// Plans moves of all movable shards of a leaving region, each to the target furthest below its
-    /// quota, or to the smallest target.
+    /// quota, or to the smallest target if none is below. No limit of moves in flight holds back
+    /// these moves, but they count for those that are planned later.
     fn empty(&mut self, from: RegionId) {
         for shard in self.movable(from) {
             let to = self.most_missing(usize::MAX).or_else(|| {
@@ -133,7 +143,11 @@ impl<'a> BalancePlan<'a> {
         }
     }
 
-    /// Plans moves of the shards above the quota of a region, the earliest decided ones first.
+    /// Plans moves of the shards above the quota of a region, the earliest decided ones first,
+    /// until `window` moves of the region are in flight or no target has room ([`most_missing`]).
+    /// Does nothing for a region without quota.
+    ///
+    /// [`most_missing`]: Self::most_missing
     fn level(&mut self, from: RegionId, window: usize) {
         let Some(&quota) = self.quotas.get(&from) else { return };
         for shard in self.movable(from) {
@@ -148,11 +162,14 @@ impl<'a> BalancePlan<'a> {
         }
     }
 
+    /// The shards of a region that may move, the earliest decided one first.
     fn movable(&self, region: RegionId) -> Vec<ShardId> {
         let shards = self.seen.regions[&region].shards.iter().copied();
         shards.filter(|shard| self.seen.may_move(*shard)).collect()
     }
 
+    /// The target that is furthest below its quota, of equal ones the lowest id. Leaves out targets
+    /// with `window` or more moves to them; `None` if no other target is below its quota.
     fn most_missing(&self, window: usize) -> Option<RegionId> {
         let missing = |region: &RegionId| {
             let quota = self.quotas.get(region).copied().unwrap_or(0);
@@ -163,6 +180,7 @@ impl<'a> BalancePlan<'a> {
         wanting.copied().max_by_key(|region| (missing(region), std::cmp::Reverse(*region)))
     }
 
+    /// Adds a move to the plan, and counts it in sizes and moves in flight.
     fn take(&mut self, shard: ShardId, from: RegionId, to: RegionId, why: AllocationReason) {
         *self.sizes.entry(from).or_insert(0) -= 1;
         *self.sizes.entry(to).or_insert(0) += 1;

@@ -7,6 +7,9 @@
 //! checks each proposal, writes the decision, and asks again if a proposal is invalid. The
 //! strategies of this module are pure functions; a [`ShardAllocationStrategy`] of the program may
 //! be slow.
+//!
+//! A region *may host* if its node is Up, reachable and not leaving. A *target* is a region that
+//! may host and runs the newest program version among those.
 
 mod consistent;
 mod custom_strategy;
@@ -47,7 +50,8 @@ pub struct Candidate {
     pub version: AppVersion,
     /// Address of the node.
     pub address: Address,
-    /// Shards that have or will have their home here, in the order of their decisions.
+    /// Shards that have or will have their home here, those decided first at the front. Shards
+    /// whose first decision is not written yet come last.
     pub shards: Vec<ShardId>, // ≤ number-of-shards over all candidates
 }
 
@@ -80,8 +84,8 @@ pub struct Allocations {
     /// leave. They stay where they are until the handler has ended: a move would keep the other
     /// entities of the shard waiting for it.
     pub with_slow_handlers: BTreeSet<ShardId>, // ≤ number-of-shards
-    /// Whether a member without a registered region is unreachable or joining; registered ones are in
-    /// `regions`. Rounds wait until that is over.
+    /// Whether a member without a registered region is unreachable or joining; registered ones are
+    /// in `regions`. Rounds wait until that is over.
     pub others_unsettled: bool,
 }
 
@@ -176,7 +180,8 @@ pub enum AllocationStrategy {
 impl AllocationStrategy {
     /// Proposes a region for a shard without a home; `None` if no region may host now. `asker` is
     /// the region that asked for the shard; `None` if the coordinator needs a home because the last
-    /// one was lost or leaves.
+    /// one was lost or leaves, or allocates all shards in advance. Only `external` considers it.
+    /// [`External`] may propose a region that is no target.
     #[must_use]
     pub fn allocate(
         &self,
@@ -191,7 +196,9 @@ impl AllocationStrategy {
         }
     }
 
-    /// Proposes moves, at most one for each shard, and none for a shard that moves already.
+    /// Proposes moves, at most one for each shard, and none for a shard that
+    /// [may not move](Allocations::may_move). Rounds and consistent hashing propose none unless the
+    /// cluster [is calm](Allocations::is_calm).
     #[must_use]
     pub fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         match self {
@@ -205,9 +212,10 @@ impl AllocationStrategy {
 
 impl Allocations {
     /// Whether shards may be taken from a region. Unreachable regions keep their shards
-    /// (docs/protocol/sharding.md#unreachable-regions-keep-their-shards): they may still host them. A
-    /// leaving region gives in any case, because all its shards need other homes; a shard starts at
-    /// the new home only once it is released, or the region is out of the configuration.
+    /// (docs/protocol/sharding.md#unreachable-regions-keep-their-shards): they may still host them.
+    /// A leaving region gives in any case, because all its shards need other homes; a shard starts
+    /// at the new home only once it is released, or the region is out of the configuration. `false`
+    /// for an unknown region.
     #[must_use]
     pub fn may_give(&self, region: RegionId) -> bool {
         let is_there = |it: &Candidate| it.reachable && it.status == Status::Up;
@@ -256,7 +264,8 @@ impl Allocations {
         self.moving.values().filter(|moving| moving.from.is_some()).count()
     }
 
-    /// Iterates over all shards and the present or planned home of each.
+    /// Iterates over all shards and the present or planned home of each, by region. Shards at
+    /// proxies or at regions that are not registered are missing.
     pub fn homes(&self) -> impl Iterator<Item = (ShardId, RegionId)> + '_ {
         self.regions
             .iter()
@@ -264,7 +273,8 @@ impl Allocations {
     }
 
     /// Regions that may get shards: those that may host and run the newest program version among
-    /// these, so that a rolling update moves each shard to updated nodes only.
+    /// these, so that a rolling update moves each shard to updated nodes only. Empty if no region
+    /// may host.
     #[must_use]
     pub fn targets(&self) -> BTreeSet<RegionId> {
         let able = || self.regions.iter().filter(|(_, candidate)| candidate.may_host());
@@ -282,7 +292,8 @@ impl Allocations {
         regions
     }
 
-    /// The target with the fewest shards; `None` if there is no target.
+    /// The target with the fewest shards, of equal ones the lowest id; `None` if there is no
+    /// target.
     #[must_use]
     pub fn fewest(&self) -> Option<(RegionId, AllocationReason)> {
         let targets = self.targets();
@@ -293,7 +304,8 @@ impl Allocations {
     }
 
     /// Whether a round may begin, as in Pekko: all regions run the same version, and no member is
-    /// unreachable or joining. Otherwise the round's moves may soon have to be reversed.
+    /// unreachable or joining. Otherwise the round's moves may soon have to be reversed. Leaving
+    /// regions and moves in flight do not matter. `false` without a region.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         let mut regions = self.regions.values();
@@ -307,6 +319,7 @@ impl Allocations {
     }
 }
 
+/// Orders regions as [`Allocations::by_suitability`]: the less one is the more suitable.
 fn suitability((a_id, a): (&RegionId, &Candidate), (b_id, b): (&RegionId, &Candidate)) -> Ordering {
     (a.is_leaving().cmp(&b.is_leaving()))
         .then_with(|| Reverse(&a.version).cmp(&Reverse(&b.version)))

@@ -27,7 +27,7 @@ pub type Pins = LWWMap<ShardId, Address>;
 pub enum PinsRequest {
     /// Subscribe to changes of the pins.
     Watch,
-    /// Update the local copy from a majority; the answer means that this is done.
+    /// Update the local copy from a majority; a success means that this is done.
     Catch {
         /// Maximum time to wait.
         within: Duration,
@@ -53,7 +53,8 @@ impl PinsKey {
         &self.0
     }
 
-    /// The request that carries out `ask`. `id` names the subscription.
+    /// The request that carries out `ask`: a subscription, or a read from a majority or of the
+    /// local copy. `id` names the subscription and is used for [`Watch`](PinsRequest::Watch) only.
     #[must_use]
     pub fn request(&self, id: SubscriptionId, ask: PinsRequest) -> ReplicatorRequest {
         let key = self.0.name().clone();
@@ -70,7 +71,8 @@ impl PinsKey {
         ReplicatorRequest::Get { key, shape: Some(Pins::shape()), consistency }
     }
 
-    /// A request that applies [`change`] to the pins and writes them to a majority.
+    /// A request that applies [`change`] to the pins and writes them to a majority. Pins of shards
+    /// that `wanted` does not name stay.
     #[must_use]
     pub fn changing(&self, wanted: Wanted, within: Duration) -> ReplicatorRequest {
         let change = move |pins: &mut Edit<'_, Pins>| change(pins, &wanted);
@@ -105,7 +107,7 @@ pub fn of(pins: &Pins, shards: u32) -> BTreeMap<ShardId, Address> {
     read.filter(|(shard, _)| shard.get() < shards).collect()
 }
 
-/// The same for a value of the Replicator; `None` if the key holds other data.
+/// [`of`] for a value of the Replicator; `None` if the key holds other data.
 #[must_use]
 pub fn told(value: &Value, shards: u32) -> Option<BTreeMap<ShardId, Address>> {
     value.get::<Pins>().map(|pins| of(&pins, shards))

@@ -44,11 +44,12 @@ impl Default for LeastShardRounds {
 type ShardsBefore = BTreeMap<RegionId, Vec<ShardId>>;
 
 impl LeastShardRounds {
+    /// Proposes the moves of one round; none unless [calm](Allocations::is_calm).
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         with_targets(self.chosen(seen), seen)
     }
 
-    /// Chooses the shards that move in this round.
+    /// Chooses the shards that move in this round; none unless [calm](Allocations::is_calm).
     pub(super) fn chosen(&self, seen: &Allocations) -> Vec<ShardId> {
         if !seen.is_calm() {
             return Vec::new();
@@ -60,6 +61,10 @@ impl LeastShardRounds {
         }
     }
 
+    /// Chooses by the older algorithm: the lowest movable shard numbers of the region with the most
+    /// shards at rest. As many as its difference to the most suitable region exceeds
+    /// `rebalance-threshold`, but at most that threshold, and at most
+    /// `max-simultaneous-rebalance` less the moves and first allocations in flight.
     fn by_threshold(&self, seen: &Allocations, before: &ShardsBefore) -> Vec<ShardId> {
         let room = self.max_simultaneous_rebalance.saturating_sub(seen.moves_in_flight());
         let least = order(seen, before).first().map_or(0, |region| before[region].len());
@@ -76,6 +81,13 @@ impl LeastShardRounds {
         most
     }
 
+    /// Chooses by the newer algorithm, at most `absolute` shards and the relative limit, but at
+    /// least one. None while any move or first allocation is in flight.
+    ///
+    /// First the movable shards by which regions exceed the even part, rounded up. If there are
+    /// none, one shard of each region that has this even part, as many as other regions lack to one
+    /// less than it. In both cases the most suitable regions and the earliest decided shards come
+    /// first.
     fn by_limits(
         &self,
         absolute: usize,
@@ -106,6 +118,8 @@ impl LeastShardRounds {
     }
 }
 
+/// The shards of each region before the moves in flight: those at rest in the order of their
+/// decisions, then those that leave it.
 fn before(seen: &Allocations) -> ShardsBefore {
     let mut before: ShardsBefore =
         seen.regions.iter().map(|(&region, of)| (region, at_rest(&of.shards, seen))).collect();
@@ -118,11 +132,13 @@ fn before(seen: &Allocations) -> ShardsBefore {
     before
 }
 
+/// The shards without a move or first allocation in flight, in the same order.
 fn at_rest(shards: &[ShardId], seen: &Allocations) -> Vec<ShardId> {
     shards.iter().copied().filter(|shard| !seen.moving.contains_key(shard)).collect()
 }
 
-/// Regions by suitability, with the numbers of shards before the moves in flight.
+/// All regions by suitability, with the numbers of shards before the moves in flight. Their
+/// versions must be equal.
 fn order(seen: &Allocations, before: &ShardsBefore) -> Vec<RegionId> {
     let mut order = seen.by_suitability();
     // A round begins only if all versions are equal, so the version needs no comparison.
@@ -130,7 +146,9 @@ fn order(seen: &Allocations, before: &ShardsBefore) -> Vec<RegionId> {
     order
 }
 
-/// Moves each shard to the region with the fewest shards after the moves before it.
+/// Moves each shard to the target with the fewest shards after the moves before it; planned homes
+/// count, of equal targets the lowest id wins. A shard stays if its home is that target or has no
+/// more shards than it; all stay without a target. Every shard must have a home.
 fn with_targets(shards: Vec<ShardId>, seen: &Allocations) -> Vec<Move> {
     let homes: BTreeMap<ShardId, RegionId> = seen.homes().collect();
     let targets: BTreeSet<RegionId> = seen.targets();

@@ -1,6 +1,7 @@
 //! Order of program versions, so that new shards go to the newest version during a rolling update.
 
-/// One part of a version. Numbers sort below words.
+/// One part of a version. Numbers sort below words, by value; words sort by their bytes. A number
+/// above `u64::MAX` sorts as words do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum VersionPart {
     Number(u64),
@@ -16,7 +17,7 @@ enum VersionSuffix {
 }
 
 /// A program's version, ordered by age: `1.9 < 1.10-M1 < 1.10 = 1.10.0 < 1.10+3-ab12 < 2`. Every
-/// text is a version; the empty one is the oldest.
+/// text is a version. The empty one equals `0`: only versions before it, as `0-M1`, are older.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AppVersion {
     numbers: Vec<VersionPart>, // no trailing zeros
@@ -24,7 +25,8 @@ pub struct AppVersion {
 }
 
 impl AppVersion {
-    /// Parses a version. Every text is valid.
+    /// Parses a version: the parts up to the first `-` or `+`, and the rest as a suffix. Every
+    /// text is valid. Empty parts do not count, nor do trailing zeros before the suffix.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let end = text.find(['-', '+']).unwrap_or(text.len());
@@ -42,6 +44,7 @@ impl AppVersion {
     }
 }
 
+/// The parts between `.`, `-` and `+`, without empty ones.
 fn parts(text: &str) -> Vec<VersionPart> {
     let words = text.split(['.', '-', '+']).filter(|word| !word.is_empty());
     words

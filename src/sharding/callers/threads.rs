@@ -1,6 +1,6 @@
 //! Loom models of callers that wait for room and of the tasks that make it. They compile
-//! `waiters.rs` with loom's types, and use the real mailbox under a lock as in a shard. A caller that
-//! is never woken is a deadlock, which loom reports.
+//! `waiters.rs` with loom's types, and use the real mailbox under a lock as in a shard. A caller
+//! that is never woken is a deadlock, which loom reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -51,6 +51,8 @@ struct ModelShard {
 }
 
 impl ModelShard {
+    /// Puts a message into the mailbox. Returns `false` if the mailbox is full, which it remembers
+    /// for `take_refused`.
     fn offer(&self, message: u8) -> bool {
         let mut mailbox = self.mailbox.lock().expect("no thread panicked");
         let fits = mailbox.check(ROOM, 1).is_ok(); // a refusal is noted for `take_refused`
@@ -60,8 +62,8 @@ impl ModelShard {
         fits
     }
 
-    /// Does the same as `EntityRef::tell_wait`: it registers between two offers, because the mailbox
-    /// may get room between a refusal and the registration.
+    /// Does the same as `EntityRef::tell_wait`: it registers between two offers, because the
+    /// mailbox may get room between a refusal and the registration.
     fn tell(&self, message: u8, fault: CallerFault) {
         let caller_waker = Arc::<CallerWaker>::default();
         let mut registration = self.callers.registration();
@@ -75,8 +77,8 @@ impl ModelShard {
         }
     }
 
-    /// Takes all messages and wakes the callers, as `ActivationTask` does. Returns the number of
-    /// messages.
+    /// Takes all messages, as `ActivationTask` does, and wakes the callers if one was refused since
+    /// the last call. Returns the number of messages. With [`CallerFault::Wake`] wakes none.
     fn take(&self, fault: CallerFault) -> usize {
         let (taken, made_room) = {
             let mut mailbox = self.mailbox.lock().expect("no thread panicked");
@@ -90,6 +92,9 @@ impl ModelShard {
     }
 }
 
+/// Explores the interleavings of `callers` threads, each of which sends one message to a mailbox
+/// for one message that is full at first, and of this thread, which takes messages until all have
+/// come. Panics if a caller is never woken.
 fn explore(callers: u8, fault: CallerFault) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3); // unbounded, the exploration takes too long

@@ -15,19 +15,21 @@ use super::sync::{AtomicBool, Mutex, MutexGuard};
 /// The waiting callers of one entity type on one node.
 pub(in crate::sharding) struct Callers {
     waiting: Mutex<CallerWakers>,
-    any: AtomicBool, // checked for each batch of messages
+    /// Whether a waker may be registered: set with each registration, cleared when all are woken.
+    /// Checked for each batch of messages, without the lock.
+    any: AtomicBool,
 }
 
 #[derive(Default)]
 struct CallerWakers {
     wakers: BTreeMap<u64, Waker>, // by registration; ≤ waiting callers
-    last: u64,
+    last: u64,                    // number of the last registration
 }
 
 /// Registration of one caller: at most one waker, which is removed when this is dropped.
 pub(in crate::sharding) struct CallerRegistration<'a> {
     callers: &'a Callers,
-    number: u64, // 0: not registered
+    number: u64, // 0: never registered a waker
 }
 
 impl Callers {
@@ -40,12 +42,14 @@ impl Callers {
         CallerRegistration { callers: self, number: 0 }
     }
 
-    /// Returns the number of waiting callers.
+    /// Returns the number of waiting callers. A caller that was woken does not count until it
+    /// registers again.
     pub(in crate::sharding) fn len(&self) -> usize {
         self.lock().wakers.len()
     }
 
-    /// Wakes all waiting callers, because a buffer or a mailbox has room again.
+    /// Wakes all waiting callers, because a buffer or a mailbox has room again, and forgets their
+    /// wakers: a caller that must wait on registers again. Wakes outside the lock.
     pub(in crate::sharding) fn wake(&self) {
         if !self.any.load(Ordering::SeqCst) {
             return;
@@ -64,7 +68,9 @@ impl Callers {
 }
 
 impl CallerRegistration<'_> {
-    /// Registers a waker that is woken once, when there is room anywhere. Check again afterwards.
+    /// Registers a waker that is woken once, when there is room anywhere. Replaces a waker that
+    /// this registration still has. Check again afterwards: room that was made before is not
+    /// reported.
     pub(in crate::sharding) fn register(&mut self, waker: &Waker) {
         let mut waiting = self.callers.lock();
         if self.number == 0 {

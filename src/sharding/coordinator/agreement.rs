@@ -2,8 +2,8 @@
 //! (docs/protocol/sharding.md#settings-must-agree).
 //!
 //! The settings are stored in the guarded group of the homes and written under a term before the
-//! first decision, so every coordinator that reads a home reads them too. Without homes they bind
-//! nobody: the coordinator writes the settings of its own node, and a value that only a minority
+//! first decision, so every coordinator that reads a home reads them too. Without homes they do not
+//! bind: the coordinator writes the settings of its own node, and a value that only a minority
 //! holds has a lower term from then on and is never read again. With homes, the settings that homes
 //! depend on are fixed, because another number of shards would look for entities in other shards.
 //! The coordinator's role may change in a rolling restart: the next coordinator writes its own.
@@ -15,7 +15,10 @@ use crate::sharding::store::StoreRequest;
 
 impl Coordinator {
     /// Whether the coordinator may continue with the stored settings `there`; otherwise it steps
-    /// down. If nothing binding is stored, it writes the settings of its node first.
+    /// down and reports them. Unless these are equal and `homes` exist, sets `agreeing`: the caller
+    /// must then write the settings of this node before any cell.
+    ///
+    /// Returns `true` and sets nothing if this coordinator was given no settings.
     pub(super) fn agrees(
         &mut self,
         homes: bool,
@@ -41,6 +44,7 @@ impl Coordinator {
         true
     }
 
+    /// Asks the Replicator to write the settings of this node, each time under a new stamp.
     pub(super) fn write_agreed(&mut self, out: &mut CoordinatorOutbox) {
         self.seq += 1;
         self.stats.writes += 1;

@@ -12,9 +12,11 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::{HostShard, ReleaseShard, ShardRoute};
 
 impl Coordinator {
-    /// Sends `Release` to each predecessor and `Host` to the home. Every predecessor must answer,
-    /// not only the last home; otherwise the new home would wait forever
-    /// (docs/protocol/sharding.md#release-every-predecessor).
+    /// Sends `Release` to each predecessor and `Host` to the home, at the end of the batch. Every
+    /// predecessor must answer, not only the last home; otherwise the new home would wait forever
+    /// (docs/protocol/sharding.md#release-every-predecessor). Leaves out regions that are out of
+    /// the configuration. A decision without a home causes `Release` only. Does nothing for a shard
+    /// without an acknowledged decision.
     pub(super) fn speak(&mut self, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         let ShardHome { generation, region, after, epoch } = record.home().clone();
@@ -33,8 +35,9 @@ impl Coordinator {
         }
     }
 
-    /// Tells all registered regions the home of the shard. This changes routes only and is sent
-    /// once.
+    /// Tells all registered regions, proxies included, the home of the shard, or that it has none.
+    /// This changes routes only and is sent once. Does nothing for a shard without an acknowledged
+    /// decision.
     pub(super) fn announce(&mut self, shard: ShardId) {
         let Some(route) = self.route(shard) else { return };
         for region in self.regions.keys() {
@@ -42,19 +45,24 @@ impl Coordinator {
         }
     }
 
+    /// The home by the decision that a quorum holds, also if it is lost; `None` if there is no
+    /// decision.
     pub(super) fn route(&self, shard: ShardId) -> Option<ShardRoute> {
         let home = self.records.get(&shard)?.home();
         Some(ShardRoute { shard, generation: home.generation, home: home.region })
     }
 
-    /// Repeats the messages of unsettled decisions that are due.
+    /// Sends the messages of unsettled decisions that are due again; the next pause is twice as
+    /// long.
     pub(super) fn repeat(&mut self, now: Now) {
         for shard in self.repeats.take_due(now.mono, self.config.repeat) {
             self.speak(shard);
         }
     }
 
-    /// Handles `Hosted`: a region hosts a shard at `at`.
+    /// Handles `Hosted`: a region hosts a shard at `at`. Settles the decision if the region is its
+    /// home and `at` its generation. Any other report only raises the highest generation that was
+    /// ever hosted. Ignores a shard without an acknowledged decision.
     pub(super) fn confirmed(&mut self, now: Now, shard: ShardId, from: RegionId, at: Generation) {
         let record = self.records.get_mut(&shard);
         if record.is_some_and(|record| record.confirmed(from, at)) {
@@ -62,6 +70,8 @@ impl Coordinator {
         }
     }
 
+    /// The newest acknowledged decision of a shard is carried out: ends its repetition, records
+    /// that, and answers stop requests for the shard.
     pub(super) fn settled(&mut self, now: Now, shard: ShardId) {
         self.pending_decisions.touch(shard);
         self.repeats.end(shard);

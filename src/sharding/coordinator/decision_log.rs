@@ -19,6 +19,8 @@ use crate::sharding::slow_decisions::DecisionKind;
 impl Coordinator {
     /// Records a decision when its write begins. All durations of the entry count from `since` of
     /// the plan, its `begun`, so they include the time in the queue. `from` is the home before.
+    /// Also prepares the event `Decided`. Decisions that are made again after a forced
+    /// configuration are recorded, too; cells that a takeover only rewrites are not.
     pub(super) fn remember(
         &mut self,
         now: Now,
@@ -39,7 +41,8 @@ impl Coordinator {
         self.steps.push(DecisionStep { what: DecisionStepKind::Decided, of: entry });
     }
 
-    /// Records that a quorum holds a decision.
+    /// Records that a quorum holds a decision, and prepares the event `Written`. Does nothing if
+    /// the decision is not remembered.
     pub(super) fn note_written(&mut self, now: Now, shard: ShardId, generation: Generation) {
         let note = |entry: &mut Remembered| entry.written = Some(now.mono - entry.begun);
         if let Some(entry) = self.decision_history.note(shard, generation, note) {
@@ -47,7 +50,9 @@ impl Coordinator {
         }
     }
 
-    /// Records that a decision is carried out (see `ShardRecord::is_settled`).
+    /// Records that a decision is carried out (see `ShardRecord::is_settled`), and prepares the
+    /// event `Settled`. The duration counts for the detection of slow decisions even if the
+    /// decision is not remembered.
     pub(super) fn note_settled(&mut self, now: Now, shard: ShardId, generation: Generation) {
         self.slow_decisions.end(now.mono, shard);
         let note = |entry: &mut Remembered| entry.settled = Some(now.mono - entry.begun);
@@ -56,7 +61,8 @@ impl Coordinator {
         }
     }
 
-    /// Starts to measure how long the regions take to carry out a decision that a quorum holds.
+    /// Starts to measure how long the regions take to carry out a decision that a quorum holds. The
+    /// measurement of the shard's decision before is given up.
     pub(super) fn note_open(&mut self, now: Now, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         let has_predecessors = !record.home().after.is_empty();
@@ -65,6 +71,7 @@ impl Coordinator {
     }
 
     /// The reason of an allocation: why the shard needs a home, followed by the strategy's reason.
+    /// The latter alone if its home is neither lost nor leaving.
     pub(super) fn cause(&self, shard: ShardId, why: &Arc<str>) -> Arc<str> {
         let Some(record) = self.records.get(&shard) else { return why.clone() };
         if record.is_lost(&self.installed) {
@@ -76,14 +83,16 @@ impl Coordinator {
         }
     }
 
+    /// Emits the events of this batch, in order, and forgets them.
     pub(super) fn tell_steps(&mut self, out: &mut CoordinatorOutbox) {
         for step in self.steps.drain(..) {
             out.push(CoordinatorOutput::Step(Box::new(step)));
         }
     }
 
-    /// Reports decisions that take unusually long, with the regions that they wait for: home and
-    /// predecessors, without those that are out of the configuration.
+    /// Reports decisions that take unusually long, each once, with the regions that they wait for:
+    /// home and predecessors, without those that are out of the configuration. The home is named
+    /// even if only a predecessor is slow.
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let Some(slow) = self.slow_decisions.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();

@@ -17,7 +17,8 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 
 impl Coordinator {
     /// Shards per region once all decisions that wait or are under way are carried out. Strategies
-    /// balance these sizes.
+    /// balance these sizes. Lists every target, also without shards, and any other region that is
+    /// the home of a shard, leaving and lost ones included.
     #[must_use]
     pub fn allocation(&self) -> BTreeMap<RegionId, Vec<ShardId>> {
         let mut by_region: BTreeMap<RegionId, Vec<ShardId>> =
@@ -30,7 +31,7 @@ impl Coordinator {
         by_region
     }
 
-    /// Shards whose newest decision is not carried out yet.
+    /// Shards whose newest acknowledged decision is not carried out yet, with or without a home.
     pub fn moving(&self) -> impl Iterator<Item = ShardId> + '_ {
         let open = self.records.iter().filter(|(_, record)| !record.is_settled());
         open.map(|(shard, _)| *shard)
@@ -44,7 +45,9 @@ impl Coordinator {
     }
 
     /// Previous and next home of a shard whose newest decision waits for its write or is not
-    /// settled.
+    /// settled; `None` if there is no such decision or it names no home. The previous home is
+    /// `None` at a first allocation. While the decision waits, it is the present home; afterwards,
+    /// the predecessor of the highest generation.
     #[must_use]
     pub fn moving_of(&self, shard: ShardId) -> Option<(Option<RegionId>, RegionId)> {
         let record = self.records.get(&shard);
@@ -57,7 +60,7 @@ impl Coordinator {
         Some((from, home.region?))
     }
 
-    /// Shards with a decision, including those that wait for their first write.
+    /// Shards with an acknowledged or planned decision, also one without a home.
     fn placed(&self) -> BTreeSet<ShardId> {
         let written = self.pending_decisions.writing.iter().filter(|writing| !writing.recovery);
         let first = written.flat_map(|writing| writing.cells.iter().map(|(id, _)| *id));
@@ -65,7 +68,8 @@ impl Coordinator {
         self.records.keys().copied().chain(new).collect()
     }
 
-    /// The home of a shard once every decision that waits or is under way is carried out.
+    /// The home of a shard once every decision that waits or is under way is carried out. `None` if
+    /// it will have none, or is unknown. May be a lost or leaving region.
     #[must_use]
     pub fn planned(&self, shard: ShardId) -> Option<RegionId> {
         let acked = || self.records.get(&shard).and_then(|record| record.home().region);
@@ -73,17 +77,23 @@ impl Coordinator {
     }
 
     /// Marks a shard as needing a home, because a region asks for it or its home is lost or leaves.
+    /// Of several askers the first one counts. A decision for the shard takes the mark away.
     pub(super) fn mark_unplaced(&mut self, shard: ShardId, asker: Option<RegionId>) {
         let first = self.pending_decisions.unplaced.entry(shard).or_default();
         *first = first.or(asker);
     }
 
-    /// Marks every shard whose home is lost or leaves.
+    /// Marks every shard as unplaced whose home is lost or leaves, as [`check_home`] does.
+    ///
+    /// [`check_home`]: Self::check_home
     pub(super) fn check_homes(&mut self) {
         let shards: Vec<ShardId> = self.records.keys().copied().collect();
         shards.into_iter().for_each(|shard| self.check_home(shard));
     }
 
+    /// Marks a shard as unplaced if its home is lost, or leaves while the cluster does not prepare
+    /// for shutdown. Not if a decision for it waits or is being written: its acknowledgement causes
+    /// the next check.
     pub(super) fn check_home(&mut self, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         if self.pending_decisions.planned(shard).is_some() {
@@ -94,7 +104,13 @@ impl Coordinator {
         }
     }
 
-    /// Asks the strategy for homes of the unplaced shards.
+    /// Asks the strategy for homes of the unplaced shards; only for the first one with
+    /// `one_by_one`.
+    ///
+    /// Does nothing while a question is open and its timeout has not expired, or, before the first
+    /// decision of all, with fewer than `min_regions` targets. With `preallocate` first marks all
+    /// shards that never had a decision, once. Without a target gives up the open question, and the
+    /// shards of leaving regions get no home ([`leave_nowhere`](Self::leave_nowhere)).
     pub(super) fn place(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let targets = self.targets().count();
         let waits = |question: &StrategyQuestion| question.ask_again > now.mono && targets > 0;
@@ -128,7 +144,8 @@ impl Coordinator {
         out.push(CoordinatorOutput::Allocate { question, shards });
     }
 
-    /// Shards from `from` on that need a home now, each with the region that asked first.
+    /// Shards from `from` on that need a home now, each with the region that asked first. Shards
+    /// that must stop first are left out.
     pub fn unplaced(
         &self,
         from: ShardId,
@@ -138,24 +155,26 @@ impl Coordinator {
         unplaced.filter(|(shard, _)| !self.is_stopping(*shard))
     }
 
-    /// Whether a shard needs a home now.
+    /// Whether a shard needs a home now; `false` while it must stop first.
     #[must_use]
     pub fn is_unplaced(&self, shard: ShardId) -> bool {
         self.pending_decisions.unplaced.contains_key(&shard) && !self.is_stopping(shard)
     }
 
     /// Shards whose home or move has changed since the last call; `None`: anything may have
-    /// changed, including the regions.
+    /// changed, including the regions, or this is the first call.
     pub fn take_changed(&mut self) -> Option<BTreeSet<ShardId>> {
         self.pending_decisions.changed.replace(BTreeSet::new())
     }
 
+    /// Whether a decision about the shard was acknowledged, waits or is being written.
     fn is_known(&self, shard: ShardId) -> bool {
         self.records.contains_key(&shard) || self.pending_decisions.planned(shard).is_some()
     }
 
-    /// Without any target, the shards of leaving regions get no home
-    /// (docs/protocol/sharding.md#no-target-means-home-none).
+    /// Plans no home for the unplaced shards of leaving regions, because there is no target
+    /// (docs/protocol/sharding.md#no-target-means-home-none). Other unplaced shards wait for a
+    /// target.
     fn leave_nowhere(&mut self, now: Now) {
         let why = reason("its region leaves and there is no other");
         for shard in self.pending_decisions.unplaced.keys().copied().collect::<Vec<_>>() {
@@ -166,6 +185,13 @@ impl Coordinator {
         }
     }
 
+    /// Handles an answer of the strategy: plans each usable choice. A choice is refused and counted
+    /// if the shard no longer needs a home, or the region is no target. Ignores an answer to
+    /// another question than the open one.
+    ///
+    /// The answer closes the question. If it is empty, or no choice is usable although a named
+    /// shard still needs a home, the question stays open in vain until its timeout or a change of
+    /// regions.
     pub(super) fn allocated(&mut self, now: Now, question: u64, homes: &[Chosen]) {
         let asked =
             self.pending_decisions.question.as_ref().is_some_and(|asked| asked.number == question);
@@ -192,6 +218,9 @@ impl Coordinator {
         }
     }
 
+    /// Plans a move, or with `None` that the shard has no home. Refuses and counts the wish if the
+    /// coordinator is not active or the cluster prepares for shutdown, if the shard does not exist,
+    /// is there already, must stop first, or has a planned decision, or if `to` is no target.
     pub(super) fn wish_move(
         &mut self,
         now: Now,
@@ -211,7 +240,8 @@ impl Coordinator {
 
     /// Puts all waiting decisions, at most [`BATCH_MAX`], into one write. Each lists every
     /// predecessor (docs/protocol/sharding.md#a-decision-lists-every-predecessor), because a region
-    /// left out could still host beside the new home.
+    /// left out could still host beside the new home. All decisions of a write have one generation.
+    /// Does nothing while a write is under way; the decisions then wait for the next one.
     pub(super) fn commit(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if self.pending_decisions.writing.is_some() {
             return;
@@ -242,7 +272,10 @@ impl Coordinator {
     }
 
     /// A quorum holds a decision, so the regions may hear of it
-    /// (docs/protocol/sharding.md#speak-after-the-acknowledgement).
+    /// (docs/protocol/sharding.md#speak-after-the-acknowledgement): announces the home, sends
+    /// `Host` and `Release` and begins to repeat them. A decision without a home whose predecessors
+    /// are all out is settled at once instead. The shard is unplaced again if its home is lost or
+    /// leaves by now.
     pub(super) fn decided(&mut self, now: Now, shard: ShardId, home: ShardHome) {
         let hosted = self.records.get(&shard).map_or(Generation::NEVER, ShardRecord::hosted);
         let mut record = ShardRecord::new(home, hosted);

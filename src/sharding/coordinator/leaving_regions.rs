@@ -9,12 +9,13 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::wire::ToRegion;
 
 impl Coordinator {
-    /// Leaving regions that wait for `MayLeave`.
+    /// Leaving regions that wait for `MayLeave`. Those that got it are missing, although they still
+    /// [leave](Self::leaves).
     pub fn leavers(&self) -> impl Iterator<Item = RegionId> + '_ {
         self.leavers.keys().copied()
     }
 
-    /// Whether the region is leaving.
+    /// Whether the region is leaving; `false` if it is not registered.
     #[must_use]
     pub fn leaves(&self, region: RegionId) -> bool {
         self.regions.get(&region).is_some_and(|region| region.leaving)
@@ -22,7 +23,9 @@ impl Coordinator {
 
     /// Handles `Leaving`: all shards of the region need other homes. A region that is not
     /// registered here believes that it is, with an earlier coordinator on this node. It is asked
-    /// to register first, because its registration reports what it hosts.
+    /// to register first, because its registration reports what it hosts; one that is no member is
+    /// ignored. A repeated message after `MayLeave` makes the region wait for it, and get it,
+    /// again.
     pub(super) fn leaving(&mut self, from: RegionId, out: &mut CoordinatorOutbox) {
         let Some(region) = self.regions.get_mut(&from) else {
             if self.installed.members.contains(&from) {
@@ -37,7 +40,9 @@ impl Coordinator {
         self.check_homes();
     }
 
-    /// Drops planned decisions whose target is unfit; the shards need other homes.
+    /// Drops planned decisions whose target is unfit, if their write has not begun. A shard without
+    /// a home is unplaced again. One with a home stays there, unless that home is lost or leaves,
+    /// too.
     pub(super) fn take_back_wishes(&mut self, unfit: impl Fn(RegionId) -> bool) {
         let vain =
             self.pending_decisions.wishes.iter().filter(|(_, wish)| wish.to.is_some_and(&unfit));
@@ -58,7 +63,8 @@ impl Coordinator {
     /// No new decision makes a leaving region a home, so shards that were checked once are not
     /// checked again. A decision for a shard without a home may still list the region, because of
     /// an ended tenure or of a decision whose answer the region itself knows to owe. While the
-    /// cluster prepares for a full shutdown nothing moves, so the permission is given at once.
+    /// cluster prepares for a full shutdown nothing moves, so the permission is given at once. A
+    /// region that got its permission no longer waits.
     pub(super) fn let_leave(&mut self, out: &mut CoordinatorOutbox) {
         let Self { records, pending_decisions, term, .. } = self;
         let stays = !self.preparing && !self.fault_injection.has(ShardingFault::LetsGoWhoIsNamed);
@@ -77,7 +83,8 @@ impl Coordinator {
 
     /// The generation at which some region has hosted the shard after a leaving region released it.
     /// The leaving region asks because it keeps a payload, or must be heard, and got no
-    /// confirmation.
+    /// confirmation. `None` if none has, or if `region` does not leave: others get their
+    /// confirmation from the next home.
     pub(super) fn is_over_for(&self, shard: ShardId, region: RegionId) -> Option<Generation> {
         let record = self.records.get(&shard).filter(|_| self.leaves(region))?;
         record.hosted_after(region)

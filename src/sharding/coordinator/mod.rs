@@ -7,6 +7,14 @@
 //! before a region learns it, and one write carries all decisions that wait. A coordinator that is
 //! refused once is silent for good. It sees no user messages, and learns only the choices of a
 //! strategy.
+//!
+//! An input changes the state, and may be answered at once. It makes the deadline due, and the
+//! following [`CoordinatorInput::Tick`] does the work for all inputs since the last one, in this
+//! order: due request to the Replicator, question to the strategy, write of the waiting decisions,
+//! `MayLeave`, repetitions, then all messages, joined by receiver. A shard passes through these
+//! states: *unplaced* (needs a home), *planned* (its decision waits for a write or is being
+//! written), *acknowledged* (a quorum holds the decision; only then the shard has a record with
+//! it), *settled* (the regions have carried it out).
 
 mod agreement;
 mod announcements;
@@ -117,7 +125,8 @@ pub enum CoordinatorPhase {
     Reading,
     /// It writes the homes that it has read, and the settings of the type, under its term.
     Rewriting,
-    /// A configuration was forced: it asks all members for the decisions that survived.
+    /// A configuration was forced: it asks all members for the decisions that survived. Then it is
+    /// `Rewriting` again.
     Recounting,
     /// It decides, and answers regions.
     Active,
@@ -131,9 +140,9 @@ pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
     agreed: AgreedSettings,
-    agreeing: bool,                   // the settings of the type are being written
-    recovered: Option<RecountRecord>, // the last forced configuration that was recounted
-    recount: Option<Recount>,
+    agreeing: bool, // the settings of the type must be written, or are being written
+    recovered: Option<RecountRecord>, // the last forced configuration that was recounted, as read
+    recount: Option<Recount>, // while it runs
     fault_injection: ShardingFaultInjection,
     phase: CoordinatorPhase,
     term: Term,
@@ -142,17 +151,17 @@ pub struct Coordinator {
     regions: BTreeMap<RegionId, RegisteredRegion>, // ≤ members
     slow: BTreeMap<RegionId, BTreeSet<ShardId>>,   // ≤ members × SLOW_SHARDS_MAX
     leavers: BTreeMap<RegionId, ShardId>, // wait for `MayLeave`; shard to check next; ≤ regions
-    records: BTreeMap<ShardId, ShardRecord>, // ≤ config.shards
+    records: BTreeMap<ShardId, ShardRecord>, // acknowledged decisions; ≤ config.shards
     pending_decisions: PendingDecisions,
-    asked: Option<u64>, // the pending request to the Replicator
-    last_id: u64,
-    ask_at: Option<Instant>,
+    asked: Option<u64>,      // the pending request to the Replicator
+    last_id: u64,            // of requests to the Replicator and questions to the strategy
+    ask_at: Option<Instant>, // when to send the request of the phase, again or for the first time
     hindrance: Option<Arc<str>>,
     outbound: CoordinatorOutboundBatch,
     repeats: Repeats,
     stops: BTreeMap<ShardId, BTreeMap<RegionId, u64>>, // request numbers; ≤ shards × members
-    preparing: bool,
-    dirty: bool,
+    preparing: bool, // the whole cluster prepares for shutdown; never taken back
+    dirty: bool,     // inputs came since the last `work`
     decision_history: DecisionHistory,
     steps: Vec<DecisionStep>, // of this batch
     slow_decisions: SlowDecisionDetector,
@@ -206,6 +215,7 @@ impl Coordinator {
     }
 
     /// Sets the settings of the type on this node. Regions with other settings are not registered.
+    /// Without this call the settings that are stored are neither compared nor written.
     #[must_use]
     pub fn agreeing(self, agreed: AgreedSettings) -> Self {
         Self { agreed, ..self }
@@ -229,13 +239,15 @@ impl Coordinator {
         self.term
     }
 
-    /// Reason why the Replicator could not execute the last request, which is repeated.
+    /// Reason why the Replicator could not execute the last request, which is repeated; `None` once
+    /// any request was answered otherwise.
     #[must_use]
     pub fn hindrance(&self) -> Option<&str> {
         self.hindrance.as_deref()
     }
 
-    /// State of a shard, by decisions that a quorum holds.
+    /// State of a shard, by decisions that a quorum holds; `None` if there is none, as for every
+    /// shard before the takeover has rewritten it.
     #[must_use]
     pub fn record(&self, shard: ShardId) -> Option<&ShardRecord> {
         self.records.get(&shard)
@@ -263,6 +275,9 @@ impl Coordinator {
         &self.stats
     }
 
+    /// Handles a message of a region. Unless active, refuses registrations and ignores everything
+    /// else except answers to a recount; the regions repeat their messages. A registration that
+    /// reports a higher term ends an active coordinator.
     fn message(
         &mut self,
         now: Now,
@@ -310,7 +325,9 @@ impl Coordinator {
         }
     }
 
-    /// Does the work that is due, then sends the messages of this batch.
+    /// Does the work that is due, then sends the messages of this batch. The order matters:
+    /// decisions that the strategy's last answer made possible go into this write, and a region may
+    /// leave only if this write does not name it.
     fn work(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         self.dirty = false;
         if self.ask_at.is_some_and(|at| at <= now.mono) {
@@ -334,6 +351,8 @@ impl Machine for Coordinator {
     type Input = CoordinatorInput;
     type Output = CoordinatorOutput;
 
+    /// Handles an input. [`CoordinatorInput::Tick`] does the work of all inputs before it; most
+    /// messages are sent only then.
     fn handle(&mut self, now: Now, input: CoordinatorInput, out: &mut CoordinatorOutbox) {
         match input {
             CoordinatorInput::Tick => return self.work(now, out),
@@ -353,6 +372,8 @@ impl Machine for Coordinator {
         self.dirty = true;
     }
 
+    /// The time of the next tick: at once after any other input, otherwise the earliest repetition
+    /// or timeout. `None` while the coordinator waits for inputs only, as when it is off or down.
     fn next_deadline(&self) -> Option<Instant> {
         if self.dirty {
             return Some(Instant::default()); // right after this batch

@@ -17,12 +17,13 @@ const HOST_BYTES: usize = 96;
 const LISTED_BYTES: usize = 48;
 const RELEASE_BYTES: usize = 128;
 
+/// Messages for one region, by kind.
 #[derive(Clone, Debug, Default)]
 struct RegionBatch {
     release: Vec<ReleaseShard>,
     host: Vec<HostShard>,
     announce: Vec<ShardRoute>,
-    stopped: Vec<(ShardId, u64)>,
+    stopped: Vec<(ShardId, u64)>, // with the number of the request
     hosted: Vec<(ShardId, Generation)>,
 }
 
@@ -34,8 +35,8 @@ pub(super) struct CoordinatorOutboundBatch {
 }
 
 impl CoordinatorOutboundBatch {
-    /// Whether this is the region's first registration in the batch. A registration of many shards
-    /// comes in parts, and one answer suffices for all.
+    /// Notes a registration, and returns whether it is the region's first one in the batch. A
+    /// registration of many shards comes in parts, and one answer suffices for all.
     pub(super) fn is_first_part_of_registration(&mut self, from: RegionId) -> bool {
         self.registered.insert(from)
     }
@@ -60,8 +61,9 @@ impl CoordinatorOutboundBatch {
         self.batches.entry(to).or_default().hosted.push((shard, at));
     }
 
-    /// Sends everything: releases first, because they begin the longest work. Messages of one kind
-    /// are joined up to `bytes_max` bytes.
+    /// Sends everything and begins a new batch. To each region releases go first, because they
+    /// begin the longest work. Messages of one kind are joined up to `bytes_max` bytes, by
+    /// estimated lengths.
     pub(super) fn flush(&mut self, bytes_max: usize, out: &mut CoordinatorOutbox) {
         let host_bytes = |word: &HostShard| HOST_BYTES + LISTED_BYTES * word.after.len();
         self.registered.clear();
@@ -87,6 +89,7 @@ impl CoordinatorOutboundBatch {
     }
 }
 
+/// Sends a message at once, ahead of those that wait for the end of the batch.
 pub(super) fn send(to: ReplicaId, word: ToRegion, out: &mut CoordinatorOutbox) {
     out.push(CoordinatorOutput::Send { to, message: ShardingMessage::Region(word) });
 }

@@ -12,15 +12,15 @@ use crate::sharding::ids::{RegionId, ShardId};
 /// A decision that waits for its write: an entry of [`PendingDecisions::wishes`].
 #[derive(Clone, Debug)]
 pub(super) struct PlannedHome {
-    pub(super) to: Option<RegionId>,
+    pub(super) to: Option<RegionId>, // `None`: the shard gets no home
     pub(super) why: Arc<str>,
-    pub(super) since: Now,
+    pub(super) since: Now, // when it was planned
 }
 
 /// A write under way to the Replicator.
 #[derive(Clone, Debug)]
 pub(super) struct Writing {
-    pub(super) cells: Vec<(ShardId, ShardHome)>, // ≤ BATCH_MAX
+    pub(super) cells: Vec<(ShardId, ShardHome)>, // by shard, ascending; ≤ BATCH_MAX
     /// Whether this is the rewrite of a takeover or a recount, instead of new decisions.
     pub(super) recovery: bool,
 }
@@ -38,10 +38,11 @@ pub(super) struct StrategyQuestion {
 /// Decisions of a coordinator that no quorum holds yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingDecisions {
-    // with the region that asked first; ≤ shards
+    /// Shards that need a home, with the region that asked first; `None` if none asked. May include
+    /// shards that must stop first. ≤ shards
     pub(super) unplaced: BTreeMap<ShardId, Option<RegionId>>,
     pub(super) question: Option<StrategyQuestion>,
-    pub(super) wishes: BTreeMap<ShardId, PlannedHome>, // ≤ shards
+    pub(super) wishes: BTreeMap<ShardId, PlannedHome>, // wait for a write; ≤ shards
     pub(super) unread: BTreeMap<ShardId, ShardHome>,   // read, not yet rewritten; ≤ shards
     pub(super) writing: Option<Writing>,
     /// With `preallocate`: every shard has been put into `unplaced` once.
@@ -51,7 +52,8 @@ pub(super) struct PendingDecisions {
 }
 
 impl PendingDecisions {
-    /// The regions have changed: a question without a usable answer may be asked again at once.
+    /// The regions have changed: drops a question without a usable answer, which may be asked again
+    /// at once. A question that waits for its answer stays.
     pub(super) fn reconsider(&mut self) {
         self.question.take_if(|question| question.vain);
     }
@@ -68,7 +70,8 @@ impl PendingDecisions {
         self.changed = None;
     }
 
-    /// Adds a decision, which waits for the next write.
+    /// Adds a decision, which waits for the next write. Replaces a decision for the shard that
+    /// waits, and takes the shard out of `unplaced`. Checks nothing.
     pub(super) fn wish(
         &mut self,
         since: Now,
@@ -81,8 +84,9 @@ impl PendingDecisions {
         self.wishes.insert(shard, PlannedHome { to, why: why.clone(), since });
     }
 
-    /// The home of a shard by a decision that is not written yet. Outer `None`: there is no such
-    /// decision; inner `None`: it names no home.
+    /// The home of a shard by a decision that waits for its write or is being written; of two, by
+    /// the one that waits. Outer `None`: there is no such decision; inner `None`: it names no home.
+    /// Cells that a takeover or recount rewrites do not count.
     pub(super) fn planned(&self, shard: ShardId) -> Option<Option<RegionId>> {
         let wish = self.wishes.get(&shard).map(|wish| wish.to);
         wish.or_else(|| {

@@ -41,14 +41,16 @@ pub enum CoordinatorInput {
     },
     /// A configuration is installed on this node.
     Installed(Installed),
-    /// The strategy's choice. Shards that it leaves out are asked for again.
+    /// The strategy's choice. Shards that it leaves out are asked for again. Ignored unless it
+    /// answers the last question.
     Allocated {
         /// The question's number, see [`CoordinatorOutput::Allocate`].
         question: u64,
         /// A home for each chosen shard.
         homes: Vec<Chosen>, // ≤ shards
     },
-    /// The strategy, or an operator, wants to move a shard.
+    /// The strategy, or an operator, wants to move a shard. Refused, with no other effect than a
+    /// count, if the target is unfit or another decision for the shard is pending.
     Move {
         /// The shard to move.
         shard: ShardId,
@@ -57,7 +59,8 @@ pub enum CoordinatorInput {
         /// The reason, as remembered with the decision.
         why: Arc<str>,
     },
-    /// The whole cluster prepares for shutdown: no new moves.
+    /// The whole cluster prepares for shutdown: no new moves, and regions may leave at once. Cannot
+    /// be taken back.
     Prepare,
 }
 

@@ -12,7 +12,7 @@ pub struct ShardRecord {
     home: ShardHome,
     hosted: Generation,
     settled: bool,
-    drained: BTreeSet<RegionId>, // ≤ those in `home.after`
+    drained: BTreeSet<RegionId>, // for a decision without a home; ≤ regions
 }
 
 impl ShardRecord {
@@ -27,7 +27,8 @@ impl ShardRecord {
         &self.home
     }
 
-    /// The highest generation at which a region confirmed to host.
+    /// The highest generation at which any region confirmed to host, by this decision or one
+    /// before; [`Generation::NEVER`] if none has.
     #[must_use]
     pub const fn hosted(&self) -> Generation {
         self.hosted
@@ -39,7 +40,8 @@ impl ShardRecord {
         self.settled
     }
 
-    /// Records that a region hosts at `at`. Returns whether this settles the decision now.
+    /// Records that a region hosts at `at`. Returns whether this settles the decision now; `false`
+    /// for another region than the home, another generation, and a decision that is settled.
     pub(super) fn confirmed(&mut self, from: RegionId, at: Generation) -> bool {
         self.hosted = self.hosted.max(at);
         let settles = at == self.home.generation && self.home.region == Some(from);
@@ -48,7 +50,7 @@ impl ShardRecord {
 
     /// Records that a region has drained the shard for a decision without a home. Returns whether
     /// this settles the decision now. The fact counts for this decision only, because the region
-    /// may receive the shard again later.
+    /// may receive the shard again later; `reached` of another decision is ignored.
     pub(super) fn drained(
         &mut self,
         from: RegionId,
@@ -64,8 +66,8 @@ impl ShardRecord {
         self.settle_empty(installed)
     }
 
-    /// Settles a decision without a home once every predecessor is drained or out. Returns whether
-    /// it did so now.
+    /// Settles a decision without a home once every predecessor is drained or out, or if there is
+    /// no predecessor. Returns whether it did so now.
     pub(super) fn settle_empty(&mut self, installed: &Installed) -> bool {
         let over = |id: &RegionId| self.drained.contains(id) || self.is_out(*id, installed);
         let settles = self.home.region.is_none() && self.home.after.keys().all(over);
@@ -85,7 +87,8 @@ impl ShardRecord {
     }
 
     /// The generation at which some region has hosted after `region` released the shard; `None`:
-    /// possibly none has.
+    /// possibly none has, because none confirmed it, or `region` is the home, or is listed as one
+    /// that may have hosted as late.
     pub(super) fn hosted_after(&self, region: RegionId) -> Option<Generation> {
         let ShardHome { region: home, after, .. } = &self.home;
         let listed = after.get(&region).is_some_and(|last| *last >= self.hosted);
@@ -93,7 +96,7 @@ impl ShardRecord {
         is_over.then_some(self.hosted)
     }
 
-    /// Whether the home is out of the configuration.
+    /// Whether the home is out of the configuration; `false` without a home.
     pub(super) fn is_lost(&self, installed: &Installed) -> bool {
         self.home.region.is_some_and(|home| self.is_out(home, installed))
     }

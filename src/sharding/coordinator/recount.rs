@@ -41,6 +41,7 @@ const WARN_AFTER: Duration = Duration::from_secs(10);
 const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// Knowledge of one node: hosted shards, the newest decisions it was told, its highest generation.
+/// Hosted shards include those that it drains or keeps a payload of.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecountReport {
     hosted: Vec<(ShardId, Generation)>, // ≤ SHARDS_MAX
@@ -67,8 +68,8 @@ pub(super) struct RecountPart {
 }
 
 impl RecountPart {
-    /// Whether the part is plausible: its range is not empty, and it lists only shards of that
-    /// range and not more than there are.
+    /// Whether the part is plausible: its range is not empty and ends at [`SHARDS_MAX`] at most,
+    /// and it lists only shards of that range and not more than there are. It may list none.
     fn is_sound(&self) -> bool {
         let Self { first, next, count: RecountReport { hosted, told, .. } } = self;
         let until = next.map_or(SHARDS_MAX, ShardId::get);
@@ -86,9 +87,9 @@ impl RecountPart {
 /// The parts received so far from one node.
 #[derive(Clone, Debug, Default)]
 struct ReceivedParts {
-    count: RecountReport,
-    next: ShardId,
-    moves: bool, // a part arrived since the last request
+    count: RecountReport, // all parts so far; its `highest` is not kept
+    next: ShardId,        // the first shard of the part that is missing
+    moves: bool,          // a part arrived since the last request
 }
 
 /// State of the recount for one forced configuration.
@@ -97,8 +98,8 @@ pub(super) struct Recount {
     since: Instant,
     ask_at: Instant,
     warn_at: Instant,
-    counts: BTreeMap<RegionId, RecountReport>, // ≤ members
-    parts: BTreeMap<RegionId, ReceivedParts>,  // ≤ members
+    counts: BTreeMap<RegionId, RecountReport>, // complete answers; ≤ members
+    parts: BTreeMap<RegionId, ReceivedParts>,  // of nodes that were asked; ≤ members
     stage: RecountStage,
 }
 
@@ -116,13 +117,15 @@ enum RecountStage {
 #[derive(Clone, Debug, Default)]
 struct MergedShard {
     newest: Generation,
-    home: Option<RegionId>, // of the newest decision
-    runs: Option<(Generation, RegionId)>,
+    home: Option<RegionId>,                // of the newest decision
+    runs: Option<(Generation, RegionId)>,  // the highest reported tenure
     after: BTreeMap<RegionId, Generation>, // ≤ regions
     epoch: EpochId,                        // the highest of the merged decisions
 }
 
 impl MergedShard {
+    /// Adds a decision. Its home may host, also if a newer decision is known. Of two decisions of
+    /// one generation the first added one counts.
     fn decided(&mut self, generation: Generation, home: Option<RegionId>) {
         if generation > self.newest {
             (self.newest, self.home) = (generation, home);
@@ -132,11 +135,13 @@ impl MergedShard {
         }
     }
 
+    /// Notes that the region may host the shard by a decision up to `at`; the highest one counts.
     fn may_host(&mut self, region: RegionId, at: Generation) {
         let last = self.after.entry(region).or_default();
         *last = at.max(*last);
     }
 
+    /// Notes a reported tenure. Of equal generations the one of the higher region id counts.
     fn hosts(&mut self, region: RegionId, at: Generation) {
         self.runs = self.runs.max(Some((at, region)));
         self.may_host(region, at);
@@ -144,7 +149,8 @@ impl MergedShard {
 }
 
 impl Coordinator {
-    /// Whether the installed configuration was forced and not recounted yet.
+    /// Whether the installed configuration was forced, or follows a forced one, and no recount for
+    /// it was completed.
     fn is_to_recount(&self) -> bool {
         let origin = self.installed.origin();
         let recovered = self.recovered.map(|recovered| recovered.origin);
@@ -153,7 +159,9 @@ impl Coordinator {
             && !self.fault_injection.has(ShardingFault::NothingRecounted)
     }
 
-    /// Everything read or decided is written: continues with the recount or becomes active.
+    /// All cells are written: begins the recount if one is due, records its completion if its
+    /// decisions were written, otherwise becomes active. A recount that has no node to ask goes on
+    /// to its decisions at once.
     pub(super) fn rewritten(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let is_to_recount = self.is_to_recount();
         match self.recount.as_mut().map(|recount| &mut recount.stage) {
@@ -178,7 +186,7 @@ impl Coordinator {
         }
     }
 
-    /// The next time to repeat the request or to warn.
+    /// The next time to repeat the request or to warn; `None` unless nodes are being asked.
     pub(super) fn recounts_at(&self) -> Option<Instant> {
         let asking = self.recount.as_ref().filter(|recount| recount.stage == RecountStage::Asking);
         asking.map(|recount| recount.ask_at.min(recount.warn_at))
@@ -191,12 +199,15 @@ impl Coordinator {
         kept.filter(|id| self.installed.members.contains(id))
     }
 
+    /// The nodes that must answer and have not, or only in part; none without a recount.
     fn silent(&self) -> Vec<RegionId> {
         let Some(recount) = &self.recount else { return Vec::new() };
         self.asked().filter(|id| !recount.counts.contains_key(id)).collect()
     }
 
-    /// Asks the nodes that have not answered, if it is time.
+    /// Asks the nodes that have not answered, if it is time, each for the first part that is
+    /// missing. A node that has sent a part since the last request is left out, because the next
+    /// part was requested with it. Also warns if it is time, with the names of these nodes.
     pub(super) fn ask_all(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if self.recounts_at().is_none_or(|at| now.mono < at) {
             return;
@@ -222,7 +233,10 @@ impl Coordinator {
         }
     }
 
-    /// Handles a complete answer of a node.
+    /// Handles a complete answer of a node; a later one replaces it. Ignores an answer
+    /// that [`admit`] rejects.
+    ///
+    /// [`admit`]: Self::admit
     pub(super) fn counted(
         &mut self,
         now: Now,
@@ -240,7 +254,8 @@ impl Coordinator {
 
     /// Handles a part of an answer and asks for the next one. The answer counts only when it is
     /// complete: otherwise the coordinator would not know which regions may still host the shards
-    /// of the missing parts.
+    /// of the missing parts. Ignores a part that is not the next one, of an answer that is
+    /// complete, or that [`admit`](Self::admit) rejects; counts an implausible one.
     pub(super) fn counted_part(
         &mut self,
         now: Now,
@@ -274,7 +289,9 @@ impl Coordinator {
         self.take_stock(now, out);
     }
 
-    /// Returns the valid content of an answer. A reported higher term ends this coordinator.
+    /// Returns the valid content of an answer. `None` if no nodes are being asked, the answer is to
+    /// another term, or its node is not asked. A reported term that is not below this coordinator's
+    /// ends the coordinator, also with `None`.
     fn admit(
         &mut self,
         (from, term): (RegionId, Term),
@@ -298,7 +315,7 @@ impl Coordinator {
     }
 
     /// Drops generations that no coordinator can have decided, so that a faulty peer's claim is not
-    /// stored.
+    /// stored. Counts the rows dropped; an impossible `highest` becomes the lowest one.
     fn credible(&mut self, count: RecountReport) -> RecountReport {
         let RecountReport { mut hosted, mut told, highest } = count;
         let rows = hosted.len() + told.len();
@@ -310,7 +327,9 @@ impl Coordinator {
         RecountReport { hosted, told, highest }
     }
 
-    /// The members changed while they were being asked.
+    /// The members changed while they were being asked: forgets the answers of removed ones and
+    /// asks the silent ones again at once. If only removed ones were silent, the recount goes on.
+    /// Does nothing at another stage.
     pub(super) fn recount_members(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if let Some(recount) = self.recount.as_mut().filter(|it| it.stage == RecountStage::Asking) {
             recount.counts.retain(|id, _| self.installed.members.contains(id));
@@ -321,7 +340,8 @@ impl Coordinator {
         }
     }
 
-    /// Once all have answered, makes every known decision again.
+    /// Once all have answered, makes every known decision again and begins to write the cells. Does
+    /// nothing while one is silent. Must be called only while nodes are being asked.
     fn take_stock(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if !self.silent().is_empty() {
             return;
@@ -334,6 +354,9 @@ impl Coordinator {
         self.rewrite(now, out);
     }
 
+    /// Merges the own records and all reports, and returns a decision of this term for every shard
+    /// that any of them names. Remembers each for `explain`. Shards that the type does not have are
+    /// dropped and counted.
     fn stock(
         &mut self,
         now: Now,
@@ -370,7 +393,9 @@ impl Coordinator {
     }
 
     /// Makes the newest decision again. If its home is given up, the region with the highest
-    /// reported tenure becomes the home.
+    /// reported tenure becomes the home; without such a region the lost home stays, and the shard
+    /// is unplaced later. A decision without a home keeps none. All other regions that may host are
+    /// listed.
     fn decide_again(&self, merged: MergedShard) -> ShardHome {
         let MergedShard { home, runs, mut after, epoch, .. } = merged;
         let is_lost = home.is_some_and(|home| !self.installed.members.contains(&home));
@@ -380,10 +405,10 @@ impl Coordinator {
         ShardHome { generation, region, after, epoch }
     }
 
-    /// Makes decisions below the term of the recount again, without changing their homes. They come
-    /// from a survivor's replica only, or from a recount that did not complete, and regions ignore
-    /// their generations. Nothing is done if a recount follows, because that makes all decisions
-    /// again.
+    /// Makes decisions below the term of the last recount again, in `cells`, without changing their
+    /// homes and predecessors. They come from a survivor's replica only, or from a recount that did
+    /// not complete, and regions ignore their generations. Nothing is done if there was no recount,
+    /// or if one follows, because that makes all decisions again.
     pub(super) fn renew_older_decisions(
         &mut self,
         now: Now,
@@ -405,7 +430,8 @@ impl Coordinator {
         }
     }
 
-    /// Writes that the recount is completed.
+    /// Asks the Replicator to write that the recount is completed. Returns `false`, and does
+    /// nothing, unless the recount has come that far.
     pub(super) fn write_recovered(&mut self, out: &mut CoordinatorOutbox) -> bool {
         let records = self.recount.as_ref().is_some_and(|it| it.stage == RecountStage::Recording);
         if records {
@@ -421,7 +447,8 @@ impl Coordinator {
         records
     }
 
-    /// A quorum holds the completion.
+    /// A quorum holds the completion: ends the recount. Returns `false`, and does nothing, unless
+    /// the completion was being written.
     pub(super) fn recovered(&mut self) -> bool {
         let recorded =
             self.recount.take_if(|recount| recount.stage == RecountStage::Recording).is_some();

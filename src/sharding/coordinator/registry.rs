@@ -29,26 +29,29 @@ pub struct RegisteredRegion {
 }
 
 impl Coordinator {
-    /// Registered regions that can be given shards: neither proxies nor leaving.
+    /// Registered regions that can be given shards: neither proxies nor leaving. Reachability,
+    /// status and program version do not matter here; strategies consider them.
     pub fn targets(&self) -> impl Iterator<Item = RegionId> + '_ {
         let fit = self.regions.iter().filter(|(_, region)| !region.proxy && !region.leaving);
         fit.map(|(id, _)| *id)
     }
 
-    /// Whether a region can be given shards.
+    /// Whether a region can be given shards, see [`targets`](Self::targets).
     #[must_use]
     pub fn is_target(&self, region: RegionId) -> bool {
         self.regions.get(&region).is_some_and(|region| !region.proxy && !region.leaving)
     }
 
-    /// Whether the home of a shard is a region that [leaves](Self::leaves).
+    /// Whether the home of a shard by the acknowledged decision is a region that
+    /// [leaves](Self::leaves). Planned decisions do not matter.
     #[must_use]
     pub fn is_leaving(&self, shard: ShardId) -> bool {
         let home = self.records.get(&shard).and_then(|record| record.home().region);
         home.is_some_and(|home| self.leaves(home))
     }
 
-    /// Reason why the coordinator does not register a region; `None` if it does.
+    /// Reason why the coordinator does not register a region; `None` if it does. Different settings
+    /// are named only by an active coordinator, before a missing membership.
     pub(super) fn refusal(
         &self,
         from: RegionId,
@@ -70,6 +73,10 @@ impl Coordinator {
     /// Registers a region, acknowledges that, and audits what it hosts. Called for each part of a
     /// registration; `hosted` has only the shards of this part. `highest` is the highest generation
     /// of any decision that the region has received.
+    ///
+    /// Only the first part in a batch is acknowledged. The answer has all homes if the region is
+    /// new or has not heard of the newest decision, otherwise none. The entry of a region that
+    /// leaves stays as it is.
     pub(super) fn register(
         &mut self,
         now: Now,
@@ -102,8 +109,8 @@ impl Coordinator {
         self.audit(now, from, hosted, highest);
     }
 
-    /// Sends the table of homes, in parts. A region that misses a part asks for a home when it
-    /// needs one.
+    /// Sends the table of homes, in parts, the last one as `RegisterAck`, which is sent also if the
+    /// table is empty. A region that misses a part asks for a home when it needs one.
     fn acknowledge(&self, from: RegionId, homes: Vec<ShardRoute>, out: &mut CoordinatorOutbox) {
         let mut tables = in_messages(homes, self.config.word_bytes_max, |_| ROUTE_BYTES);
         let last = tables.pop().unwrap_or_default();
@@ -115,7 +122,9 @@ impl Coordinator {
         send(from.replica(), ToRegion::RegisterAck { term: self.term, homes }, out);
     }
 
-    /// Compares the shards that a region hosts with the decisions.
+    /// Compares the shards that a region hosts with the decisions. Each counts as a `Hosted`. The
+    /// messages of every unsettled decision that names the region become due at once, whether the
+    /// region hosts the shard or not.
     fn audit(
         &mut self,
         now: Now,
@@ -142,6 +151,11 @@ impl Coordinator {
         }
     }
 
+    /// Checks one shard that a region hosts at `at`. Orders its release if the acknowledged
+    /// decision is not older than `at` and neither names the region as home nor lists it at `at` or
+    /// above. A shard without a decision, acknowledged or planned, is planned to stay where it was
+    /// found running. Counts a duplicate home if the region had heard of the acknowledged decision,
+    /// and a shard that the type does not have.
     fn audit_shard(
         &mut self,
         now: Now,
@@ -176,7 +190,10 @@ impl Coordinator {
         self.outbound.release(from, ReleaseShard { shard, generation, to, listed });
     }
 
-    /// Answers a request for homes, or marks the shards as needing one.
+    /// Answers a request for homes, or marks the shards as needing one, also if the home is lost. A
+    /// shard that has no home, but is planned to get one, causes no answer: its announcement
+    /// follows. A leaving region also gets `Hosted` for the payloads that it need not keep. Counts
+    /// shards that the type does not have.
     pub(super) fn get_homes(&mut self, from: RegionId, shards: Vec<ShardId>) {
         for shard in shards {
             if shard.get() >= self.config.shards {
@@ -198,8 +215,11 @@ impl Coordinator {
         }
     }
 
-    /// Installs a configuration. Regions of removed members no longer host anything, so their
-    /// shards get new homes. A coordinator steps down if the configuration was forced.
+    /// Installs a configuration; ignores one that is not newer. Regions of removed members no
+    /// longer host anything, so they are unregistered, planned decisions for them are taken back,
+    /// and their shards are unplaced. Decisions without a home that waited for them only are
+    /// settled. New members get `Here`. A coordinator that runs steps down if another configuration
+    /// was forced; one that is not active only continues its recount.
     pub(super) fn install(&mut self, now: Now, installed: Installed, out: &mut CoordinatorOutbox) {
         let before = self.installed.members.clone();
         let is_replaced = self.installed.is_replaced_by(&installed);

@@ -11,7 +11,8 @@ use crate::sharding::ids::{RegionId, ShardId};
 use crate::sharding::wire::SLOW_SHARDS_MAX;
 
 impl Coordinator {
-    /// Shards whose home reports that a handler has run there for `slow-handler-after`.
+    /// Shards whose planned home, as in [`has_slow_handler`](Self::has_slow_handler), reports that
+    /// a handler has run there for `slow-handler-after`. Reports of other regions do not count.
     pub fn with_slow_handlers(&self) -> impl Iterator<Item = ShardId> + '_ {
         let reports = self.slow.iter();
         let all = reports.flat_map(|(from, shards)| shards.iter().map(|shard| (*from, *shard)));
@@ -26,7 +27,9 @@ impl Coordinator {
         slow.is_some_and(|slow| slow.contains(&shard))
     }
 
-    /// Notes a region's shards with slow handlers. A report replaces the previous one.
+    /// Notes a region's shards with slow handlers. A report replaces the previous one; an empty one
+    /// removes it. Shards that the type does not have, and those after the first
+    /// [`SLOW_SHARDS_MAX`], are dropped.
     pub(super) fn note_slow_handlers(&mut self, from: RegionId, shards: Vec<ShardId>) {
         let shards = shards.into_iter().filter(|shard| shard.get() < self.config.shards);
         let shards: BTreeSet<ShardId> = shards.take(SLOW_SHARDS_MAX).collect();

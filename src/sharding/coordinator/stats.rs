@@ -3,11 +3,11 @@
 /// Counters of a coordinator since its node started it. They only rise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoordinatorStats {
-    /// Terms taken with a fencing read.
+    /// Terms under which it became active, after its fencing read and rewrite.
     pub terms: u64,
-    /// Decisions that a quorum holds.
+    /// Decisions that a quorum holds. Cells of a takeover or a recount do not count.
     pub decisions: u64,
-    /// Writes requested from the Replicator, including repetitions.
+    /// Writes requested from the Replicator, including repetitions, settings and rewritten cells.
     pub writes: u64,
     /// Recounts completed after a forced configuration.
     pub recounts: u64,

@@ -14,7 +14,12 @@ use crate::sharding::ids::{RegionId, ShardId};
 impl Coordinator {
     /// Handles `Stop`: stops these shards and answers each once its entities have ended. A repeated
     /// request does not stop a shard twice, unless the answer was lost and the shard got a home
-    /// again.
+    /// again. A shard that runs nowhere is answered in this batch.
+    ///
+    /// Several regions may wait for one stop; of each, the highest request number counts. A request
+    /// that comes while the shard is planned to get a home, or while the cluster prepares for
+    /// shutdown, is dropped, because the region repeats it. Counts shards that the type does
+    /// not have.
     pub(super) fn stop_shards(&mut self, now: Now, from: RegionId, wishes: &[(ShardId, u64)]) {
         let why = reason("a stop was requested");
         for (shard, wish) in wishes.iter().copied() {
@@ -37,13 +42,15 @@ impl Coordinator {
         }
     }
 
-    /// Whether a shard must end before it gets a home again.
+    /// Whether a shard must end before it gets a home again: a stop was requested, no planned
+    /// decision gives it a home, and its former homes have not all ended.
     pub(super) fn is_stopping(&self, shard: ShardId) -> bool {
         let waits = self.stops.get(&shard).is_some_and(|wanted| !wanted.is_empty());
         waits && self.planned(shard).is_none() && !self.is_over(shard)
     }
 
-    /// Whether nothing of a shard runs anywhere and no decision waits that would change that.
+    /// Whether nothing of a shard runs anywhere and no decision waits or is being written that
+    /// would change that. `true` for a shard that never had a decision.
     fn is_over(&self, shard: ShardId) -> bool {
         let record = self.records.get(&shard);
         let rests = record.is_none_or(|it| it.is_settled() && it.home().region.is_none());
@@ -51,8 +58,8 @@ impl Coordinator {
     }
 
     /// A decision is carried out, so the previous home has ended: answers the requests for the
-    /// shard. It does nothing while another decision waits for its write, because that may be the
-    /// stop itself.
+    /// shard and forgets them. Does nothing while another decision waits or is being written,
+    /// because that may be the stop itself.
     pub(super) fn tell_stopped(&mut self, shard: ShardId) {
         if self.pending_decisions.planned(shard).is_some() {
             return;

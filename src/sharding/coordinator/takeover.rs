@@ -28,6 +28,9 @@ use crate::sharding::store::{StoreAnswer, StoreRequest};
 use crate::sharding::wire::ToRegion;
 
 impl Coordinator {
+    /// The singleton starts here: takes a term above `above`, and above those that a forced
+    /// configuration gave up. The fencing read is sent with the next tick. Does nothing if the
+    /// coordinator runs, or has stepped down.
     pub(super) fn start(&mut self, now: Now, above: u64, out: &mut CoordinatorOutbox) {
         if self.phase != CoordinatorPhase::Off {
             return; // it runs, or has stepped down for good
@@ -43,12 +46,14 @@ impl Coordinator {
         self.raise(now.mono, Term { number: above.max(forced), owner: self.me }, out);
     }
 
+    /// Holds the term of this number from now on; no write was made under it.
     fn take(&mut self, number: u64) {
         (self.term, self.seq) = (Term { number, owner: self.me }, 0);
     }
 
-    /// The singleton is handed over. The next coordinator may read a decision that is still on its
-    /// way to the Replicator, like any other.
+    /// The singleton is handed over: forgets everything and waits for a start. The next coordinator
+    /// may read a decision that is still on its way to the Replicator, like any other. A
+    /// coordinator that has stepped down stays down.
     pub(super) fn stop(&mut self) {
         if self.phase != CoordinatorPhase::Down {
             self.forget();
@@ -56,6 +61,8 @@ impl Coordinator {
         }
     }
 
+    /// Forgets all that holds for one term, unsent messages included. The term, the installed
+    /// configuration, the remembered decisions, the counters and `preparing` stay.
     fn forget(&mut self) {
         (self.agreeing, self.recount) = (false, None);
         (self.pending_decisions, self.asked, self.ask_at) =
@@ -71,6 +78,8 @@ impl Coordinator {
         self.outbound = super::CoordinatorOutboundBatch::default();
     }
 
+    /// Ends this coordinator for good and reports why. It sends no message from now on, and those
+    /// that wait for the end of the batch are dropped. Reports the own term if `highest` is lower.
     pub(super) fn step_down(&mut self, highest: Term, why: &str, out: &mut CoordinatorOutbox) {
         self.forget();
         self.phase = CoordinatorPhase::Down;
@@ -78,7 +87,8 @@ impl Coordinator {
         out.push(CoordinatorOutput::SteppedDown { highest, why: why.into() });
     }
 
-    /// Sends the Replicator the request of the current phase.
+    /// Sends the Replicator the request of the current phase, for the first time or again; none
+    /// while a recount asks regions, or if nothing must be written.
     pub(super) fn ask_store(&mut self, out: &mut CoordinatorOutbox) {
         match self.phase {
             CoordinatorPhase::Reading => {
@@ -90,14 +100,16 @@ impl Coordinator {
         }
     }
 
+    /// Sends the Replicator a request. The answer to an earlier one is ignored from now on.
     pub(super) fn ask(&mut self, ask: StoreRequest, out: &mut CoordinatorOutbox) {
         self.last_id += 1;
         self.asked = Some(self.last_id);
         out.push(CoordinatorOutput::Ask { id: self.last_id, ask });
     }
 
-    /// Writes the pending cells, each attempt under a new stamp. A decision keeps the generation of
-    /// its first write.
+    /// Writes the pending data, each attempt under a new stamp: first the settings of the type,
+    /// then the completion of a recount, else the cells. A decision keeps the generation of its
+    /// first write. Does nothing if nothing is pending.
     pub(super) fn write(&mut self, out: &mut CoordinatorOutbox) {
         if self.agreeing {
             return self.write_agreed(out);
@@ -118,6 +130,12 @@ impl Coordinator {
         Generation::new(self.term, self.seq + 1)
     }
 
+    /// Handles the answer to the pending request; ignores any other.
+    ///
+    /// A refusal of the fencing read makes the coordinator take a higher term after a pause; any
+    /// other refusal ends it, as does the removal of this node. Without a quorum in time the
+    /// request of the phase is repeated with the next tick; after another error it is repeated
+    /// after a pause. Does nothing when the coordinator is off or down.
     pub(super) fn answered(
         &mut self,
         now: Now,
@@ -157,8 +175,8 @@ impl Coordinator {
         }
     }
 
-    /// Takes a higher term, which it requests at `at`. No region has learned the old one, so
-    /// nothing is lost.
+    /// Takes a term above its own and `current`, which it requests at `at`. No region has learned
+    /// the old one, so nothing is lost. Steps down if no higher term exists.
     fn raise(&mut self, at: Instant, current: Term, out: &mut CoordinatorOutbox) {
         let number = current.number.max(self.term.number);
         if number >= Term::NUMBER_MAX {
@@ -168,6 +186,9 @@ impl Coordinator {
         self.ask_at = Some(at);
     }
 
+    /// Handles the cells and settings of the fencing read: begins to rewrite them, after the
+    /// settings if these must be written. A cell decided under a higher term makes the coordinator
+    /// take a still higher one and read again; settings that bind and differ end it.
     fn read(
         &mut self,
         now: Now,
@@ -212,12 +233,16 @@ impl Coordinator {
         self.write(out);
     }
 
+    /// Makes records of cells that a quorum holds under this term. They count as unsettled, and as
+    /// hosted by no region, until registrations tell.
     fn adopt(&mut self, cells: Vec<(ShardId, ShardHome)>) {
         for (shard, home) in cells {
             self.records.insert(shard, ShardRecord::new(home, Generation::NEVER));
         }
     }
 
+    /// A quorum holds the last write, which was of settings, the completion of a recount, rewritten
+    /// cells or new decisions: continues with the next step. New decisions are announced.
     fn written(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if std::mem::take(&mut self.agreeing) {
             return self.rewrite(now, out);
@@ -237,7 +262,9 @@ impl Coordinator {
         }
     }
 
-    /// Becomes active, because a quorum holds all cells under this term.
+    /// Becomes active, because a quorum holds all cells under this term. Sends `Here` to all
+    /// members, and marks the shards of lost homes as unplaced. Every decision that is not settled
+    /// already gets its first repetition after the usual pause, not at once.
     pub(super) fn act(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         self.phase = CoordinatorPhase::Active;
         self.stats.terms += 1;
@@ -258,7 +285,8 @@ impl Coordinator {
     }
 
     /// Steps down if a region has received a generation of a higher term
-    /// (docs/protocol/sharding.md#a-reported-higher-term-ends-a-coordinator).
+    /// (docs/protocol/sharding.md#a-reported-higher-term-ends-a-coordinator), and returns whether
+    /// it did. A coordinator that is not active does nothing, nor does an impossible term.
     pub(super) fn is_superseded(
         &mut self,
         highest: Generation,

@@ -41,12 +41,15 @@ impl BufferLimits {
         Self { messages, bytes: of(self.bytes, BROUGHT_BACK.bytes) }
     }
 
+    /// Returns the sum of both limits.
     const fn and(self, other: Self) -> Self {
         let messages = self.messages.saturating_add(other.messages);
         Self { messages, bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// Checks whether a message fits. One larger than the byte limit fits if nothing else is kept.
+    /// Checks whether a message fits beside the `own` ones of its lane. One larger than the byte
+    /// limit fits if nothing else is kept. Reserves nothing; an error names a limit of the region,
+    /// although it is that of a lane.
     const fn check(self, bytes: usize, own: Waits) -> Result<(), Full> {
         let Self { messages, bytes: bytes_max } = self;
         if own.messages >= messages {
@@ -135,11 +138,13 @@ impl Budget {
 
     /// Reserves room for one more message in a gate where `own` wait.
     ///
-    /// A message larger than a byte limit fits if nothing else counts against that limit; otherwise
-    /// it could never be sent.
+    /// First checks the shard's limits, a quarter of the region's but at least one message, then
+    /// those of the region. The latter do not apply while the shard is below its floor with this
+    /// message. A message larger than a byte limit fits if nothing else counts against that limit;
+    /// otherwise it could never be sent.
     ///
     /// # Errors
-    /// [`Full`] names the limit that is reached; nothing was reserved.
+    /// [`Full`] names the first limit that is reached; nothing was reserved.
     pub fn reserve(&mut self, bytes: usize, own: Waits) -> Result<(), Full> {
         let BufferLimits { messages: messages_max, bytes: bytes_max } = self.limits;
         let too_large =
@@ -162,7 +167,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Counts a message that these limits do not refuse; it reduces the room of those that they do.
+    /// Counts a message that these limits do not refuse, also beyond them; it reduces the room of
+    /// those that they do refuse.
     pub const fn count(&mut self, bytes: usize) {
         self.waits.messages += 1;
         self.waits.bytes = self.waits.bytes.saturating_add(bytes);
@@ -173,7 +179,8 @@ impl Budget {
         self.release_all(Waits { messages: 1, bytes });
     }
 
-    /// Releases the room of several messages together.
+    /// Releases the room of several messages together. Panics if more messages are released than
+    /// were reserved or counted.
     pub const fn release_all(&mut self, what: Waits) {
         assert!(self.waits.messages >= what.messages, "released more messages than were reserved");
         self.waits.messages -= what.messages;
@@ -209,7 +216,9 @@ impl HeldBudget {
         Self { all, limits, moved, of: BTreeMap::new(), movers: BTreeSet::new() }
     }
 
-    /// Reserves room for a message that came directly, see [`Budget::reserve`].
+    /// Reserves room for a message that came directly on the lane of `from`, for a shard that holds
+    /// `own`; see [`Budget::reserve`]. The message counts for its lane too, where only moved
+    /// messages are refused.
     ///
     /// # Errors
     /// [`Full`] if a limit is reached; nothing was reserved.
@@ -220,9 +229,12 @@ impl HeldBudget {
     }
 
     /// Reserves room for a moved message: one that had waited for a home elsewhere, or came back.
+    /// Only its lane limits it, over all shards: everything held of the lane may reach the common
+    /// limits and those of moved messages together. The message also counts against the common
+    /// limits, which do not refuse it.
     ///
     /// # Errors
-    /// [`Full`] if more is held of this lane than an honest sender can have.
+    /// [`Full`] if more is held of this lane than an honest sender can have; nothing was reserved.
     pub fn reserve_moved(&mut self, from: RegionId, bytes: usize) -> Result<(), Full> {
         let own = self.of.get(&from).copied().unwrap_or_default();
         self.moved.and(self.limits).check(bytes, own)?;
@@ -231,13 +243,15 @@ impl HeldBudget {
         Ok(())
     }
 
+    /// Counts a held message for its lane.
     fn count(&mut self, from: RegionId, bytes: usize) {
         let of = self.of.entry(from).or_default();
         of.messages += 1;
         of.bytes = of.bytes.saturating_add(bytes);
     }
 
-    /// Releases the room of messages of a lane.
+    /// Releases the room of messages of a lane, in total and for the lane. Panics if more messages
+    /// are released than were reserved.
     pub fn release(&mut self, from: RegionId, what: Waits) {
         self.all.release_all(what);
         let of = self.of.entry(from).or_default();
@@ -250,7 +264,8 @@ impl HeldBudget {
     }
 
     /// Records that a sender moved a message here. Returns how much all senders that did so may
-    /// together have in the mailbox of one entity.
+    /// together have in the mailbox of one entity: the limits of moved messages times the number of
+    /// these senders.
     pub fn moved_by(&mut self, from: RegionId) -> BufferLimits {
         self.movers.insert(from);
         let BufferLimits { messages, bytes } = self.moved;
@@ -258,12 +273,13 @@ impl HeldBudget {
         BufferLimits { messages: all(messages), bytes: all(bytes) }
     }
 
-    /// Forgets a sender that left the configuration; it moves no further messages.
+    /// Forgets a sender that left the configuration; it moves no further messages. What is held of
+    /// it stays counted until it is released.
     pub fn ended(&mut self, from: RegionId) {
         self.movers.remove(&from);
     }
 
-    /// Sets the limits of moved messages.
+    /// Sets the limits of moved messages of each lane. Messages that are held already stay.
     pub const fn limit_moved(&mut self, limits: BufferLimits) {
         self.moved = limits;
     }

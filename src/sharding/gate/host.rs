@@ -2,7 +2,7 @@
 //! and holds barriers behind held messages. Rules:
 //! docs/protocol/message-order.md#accept-hold-or-bounce.
 //!
-//! [`Host`] only decides: it returns a [`Verdict`], which the gate carries out.
+//! [`Host`] only decides: it returns a [`GateVerdict`], which the gate carries out.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -60,6 +60,7 @@ pub(super) enum GateVerdict<M> {
     Refuse(SizedMessage<M>),
 }
 
+/// Decision about a message by its stamp alone, as if nothing of its lane were held.
 enum Disposition {
     Accept,
     Hold,
@@ -92,6 +93,7 @@ impl<M> Host<M> {
         self.waits
     }
 
+    /// Returns the held messages of all lanes, without the barriers.
     #[cfg(feature = "canaries")]
     pub(super) fn messages(&self) -> impl Iterator<Item = &SizedMessage<M>> + '_ {
         self.held.values().flatten().filter_map(|held| match held {
@@ -100,6 +102,7 @@ impl<M> Host<M> {
         })
     }
 
+    /// Returns whether a barrier of this lane waits behind held messages.
     #[cfg(feature = "canaries")]
     pub(super) fn holds_barrier_of(&self, lane: RegionId) -> bool {
         let held = self.held.get(&lane).into_iter().flatten();
@@ -134,7 +137,8 @@ impl<M> Host<M> {
         if ahead || waits { Disposition::Hold } else { Disposition::Bounce }
     }
 
-    /// Returns whether a message from a lane is accepted at once.
+    /// Returns whether a message from a lane is accepted at once: its stamp allows it and nothing
+    /// of its lane is held.
     pub(super) fn accepts(
         &self,
         from: RegionId,
@@ -146,8 +150,10 @@ impl<M> Host<M> {
             && matches!(self.disposition(lane, stamp, fault_injection), Disposition::Accept)
     }
 
-    /// Decides about a message from a lane. `reserve(bytes, waits)` returns whether a message of
-    /// `bytes` bytes may be held beside the `waits` that are held already.
+    /// Decides about a message from a lane, and holds it if it must wait. Behind held messages of
+    /// its lane it is held whatever its stamp. `reserve(bytes, waits)` returns whether a message of
+    /// `bytes` bytes may be held beside the `waits` that this gate holds already; it is called only
+    /// for a message that must be held. If it returns false, the verdict is `Refuse`.
     pub(super) fn arrive(
         &mut self,
         from: RegionId,
@@ -173,8 +179,9 @@ impl<M> Host<M> {
     }
 
     /// Decides whether a barrier is acknowledged now. A barrier waits behind held messages of its
-    /// lane (docs/protocol/message-order.md#a-barrier-waits-behind-held-messages): its echo
-    /// states that every earlier message was accepted or returned.
+    /// lane (docs/protocol/message-order.md#a-barrier-waits-behind-held-messages): its echo states
+    /// that every earlier message was accepted or returned. A barrier directly behind another one
+    /// replaces it.
     pub(super) fn barrier(
         &mut self,
         from: RegionId,
@@ -196,6 +203,9 @@ impl<M> Host<M> {
 
     /// Decides again about everything held, lane by lane in order, up to the first message of a
     /// lane that is still held (docs/protocol/message-order.md#held-messages-are-judged-again).
+    /// Returns the verdicts in the order in which the gate must carry them out, none of them `Hold`
+    /// or `Refuse`. A barrier that is reached is echoed. [`take_left`](Self::take_left) then
+    /// returns the released messages.
     pub(super) fn settle(
         &mut self,
         me: RegionId,
@@ -258,7 +268,7 @@ impl<M> Host<M> {
         self.held.iter().filter(move |(_, queue)| is_ahead(queue)).map(|(lane, _)| *lane)
     }
 
-    /// Removes and returns the held messages of a lane.
+    /// Removes the held messages and barriers of a lane, and returns the messages.
     pub(super) fn forget(&mut self, lane: RegionId) -> Vec<SizedMessage<M>> {
         let Some(queue) = self.held.remove(&lane) else { return Vec::new() };
         self.left(lane, waits(&queue));
@@ -269,17 +279,19 @@ impl<M> Host<M> {
         messages.collect()
     }
 
-    /// Removes and returns all held messages.
+    /// Removes the held messages and barriers of all lanes, and returns the messages.
     pub(super) fn empty(&mut self) -> Vec<SizedMessage<M>> {
         let lanes: Vec<RegionId> = self.held.keys().copied().collect();
         lanes.into_iter().flat_map(|lane| self.forget(lane)).collect()
     }
 
-    /// Returns the messages released since the last call, by lane.
+    /// Returns number and bytes of the messages that are no longer held since the last call, by
+    /// lane; a lane may occur several times. The gate releases their room.
     pub(super) fn take_left(&mut self) -> Vec<(RegionId, Waits)> {
         std::mem::take(&mut self.left)
     }
 
+    /// Records that messages of a lane are no longer held.
     fn left(&mut self, lane: RegionId, what: Waits) {
         if what.messages > 0 {
             self.waits.messages -= what.messages;
@@ -292,6 +304,7 @@ impl<M> Host<M> {
         self.held.get(&lane).is_some_and(|queue| !queue.is_empty())
     }
 
+    /// Returns whether the injected fault bounces messages of later decisions too.
     fn bounces_all(&self, fault_injection: GateFaultInjection) -> bool {
         let released =
             !matches!(self.standing.run, HostingPhase::Hosting(_)) && !self.standing.pending;
@@ -299,6 +312,7 @@ impl<M> Host<M> {
     }
 }
 
+/// Returns number and bytes of the messages in a queue; barriers do not count.
 fn waits<M>(queue: &VecDeque<HeldFrame<M>>) -> Waits {
     let mut waits = Waits::default();
     for held in queue {

@@ -7,8 +7,11 @@
 //! like any other, with a lane of length zero.
 //!
 //! A gate is synchronous and protected by one lock per shard. The holder calls one method at a
-//! time, and the effects on lanes and mailboxes (through [`GateEffects`]) happen within the call, so
-//! nothing overtakes a flush. It knows no runtime, socket, clock or message type.
+//! time, and the effects on lanes and mailboxes (through [`GateEffects`]) happen within the call,
+//! so nothing overtakes a flush. It knows no runtime, socket, clock or message type.
+//!
+//! Methods that change the sending half also flush: they send waiting messages as far as the lane
+//! in use has room. A lane that turns out to be gone is ended then.
 
 mod budget;
 pub mod fault_injection;
@@ -170,7 +173,9 @@ impl<M> Gate<M> {
         }
     }
 
-    /// Sends a message of this node.
+    /// Sends a message of this node down the lane in use, or puts it into its mailbox if the shard
+    /// lives here. It waits in the buffer while no lane is open, the lane has no room, or others
+    /// wait before it.
     ///
     /// # Errors
     /// [`Full`] with the message, if it would have to wait and there is no room.
@@ -198,20 +203,23 @@ impl<M> Gate<M> {
         told
     }
 
-    /// Takes in an acknowledged decision, from an announcement or the coordinator's answer.
+    /// Takes in an acknowledged decision, from an announcement or the coordinator's answer. A
+    /// decision that is not newer than the known one changes nothing.
     pub fn learn(&mut self, decision: HomeDecision, post: &mut impl GateEffects<M>) {
         self.learnt(decision, post);
         self.flush(post);
     }
 
-    /// Returns whether [`arrived`](Self::arrived) would only [accept](GateEffects::accept) such a message.
-    /// Then a caller that has its bytes elsewhere need not build a message.
+    /// Returns whether [`arrived`](Self::arrived) would only [accept](GateEffects::accept) such a
+    /// message. Then a caller that has its bytes elsewhere need not build a message.
     #[must_use]
     pub fn accepts(&self, from: RegionId, stamp: Generation) -> bool {
         self.host.accepts(from, LaneKind::Remote, stamp, self.fault_injection)
     }
 
-    /// Takes in a message from the lane of another node.
+    /// Takes in a message from the lane of another node: accepts, holds or bounces it, or refuses
+    /// it if it would have to be held and the limit of held messages is reached. A message of a
+    /// lane with held messages is held behind them, whatever its stamp.
     pub fn arrived(
         &mut self,
         from: RegionId,
@@ -225,7 +233,8 @@ impl<M> Gate<M> {
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
 
-    /// Takes in a barrier from the lane of another node.
+    /// Takes in a barrier from the lane of another node: echoes it, or keeps it behind the held
+    /// messages of its lane, where it replaces a barrier directly before it.
     pub fn barrier_arrived(
         &mut self,
         from: RegionId,
@@ -236,7 +245,9 @@ impl<M> Gate<M> {
         self.carry_out(from, verdict, Origin::Anybody, post);
     }
 
-    /// Takes in a message that another node bounced.
+    /// Takes in a message that another node bounced. It is [ignored](GateEffects::ignore) unless
+    /// its lane and stamp are those in use. Otherwise it is kept until the echo of the barrier,
+    /// which is sent now if none is under way, and its decision is learned.
     pub fn bounced(&mut self, from: RegionId, back: Bounce<M>, post: &mut impl GateEffects<M>) {
         if self.is_current(from, back.stamp) {
             self.came_back(back, post);
@@ -246,21 +257,26 @@ impl<M> Gate<M> {
         }
     }
 
-    /// Takes in the echo of a barrier from another node.
+    /// Takes in the echo of a barrier from another node. Completes the change of lanes, if one is
+    /// under way from this lane with this stamp; otherwise changes nothing.
     pub fn echoed(&mut self, from: RegionId, stamp: Generation, post: &mut impl GateEffects<M>) {
         self.echo_came(from, stamp);
         self.flush(post);
     }
 
-    /// Sets the state of the shard in the region of this node.
+    /// Sets the state of the shard in the region of this node, learns its decision, and decides
+    /// again about held messages.
     ///
     /// `payload` holds the messages that a start took from the previous home; they go into the
     /// mailboxes first, because the previous home accepted them before anything that arrives here
     /// (docs/protocol/message-order.md#payload-before-direct-messages). The end of a drain calls
     /// this in the same step, under the same lock, in which it seals the mailboxes, with `HostState
     /// { run: HostingPhase::Idle, ..gate.standing() }`
-    /// (docs/protocol/message-order.md#seal-and-gate-change-in-one-step). A report that the
-    /// region's machine made before it heard of that end does not undo it.
+    /// (docs/protocol/message-order.md#seal-and-gate-change-in-one-step). A report of `Draining`
+    /// that the region's machine made before it heard of that end counts as `Idle`.
+    ///
+    /// When messages of this node no longer stay here, the gate changes to the newest decision
+    /// without a barrier.
     pub fn stand(
         &mut self,
         mut standing: HostState,
@@ -294,17 +310,21 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
-    /// Returns whether the lane to this region is in use: it has messages of this node, or takes
-    /// them.
+    /// Returns whether the lane to this region is in use: it takes messages of this node, or its
+    /// echo is awaited. Also true for the own region.
     #[must_use]
     pub fn uses_lane_to(&self, region: RegionId) -> bool {
         self.route.mode.current().is_some_and(|current| current.home == region)
     }
 
     /// Ends the lane of a region that left the installed configuration; unacknowledged messages on
-    /// it are lost. Acknowledged messages of it that are held here stay
+    /// it are lost. If it is the lane in use, the gate changes to a newer decision, or has no lane
+    /// until one comes; waiting and returned messages stay. A known home that is this region is
+    /// forgotten.
+    ///
+    /// Acknowledged messages of it that are held here stay
     /// (docs/protocol/message-order.md#a-lane-ends-with-its-incarnation): its node may have left in
-    /// order because none of its messages waited with it.
+    /// order because none of its messages waited with it. Its held barriers are dropped.
     pub fn removed(&mut self, region: RegionId, post: &mut impl GateEffects<M>) {
         let current = self.route.mode.current();
         if self.route.known.home == Some(region) {
@@ -318,13 +338,15 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
-    /// Returns the lanes with held messages for a decision that is unknown here.
+    /// Returns the lanes whose first held message waits for a decision that is unknown here.
     pub fn ahead(&self) -> impl Iterator<Item = RegionId> + '_ {
         self.host.ahead()
     }
 
-    /// Removes the held messages of a lane whose sender left the configuration and whose decision
-    /// nobody announces (docs/protocol/message-order.md#orphaned-held-messages-expire).
+    /// Removes and returns the held messages of a lane whose sender left the configuration and
+    /// whose decision nobody announces
+    /// (docs/protocol/message-order.md#orphaned-held-messages-expire). The caller counts them as
+    /// lost. Empty if the lane has none.
     pub fn give_up_held(
         &mut self,
         lane: RegionId,
@@ -353,7 +375,8 @@ impl<M> Gate<M> {
 
     /// Repeats the barrier while a change of lanes is under way, because the barrier or its echo
     /// may be lost with a lane that one of its ends gave up
-    /// (docs/protocol/message-order.md#barriers-are-repeated). A second echo is ignored.
+    /// (docs/protocol/message-order.md#barriers-are-repeated). A second echo is ignored. Sends no
+    /// barrier in any other state, nor to the own region.
     pub fn remind(&mut self, post: &mut impl GateEffects<M>) {
         if let RouteState::Wait(current) = self.route.mode
             && current.home != self.me
@@ -372,7 +395,9 @@ impl<M> Gate<M> {
         more
     }
 
-    /// Removes all waiting and held messages, because this node has stopped hosting and routing.
+    /// Removes and returns all waiting, returned and held messages, because this node has stopped
+    /// hosting and routing. Releases their room, and drops held barriers. Known decision and lane
+    /// stay as they are.
     pub fn empty(&mut self, post: &mut impl GateEffects<M>) -> Vec<SizedMessage<M>> {
         let mut taken = Vec::with_capacity(self.waiting() + self.held());
         for (item, counts) in self.route.empty() {
@@ -387,19 +412,21 @@ impl<M> Gate<M> {
         taken
     }
 
-    /// Returns the number of waiting messages of this node.
+    /// Returns the number of waiting messages of this node, returned ones included.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.route.waiting()
     }
 
-    /// Returns the bytes of the waiting messages that count against the buffer's limits.
+    /// Returns the bytes of the waiting messages that count against the buffer's limits; returned
+    /// messages do not.
     #[must_use]
     pub const fn buffered_bytes(&self) -> usize {
         self.route.counted().bytes
     }
 
-    /// Returns the number of waiting messages whose home is known and that wait for its lane.
+    /// Returns the number of waiting messages whose home is known and that wait for its lane or for
+    /// an echo; 0 while no lane is in use.
     #[must_use]
     pub fn behind_a_lane(&self) -> usize {
         if self.route.mode == RouteState::Parked { 0 } else { self.route.waiting() }
@@ -478,6 +505,7 @@ impl<M> Gate<M> {
 
 /// The steps of both halves, and their connection by the own lane.
 impl<M> Gate<M> {
+    /// Sends or buffers a message without the fast path. Ends the lane if it turns out to be gone.
     fn tell_slow(
         &mut self,
         item: SizedMessage<M>,
@@ -497,7 +525,8 @@ impl<M> Gate<M> {
         }
     }
 
-    /// Recomputes the fast path.
+    /// Recomputes the fast path: there is one if no message waits in the buffer and the lane in use
+    /// is open; for the own lane only while the shard hosts or drains here by that decision.
     fn update_fast_path(&mut self) {
         self.fast_path = match self.route.open(GateFaultInjection::none()) {
             Some(_) if self.stays_here() => FastPath::Here,
@@ -506,6 +535,8 @@ impl<M> Gate<M> {
         };
     }
 
+    /// Puts a message at the end of the buffer, or returns it if the budget has no room. Only the
+    /// first message that waits without a lane gives [`SendOutcome::FirstWithoutHome`].
     fn buffer(
         &mut self,
         item: SizedMessage<M>,
@@ -527,8 +558,10 @@ impl<M> Gate<M> {
     }
 
     /// Sends waiting messages from the head of the buffer, in order, as far as the lane has room
-    /// and up to about `most` bytes (docs/protocol/message-order.md#flush-from-the-head). The lane
-    /// may change meanwhile. Returns whether more wait and the lane has not refused one.
+    /// and until at least `most` bytes were sent
+    /// (docs/protocol/message-order.md#flush-from-the-head). Sent messages release the room that
+    /// they had reserved. If the lane is gone, the gate changes to a newer decision, if it knows
+    /// one, and goes on there. Returns whether more wait and the lane has not refused one.
     fn send_waiting(&mut self, most: usize, post: &mut impl GateEffects<M>) -> bool {
         let mut sent = 0_usize;
         while sent < most
@@ -556,6 +589,9 @@ impl<M> Gate<M> {
         matches!(self.route.mode, RouteState::Open(_)) && self.route.buffered() > 0
     }
 
+    /// Sends a message down the lane of `current`. On the own lane applies the rules of the
+    /// receiver at once; a message that may not be held there for lack of room counts as refused by
+    /// a full lane.
     fn send(
         &mut self,
         current: Current,
@@ -586,6 +622,9 @@ impl<M> Gate<M> {
         }
     }
 
+    /// Carries out a verdict of the receiving half for a message or barrier of the lane of `from`.
+    /// On the own lane a bounce returns the message to the sending half here, and an echo completes
+    /// the change.
     fn carry_out(
         &mut self,
         from: RegionId,
@@ -614,9 +653,13 @@ impl<M> Gate<M> {
         }
     }
 
+    /// Takes in a decision; ignores one that is not newer. Without a lane, the gate changes to it
+    /// at once.
+    ///
     /// One barrier at a time (docs/protocol/message-order.md#one-barrier-at-a-time): a newer
     /// decision changes the lane only if no change is under way, because one barrier covers
-    /// everything on the lane.
+    /// everything on the lane. While messages of this node stay here, the decision is only
+    /// remembered.
     fn learnt(&mut self, decision: HomeDecision, post: &mut impl GateEffects<M>) {
         if !self.route.learn(decision) {
             return;
@@ -633,9 +676,13 @@ impl<M> Gate<M> {
         }
     }
 
+    /// Keeps a returned message and learns the decision that it brings. The caller has checked that
+    /// the message was sent down the lane in use.
+    ///
     /// A bounce returns the message and teaches
     /// (docs/protocol/message-order.md#a-bounce-returns-the-message-and-teaches): it proves that
-    /// this lane is no longer the right one.
+    /// this lane is no longer the right one, so the gate leaves the lane even if the decision is
+    /// known already.
     fn came_back(&mut self, back: Bounce<M>, post: &mut impl GateEffects<M>) {
         self.route.returned(back.item);
         self.learnt(back.newest, post);
@@ -647,7 +694,8 @@ impl<M> Gate<M> {
     }
 
     /// Leaves the lane: sends a barrier and waits until everything on the lane was accepted or came
-    /// back.
+    /// back. On the own lane the echo may come within this call. Ends the lane if it no longer
+    /// exists.
     fn change(&mut self, current: Current, post: &mut impl GateEffects<M>) {
         self.route.mode = RouteState::Wait(current);
         if self.fault_injection.has(GateFault::FlushWithoutEcho) {
@@ -663,8 +711,10 @@ impl<M> Gate<M> {
         self.carry_out(self.me, verdict, Origin::Anybody, post);
     }
 
+    /// Changes to the known decision if it is newer than `current`; otherwise no lane is in use.
+    ///
     /// A removed home ends its lane (docs/protocol/message-order.md#a-removed-home-ends-its-lane):
-    /// no echo will come.
+    /// no echo will come. The caller flushes.
     fn lane_ended(&mut self, current: Current) {
         if self.route.known.generation > current.generation {
             self.route.complete(self.fault_injection);
@@ -673,6 +723,8 @@ impl<M> Gate<M> {
         }
     }
 
+    /// Completes the change of lanes if this is the echo that it waits for; otherwise does nothing.
+    ///
     /// Echo completes the change (docs/protocol/message-order.md#echo-completes-the-change):
     /// everything before the barrier was accepted or returned.
     fn echo_came(&mut self, from: RegionId, stamp: Generation) {

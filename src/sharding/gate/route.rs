@@ -1,7 +1,7 @@
 //! The sending half of a gate: messages of this node go down the lane to the home, or into a
 //! buffer. Rules: docs/protocol/message-order.md#rules-of-the-sender.
 //!
-//! [`Route`] holds the queues and the [`Mode`]; the gate sends, and calls it.
+//! [`Route`] holds the queues and the [`RouteState`]; the gate sends, and calls it.
 
 use std::collections::VecDeque;
 
@@ -65,6 +65,7 @@ pub(super) enum RouteState {
 }
 
 impl RouteState {
+    /// Returns the decision whose lane is in use, also while its echo is awaited; `None` if parked.
     pub(super) const fn current(self) -> Option<Current> {
         match self {
             Self::Parked => None,
@@ -73,7 +74,8 @@ impl RouteState {
     }
 }
 
-/// State of the sending half.
+/// State of the sending half. Returned messages came back from the lane in use and wait for its
+/// echo; buffered messages wait for a lane, or for room in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Route<M> {
     pub(super) known: HomeDecision,
@@ -97,18 +99,19 @@ impl<M> Route<M> {
         }
     }
 
-    /// Returns the number of waiting messages.
+    /// Returns the number of waiting messages, returned and buffered.
     pub(super) fn waiting(&self) -> usize {
         self.returned.len() + self.buffer.len()
     }
 
-    /// Returns the number of waiting messages without those that wait for an echo.
+    /// Returns the number of buffered messages; returned ones, which wait for an echo, do not
+    /// count.
     pub(super) fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Returns the lane on which a message may be sent at once, because no other one waits before
-    /// it (docs/protocol/message-order.md#a-tell-never-overtakes).
+    /// Returns the lane on which a message may be sent at once, because it is open and no buffered
+    /// message waits before it (docs/protocol/message-order.md#a-tell-never-overtakes).
     pub(super) fn open(&self, fault_injection: GateFaultInjection) -> Option<Current> {
         match self.mode {
             RouteState::Open(current)
@@ -125,13 +128,16 @@ impl<M> Route<M> {
         self.counted
     }
 
+    /// Appends a message to the buffer and counts it. The caller has reserved its room.
     pub(super) fn push(&mut self, item: SizedMessage<M>) {
         self.counted.messages += 1;
         self.counted.bytes += item.bytes;
         self.buffer.push_back(QueuedItem { item, counts: true });
     }
 
-    /// Takes the next message to send, with its lane, if a lane is open.
+    /// Takes the next buffered message to send, with its lane. `None` if no lane is open or nothing
+    /// is buffered. The message stays counted until [`left`](Self::left); if it is not sent, it
+    /// must be [put back](Self::put_back).
     pub(super) fn next(&mut self) -> Option<(Current, QueuedItem<M>, MailboxLimitCheck)> {
         let RouteState::Open(current) = self.mode else { return None };
         let waiting = self.buffer.pop_front()?;
@@ -140,19 +146,21 @@ impl<M> Route<M> {
         Some((current, waiting, fit))
     }
 
-    /// Uncounts a message that was sent.
+    /// Uncounts a message that was sent. Only for messages that count against the limit.
     pub(super) const fn left(&mut self, bytes: usize) {
         self.counted.messages -= 1;
         self.counted.bytes -= bytes;
     }
 
-    /// Puts a message back to the front because the lane had no room.
+    /// Puts a message that [`next`](Self::next) gave back to the front, because the lane did not
+    /// take it. `fit` must be that of `next`, so that the message is exempt as before.
     pub(super) fn put_back(&mut self, waiting: QueuedItem<M>, fit: MailboxLimitCheck) {
         self.buffer.push_front(waiting);
         self.exempt += usize::from(fit == MailboxLimitCheck::Exempt);
     }
 
-    /// Removes all waiting messages; the flag tells whether one counted against the limit.
+    /// Removes all waiting messages, returned ones first; the flag tells whether one counted
+    /// against the limit. State and known decision stay.
     pub(super) fn empty(&mut self) -> impl Iterator<Item = (SizedMessage<M>, bool)> {
         (self.counted, self.exempt) = (Waits { messages: 0, bytes: 0 }, 0);
         let returned = std::mem::take(&mut self.returned);
@@ -160,13 +168,15 @@ impl<M> Route<M> {
         all.map(|QueuedItem { item, counts }| (item, counts))
     }
 
-    /// Records a message that came back from the lane.
+    /// Keeps a message that came back from the lane, behind those that came back before. It does
+    /// not count against the limit.
     pub(super) fn returned(&mut self, item: SizedMessage<M>) {
         self.returned.push_back(QueuedItem { item, counts: false });
     }
 
-    /// Takes in a decision. Returns whether it is newer than the known one; older ones are ignored
-    /// (docs/protocol/message-order.md#one-barrier-at-a-time).
+    /// Takes in a decision. Returns whether it is newer than the known one; older ones and the
+    /// known one are ignored (docs/protocol/message-order.md#one-barrier-at-a-time). Does not
+    /// change the lane.
     pub(super) fn learn(&mut self, decision: HomeDecision) -> bool {
         let news = decision.generation > self.known.generation;
         if news {
@@ -175,9 +185,10 @@ impl<M> Route<M> {
         news
     }
 
-    /// Changes to the newest decision: returned messages are sent first, then buffered ones,
-    /// because the returned ones are older
-    /// (docs/protocol/message-order.md#returned-before-buffered).
+    /// Changes to the newest decision: opens the lane to its home, or uses no lane if it has none.
+    /// Returned messages are sent first, then buffered ones, because the returned ones are older
+    /// (docs/protocol/message-order.md#returned-before-buffered). All messages that wait now become
+    /// exempt from mailbox limits. The caller flushes.
     pub(super) fn complete(&mut self, fault_injection: GateFaultInjection) {
         self.mode = match self.known.home {
             Some(home) => RouteState::Open(Current { generation: self.known.generation, home }),

@@ -81,7 +81,9 @@ pub(super) struct Allocating {
     interval: Duration,
     /// Number and shards of the coordinator's question that is not answered yet.
     open: Option<(u64, AskedShards)>, // ≤ number-of-shards
+    /// Time of the last rebalance.
     looked: Instant,
+    /// Time of the next rebalance; `None` while the coordinator is not active here.
     look_at: Option<Instant>,
 }
 
@@ -109,7 +111,7 @@ impl Allocating {
         }
     }
 
-    /// Whether the strategy is asked about one shard at a time.
+    /// Whether the strategy is asked about one shard at a time, as that of the program is.
     pub(super) const fn is_asked_one_by_one(&self) -> bool {
         matches!(self.configured_strategy, ConfiguredStrategy::Program(_))
     }
@@ -122,13 +124,15 @@ impl Allocating {
         }
     }
 
-    /// The coordinator asks for homes of these shards; [`work`](Self::work) answers.
+    /// The coordinator asks for homes of these shards; [`work`](Self::work) answers. Replaces a
+    /// question that is still open.
     pub(super) fn ask(&mut self, question: u64, shards: AskedShards) {
         self.open = Some((question, shards));
     }
 
     /// Answers the open question as far as possible now, or returns the requests that an answer
-    /// needs.
+    /// needs. Also handles expired timeouts of the program's strategy, and repeats a failed read of
+    /// the pins when it is due. Without an open question it does only that.
     pub(super) fn work(
         &mut self,
         now: Instant,
@@ -149,7 +153,9 @@ impl Allocating {
         next
     }
 
-    /// Answers for all shards of the question at once, by a built-in strategy.
+    /// Answers for all shards of the question at once, by a built-in strategy. Shards for which it
+    /// finds no home are left out; if it finds none at all, the question stays open and the result
+    /// is `None`.
     fn answer(
         &mut self,
         coordinator: &Coordinator,
@@ -164,13 +170,20 @@ impl Allocating {
         self.close(homes)
     }
 
-    /// Closes the open question with these homes, if there are any.
+    /// Closes the open question with these homes. Without any home the question stays open, and the
+    /// result is `None`.
     fn close(&mut self, homes: Vec<Chosen>) -> Option<AllocationAction> {
         let (question, _) = self.open.take_if(|_| !homes.is_empty())?;
         Some(AllocationAction::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
-    /// Asks the program's strategy about one of the shards that need a home.
+    /// Asks the program's strategy about one of the shards that need a home, the first from
+    /// `search_from` on, then from the lowest number. Shards of leaving regions that cannot wait
+    /// are placed without it instead: those whose time is over, and all of them during a pause
+    /// after a failure.
+    ///
+    /// Returns `None` without an open question, while another question about a home is open, and
+    /// while no shard needs a home or no region may host.
     fn consult(
         &mut self,
         now: Instant,
@@ -211,8 +224,9 @@ impl Allocating {
         })
     }
 
-    /// Handles questions whose timeout has expired, and finds leaving regions whose time is over:
-    /// [`consult`](Self::consult) then places their shards.
+    /// Handles questions whose timeout has expired as failures, and finds leaving regions whose
+    /// time is over: [`consult`](Self::consult) then places their shards. Empty for a built-in
+    /// strategy.
     fn overdue(
         &mut self,
         now: Instant,
@@ -236,6 +250,9 @@ impl Allocating {
         next
     }
 
+    /// The program's strategy has failed to choose a home: begins a pause, reports the failure
+    /// unless one was reported lately, and places the shards of leaving regions without the
+    /// strategy.
     fn failed_at_home(
         &mut self,
         now: Instant,
@@ -252,9 +269,11 @@ impl Allocating {
         complaint.into_iter().chain(rescue).collect()
     }
 
-    /// Chooses homes for the shards that leaving nodes wait for, without the program's strategy. If
-    /// it is late, only for leaving regions whose [`LEAVER_WITHIN`] is over. Considers all shards
-    /// that need a home now, which may be more than the open question named.
+    /// Chooses homes for the shards that leaving nodes wait for, without the program's strategy:
+    /// the target with the fewest shards. If it is late, only for leaving regions whose
+    /// [`LEAVER_WITHIN`] is over. Considers all shards that need a home now, which may be more than
+    /// the open question named. Closes the open question if it finds any home; does nothing without
+    /// one.
     fn rescue(
         &mut self,
         coordinator: &Coordinator,
@@ -285,7 +304,9 @@ impl Allocating {
         self.close(homes)
     }
 
-    /// The strategy is asked again after its pause, without waiting for the interval.
+    /// The program's strategy has failed to choose moves: begins a pause, after which it is asked
+    /// again without waiting for the interval. Returns the report, unless a failure was reported
+    /// lately.
     fn failed_at_moves(&mut self, now: Instant, why: Arc<str>) -> Option<AllocationAction> {
         let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
             return None;
@@ -296,7 +317,8 @@ impl Allocating {
     }
 
     /// Handles an answer of the program's strategy. Answers to expired questions are ignored. A
-    /// home that is no target is a failure; invalid moves are left out, without a failure.
+    /// home that is no target, an answer of the wrong kind and an error are failures; invalid moves
+    /// are left out, without a failure.
     pub(super) fn advised(
         &mut self,
         now: Instant,
@@ -337,6 +359,9 @@ impl Allocating {
         }
     }
 
+    /// Answers for one shard with the home that the program's strategy has chosen, and closes the
+    /// open question. If the shard needs no home any longer, the question stays open and the result
+    /// is `None`.
     fn chosen(
         &mut self,
         shard: ShardId,
@@ -353,7 +378,8 @@ impl Allocating {
     }
 
     /// Handles the Replicator's answer to a request about pins, and returns the next request. A
-    /// rebalance is scheduled whether the request succeeded or not.
+    /// rebalance is scheduled whether the request succeeded or not. Does nothing for a strategy
+    /// without pins.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -380,8 +406,9 @@ impl Allocating {
         self.look_at = self.look_at.map(|_| now);
     }
 
-    /// Schedules a rebalance soon, because a change may have upset the balance. Rounds keep to
-    /// their interval.
+    /// Schedules a rebalance soon, because a change may have upset the balance: at once, or after
+    /// the minimum pause since the last one. Never puts off a rebalance that is due earlier. Rounds
+    /// keep to their interval. Ignored where the coordinator is not active.
     pub(super) fn upset(&mut self, now: Instant) {
         let pause = match &self.configured_strategy {
             ConfiguredStrategy::Rule(AllocationStrategy::Rounds(_)) => return,
@@ -392,7 +419,9 @@ impl Allocating {
         self.look_at = self.look_at.map(|at| at.min(soon));
     }
 
-    /// The coordinator became active, or ended. Forgets the open question.
+    /// The coordinator became active, or ended. Forgets the open question. An active one rebalances
+    /// first after the interval; an ended one no longer does. Returns the request that reads the
+    /// pins, if the strategy needs them and the coordinator is active.
     pub(super) fn acts(&mut self, now: Instant, acts: bool) -> Option<AllocationAction> {
         self.look_at = acts.then_some(now + self.interval);
         self.open = None;
@@ -406,9 +435,11 @@ impl Allocating {
         }
     }
 
-    /// Rebalances if it is time: returns the moves, or the question to the program's strategy.
-    /// While a question about moves is open, or a pause after a failure lasts, the rebalance is put
-    /// off until the end of it. Pins cause moves only once they were read from a majority.
+    /// Rebalances if it is time, and schedules the next rebalance: returns the moves, or the
+    /// question to the program's strategy; perhaps nothing. While a question about moves is open,
+    /// or a pause after a failure lasts, the rebalance is put off until the end of it. Pins cause
+    /// moves only once they were read from a majority, and a changed set of pinned addresses
+    /// without a region is reported.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -445,6 +476,7 @@ impl Allocating {
         }
     }
 
+    /// The time at which [`work`](Self::work) or [`look`](Self::look) has something to do.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let configured_strategy = match &self.configured_strategy {
             ConfiguredStrategy::Rule(_) => None,
@@ -456,6 +488,8 @@ impl Allocating {
 }
 
 impl ConfiguredStrategy {
+    /// Chooses a home by a built-in strategy; `None` if no region may host, and always for the
+    /// program's strategy.
     fn allocate(
         &self,
         shard: ShardId,
@@ -471,7 +505,7 @@ impl ConfiguredStrategy {
 }
 
 /// The leaving region that waits for a home of the shard: the present home, or the region that
-/// asked because it keeps a payload of the shard.
+/// asked because it keeps a payload of the shard. `None` if neither leaves.
 fn leaver(
     coordinator: &Coordinator,
     (shard, asker): (ShardId, Option<RegionId>),
@@ -492,6 +526,7 @@ fn is_target(coordinator: &Coordinator, state: &ClusterState, region: RegionId) 
     coordinator.is_target(region) && newest.is_some() && version(region) == newest
 }
 
+/// Makes the coordinator's input from a move.
 fn decide(wanted: &Move) -> AllocationAction {
     let why: Arc<str> = wanted.why.to_string().into();
     AllocationAction::Decide(CoordinatorInput::Move {
@@ -501,7 +536,8 @@ fn decide(wanted: &Move) -> AllocationAction {
     })
 }
 
-/// Homes for the shards that `choose` finds one for. Each choice sees the choices before it.
+/// Homes for the shards that `choose` finds one for, in the same order; the others are left out.
+/// Each choice sees the choices before it.
 fn homes(
     shards: &AskedShards,
     mut seen: Allocations,
@@ -527,8 +563,10 @@ fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
     (decided.is_none(), decided, shard)
 }
 
-/// Builds the snapshot that strategies see. Proxies and regions of unknown members are left out.
-/// Each shard is listed at its planned home, shards with slow handlers included.
+/// Builds the snapshot that strategies see. Proxies and regions of unknown members are left out,
+/// with their shards. Each shard is listed at its planned home, shards with slow handlers included,
+/// and each list is sorted by [`Age`]. Members without a region here that join or are unreachable
+/// make `others_unsettled` true.
 fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
     let mut planned = coordinator.allocation();
     let mut candidate = |region: RegionId, leaving: bool| {

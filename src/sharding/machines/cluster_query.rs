@@ -107,6 +107,7 @@ pub struct Counting {
 
 impl Counting {
     /// Divides shards into messages of at most `bytes_max` bytes; an empty list gives one message.
+    /// `of` is 0 if there is only one.
     pub(crate) fn in_messages(shards: Vec<ShardId>, bytes_max: usize) -> Vec<Self> {
         let all = shards.len() as u64;
         let mut messages = in_messages(shards, bytes_max, |_| COUNT_BYTES);
@@ -135,6 +136,7 @@ pub enum ClusterQuery {
 }
 
 impl ClusterQuery {
+    /// Makes the message that asks this question.
     pub(super) fn word(&self, number: u64) -> ClusterQueryMessage {
         match self {
             Self::Count => ClusterQueryMessage::Ask { number },
@@ -153,8 +155,8 @@ pub enum ClusterQueryResult {
     Counted(ClusterShardingStats),
     /// Remembered decisions, for [`ClusterQuery::Why`].
     Recalled(DecisionReports),
-    /// Result of [`ClusterQuery::Exists`]. `None`: no answer came in time, or the shard is not hosted
-    /// there.
+    /// Result of [`ClusterQuery::Exists`]. `None`: no answer came in time, or the shard is not
+    /// hosted there.
     Lives(Option<bool>),
 }
 
@@ -169,7 +171,8 @@ pub struct ClusterShardingStats {
 }
 
 impl ClusterShardingStats {
-    /// Number of entities in all regions that answered.
+    /// Number of entities in all regions that answered; `u64::MAX` if the reported numbers exceed
+    /// it.
     #[must_use]
     pub fn entities(&self) -> u64 {
         let counts = self.regions.values().flat_map(BTreeMap::values);
@@ -177,14 +180,14 @@ impl ClusterShardingStats {
         counts.fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Number of shards in all regions that answered.
+    /// Number of shards in all regions that answered; a shard that two regions report counts twice.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.regions.values().map(BTreeMap::len).sum()
     }
 }
 
-/// A survey in progress.
+/// A survey in progress. The asked regions that have not answered completely are `unanswered`.
 #[derive(Clone, Debug)]
 pub(super) struct OpenClusterQuery {
     pub(super) entity_type: EntityType,
@@ -198,6 +201,8 @@ pub(super) struct OpenClusterQuery {
 }
 
 impl OpenClusterQuery {
+    /// Begins a survey of the regions `of`, which ends after `within`. All of them are due to be
+    /// asked at once. Without any region it is over at once.
     pub(super) fn new(
         now: Instant,
         entity_type: EntityType,
@@ -217,7 +222,8 @@ impl OpenClusterQuery {
         }
     }
 
-    /// The nodes to ask now.
+    /// The nodes to ask now: all that have not answered, at the beginning and then every [`AGAIN`].
+    /// Empty between these times.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<RegionId> {
         if self.ask_at > now {
             return Vec::new();
@@ -226,8 +232,11 @@ impl OpenClusterQuery {
         self.unanswered.iter().copied().collect()
     }
 
-    /// Takes an answer, or part of one. Repeated answers and answers to other questions are
-    /// ignored.
+    /// Takes an answer, or part of one: a count is complete once it names as many shards as it
+    /// announced. Ignores answers of regions that were not asked or have answered, and answers to
+    /// another kind of question. The caller has matched the number. Shards that cannot exist, and
+    /// decisions that the sender reports of another node or that the topic does not cover, are left
+    /// out.
     pub(super) fn told(&mut self, from: ReplicaId, answer: ClusterQueryMessage) {
         let region = RegionId::new(from);
         if !self.unanswered.contains(&region) {
@@ -262,6 +271,8 @@ impl OpenClusterQuery {
         self.until <= now || self.unanswered.iter().all(is_gone)
     }
 
+    /// Makes the result from the answers so far. Counts that have come only in part are left out,
+    /// and their region is among `unanswered`, as are regions that are gone.
     pub(super) fn end(self) -> ClusterQueryResult {
         let Self { question, mut counted, accounts, lives, unanswered, .. } = self;
         match question {
@@ -276,6 +287,7 @@ impl OpenClusterQuery {
         }
     }
 
+    /// The time at which nodes are due to be asked again, or the end of the survey.
     pub(super) fn next_deadline(&self) -> Instant {
         self.until.min(self.ask_at)
     }

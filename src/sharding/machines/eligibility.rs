@@ -11,10 +11,13 @@ use crate::cluster::singleton::{Candidacy, SingletonMember};
 use crate::sharding::config::ShardingConfig as Settings;
 use crate::sharding::ids::EntityType;
 
-/// Members of the configuration, oldest first as it lists them, with their candidacy. A draining node
-/// gives the coordinator away at once. Only if all hosts of the type drain or leave, the oldest of
-/// them runs it, so that the last nodes can stop in order
-/// (docs/protocol/sharding.md#coordinator-runs-where-the-type-is-hosted).
+/// Lists every member of the configuration, oldest first as it lists them, with its candidacy
+/// (docs/protocol/sharding.md#coordinator-runs-where-the-type-is-hosted):
+/// - `Never`: lacks the role of the type or of its coordinator.
+/// - `Candidate`: hosts the type, is Up and does not drain. Without such a member, every host that
+///   is Up or Leaving is a candidate, draining ones included, so that the last nodes stop in order.
+/// - `NotNow`: any other member, also one without membership data. So a draining node gives the
+///   coordinator away at once while another host stays.
 ///
 /// `settings` is `None` if the type is not started here: the required roles are then unknown, and
 /// every member counts as having them, so that none is passed over.
@@ -41,8 +44,9 @@ pub(super) fn peers(
     epoch.members().iter().copied().map(peer).collect()
 }
 
-/// Whether other members host the type and stay (are Up and not draining), so that they could take
-/// over its shards. They need the role of the type, but not the one of its coordinator.
+/// Whether members of the configuration other than `me` host the type and stay (are Up and not
+/// draining), so that they could take over its shards. They need the role of the type, but not the
+/// one of its coordinator. Members without membership data do not count.
 pub(super) fn has_heirs(
     me: ReplicaId,
     state: &ClusterState,
@@ -62,6 +66,8 @@ pub(super) fn offers(member: &Member, entity_type: &EntityType) -> bool {
     member.hosting.entity_types.contains(entity_type.as_str())
 }
 
+/// Whether a member has the role of the type and the one of its coordinator. A role that is not
+/// set is held by every member.
 fn has_roles(member: &Member, settings: &Settings) -> bool {
     member.has_role(settings.role.as_deref())
         && member.has_role(settings.coordinator_role.as_deref())
@@ -88,6 +94,8 @@ mod tests {
 
     const GOOD: Is = Is { status: Up, hosts: true, draining: false, role: "backend" };
 
+    /// Candidacies of `members` in a configuration that lists one more member, without membership
+    /// data, which is always `NotNow`. `role` is the required role of the coordinator.
     fn candidacies<const N: usize>(members: [Is; N], role: Option<&str>) -> Vec<Candidacy> {
         let ids = 1..=N as u64;
         let member = |(number, is): (u64, Is)| {

@@ -63,16 +63,17 @@ pub struct Machines {
     // when the next departed node counts as over: it certainly runs no entity any longer
     over_at: Option<Instant>,
     cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ SURVEYS_MAX
-    draining: bool,
-    leaving: bool,
-    left: bool,
+    draining: bool, // announced to membership; `Drain` sets it, `StopDraining` clears it
+    leaving: bool,  // since the first `Leave`, for good
+    left: bool,     // `ShardingOutput::Left` was output
     refused: u64,
 }
 
 impl Machines {
-    /// The machines of incarnation `me`, with no type started. If the configuration disables leases,
-    /// a removed node counts as running for `removal_margin` longer. With leases its removal has
-    /// waited for its lease, so there is no wait, or, if the configuration was forced, one lease.
+    /// The machines of incarnation `me`, with no type started. If the configuration disables
+    /// leases, a removed node counts as running for `removal_margin` longer. With leases its
+    /// removal has waited for its lease, so there is no wait, or, if the configuration was forced,
+    /// one lease.
     #[must_use]
     pub fn new(me: ReplicaId, removal_margin: Duration) -> Self {
         let with = SharedContext {
@@ -142,9 +143,12 @@ impl Machines {
         self.refused
     }
 
-    /// Makes sure that the machines of a type exist. Returns `false` if there are too many types.
-    /// Started types and types that only peers ask about have separate limits, so that peers cannot
-    /// use up the program's share. A type that the program starts passes from one to the other.
+    /// Makes sure that the machines of a type exist, without starting the type. New machines get
+    /// the members and the lease at once. Returns `false`, and counts a refusal, if
+    /// `ENTITY_TYPES_MAX` of the kind exist: started types and types that only peers ask about have
+    /// separate limits, so that peers cannot use up the program's share. `starts`: the program will
+    /// start the type, which then passes from the second kind to the first. Without `starts` an
+    /// existing type of either kind is fine.
     fn entry(
         &mut self,
         now: Now,
@@ -171,6 +175,9 @@ impl Machines {
         true
     }
 
+    /// Starts a type, and announces the hosted types again. Only counts a refusal if too many types
+    /// are started. A second start keeps the first settings. While this node leaves, the region is
+    /// told to leave at once.
     fn start(
         &mut self,
         now: Now,
@@ -191,7 +198,8 @@ impl Machines {
         self.with.announce = true;
     }
 
-    /// Tells membership which types this node hosts.
+    /// Tells membership which types this node hosts: the started ones that are no proxies and whose
+    /// settings agree. Also tells whether the node drains. Announces an unchanged list again.
     fn announce(&self, out: &mut ShardingOutbox) {
         let hosting = self.types.iter().filter(|(_, of)| of.offers_shards());
         let entity_types: BTreeSet<String> =
@@ -199,6 +207,13 @@ impl Machines {
         out.push(ShardingOutput::Host { entity_types, draining: self.draining });
     }
 
+    /// Handles a message of another node's machines, or this node's own answer to a cluster query.
+    /// An answer goes to its query, whether the type is known here or not. A recount about a type
+    /// that is not started here gets an empty answer.
+    ///
+    /// Of a type that is unknown here, only `HandOverToMe` is handled: it creates the type's
+    /// singleton, which can give another node the right to run the coordinator. Any other message
+    /// is dropped, and counted as refused unless it is a singleton message.
     fn message(
         &mut self,
         now: Now,
@@ -243,7 +258,8 @@ impl Machines {
     /// Answers a recount about a type that this node has not started: it hosts and knows nothing. A
     /// recount follows a forced recovery: the new coordinator asks all regions for the shards that
     /// they host and the decisions that they know. One from another recovery is not answered,
-    /// because it belongs to a part of the cluster that shares no decisions with this one.
+    /// because it belongs to a part of the cluster that shares no decisions with this one. Neither
+    /// is one from a node outside the configuration in effect, nor any before there is one.
     fn answer_empty_recount(
         &self,
         to: ReplicaId,
@@ -260,6 +276,9 @@ impl Machines {
         }
     }
 
+    /// Begins a cluster query and sends its requests. At [`SURVEYS_MAX`] open queries it ends at
+    /// once, with every region unanswered. A query with no node to ask also ends at once. The
+    /// caller must not reuse the `id` of an open query, which the new one would replace.
     fn cluster_query(
         &mut self,
         now: Now,
@@ -300,7 +319,8 @@ impl Machines {
         asked
     }
 
-    /// Handles an answer to a cluster query of any kind; one to a query that has ended is dropped.
+    /// Handles an answer to a cluster query of any kind, and ends the query if this completes it.
+    /// An answer to a query that has ended is dropped.
     fn query_answered(
         &mut self,
         now: Now,
@@ -315,8 +335,10 @@ impl Machines {
         }
     }
 
-    /// Sends the requests of cluster queries that are due, and ends the queries that are complete or
-    /// timed out.
+    /// Sends the requests of all cluster queries that are due: first ones, and repetitions to nodes
+    /// that have not answered. Ends the queries that are complete or timed out, or whose unanswered
+    /// nodes are no longer members. A request to this node is carried out here without a message;
+    /// if the type is not started here, this node stays unanswered.
     fn collect(&mut self, now: Now, out: &mut ShardingOutbox) {
         for (number, cluster_query) in &mut self.cluster_queries {
             for region in cluster_query.take_due(now.mono) {
@@ -363,6 +385,8 @@ impl Machines {
         }
     }
 
+    /// Passes an answer of the Replicator to the type whose open request has this `id`, for its
+    /// coordinator or for its pins. Drops an answer that no type awaits any longer.
     fn answered(
         &mut self,
         now: Now,
@@ -378,13 +402,14 @@ impl Machines {
         }
     }
 
+    /// Passes a change of pins to the type that watches them by request `id`.
     fn noticed(&mut self, now: Now, id: u64, notice: &SubscriptionNotice) {
         if let Some(of_type) = self.types.values_mut().find(|of_type| of_type.watches(id)) {
             of_type.noticed(now, notice);
         }
     }
 
-    /// Passes an answer of the program's allocation strategy to its type.
+    /// Passes an answer of the program's allocation strategy to its type, if the type exists here.
     fn advised(
         &mut self,
         now: Now,
@@ -398,6 +423,7 @@ impl Machines {
         }
     }
 
+    /// Calls `tell` for every known type, started or not, in the order of names.
     fn each(
         &mut self,
         out: &mut ShardingOutbox,
@@ -408,6 +434,8 @@ impl Machines {
         }
     }
 
+    /// Takes over a new state of membership; the same `Arc` again changes nothing. If the cluster
+    /// begins to shut down while this node leaves, the regions are told to leave again, in place.
     fn state(&mut self, now: Now, state: Arc<ClusterState>, out: &mut ShardingOutbox) {
         if !Arc::ptr_eq(&self.with.state, &state) {
             let prepared = self.with.state.preparing_for_shutdown;
@@ -424,7 +452,8 @@ impl Machines {
     /// Handles an installed configuration. It takes effect once all members that it removed are
     /// over: certainly run no entity any longer. With leases that is at once, because the removal
     /// has waited for their leases, unless the configuration was forced: an operator's recovery
-    /// without a quorum.
+    /// without a quorum. Then the coordinators here stop until it is in effect. If it removes this
+    /// node, nothing runs here ever again. Ignored unless newer than the newest one.
     fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, out: &mut ShardingOutbox) {
         let me = self.with.me;
         if self.newest.as_ref().is_some_and(|newest| newest.id() >= epoch.id()) {
@@ -452,7 +481,10 @@ impl Machines {
         self.apply_newest(now, out);
     }
 
-    /// Puts the newest configuration into effect, unless a member that it removed may still run.
+    /// Puts the newest configuration into effect, unless a member that it or an earlier one removed
+    /// may still run; then `over_at` tells when to try again. Configurations between the one in
+    /// effect and the newest are skipped. Reports the members that this drops, if any. Does nothing
+    /// if the newest one is in effect already.
     fn apply_newest(&mut self, now: Now, out: &mut ShardingOutbox) {
         let in_effect = self.with.epoch.as_ref().map(|epoch| epoch.id());
         let Some(newest) = self.newest.clone() else { return };
@@ -478,6 +510,8 @@ impl Machines {
         }
     }
 
+    /// Tells the types that the lease was gained or lost. Does nothing without a change. After
+    /// [`end_for_good`](Self::end_for_good) the lease stays lost.
     fn lease(&mut self, now: Now, leased: bool, out: &mut ShardingOutbox) {
         let leased = leased && !self.with.is_out;
         if self.with.leased != leased {
@@ -486,7 +520,8 @@ impl Machines {
         }
     }
 
-    /// This node is out of the cluster: nothing runs here ever again.
+    /// This node is out of the cluster: nothing runs here ever again. The lease counts as lost, and
+    /// the regions stop. A second call does nothing.
     fn end_for_good(&mut self, now: Now, out: &mut ShardingOutbox) {
         if !self.with.is_out {
             (self.with.is_out, self.with.leased) = (true, false);
@@ -494,6 +529,8 @@ impl Machines {
         }
     }
 
+    /// Tells all regions to leave. [`settle`](Self::settle) reports the end. Types that start later
+    /// are told at their start. A repeated call tells the regions again.
     fn leave(&mut self, now: Now, out: &mut ShardingOutbox) {
         self.leaving = true;
         let input = self.leave_input();
@@ -507,13 +544,17 @@ impl Machines {
         if stops_in_place { RegionInput::Over } else { RegionInput::Leave }
     }
 
+    /// Does what is due: puts a waiting configuration into effect, ticks each type, and advances
+    /// the cluster queries.
     fn tick(&mut self, now: Now, out: &mut ShardingOutbox) {
         self.apply_newest(now, out);
         self.each(out, |of_type, with, out| of_type.tick(now, with, out));
         self.collect(now, out);
     }
 
-    /// Work after every input: announcements to membership, and the end of the leave.
+    /// Work after every input: announces the hosted types if an input has changed them, and reports
+    /// [`ShardingOutput::Left`], once, when this node leaves and the regions of all started types
+    /// have left. Without a started type that is at once.
     fn settle(&mut self, out: &mut ShardingOutbox) {
         if std::mem::take(&mut self.with.announce) {
             self.announce(out);

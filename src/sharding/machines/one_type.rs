@@ -51,7 +51,8 @@ pub(super) struct SharedContext {
     pub(super) me: ReplicaId,
     pub(super) cut: PayloadPartSizes,
     pub(super) state: Arc<ClusterState>,
-    /// The configuration in effect: all members that it removed are over.
+    /// The configuration in effect: all members that it removed are over. `None` until the first
+    /// one is in effect.
     pub(super) epoch: Option<Arc<Epoch>>,
     pub(super) leased: bool,
     /// A configuration was forced, and members that it gave up may still run. No coordinator may
@@ -63,12 +64,13 @@ pub(super) struct SharedContext {
     pub(super) announce: bool, // tell membership after this input what is hosted
 }
 
-/// The machines of one entity type on one node.
+/// The machines of one entity type on one node. A type that only peers ask about has a singleton
+/// and nothing else, so that inputs of the other machines have no effect.
 #[derive(Clone, Debug)]
 pub struct TypeMachines {
     entity_type: EntityType,
     singleton: Singleton,
-    started: Option<Box<StartedType>>,
+    started: Option<Box<StartedType>>, // by the program; never reset
 }
 
 /// The program's specification of a type besides its settings.
@@ -89,9 +91,10 @@ struct StartedType {
     /// A coordinator or the stored settings disagree with this node's settings of the type. The
     /// node is then no candidate for the coordinator.
     withdrawn: bool,
-    /// The stored settings, if they disagree. Changes at other nodes cannot resolve that.
+    /// The stored settings, if they disagree; never reset. Changes at other nodes cannot resolve
+    /// that.
     bound: Option<AgreedSettings>,
-    complained: Option<Instant>,
+    complained: Option<Instant>, // time of the last `ShardingOutput::Differs`
     key: HomesKey,
     proxy: Proxy,
     region: Region,
@@ -103,8 +106,8 @@ struct StartedType {
     allocating: Allocating,
     /// The last request about pins, with its number. Answers to earlier requests, such as those of
     /// an earlier active coordinator, are ignored.
-    asked_pins: Option<(u64, PinsRequest)>,
-    watching: Option<u64>,
+    asked_pins: Option<(u64, PinsRequest)>, // open request about pins; a newer one replaces it
+    watching: Option<u64>, // number of the request that watches the pins
 }
 
 impl TypeMachines {
@@ -143,14 +146,14 @@ impl TypeMachines {
         self.started.as_ref().map(|started| started.hosts)
     }
 
-    /// How often the snapshot of the program's own strategy was built from scratch. One build costs
-    /// time in proportion to members and shards.
+    /// How often the snapshot of the program's own strategy was built from scratch; 0 with a
+    /// built-in strategy. One build costs time in proportion to members and shards.
     #[must_use]
     pub fn drawn(&self) -> u64 {
         self.started.as_ref().map_or(0, |started| started.allocating.drawn())
     }
 
-    /// Whether the strategy here follows pins.
+    /// Whether the strategy here follows pins; `false` before the type is started here.
     #[must_use]
     pub fn follows_pins(&self) -> bool {
         let started = self.started.as_ref();
@@ -164,7 +167,10 @@ impl TypeMachines {
         started.is_some_and(|started| started.hosts == Hosts::Shards && !started.withdrawn)
     }
 
-    /// The program starts the type. Starting it again changes nothing.
+    /// The program starts the type: creates its machines, begins to watch the pins if the strategy
+    /// needs them, and tells the machines the configuration and the members. Starting the type
+    /// again changes nothing, whatever the settings. If the node is out for good, the region stops
+    /// at once instead.
     pub(super) fn start(
         &mut self,
         now: Now,
@@ -189,7 +195,13 @@ impl TypeMachines {
         self.members(now, with, out);
     }
 
-    /// Membership or the configuration in effect has changed.
+    /// Membership or the configuration in effect has changed, or the type was just created or
+    /// started. Does nothing before a configuration is in effect. Tells singleton and proxy the new
+    /// candidates and the region whether it has heirs, and schedules a rebalance. While the cluster
+    /// shuts down, first tells singleton and coordinator to prepare.
+    ///
+    /// Also makes a withdrawn node a candidate again once no other node offers the type, unless the
+    /// stored settings disagree.
     pub(super) fn members(
         &mut self,
         now: Now,
@@ -221,6 +233,7 @@ impl TypeMachines {
         self.allocate(now, with, out);
     }
 
+    /// Tells the region whether other nodes could take over its shards, if that has changed.
     fn tell_of_heirs(
         &mut self,
         now: Now,
@@ -237,7 +250,9 @@ impl TypeMachines {
         }
     }
 
-    /// A new configuration takes effect: all members that it removed are over.
+    /// A new configuration takes effect: all members that it removed are over. Tells coordinator
+    /// and region. [`members`](Self::members) must follow, for the singleton. Does nothing before a
+    /// configuration is in effect.
     pub(super) fn installed(
         &mut self,
         now: Now,
@@ -252,7 +267,8 @@ impl TypeMachines {
 
     /// A configuration was forced. The coordinator stops, because an earlier coordinator and a
     /// later one could both decide. The next one begins when the given-up members are over, and
-    /// recounts first.
+    /// recounts first: if the singleton runs here, a start is tried from [`RETRY`] on. An answer to
+    /// the stopped coordinator's request is no longer awaited.
     pub(super) fn forced(
         &mut self,
         now: Now,
@@ -265,6 +281,8 @@ impl TypeMachines {
         }
     }
 
+    /// Tells the singleton whether the lease is held (`with.leased`). It starts or stops the
+    /// coordinator for it; the region is not told.
     pub(super) fn leased(
         &mut self,
         now: Now,
@@ -276,9 +294,10 @@ impl TypeMachines {
         self.feed(now, LocalInput::Singleton(input), with, out);
     }
 
-    /// The node is out for good. A region that has handed over everything starts nothing either
-    /// way. It continues to return messages until its node ends, because some senders may not have
-    /// heard of the moves.
+    /// The node is out for good; the caller has cleared `with.leased`. The singleton hears that the
+    /// lease is lost, and the region stops. A region that has handed over everything starts nothing
+    /// either way. It only discards its payloads, and continues to return messages until its node
+    /// ends, because some senders may not have heard of the moves.
     pub(super) fn over(
         &mut self,
         now: Now,
@@ -290,6 +309,7 @@ impl TypeMachines {
         self.feed(now, LocalInput::Region(how), with, out);
     }
 
+    /// Passes an input to the region, if the type is started here.
     pub(super) fn fact(
         &mut self,
         now: Now,
@@ -300,7 +320,10 @@ impl TypeMachines {
         self.feed(now, LocalInput::Region(fact), with, out);
     }
 
-    /// Handles a message of the same type's machines on another node.
+    /// Handles a message of the same type's machines on another node. `Here` and `Gone` of a
+    /// singleton go to the proxy, its other messages to the singleton. If a node answers a
+    /// registration with `Elsewhere`, the proxy also hears that no coordinator runs there. A
+    /// cluster query is answered at once, unless the executor of the entities must answer it.
     pub(super) fn message(
         &mut self,
         now: Now,
@@ -333,7 +356,10 @@ impl TypeMachines {
         self.feed(now, local, with, out);
     }
 
-    /// Answers a survey. `None`: the executor of the entities answers, or nobody can.
+    /// Answers a request of a cluster query, if the machines alone can (`Why`). For `Ask` and
+    /// `Exists` it outputs an order to the executor of the entities, which answers, and returns
+    /// `None`. Also returns `None`, without output, if the type is not started here or `question`
+    /// is itself an answer.
     pub(super) fn asked(
         &self,
         me: ReplicaId,
@@ -363,7 +389,8 @@ impl TypeMachines {
         }
     }
 
-    /// Remembered decisions about a topic, of the coordinator and of the region.
+    /// Remembered decisions about a topic, of the coordinator, then of the region, up to `TOLD_MAX`
+    /// of each. The coordinator here remembers them also when it does not run.
     fn recall(&self, me: ReplicaId, topic: Topic) -> Vec<explanation::DecisionReport> {
         let Some(StartedType { coordinator, region, .. }) = self.started.as_deref() else {
             return Vec::new();
@@ -374,13 +401,15 @@ impl TypeMachines {
         all
     }
 
-    /// Whether this request to the Replicator is the coordinator's.
+    /// Whether this is the coordinator's open request to the Replicator. An earlier request that a
+    /// newer one replaced is not awaited.
     pub(super) fn awaits(&self, id: u64) -> bool {
         let asked = self.started.as_ref().and_then(|started| started.asked);
         asked.is_some_and(|(asked, _)| asked == id)
     }
 
-    /// The Replicator has answered the coordinator's request.
+    /// The Replicator has answered the coordinator's request `id`, which this closes. Does nothing
+    /// if that request is not the open one; see [`awaits`](Self::awaits).
     pub(super) fn answered(
         &mut self,
         now: Now,
@@ -396,6 +425,10 @@ impl TypeMachines {
         self.feed(now, LocalInput::Coordinator(input), with, out);
     }
 
+    /// Ticks the machines whose deadline has passed: singleton, proxy and allocation, then
+    /// coordinator and region, so that the messages which follow from the former are sent together.
+    /// Also starts the next coordinator when its pause after a refusal is over, but only if the
+    /// singleton still runs here and the stored settings agree; otherwise the attempt is dropped.
     pub(super) fn tick(
         &mut self,
         now: Now,
@@ -455,13 +488,16 @@ impl TypeMachines {
         machines.into_iter().flatten().min()
     }
 
-    /// Whether the region has handed over everything after [`RegionInput::Leave`].
+    /// Whether the region has handed over everything after [`RegionInput::Leave`], or has stopped
+    /// after [`RegionInput::Over`]. `true` if the type is not started here.
     pub(super) fn has_left(&self) -> bool {
         self.started.as_ref().is_none_or(|started| started.region.has_left())
     }
 }
 
 impl StartedType {
+    /// Creates region, proxy and coordinator, none of which has been told anything yet. The
+    /// coordinator is off.
     fn new(
         entity_type: &EntityType,
         (settings, agreed): (Settings, AgreedSettings),
@@ -502,8 +538,10 @@ impl StartedType {
         }
     }
 
-    /// Reports differing settings and withdraws the node as a candidate, or restores it once they
-    /// agree.
+    /// Withdraws the node as a candidate if the stored settings or a coordinator's settings differ
+    /// from its own, or restores it once they agree; a change is announced to membership. Reports
+    /// the difference at once, then at most once per [`COMPLAIN`]. Stored settings come before
+    /// those of a coordinator.
     fn compare(
         &mut self,
         now: Instant,
@@ -528,6 +566,7 @@ impl StartedType {
     }
 }
 
+/// Creates a coordinator that is off, with an empty decision history.
 fn coordinator(
     with: &SharedContext,
     settings: &Settings,

@@ -76,7 +76,8 @@ pub enum ShardingInput {
     /// This node is out of the cluster, or its lease is released: nothing runs here ever again.
     /// Regions that have handed over everything continue to return late messages.
     Out,
-    /// A message of the same type's machines on another node.
+    /// A message of the same type's machines on another node, or this node's answer to its own
+    /// survey ([`ShardingOutput::Count`], [`ShardingOutput::Exists`]).
     Message {
         /// Sending incarnation, as authenticated by the transport.
         from: ReplicaId,
@@ -160,7 +161,8 @@ pub enum ShardingOutput {
         ask: StoreRequest,
     },
     /// Ask the Replicator about pins; see [`PinsKey`](crate::sharding::allocation::pins::PinsKey).
-    /// [`ShardingInput::Answered`] follows, or for [`PinsRequest::Watch`] any number of [`ShardingInput::Noticed`].
+    /// [`ShardingInput::Answered`] follows, or for [`PinsRequest::Watch`] any number of
+    /// [`ShardingInput::Noticed`].
     AskPins {
         /// Number of the request, repeated by its answer.
         id: u64,
@@ -169,8 +171,8 @@ pub enum ShardingOutput {
         /// Request to carry out.
         ask: PinsRequest,
     },
-    /// Ask the program's own allocation strategy. [`ShardingInput::Advised`] brings the answer; without one
-    /// the question times out. A new question replaces an earlier one of its kind.
+    /// Ask the program's own allocation strategy. [`ShardingInput::Advised`] brings the answer;
+    /// without one the question times out. A new question replaces an earlier one of its kind.
     Consult {
         /// The type of the strategy.
         entity_type: EntityType,
@@ -202,8 +204,9 @@ pub enum ShardingOutput {
         /// Output of the region.
         order: RegionOutput,
     },
-    /// Count the entities of these shards, which are hosted here. Send one [`ClusterQueryMessage::Told`]
-    /// per element of `messages` to the asking node, possibly this one.
+    /// Count the entities of these shards, which are hosted here. Send one
+    /// [`ClusterQueryMessage::Told`] per element of `messages` to the asking node, possibly this
+    /// one.
     Count {
         /// Node that began the survey.
         to: ReplicaId,
@@ -214,8 +217,8 @@ pub enum ShardingOutput {
         /// The shards, divided into messages of the answer.
         messages: Vec<Counting>,
     },
-    /// Check whether an entity runs here. Send the result as [`ClusterQueryMessage::Lives`] to the asking
-    /// node, possibly this one.
+    /// Check whether an entity runs here. Send the result as [`ClusterQueryMessage::Lives`] to the
+    /// asking node, possibly this one.
     Exists {
         /// Node that began the survey.
         to: ReplicaId,
@@ -291,8 +294,8 @@ pub enum ShardingOutput {
         /// Term of the coordinator.
         term: Term,
     },
-    /// The coordinator of a type was refused. Another one replaces it if the singleton still runs
-    /// here.
+    /// The coordinator of a type has stepped down. If the singleton still runs here, another one
+    /// replaces it after a pause.
     SteppedDown {
         /// The type that it coordinated.
         entity_type: EntityType,

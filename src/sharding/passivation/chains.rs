@@ -19,6 +19,7 @@ impl Chain {
     }
 }
 
+/// Place of a slot: its neighbours, or `NONE` at an end, and its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ChainNode {
     before: u32,
@@ -55,6 +56,7 @@ impl Chains {
         self.len
     }
 
+    /// Returns the number of slots in one list; 0 for a list that was never used.
     pub(super) fn len_of(&self, chain: Chain) -> usize {
         self.ends.get(chain.index()).map_or(0, |ends| ends.len as usize)
     }
@@ -77,17 +79,18 @@ impl Chains {
         self.ends.get(chain.index()).and_then(|ends| slot(ends.back))
     }
 
-    /// Returns the neighbour towards the front.
+    /// Returns the neighbour towards the front; `None` at the front or in no list.
     pub(super) fn before(&self, of: Slot) -> Option<Slot> {
         self.nodes.get(of.index()).and_then(|node| slot(node.before))
     }
 
-    /// Returns the neighbour towards the back.
+    /// Returns the neighbour towards the back; `None` at the back or in no list.
     pub(super) fn after(&self, of: Slot) -> Option<Slot> {
         self.nodes.get(of.index()).and_then(|node| slot(node.after))
     }
 
-    /// Appends a slot that is in no list.
+    /// Appends a slot at the back of a list. Makes room for new slots and lists. Panics if the slot
+    /// is in a list already.
     pub(super) fn push_back(&mut self, chain: Chain, slot: Slot) {
         assert!(!self.contains(slot), "slot {slot:?} is in a list already");
         if self.nodes.len() <= slot.index() {
@@ -127,6 +130,7 @@ impl Chains {
     }
 }
 
+/// Converts an index of [`Chains`] into a slot; `None` for [`NONE`].
 const fn slot(raw: u32) -> Option<Slot> {
     if raw == NONE { None } else { Some(Slot(raw)) }
 }
@@ -139,6 +143,7 @@ mod tests {
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
+    /// Returns the slots of a list from front to back.
     fn walk(chains: &Chains, chain: Chain) -> Vec<Slot> {
         std::iter::successors(chains.front(chain), |&slot| chains.after(slot)).collect()
     }

@@ -13,27 +13,32 @@ use super::sketch::Sketch;
 /// Treatment of the frequency counts when the limit changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountRetention {
+    /// The counts and the size of the sketch stay.
     Kept,
     /// All counts are reset, as in Pekko.
     Dropped,
 }
 
-/// Active entities in a window and a main area.
+/// Active entities in a window and a main area, each entity in one of them. A newcomer enters the
+/// window. An entity that leaves the window is a candidate for the main area, and stops if it does
+/// not enter. Without a window each newcomer is such a candidate.
 #[derive(Clone, Debug)]
 pub(super) struct CompositePolicy {
     settings: settings::Composite,
     counts: CountRetention,
     limit: usize,
-    share: f64, // of the limit, for the window
+    share: f64, // of the limit, for the window; 0 without one
     window: Replacement,
     main: Replacement,
-    sketch: Option<Sketch>,
-    climbing: Option<WindowOptimizer>,
-    hashes: Vec<u64>,      // by slot; as long as the highest slot ever used
-    candidates: Vec<Slot>, // empty between calls
+    sketch: Option<Sketch>,            // `None` without a filter
+    climbing: Option<WindowOptimizer>, // `None` if the window keeps its share
+    hashes: Vec<u64>,                  // by slot; as long as the highest slot ever used
+    candidates: Vec<Slot>,             // empty between calls
 }
 
 impl CompositePolicy {
+    /// Makes an empty policy. A window whose size rounds down to 0 acts as if there were none. The
+    /// optimizer is used only if the settings have a window.
     pub(super) fn new(
         settings: &settings::Composite,
         limit: usize,
@@ -67,12 +72,14 @@ impl CompositePolicy {
         self.window.contains(slot) || self.main.contains(slot)
     }
 
+    /// Removes an entity; false if it was in neither area. Its frequency count stays.
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
         self.window.remove(slot) || self.main.remove(slot)
     }
 
-    /// Records a use, and appends the entities that must stop for it to `out`; `slot` itself may be
-    /// one.
+    /// Records a use, and appends the entities that must stop for it to `out`. A newcomer that
+    /// enters no area stops itself, so `slot` may be one. May also move the border between the
+    /// areas, for which no entity stops.
     pub(super) fn access(&mut self, slot: Slot, hash: u64, out: &mut Vec<Slot>) {
         let was_active = self.contains(slot);
         if let Some(climbing) = &mut self.climbing {
@@ -93,6 +100,9 @@ impl CompositePolicy {
         }
     }
 
+    /// Sets the limit; the window keeps its share of it. Entities over the window's limit become
+    /// candidates for the main area, then the main area stops those over its own limit; both are
+    /// appended to `out`. Also resets the counts with [`CountRetention::Dropped`].
     pub(super) fn set_limit(&mut self, limit: usize, out: &mut Vec<Slot>) {
         self.limit = limit;
         match (&mut self.sketch, self.counts) {
@@ -113,11 +123,14 @@ impl CompositePolicy {
         self.main.shrink(out);
     }
 
+    /// Replaces the sketch by an empty one that fits the limit; no sketch without a filter.
     fn forget_counts(&mut self) {
         self.sketch = (self.settings.filter == Filter::FrequencySketch)
             .then(|| Sketch::new(&self.settings.frequency_sketch, self.limit));
     }
 
+    /// Adds a newcomer to the window; entities that leave the window for it become candidates.
+    /// Without room for any entity in the window, the newcomer itself is the candidate.
     fn enter(&mut self, slot: Slot, hash: u64, out: &mut Vec<Slot>) {
         if self.hashes.len() <= slot.index() {
             self.hashes.resize(slot.index() + 1, 0);
@@ -132,7 +145,9 @@ impl CompositePolicy {
         self.candidates = candidates;
     }
 
-    /// Decides whether a candidate enters the main area or stops.
+    /// Decides whether a candidate enters the main area or stops. It always enters while the main
+    /// area has room. Otherwise it replaces the main area's victim if it is better; else, or if the
+    /// main area has no entity, the candidate stops.
     fn judge(&mut self, candidate: Slot, out: &mut Vec<Slot>) {
         if !self.main.is_full() {
             return self.main.insert(candidate);
@@ -147,6 +162,8 @@ impl CompositePolicy {
         }
     }
 
+    /// Returns whether the candidate was used more often lately, by the sketch; not with equal
+    /// counts. Always true without a filter.
     fn is_better(&self, candidate: Slot, victim: Slot) -> bool {
         self.sketch.as_ref().is_none_or(|sketch| {
             let count = |slot: Slot| sketch.count(self.hashes[slot.index()]);
@@ -154,7 +171,9 @@ impl CompositePolicy {
         })
     }
 
-    /// Moves the border between window and main area. No entity stops for it.
+    /// Moves the border between window and main area by `step`, a share of the limit, within the
+    /// bounds of the settings. A positive step enlarges the window. Entities over the new limits
+    /// change to the other area, so that none stops.
     fn climb(&mut self, step: f64) {
         let (low, high) =
             (self.settings.minimum_window_proportion, self.settings.maximum_window_proportion);
@@ -166,13 +185,15 @@ impl CompositePolicy {
         spill(&mut self.window, &mut self.main);
     }
 
+    /// Returns the entities in the window, then in the two lowest levels of the main area.
     #[cfg(test)]
     pub(super) fn areas(&self) -> (Vec<u32>, [Vec<u32>; 2]) {
         (self.window.level(0), [self.main.level(0), self.main.level(1)])
     }
 }
 
-/// Moves entities over the limit of `from` into `to`, in the order in which they would stop.
+/// Moves entities over the limit of `from` into `to`, in the order in which they would stop. `to`
+/// takes them even over its own limit.
 fn spill(from: &mut Replacement, to: &mut Replacement) {
     while from.len() > from.limit()
         && let Some(moving) = from.victim()

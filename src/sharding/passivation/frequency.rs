@@ -22,12 +22,12 @@ pub(super) enum Aging {
 #[derive(Clone, Debug)]
 pub(super) struct Frequency {
     aging: Aging,
-    age: u64,
+    age: u64,                      // added to the first count of a newcomer; 0 without aging
     buckets: BTreeMap<u64, Chain>, // by count; ≤ one per entity, none is empty
     spare: Vec<Chain>,             // lists without a bucket; ≤ the most buckets there ever were
     lists: u32,                    // lists ever made
     members: Chains,               // each list from the least to the most recent use
-    counts: Vec<u64>,              // by slot
+    counts: Vec<u64>,              // by slot; stays after a removal, until the slot returns
 }
 
 impl Frequency {
@@ -51,6 +51,8 @@ impl Frequency {
         self.members.contains(slot)
     }
 
+    /// Removes an entity, and its bucket if that is empty then; false if it was not there. The age
+    /// stays.
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
         let Some(list) = self.members.chain_of(slot) else { return false };
         self.members.remove(slot);
@@ -61,10 +63,13 @@ impl Frequency {
         true
     }
 
+    /// Adds an entity that is not there, with a count of 1 above the age. Panics if it is there.
     pub(super) fn insert(&mut self, slot: Slot) {
         self.put(slot, 1 + self.age);
     }
 
+    /// Records a use: raises the count by 1 and makes the entity the latest with that count. Does
+    /// nothing if the entity is not there.
     pub(super) fn touch(&mut self, slot: Slot) {
         if self.remove(slot) {
             self.put(slot, self.counts[slot.index()].saturating_add(1));
@@ -78,13 +83,15 @@ impl Frequency {
     }
 
     /// Advances the age to the count of `slot`, which is about to stop, so that the counts of the
-    /// others lose weight.
+    /// others lose weight. Does nothing without aging.
     pub(super) fn age_by(&mut self, slot: Slot) {
         if self.aging == Aging::Dynamic {
             self.age = self.counts[slot.index()];
         }
     }
 
+    /// Puts a slot that is in no bucket at the end of the bucket of `count`, which is created if
+    /// necessary.
     fn put(&mut self, slot: Slot, count: u64) {
         let (spare, lists) = (&mut self.spare, &mut self.lists);
         let list = *self.buckets.entry(count).or_insert_with(|| {

@@ -5,7 +5,7 @@
 
 use super::settings;
 
-/// Measures the hit rate and proposes steps.
+/// Measures the hit rate in rounds of `adjust_after` accesses, and proposes a step after each.
 #[derive(Clone, Debug)]
 pub(super) struct WindowOptimizer {
     settings: settings::HillClimbing,
@@ -17,6 +17,7 @@ pub(super) struct WindowOptimizer {
 }
 
 impl WindowOptimizer {
+    /// Starts with a hit rate of 0, so that the first step always makes the window smaller.
     pub(super) fn new(settings: &settings::HillClimbing, limit: usize) -> Self {
         Self {
             adjust_after: super::portion(settings.adjust_multiplier, limit).max(1),
@@ -28,6 +29,7 @@ impl WindowOptimizer {
         }
     }
 
+    /// Sets the limit, which changes only the length of a round, also of the present one.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.adjust_after = super::portion(self.settings.adjust_multiplier, limit).max(1);
     }
@@ -38,7 +40,10 @@ impl WindowOptimizer {
         self.hits += usize::from(was_active);
     }
 
-    /// Returns the step to take now, as a share of the limit; `None` within a round.
+    /// Returns the step to take now, as a share of the limit, and begins the next round; `None`
+    /// within a round. A negative step makes the window smaller. The direction is reversed if the
+    /// hit rate fell since the round before. After a change of at least `restart_threshold` the
+    /// next step has the initial size again; otherwise the steps become smaller.
     pub(super) fn step(&mut self) -> Option<f64> {
         if self.accesses < self.adjust_after {
             return None;

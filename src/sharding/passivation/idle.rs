@@ -14,9 +14,9 @@ const ALL: Chain = Chain::new(0);
 pub(super) struct Idle {
     timeout: Duration,
     interval: Duration,
-    order: Chains,         // from the longest idle to the latest used
-    touched: Vec<Instant>, // by slot
-    look_at: Option<Instant>,
+    order: Chains,            // from the longest idle to the latest used
+    touched: Vec<Instant>,    // by slot
+    look_at: Option<Instant>, // the next check; `None` without entities
 }
 
 impl Idle {
@@ -28,6 +28,8 @@ impl Idle {
         self.look_at
     }
 
+    /// Records a message, and adds the entity if necessary. The first entity schedules a check
+    /// after one interval.
     pub(super) fn touch(&mut self, now: Instant, slot: Slot) {
         self.order.remove(slot);
         self.order.push_back(ALL, slot);
@@ -38,6 +40,7 @@ impl Idle {
         self.look_at.get_or_insert(now + self.interval);
     }
 
+    /// Removes an entity, if it is there. Without entities no check is scheduled.
     pub(super) fn remove(&mut self, slot: Slot) {
         self.order.remove(slot);
         if self.order.len() == 0 {
@@ -46,7 +49,8 @@ impl Idle {
     }
 
     /// Removes the entities that were idle for the timeout and appends them to `out`, if a check is
-    /// due.
+    /// due. Then schedules the next check, unless no entity is left. So an entity may be idle for
+    /// up to one interval longer than the timeout.
     pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Slot>) {
         if self.look_at.is_none_or(|at| now < at) {
             return;

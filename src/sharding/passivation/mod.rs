@@ -79,8 +79,10 @@ pub struct Access {
     pub hash: u64,
 }
 
+/// The policy that enforces the limit.
 #[derive(Clone, Debug)]
 enum Limited {
+    /// There is no limit, and no entity is counted.
     No,
     By(Replacement),
     ByTwo(Box<CompositePolicy>),
@@ -89,8 +91,10 @@ enum Limited {
 /// The active entities of a region or of a shard, and the choice of those that must stop.
 ///
 /// A chosen entity leaves the order at once and no longer counts. If it is busy, it stops as soon
-/// as it has [rested](Self::rested), and not at all if a message comes for it first. So only busy
-/// entities can exceed the limit.
+/// as it has [rested](Self::rested), and not at all if a message comes for it first: then it counts
+/// again, and another entity may have to stop. So only busy entities can exceed the limit.
+///
+/// The caller must stop each entity that a method appends to `stop`: the policy has forgotten it.
 ///
 /// An access takes the same time for any number of entities (with `least-frequently-used`,
 /// logarithmic in the number of different counts).
@@ -104,7 +108,9 @@ pub struct PassivationPolicy {
 }
 
 impl PassivationPolicy {
-    /// Makes a tracker with the limit of the settings.
+    /// Makes a policy without entities, with the limit of the settings, 1 to
+    /// [`ACTIVE_ENTITIES_MAX`]. Idle entities are not chosen with the strategy `none` or an idle
+    /// timeout of 0.
     #[must_use]
     pub fn new(settings: &settings::PassivationConfig) -> Self {
         let limit = settings.active_entity_limit.clamp(1, ACTIVE_ENTITIES_MAX);
@@ -125,15 +131,18 @@ impl PassivationPolicy {
         Self { limited, limit, idle, leaving: Chains::empty(), going: Vec::new() }
     }
 
-    /// Returns the part of a region's limit for each of its active shards with [`LimitScope::Shard`]; at
-    /// least 1.
+    /// Returns the part of a region's limit for each of its active shards with
+    /// [`LimitScope::Shard`]; at least 1.
     #[must_use]
     pub fn share(limit: usize, active_shards: usize) -> usize {
         (limit / active_shards.max(1)).max(1)
     }
 
-    /// Records a message before its entity handles it, and appends the entities that must stop for
-    /// it to `stop`. `busy` tells whether an entity handles a message or has messages waiting.
+    /// Records a message before its entity handles it, adds an unknown entity, and appends the
+    /// entities that must stop for it to `stop`. `busy` tells whether an entity handles a message
+    /// or has messages waiting; such an entity is only marked, to stop when it has rested. An
+    /// earlier mark of the message's entity is removed. With `composite` that entity may itself be
+    /// chosen.
     pub fn touched(
         &mut self,
         access: Access,
@@ -165,7 +174,7 @@ impl PassivationPolicy {
         }
     }
 
-    /// Removes an entity that stopped for another reason.
+    /// Removes an entity that stopped for another reason. Does nothing if it is unknown.
     pub fn stopped(&mut self, slot: Slot) {
         self.leaving.remove(slot);
         if let Some(idle) = &mut self.idle {
@@ -178,7 +187,9 @@ impl PassivationPolicy {
         };
     }
 
-    /// Sets the limit, 1 to [`ACTIVE_ENTITIES_MAX`], and appends the entities over it to `stop`.
+    /// Sets the limit, 1 to [`ACTIVE_ENTITIES_MAX`], and appends the entities over it to `stop`;
+    /// busy ones are only marked, to stop when they have rested. A strategy without a limit only
+    /// stores the number.
     pub fn set_limit(
         &mut self,
         limit: usize,
@@ -197,8 +208,10 @@ impl PassivationPolicy {
         self.let_go(busy, stop);
     }
 
-    /// Appends to `stop` the entities that were idle for too long, and the chosen ones that are no
-    /// longer busy. Call it at [`next_deadline`](Self::next_deadline).
+    /// Appends to `stop` the entities that were idle for too long, if a check is due, and the
+    /// chosen ones that are no longer busy, also those with a pending timer. An entity that `uses`
+    /// reports as [`Use::Timed`] or [`Use::Busy`] is not idle: its idle time starts again. Call it
+    /// at [`next_deadline`](Self::next_deadline).
     pub fn tick(&mut self, now: Instant, uses: &mut dyn FnMut(Slot) -> Use, stop: &mut Vec<Slot>) {
         self.look_again(uses, stop);
         let Some(idle) = &mut self.idle else { return };
@@ -216,8 +229,8 @@ impl PassivationPolicy {
         }
     }
 
-    /// Returns the next time at which an entity may have been idle for too long; `None` if none
-    /// can.
+    /// Returns the time of the next check for idle entities; `None` without entities, or if idle
+    /// entities are not chosen.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.idle.as_ref().and_then(Idle::next_deadline)
@@ -246,6 +259,8 @@ impl PassivationPolicy {
         self.limit
     }
 
+    /// Empties `going`, the entities that a policy has just chosen and forgotten: appends them to
+    /// `stop`, but marks the busy ones, to stop when they have rested.
     fn let_go(&mut self, busy: &mut dyn FnMut(Slot) -> bool, stop: &mut Vec<Slot>) {
         for slot in self.going.drain(..) {
             if busy(slot) {
@@ -259,6 +274,8 @@ impl PassivationPolicy {
         }
     }
 
+    /// Appends the marked entities that are no longer busy to `stop`, in case nobody reported that
+    /// they rested. The others stay marked, in the same order.
     fn look_again(&mut self, uses: &mut dyn FnMut(Slot) -> Use, stop: &mut Vec<Slot>) {
         for _ in 0..self.leaving.len() {
             let Some(slot) = self.leaving.front(LEAVING) else { return };

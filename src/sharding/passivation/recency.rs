@@ -29,6 +29,7 @@ pub(super) struct Recency {
 }
 
 impl Recency {
+    /// Makes an empty order with a level for each share, the lowest first. No shares: one level.
     pub(super) fn new(evicts: EvictFirst, shares: Vec<f64>) -> Self {
         let shares = if shares.is_empty() { vec![1.0] } else { shares };
         Self { evicts, levels: Chains::empty(), limits: vec![0; shares.len()], shares }
@@ -46,8 +47,8 @@ impl Recency {
         self.levels.remove(slot)
     }
 
-    /// Sets the total limit. The share of an upper level may round down to 0: a raised entity then
-    /// sinks at once.
+    /// Sets the total limit, and lowers entities over the limits of upper levels. Removes none. The
+    /// share of an upper level may round down to 0: a raised entity then sinks at once.
     pub(super) fn set_limit(&mut self, limit: usize) {
         for (own, share) in self.limits.iter_mut().zip(&self.shares) {
             *own = super::portion(*share, limit);
@@ -55,11 +56,14 @@ impl Recency {
         self.sink();
     }
 
+    /// Adds an entity to the lowest level, as its most recent one, whatever the limit. Panics if it
+    /// is in the order already.
     pub(super) fn insert(&mut self, slot: Slot) {
         self.levels.push_back(Chain::new(0), slot);
     }
 
-    /// Records a use of an entity in the order: it rises, and others may sink.
+    /// Records a use of an entity in the order: it rises by a level, becomes the most recent one
+    /// there, and others may sink. At the top it stays. Does nothing if it is not in the order.
     pub(super) fn touch(&mut self, slot: Slot) {
         let top = self.shares.len() - 1;
         let Some(level) = self.levels.chain_of(slot) else { return };
@@ -68,8 +72,9 @@ impl Recency {
         self.sink();
     }
 
-    /// Returns the entity to stop next, other than `except`: the entity whose message exceeds the
-    /// limit must not stop for itself.
+    /// Returns the entity to stop next, from the lowest level that has any, other than `except`:
+    /// the entity whose message exceeds the limit must not stop for itself. `None` if there is no
+    /// other entity.
     pub(super) fn victim(&self, except: Option<Slot>) -> Option<Slot> {
         let levels = &self.levels;
         (0..self.shares.len()).map(chain).find_map(|level| {
@@ -87,6 +92,8 @@ impl Recency {
         })
     }
 
+    /// Lowers the least recent entities of each upper level over its limit by a level, from the top
+    /// on, so that one entity may sink through several levels.
     fn sink(&mut self) {
         for level in (1..self.shares.len()).rev() {
             while self.levels.len_of(chain(level)) > self.limits[level] {
@@ -97,6 +104,7 @@ impl Recency {
         }
     }
 
+    /// Returns the entities of a level, the least recent first.
     #[cfg(test)]
     pub(super) fn level(&self, level: usize) -> Vec<u32> {
         let first = self.levels.front(chain(level));

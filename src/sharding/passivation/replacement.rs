@@ -15,11 +15,12 @@ enum EvictionOrder {
 /// Active entities in the order in which they would be stopped.
 #[derive(Clone, Debug)]
 pub(super) struct Replacement {
-    order: EvictionOrder, // ≤ limit entities between any two calls, except after `insert`
+    order: EvictionOrder, // ≤ limit entities between calls, except after `insert` or `aim`
     limit: usize,
 }
 
 impl Replacement {
+    /// Makes a policy without entities.
     pub(super) fn new(policy: &Policy, limit: usize) -> Self {
         let order = match policy {
             Policy::LeastRecentlyUsed => {
@@ -64,6 +65,7 @@ impl Replacement {
         }
     }
 
+    /// Removes an entity that stopped for another reason than the limit; false if it was not there.
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
         match &mut self.order {
             EvictionOrder::Recency(recency) => recency.remove(slot),
@@ -71,7 +73,7 @@ impl Replacement {
         }
     }
 
-    /// Adds an entity, also beyond the limit.
+    /// Adds an entity, also beyond the limit. Panics if it is there already.
     pub(super) fn insert(&mut self, slot: Slot) {
         match &mut self.order {
             EvictionOrder::Recency(recency) => recency.insert(slot),
@@ -79,7 +81,7 @@ impl Replacement {
         }
     }
 
-    /// Records a use of an entity that was added.
+    /// Records a use of an entity that was added. Does nothing for another one.
     pub(super) fn touch(&mut self, slot: Slot) {
         match &mut self.order {
             EvictionOrder::Recency(recency) => recency.touch(slot),
@@ -87,8 +89,8 @@ impl Replacement {
         }
     }
 
-    /// Records a use: adds the entity if necessary, and appends the entities that must stop for it
-    /// to `out`.
+    /// Records a use: adds the entity if necessary, and removes the entities that must stop for it
+    /// and appends them to `out`. The entity itself always stays, even with a limit of 0.
     pub(super) fn access(&mut self, slot: Slot, out: &mut Vec<Slot>) {
         if self.contains(slot) {
             return self.touch(slot);
@@ -106,12 +108,13 @@ impl Replacement {
         }
     }
 
-    /// Returns the entity to stop next.
+    /// Returns the entity to stop next, whether the limit is reached or not; `None` without any.
     pub(super) fn victim(&self) -> Option<Slot> {
         self.victim_but(None)
     }
 
-    /// Removes `slot`, which was the victim.
+    /// Removes `slot`, which was the victim. Unlike [`remove`](Self::remove) it ages the counts of
+    /// the others, if the policy has aging.
     pub(super) fn evict(&mut self, slot: Slot) {
         if let EvictionOrder::Frequency(frequency) = &mut self.order {
             frequency.age_by(slot);
@@ -127,11 +130,12 @@ impl Replacement {
         }
     }
 
-    /// Removes the entities over the limit and appends them to `out`.
+    /// Removes the entities over the limit and appends them to `out`, the first victim first.
     pub(super) fn shrink(&mut self, out: &mut Vec<Slot>) {
         self.shrink_to(self.limit, None, out);
     }
 
+    /// Evicts victims other than `except` until at most `limit` entities are left.
     fn shrink_to(&mut self, limit: usize, except: Option<Slot>, out: &mut Vec<Slot>) {
         while self.len() > limit {
             let Some(victim) = self.victim_but(except) else { return };
@@ -140,6 +144,8 @@ impl Replacement {
         }
     }
 
+    /// Returns the entity to stop next. An order by frequency ignores `except`: it makes room
+    /// before it adds the newcomer.
     fn victim_but(&self, except: Option<Slot>) -> Option<Slot> {
         match &self.order {
             EvictionOrder::Recency(recency) => recency.victim(except),
@@ -147,6 +153,7 @@ impl Replacement {
         }
     }
 
+    /// Returns the entities of a level, the least recent first; none for an order by frequency.
     #[cfg(test)]
     pub(super) fn level(&self, level: usize) -> Vec<u32> {
         match &self.order {

@@ -243,7 +243,8 @@ impl Default for FrequencySketch {
 }
 
 impl PassivationConfig {
-    /// Returns the policy of a strategy that has a limit and no window.
+    /// Returns the policy of a strategy that has a limit and no window; `None` for `none`, `idle`
+    /// and `composite`.
     #[must_use]
     pub fn policy(&self) -> Option<Policy> {
         match self.strategy {
@@ -260,7 +261,7 @@ impl PassivationConfig {
     }
 
     /// Returns the first setting out of bounds: its name within the section, its value, and the
-    /// values allowed.
+    /// values allowed. Also checks the settings of strategies that are not chosen.
     #[must_use]
     pub fn wrong(&self) -> Option<SettingOutOfBounds> {
         let limit = self.active_entity_limit;
@@ -277,6 +278,8 @@ impl PassivationConfig {
         first_wrong(checks).or_else(|| self.wrong_levels()).or_else(|| self.composite.wrong())
     }
 
+    /// Returns the first levels that do not fit, in the section's own or in those of the main area
+    /// and the window of `composite`. The name is always that of the section's own.
     fn wrong_levels(&self) -> Option<SettingOutOfBounds> {
         let Composite { main, window, .. } = &self.composite;
         let all = [
@@ -301,6 +304,8 @@ impl Policy {
 }
 
 impl Composite {
+    /// Returns the first number out of bounds. The policies' levels are checked elsewhere. A
+    /// greatest share below the least one is not out of bounds here.
     fn wrong(&self) -> Option<SettingOutOfBounds> {
         let sketch = &self.frequency_sketch;
         let share = |setting, value: f64| {
@@ -345,18 +350,21 @@ impl Composite {
 /// A setting out of bounds: its name, its value, and the values allowed.
 pub type SettingOutOfBounds = (&'static str, String, &'static str);
 
+/// Returns the setting of the first check whose flag is false.
 fn first_wrong(
     checks: impl IntoIterator<Item = (bool, SettingOutOfBounds)>,
 ) -> Option<SettingOutOfBounds> {
     checks.into_iter().find(|(right, _)| !right).map(|(_, wrong)| wrong)
 }
 
+/// Makes a check, for [`first_wrong`], of a setting that is a multiple of something.
 fn multiple(setting: &'static str, value: f64) -> (bool, SettingOutOfBounds) {
     let right = (0.01..=1e6).contains(&value);
     (right, (setting, value.to_string(), "must be 0.01 to 1,000,000"))
 }
 
 impl Segmented {
+    /// Returns whether there are 2 to 8 shares, all above 0, with a sum of 1.
     fn fit(&self) -> bool {
         let shares = &self.proportions;
         (2..=8).contains(&shares.len())

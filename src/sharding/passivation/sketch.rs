@@ -22,7 +22,8 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Makes a sketch for `limit` active entities.
+    /// Makes a sketch for `limit` active entities, with all counts 0. The width is a power of two,
+    /// 16 to [`SKETCH_WIDTH_MAX`](settings::SKETCH_WIDTH_MAX).
     pub(super) fn new(settings: &settings::FrequencySketch, limit: usize) -> Self {
         let width = settings
             .width_multiplier
@@ -42,13 +43,14 @@ impl Sketch {
         sketch
     }
 
-    /// Sets the limit, which changes only the time of the next halving. The width stays: entities
-    /// cannot be counted again, because the sketch does not know their hashes.
+    /// Sets the limit, which changes only the number of uses between two halvings. The width stays:
+    /// entities cannot be counted again, because the sketch does not know their hashes.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.halve_after = super::portion(self.reset_multiplier, limit).max(1);
     }
 
-    /// Counts a use of the entity with this hash.
+    /// Counts a use of the entity with this hash; a counter at 15 stays. Then halves all counters
+    /// if enough uses were counted since the last time, saturated ones included.
     pub(super) fn increment(&mut self, hash: u64) {
         for row in 0..self.depth {
             let (word, shift) = self.place(row, hash);
@@ -62,7 +64,8 @@ impl Sketch {
         }
     }
 
-    /// Returns the estimated number of uses, at most 15.
+    /// Returns the estimated number of uses, at most 15: the smallest of the hash's counters. Uses
+    /// before a halving count half.
     pub(super) fn count(&self, hash: u64) -> u64 {
         let counter = |row| {
             let (word, shift) = self.place(row, hash);
@@ -71,6 +74,7 @@ impl Sketch {
         (0..self.depth).map(counter).min().unwrap_or(0)
     }
 
+    /// Halves all counters, rounding down, and begins to count uses to the next halving.
     fn halve(&mut self) {
         for word in &mut self.rows {
             *word = *word >> 1 & 0x7777_7777_7777_7777;
@@ -78,6 +82,7 @@ impl Sketch {
         self.increments = 0;
     }
 
+    /// Returns the place of the hash's counter in a row: the word in `rows`, and the shift in it.
     fn place(&self, row: usize, hash: u64) -> (usize, u32) {
         // Kirsch, Mitzenmacher, *Less Hashing, Same Performance* (2006): all hashes derive from
         // two. The second one, `step`, is made of the product's high bits, which are mixed best,

@@ -15,7 +15,8 @@ use crate::sharding::slow_decisions::DecisionKind;
 use crate::sharding::wire::{HostShard, ReleaseShard};
 
 impl Region {
-    /// Records a `Host`: this region is the next home.
+    /// Records a `Host`: this region is the next home. The caller has checked that its generation
+    /// is new. The home before is the predecessor with the highest generation, if there is one.
     pub(super) fn remember_told(&mut self, now: Now, word: &HostShard) {
         let entry = Remembered {
             from: word.after.iter().max_by_key(|(_, last)| *last).map(|(id, _)| id),
@@ -26,8 +27,9 @@ impl Region {
         self.keep(DecisionStepKind::Told, entry);
     }
 
-    /// Records a `Release` of a shard that runs here. Other regions record the decisions about
-    /// shards that do not.
+    /// Records a `Release` of a shard that runs here (hosted or draining), before it takes effect.
+    /// Does nothing for an idle shard, whose decisions other regions record, or if the order names
+    /// this region as the next home. The caller has checked that its generation is new.
     pub(super) fn remember_release(&mut self, now: Now, word: &ReleaseShard) {
         let ReleaseShard { shard, generation, to, .. } = *word;
         let runs = self.shards.get(&shard).is_some_and(|held| held.run() != HostingPhase::Idle);
@@ -39,11 +41,14 @@ impl Region {
         self.keep(DecisionStepKind::Draining, entry);
     }
 
+    /// Adds a decision to the history, and a step to the events of this batch.
     fn keep(&mut self, what: DecisionStepKind, entry: Remembered) {
         self.decision_history.push(entry.clone());
         self.steps.push(DecisionStep { what, of: entry });
     }
 
+    /// Records that this region carried out the decision `generation` to host the shard, with an
+    /// event `what`. Does nothing if the decision is not remembered.
     pub(super) fn note_settled(
         &mut self,
         now: Now,
@@ -57,8 +62,9 @@ impl Region {
         }
     }
 
-    /// The last entity of a drained shard has ended. Several decisions may have asked for that
-    /// drain; all of them are marked.
+    /// The last entity of a draining shard has ended. Several decisions may have asked for that
+    /// drain; all of them are marked, with one event, for the newest. Called before the shard turns
+    /// idle: does nothing if it is idle already.
     pub(super) fn note_drained(&mut self, now: Now, shard: ShardId) {
         let drains = self.shards.get(&shard).is_some_and(|held| held.run() != HostingPhase::Idle);
         if !drains {
@@ -72,7 +78,9 @@ impl Region {
         }
     }
 
-    /// Measures how long a shard waits for its predecessors.
+    /// Measures how long a shard waits for its predecessors, given its states before and after an
+    /// input. The measurement begins anew when another decision waits. It is dropped if the wait
+    /// ends without hosting. A shard that starts within one input is not measured.
     pub(super) fn keep_pace(&mut self, now: Now, before: ShardHostState, after: ShardHostState) {
         let ShardHostState { shard, .. } = after;
         let waits_anew = !before.pending || before.max_gen != after.max_gen;
@@ -88,14 +96,15 @@ impl Region {
         }
     }
 
+    /// Outputs the events of this batch, which end here.
     pub(super) fn tell_steps(&mut self, out: &mut RegionOutbox) {
         for step in self.steps.drain(..) {
             out.push(RegionOutput::Step(Box::new(step)));
         }
     }
 
-    /// Reports moves that take unusually long, with the regions that they wait for. This region is
-    /// one of them if it still drains such a shard.
+    /// Reports moves that take unusually long, each once, with the regions that they wait for. This
+    /// region is one of them if it still drains such a shard.
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut RegionOutbox) {
         let Some(slow) = self.slow_decisions.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();

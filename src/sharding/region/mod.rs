@@ -75,8 +75,7 @@ pub struct RegionConfig {
     pub repeat: Pauses,
     /// Lengths of messages and of the parts of long payloads.
     pub cut: PayloadPartSizes,
-    /// `remembered-decisions`: number of decisions that the region remembers, each with the awaited
-    /// regions and the duration. Default: 4,096.
+    /// `remembered-decisions`: number of decisions that the region remembers. Default: 4,096.
     pub remembered: usize,
 }
 
@@ -101,7 +100,7 @@ pub struct Region {
     me: RegionId,
     config: RegionConfig,
     agreed: AgreedSettings,
-    refused: Option<(ReplicaId, AgreedSettings)>, // the coordinator that refused it, and its settings
+    refused: Option<(ReplicaId, AgreedSettings)>, // by this coordinator, with its settings
     fault_injection: ShardingFaultInjection,
     installed: Installed,
     shards: BTreeMap<ShardId, RegionShard>, // ≤ config.shards; never removed
@@ -109,19 +108,19 @@ pub struct Region {
     floor: Term, // decisions of lower terms are ignored: a forced recovery may have lost them
     registration: Registration,
     slow: BTreeSet<ShardId>,   // with slow handlers; ≤ SLOW_SHARDS_MAX
-    wanted: BTreeSet<ShardId>, // ≤ config.shards
-    ask_at: Option<Instant>,
+    wanted: BTreeSet<ShardId>, // messages wait for their homes; ≤ config.shards
+    ask_at: Option<Instant>,   // when to ask for `wanted`, if registered then
     outbound: RegionOutboundBatch,
-    carrying: Repeats,
+    carrying: Repeats, // shards whose `Released` is repeated
     intake: Intake,
-    aborts: BTreeMap<ShardId, Instant>, // draining shards
+    aborts: BTreeMap<ShardId, Instant>, // when to abort the drain of each draining shard
     stopping: Stopping,
     coordinated: bool, // value of the last `RegionOutput::Coordinated`
-    leaving: Option<RegionShutdown>,
-    heirs: bool, // value of the last `RegionInput::Heirs`; `false` before it
-    left: bool,
-    over: bool,
-    dirty: bool,
+    leaving: Option<RegionShutdown>, // since the first `RegionInput::Leave`, for good
+    heirs: bool,       // value of the last `RegionInput::Heirs`; `false` before it
+    left: bool,        // `RegionOutput::Left` was output
+    over: bool,        // since `RegionInput::Over`: every input is ignored
+    dirty: bool,       // an input came since the last `work`, which is due at once
     decision_history: DecisionHistory,
     steps: Vec<Happened>, // of this batch
     slow_decisions: SlowDecisionDetector,
@@ -129,7 +128,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Creates the region on incarnation `me`. `fault_injection` is [`ShardingFaultInjection::none`] except in test suites.
+    /// Creates the region on incarnation `me`. `fault_injection` is `none` except in test suites.
     ///
     /// # Panics
     /// If the type has no shards, or more than [`SHARDS_MAX`].
@@ -196,7 +195,7 @@ impl Region {
         self.config.shards
     }
 
-    /// State of a shard; `None` if the region never received a decision about it.
+    /// State of a shard; `None` if the region has received neither a decision nor a release of it.
     #[must_use]
     pub fn shard(&self, shard: ShardId) -> Option<&RegionShard> {
         self.shards.get(&shard)
@@ -224,8 +223,7 @@ impl Region {
     }
 
     /// Bytes of payloads, partial or whole, that have arrived and that no shard has started with.
-    /// At most the last payload of each shard and region. A decision for another home drops them,
-    /// because their senders still keep them.
+    /// A decision for another home drops them, because their senders still keep them.
     #[must_use]
     pub fn arriving(&self) -> u64 {
         let heard = self.shards.values().map(RegionShard::heard_bytes);
@@ -278,6 +276,8 @@ impl Region {
         &self.stats
     }
 
+    /// Handles a message; orders of a coordinator that was given up by force are ignored. When the
+    /// region becomes registered, wanted homes, `Leaving` and stop requests are due at once.
     fn message(&mut self, now: Now, from: ReplicaId, message: ToRegion, out: &mut RegionOutbox) {
         if self.is_given_up(from, &message) {
             return;
@@ -367,19 +367,19 @@ impl Region {
         out.push(RegionOutput::Route(route));
     }
 
-    /// Host only raises (docs/protocol/sharding.md#host-only-raises). The region ignores the order
-    /// until its node has installed the coordinator's configuration
-    /// (docs/protocol/sharding.md#no-host-before-its-epoch): a region that is absent from an older
-    /// configuration may only not have joined there yet, and would be taken for removed. A leaving
-    /// region takes the shard, and needs a new permission to leave; one that has left does not.
+    /// Host only raises (docs/protocol/sharding.md#host-only-raises); a repetition is confirmed if
+    /// the shard runs. The region ignores the order until its node has installed the coordinator's
+    /// configuration (docs/protocol/sharding.md#no-host-before-its-epoch): a region that is absent
+    /// from an older configuration may only not have joined there yet, and would be taken for
+    /// removed. A leaving region takes the shard, and needs a new permission to leave. One that has
+    /// left ignores it, because it could not hand the shard over: it asks to leave again, so that
+    /// the coordinator gives the shard another home. A proxy ignores it, too.
     fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut RegionOutbox) {
         let HostShard { shard, generation, epoch, .. } = word;
         if !self.is_shard(shard) || self.config.proxy || self.is_forgotten(from, generation) {
             return;
         }
         if self.left {
-            // Ignored like a lost message, because this region could not hand the shard over again.
-            // It asks to leave again, and the coordinator gives the shard another home.
             self.ask_to_leave(now.mono);
             return;
         }
@@ -401,7 +401,7 @@ impl Region {
 
     /// Release drains (docs/protocol/sharding.md#release-drains): a region that hosts the shard
     /// drains it before it answers, so that the next home never starts beside a running entity. An
-    /// order that is older than the known decision stops nothing.
+    /// idle one answers at once, also a repetition. An order below the known one stops nothing.
     fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut RegionOutbox) {
         let ReleaseShard { shard, generation, to, .. } = word;
         if !self.is_shard(shard) || self.is_forgotten(from, generation) {
@@ -457,7 +457,8 @@ impl Region {
         }
     }
 
-    /// Sends the next parts of a kept payload to a region that fetches it.
+    /// Sends one window of parts, from the offset `at` on, to a region that fetches a payload.
+    /// Sends nothing behind the end, or if the payload of that tenure is not kept here any longer.
     fn fetched(&mut self, from: ReplicaId, word: &Fetch) {
         let Fetch { shard, last, at } = *word;
         let held = self.shards.get(&shard).filter(|held| held.last() == last);
@@ -472,6 +473,7 @@ impl Region {
         }
     }
 
+    /// Takes a part of a fetched payload. The last part makes the region handle the release.
     fn part(&mut self, now: Now, from: ReplicaId, part: &PayloadPart, out: &mut RegionOutbox) {
         if let Some(whole) = self.intake.took(now.mono, RegionId::new(from), part) {
             self.stats.fetched += 1;
@@ -479,6 +481,8 @@ impl Region {
         }
     }
 
+    /// Handles `Hosted`, about a known shard: drops the kept payload of a tenure below `at`. Ends
+    /// the repetition of the release once the shard keeps none and owes no next home an answer.
     fn confirmed(&mut self, shard: ShardId, at: Generation) {
         if let Some(held) = self.shards.get_mut(&shard) {
             held.confirmed(at, self.fault_injection);
@@ -488,8 +492,9 @@ impl Region {
         }
     }
 
-    /// Applies a rule to a shard, performs the resulting steps, and tells the gate if the shard's
-    /// standing has changed.
+    /// Applies a rule to a shard, which is created if it is unknown, performs the resulting steps,
+    /// and tells the gate if the shard's standing has changed. Drops unfinished fetches of payloads
+    /// whose release would no longer count.
     fn change(
         &mut self,
         now: Now,
@@ -514,6 +519,7 @@ impl Region {
         }
     }
 
+    /// Performs a step of a shard, and counts it. `is` is the shard's standing after the rule.
     fn perform(
         &mut self,
         now: Now,
@@ -573,6 +579,7 @@ impl Region {
         );
     }
 
+    /// Ends the drain of a known shard: releases it with the payload, or starts it if that waits.
     fn on_drained(
         &mut self,
         now: Now,
@@ -588,10 +595,9 @@ impl Region {
         }
     }
 
-    /// Installs a newer configuration: outputs a raised cluster generation, drops the fetches from
-    /// removed regions, and tries the pending starts again, because removed regions are over. The
-    /// removal of this region itself has no effect here: the node reports it by
-    /// [`RegionInput::Over`]. The floor rises only by a recount.
+    /// Installs a configuration if it is newer: outputs a raised cluster generation, drops fetches
+    /// from removed regions, and tries pending starts again, because removed regions are over. The
+    /// removal of this region has no effect here: the node reports it by [`RegionInput::Over`].
     fn install(&mut self, now: Now, installed: Installed, out: &mut RegionOutbox) {
         let before = self.installed.epoch.generation;
         if !self.installed.install(installed) {
@@ -609,11 +615,10 @@ impl Region {
         }
     }
 
-    /// Cluster generation before start (docs/protocol/sharding.md#cluster-generation-before-start):
-    /// a forced configuration raises the cluster generation and reaches one member after the other.
-    /// A region that installed it first may have issued fencing tokens of it before it released the
-    /// shard. This region must ignore the release until it has installed it, too; the sender
-    /// repeats the release.
+    /// Whether a release must be ignored, and is counted, because its sender has installed a later
+    /// cluster generation (docs/protocol/sharding.md#cluster-generation-before-start) than this
+    /// region: it may have issued fencing tokens of that generation. The sender repeats the release
+    /// until this region has installed the forced configuration that raised the generation, too.
     fn is_ahead(&mut self, cluster: u64) -> bool {
         let is_ahead = cluster > self.installed.epoch.generation;
         self.stats.too_early += u64::from(is_ahead);
@@ -622,7 +627,7 @@ impl Region {
 
     /// A region without a lease hosts nothing
     /// (docs/protocol/sharding.md#a-region-without-a-lease-hosts-nothing): the region stops at once
-    /// and for good, because other regions may start its shards.
+    /// and for good, because other regions may start its shards. It also discards kept payloads.
     fn stop_for_good(&mut self, out: &mut RegionOutbox) {
         self.over = true;
         self.forsake(out);
@@ -676,6 +681,9 @@ impl Region {
         self.outbound.flush(self.config.cut, out);
     }
 
+    /// Registers, if that is due, in as many messages as the hosted shards need, draining ones
+    /// included. A leaving region registers as a proxy, so that a coordinator that does not know
+    /// yet that it leaves gives it no shard.
     fn register(&mut self, now: Now) {
         if let Some(to) = self.registration.take_due(now.mono, self.config.retry) {
             let hosted = self.shards.iter().filter_map(|(id, held)| match held.run() {
@@ -683,8 +691,6 @@ impl Region {
                 HostingPhase::Hosting(at) | HostingPhase::Draining(at) => Some((*id, at)),
             });
             let hosted: Vec<(ShardId, Generation)> = hosted.collect();
-            // A leaving region registers as a proxy, so that a coordinator that does not know yet
-            // that it leaves gives it no shard.
             let (proxy, highest) = (self.config.proxy || self.leaving.is_some(), self.highest);
             let slow: Vec<ShardId> = self.slow.iter().copied().collect();
             let room = self.config.cut.words.saturating_sub(slow.len() * SHARD_BYTES);
@@ -700,8 +706,8 @@ impl Region {
         }
     }
 
-    /// Notes the shards with slow handlers, as many as may take half of a message. If they have
-    /// changed, the next registration is due soon.
+    /// Notes the shards with slow handlers, the lowest ones, as many as may take half of a message.
+    /// If they have changed, the next registration is due soon.
     fn note_slow_handlers(&mut self, now: Instant, mut shards: BTreeSet<ShardId>) {
         let most = SLOW_SHARDS_MAX.min(self.config.cut.words / 2 / SHARD_BYTES);
         while shards.len() > most {
@@ -713,6 +719,7 @@ impl Region {
         }
     }
 
+    /// Reports, from time to time, that homes are wanted and no coordinator registers this region.
     fn complain(&mut self, now: Now, out: &mut RegionOutbox) {
         if self.left || self.wanted.is_empty() {
             self.registration.is_not_missed();
@@ -721,7 +728,7 @@ impl Region {
         }
     }
 
-    /// Asks the coordinator for wanted homes, repeatedly until they are known.
+    /// Asks the coordinator that registered this region for wanted homes, until they are known.
     fn ask(&mut self, now: Now) {
         if self.wanted.is_empty() {
             self.ask_at = None;

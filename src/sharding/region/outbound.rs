@@ -21,10 +21,12 @@ const RELEASE_BYTES: usize = 128;
 const LONG_RELEASE_BYTES: usize = 160;
 const FETCH_BYTES: usize = 64;
 
+/// Shards, each with the generation that the message names.
 type ShardGenerations = Vec<(ShardId, Generation)>;
 type ByReceiver = BTreeMap<ReplicaId, ShardGenerations>;
 
-/// Messages that the region sends at the end of the batch.
+/// Messages that the region sends at the end of the batch. Adding one neither sends anything nor
+/// looks for an earlier one about the same shard, except for [`counted`](Self::counted).
 #[derive(Clone, Debug, Default)]
 pub(super) struct RegionOutboundBatch {
     hosted_to_coordinators: ByReceiver,
@@ -81,8 +83,8 @@ impl RegionOutboundBatch {
         self.said.push((to, word));
     }
 
-    /// Answer to `Recount`. Because it is long, only the answer to the last request of a batch is
-    /// sent: a coordinator requests each part once it has the part before.
+    /// Answer to `Recount`. Replaces an earlier answer of this batch to the same coordinator,
+    /// because an answer is long: a coordinator requests each part once it has the part before.
     pub(super) fn counted(&mut self, to: ReplicaId, word: ToCoordinator) {
         use ToCoordinator::{Counted, CountedPart};
         let counts = |said: &_| matches!(said, Counted { .. } | CountedPart { .. });
@@ -90,8 +92,10 @@ impl RegionOutboundBatch {
         self.said.push((to, word));
     }
 
-    /// Sends everything, releases first, because the next homes wait for them. Messages of one kind
-    /// are joined up to the limits of [`PayloadPartSizes`]; a single release may be longer.
+    /// Sends everything and empties the batch: first releases, because the next homes wait for
+    /// them, then fetches and parts, then all others. Messages of one kind to one receiver are
+    /// joined up to the limits of [`PayloadPartSizes`], apart from parts and those of
+    /// [`say`](Self::say). A single release may be longer.
     pub(super) fn flush(
         &mut self,
         PayloadPartSizes { part: payloads_max, words: bytes_max, .. }: PayloadPartSizes,
@@ -140,6 +144,7 @@ impl RegionOutboundBatch {
     }
 }
 
+/// Divides the shards for each receiver into messages of at most `bytes_max` bytes.
 fn joined(
     all: ByReceiver,
     bytes_max: usize,
@@ -150,6 +155,7 @@ fn joined(
     })
 }
 
+/// Bytes that a release takes up in a message, its payload included.
 fn length(word: &Released) -> usize {
     RELEASE_BYTES + word.payload.as_ref().map_or(0, bytes::Bytes::len)
 }

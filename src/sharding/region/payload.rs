@@ -16,8 +16,8 @@ use crate::sharding::ids::{Generation, RegionId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PayloadCandidate {
     pub(super) from: RegionId,
-    key: Generation,
-    pub(super) payload: Option<Bytes>,
+    key: Generation, // of the tenure; for a removed region the highest one that it may have had
+    pub(super) payload: Option<Bytes>, // `None`: the tenure ended with nothing to hand over
     end: TenureEnd,
 }
 
@@ -49,16 +49,21 @@ impl PayloadCandidate {
         Self { from, key, payload: None, end: TenureEnd::Removed }
     }
 
-    /// Proves that a region which was last named at `listed` has not hosted since this tenure.
+    /// Whether this tenure proves that a region which was last named at `listed` has not hosted
+    /// since: its payload was sealed after that decision, which came after the tenure. A removed
+    /// region proves nothing.
     fn vouches(&self, listed: Generation) -> bool {
         matches!(self.end, TenureEnd::Told(Some(sealed)) if self.key < listed && listed < sealed)
     }
 }
 
-/// Returns the payload to take. If the latest tenure ended by removal, it also returns the other
-/// candidates: their payloads must be counted as lost, because the removed region may have handled
-/// them. If the latest host released the shard itself, it had taken or counted the payloads that
-/// others still keep.
+/// Returns the payload of the latest tenure, `None` if it left none, and the candidates whose
+/// payloads are lost. A removed region that a member vouches for does not count as a tenure.
+///
+/// If the latest tenure ended by removal, there is no payload, and all others are lost: the caller
+/// must count their payloads, because the removed region may have handled them. If the latest host
+/// released the shard itself, none is lost: it had taken or counted the payloads that others still
+/// keep. Without candidates both results are empty.
 pub(super) fn choose(
     candidates: Vec<PayloadCandidate>,
     fault_injection: ShardingFaultInjection,

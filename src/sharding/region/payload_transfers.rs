@@ -49,8 +49,8 @@ pub struct PayloadPartSizes {
 }
 
 impl Default for PayloadPartSizes {
-    /// Lengths for lanes without a small limit of their own: 32 KiB with a release, parts of
-    /// 64 KiB, 256 KiB for each `Fetch`, and lists of 2 MiB. [`PayloadPartSizes::within`] lowers them.
+    /// Lengths for lanes without a small limit of their own: 32 KiB with a release, parts of 64
+    /// KiB, 256 KiB for each `Fetch`, and lists of 2 MiB. [`PayloadPartSizes::within`] lowers them.
     fn default() -> Self {
         let words = 2 * 1_024 * 1_024;
         Self { whole: 32 * 1_024, part: 64 * 1_024, window: 256 * 1_024, words }
@@ -58,7 +58,8 @@ impl Default for PayloadPartSizes {
 }
 
 impl PayloadPartSizes {
-    /// Lengths that fit lanes whose messages have at most `message_bytes_max` bytes.
+    /// Lengths that fit lanes whose messages have at most `message_bytes_max` bytes: half of it at
+    /// most, at least 1, and never above the default. The window stays the default one.
     #[must_use]
     pub fn within(message_bytes_max: usize) -> Self {
         let Self { whole, part, window, words } = Self::default();
@@ -71,13 +72,15 @@ impl PayloadPartSizes {
 /// Identifies the payload: its shard and the region that keeps it.
 type PayloadKey = (ShardId, RegionId);
 
-/// Payloads that other regions announced and that are not complete yet.
+/// Payloads that other regions announced and that are not complete yet. At most [`AT_A_TIME`] of
+/// them have a turn: they are fetched, in windows of several parts. The others wait.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intake {
     arriving: BTreeMap<PayloadKey, Arriving>, // ≤ shards × regions
     due: BTreeSet<PayloadKey>,                // to request in this batch; ≤ arriving
 }
 
+/// A payload that is fetched, or waits for its turn. The generations are those of its release.
 #[derive(Clone, Debug)]
 struct Arriving {
     reached: Generation,
@@ -92,14 +95,20 @@ struct Arriving {
 }
 
 impl Arriving {
+    /// Whether it has a turn, and no part arrived for [`STALLED`].
     fn is_stalled(&self, now: Instant) -> bool {
         self.asked.is_some() && now - self.since >= STALLED
     }
 }
 
 impl Intake {
-    /// Handles an announcement (`ReleasedWithLongPayload`), which the sender repeats until the receiver confirms.
-    /// Returns `false` if no payload can have the claimed length.
+    /// Handles an announcement (`ReleasedWithLongPayload`), which the sender repeats until the
+    /// receiver confirms. Returns `false` if no payload can have the claimed length.
+    ///
+    /// A new payload waits for its turn. It replaces the one of an earlier tenure of that region,
+    /// with what was received of it. A repetition requests the rest again if no part has arrived
+    /// since the announcement before. An announcement of an earlier tenure, or of another length,
+    /// is ignored.
     pub(super) fn announced(
         &mut self,
         now: Instant,
@@ -130,7 +139,10 @@ impl Intake {
         true
     }
 
-    /// Appends a part. Returns the release once the payload is complete.
+    /// Appends a part, and requests the next window once the present one is complete. Returns the
+    /// release once the payload is complete, and forgets it here. A part is ignored if it is not
+    /// the next one, is empty, exceeds the announced length, or belongs to a payload that is
+    /// unknown or has no turn.
     pub(super) fn took(
         &mut self,
         now: Instant,
@@ -173,8 +185,8 @@ impl Intake {
         vain.iter().for_each(|key| self.forget(key));
     }
 
-    /// A region released the shard in one message. It no longer keeps a payload of this or an
-    /// earlier tenure, so a pending fetch of one is dropped.
+    /// A region released the shard in one message. It no longer keeps another payload of the tenure
+    /// `last` or an earlier one, so a pending fetch of one is dropped.
     pub(super) fn superseded(&mut self, shard: ShardId, from: RegionId, last: Generation) {
         let key = (shard, from);
         if self.arriving.get(&key).is_some_and(|known| known.last <= last) {
@@ -193,6 +205,7 @@ impl Intake {
         self.due.remove(key);
     }
 
+    /// Drops all payloads, for a region that has stopped for good.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -202,7 +215,8 @@ impl Intake {
         self.arriving.values().map(|known| known.bytes.len() as u64).sum()
     }
 
-    /// Requests to send now, each for one window.
+    /// Requests to send now, each for one window, which begins behind the bytes received so far.
+    /// First gives free turns to waiting payloads.
     pub(super) fn take_due(&mut self, now: Instant, window: usize) -> Vec<(RegionId, Fetch)> {
         self.take_turns(now);
         let due = std::mem::take(&mut self.due);
@@ -218,8 +232,9 @@ impl Intake {
         due.into_iter().filter_map(ask).collect()
     }
 
-    /// Gives free turns to waiting payloads, in the order in which they began to wait. A long one
-    /// is not overtaken, because others could delay it without end.
+    /// Gives free turns to waiting payloads, in the order in which they began to wait, and makes
+    /// their requests due. A long one is not overtaken, because others could delay it without end.
+    /// A stalled payload loses its turn and the bytes received so far, but only if others wait.
     fn take_turns(&mut self, now: Instant) {
         let waits = |known: &Arriving| known.asked.is_none();
         if !self.arriving.values().any(waits) {
@@ -228,7 +243,8 @@ impl Intake {
         for known in self.arriving.values_mut().filter(|known| known.is_stalled(now)) {
             (known.asked, known.bytes, known.since) = (None, Vec::new(), now);
         }
-        // A payload without a turn must not be requested, or more than the maximum would be fetched.
+        // A payload without a turn must not be requested, or more than the maximum would be
+        // fetched.
         let arriving = &self.arriving;
         self.due.retain(|key| arriving.get(key).is_some_and(|known| !waits(known)));
         let under_way = self.arriving.values().filter(|known| !waits(known));

@@ -4,7 +4,7 @@
 //!
 //! A region ends in one of two ways. After [`RegionInput::Leave`] it hands over all shards and
 //! reports [`RegionOutput::Left`]. [`RegionInput::Over`] makes it order
-//! [`RegionOutput::StopAll`] at once, without a handover.
+//! [`RegionOutput::StopAll`] at once, without a handover; from then on it ignores all inputs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,13 +31,15 @@ pub enum RegionInput {
         /// The message without its framing.
         message: ToRegion,
     },
-    /// A configuration is installed on this node.
+    /// A configuration is installed on this node. Ignored unless it is newer than the last one.
     Installed(Installed),
-    /// The node of the coordinator, as far as the singleton's proxy knows.
+    /// The node of the coordinator, as far as the singleton's proxy knows. If it differs from the
+    /// coordinator that the region knows, the region must register anew.
     CoordinatorAt(Option<ReplicaId>),
     /// The gate needs a home for the shard: a message has no route, or the known home was removed.
+    /// The region asks the coordinator, once it is registered, until it learns of a home.
     Wanted(ShardId),
-    /// The last entity of a draining shard has stopped.
+    /// The last entity of a draining shard has stopped. Ignored if the shard does not drain.
     Drained {
         /// The shard that has drained.
         shard: ShardId,
@@ -46,7 +48,8 @@ pub enum RegionInput {
         payload: Option<Bytes>,
     },
     /// The program wants these shards to stop, wherever they live. The region asks the coordinator
-    /// until they have stopped or `within` has expired.
+    /// until they have stopped or `within` has expired. A second request for a shard replaces the
+    /// first one and keeps the later of both ends.
     Stop {
         /// The shards that must stop.
         shards: Vec<ShardId>, // ≤ shards
@@ -58,10 +61,10 @@ pub enum RegionInput {
     /// [`SLOW_SHARDS_MAX`](crate::sharding::wire::SLOW_SHARDS_MAX) of them, and at most as many as
     /// fill half of a message of the greatest length, so that planned moves leave them out.
     SlowHandlers(BTreeSet<ShardId>),
-    /// This node will stop: the region must hand over all shards.
+    /// This node will stop: the region must hand over all shards. Repetitions have no effect.
     Leave,
     /// Whether a leaving region could hand over payloads that it keeps because their shards have no
-    /// next home yet.
+    /// next home yet. The region assumes that it could not before the first such input.
     Heirs {
         /// At least one other node hosts the type and stays.
         any: bool,
@@ -91,7 +94,8 @@ pub enum RegionOutput {
         shard: ShardId,
         /// The generation of the decision that names this region.
         generation: Generation,
-        /// The payload of the last home's [`RegionInput::Drained`]: states and messages not begun.
+        /// The payload of the last home's [`RegionInput::Drained`], which may be this region:
+        /// states and messages not begun. `None` if there are none.
         payload: Option<Bytes>,
     },
     /// Keep the running entities of the shard, under this generation: a newer decision names the
@@ -110,12 +114,14 @@ pub enum RegionOutput {
         /// The next home, if there is one.
         to: Option<RegionId>,
     },
-    /// `handoff-timeout` has expired: abort the entities that still run.
+    /// `handoff-timeout` has expired: abort the entities that still run. The report
+    /// [`RegionInput::Drained`] is awaited all the same.
     Abort(ShardId),
     /// The gate's view of the shard has changed. The gate judges held messages again
     /// (docs/protocol/message-order.md#held-messages-are-judged-again).
     Standing(ShardHostState),
-    /// An acknowledged decision. The gate routes messages by it and stamps them with its generation.
+    /// An acknowledged decision. The gate routes messages by it and stamps them with its
+    /// generation.
     Route(ShardRoute),
     /// Count the messages of this payload as lost; its states are lost as well.
     Discard {
@@ -123,7 +129,8 @@ pub enum RegionOutput {
         reach: Reach,
         /// The shard that the messages were for.
         shard: ShardId,
-        /// The region that kept the payload: this one.
+        /// The region whose tenure left the payload: this one, or a region that released the shard
+        /// to this one.
         from: RegionId,
         /// The payload as the drain sealed it.
         payload: Bytes,
@@ -131,26 +138,28 @@ pub enum RegionOutput {
     /// Cluster generation of all fencing tokens from now on. It only rises, and precedes the starts
     /// that follow from the same input.
     ClusterGeneration(u64),
-    /// Whether this region is registered with a coordinator from now on, sent when that changes. Only
-    /// a coordinator that knows the region repeats decisions whose messages were lost, so the time that
-    /// held messages may wait for a decision counts from then.
+    /// Whether this region is registered with a coordinator from now on, sent when that changes.
+    /// Only a coordinator that knows the region repeats decisions whose messages were lost, so the
+    /// time that held messages may wait for a decision counts from then.
     Coordinated(bool),
     /// Stop all shards at once and for good.
     StopAll,
-    /// A shard that [`RegionInput::Stop`] named has stopped, or the request has expired.
-    /// [`Region::stopping`](super::Region::stopping) lists the shards with requests that remain.
+    /// Shards that [`RegionInput::Stop`] named have stopped, or their requests have expired. It
+    /// does not tell which: [`Region::stopping`](super::Region::stopping) lists the shards with
+    /// requests that remain.
     Stopped,
     /// A step of a decision, which the node reports as an event.
     Step(Box<DecisionStep>),
     /// A start or drain that takes too long, which the node logs as a warning.
     Slow(SlowDecisions),
-    /// A coordinator has acknowledged a registration or an audit, and the gate knows all homes that
-    /// the acknowledgement lists.
+    /// A coordinator has registered this region, which was not registered before, and the gate
+    /// knows all homes that the acknowledgement lists. Acknowledged audits are not reported.
     Registered,
-    /// No coordinator has registered this region for long while messages wait for homes. The node
-    /// logs a warning.
+    /// No coordinator has registered this region for 10 s while messages wait for homes; repeated
+    /// once a minute. The node logs a warning.
     Unregistered(Unregistered),
-    /// The region has handed over everything after [`RegionInput::Leave`].
+    /// After [`RegionInput::Leave`] the region runs nothing, keeps no payload that another region
+    /// could take, and has the coordinator's permission, or no longer waits for it. Sent once.
     Left,
 }
 
@@ -163,8 +172,8 @@ pub struct ShardHostState {
     pub max_gen: Generation,
     /// The home by that decision. A bounced message carries it to the sender.
     pub home: Option<RegionId>,
-    /// Whether a start or an adoption at `max_gen` waits for predecessors: regions that may still host
-    /// the shard by earlier decisions.
+    /// Whether a start or an adoption at `max_gen` waits for predecessors: regions that may still
+    /// host the shard by earlier decisions.
     pub pending: bool,
     /// Whether the shard is hosted here, drains, or is idle.
     pub run: HostingPhase,

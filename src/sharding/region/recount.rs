@@ -16,15 +16,27 @@ use crate::sharding::wire::{
 /// Knowledge of this region about the shards from a given number on.
 #[derive(Default)]
 struct Known {
-    hosted: Vec<(ShardId, Generation)>, // ≤ shards
-    told: RouteTable,                   // ≤ shards
-    next: Option<ShardId>,              // first shard that did not fit
+    /// Shards that are hosted or drain here, or whose payload is kept; at most all shards.
+    hosted: Vec<(ShardId, Generation)>,
+    /// The newest decision about each shard, received in a `Host` or `Release`; at most all shards.
+    told: RouteTable,
+    /// The first shard that did not fit; `None`: all fitted.
+    next: Option<ShardId>,
 }
 
 impl Region {
-    /// Answers `Recount`. The region must first have installed a configuration of the same origin
-    /// and consider all given-up members as over; otherwise it could start a shard, because of
-    /// their removal, after its answer.
+    /// Answers `Recount` with everything that this region hosts and was told, and ignores decisions
+    /// of terms below `term` from now on. If it has answered a recount of a higher term before, it
+    /// reports only that term, which ends the asking coordinator, and changes nothing.
+    ///
+    /// Gives no answer, so that the coordinator repeats its request, unless the term is valid and
+    /// the installed configuration has the same origin and contains `from`. The region must
+    /// consider all given-up members as over; otherwise it could start a shard, because of their
+    /// removal, after its answer.
+    ///
+    /// With `first` the answer lists the shards from that one on, as many as fit a message, and at
+    /// least one. Without `first` it lists all shards in one message of any length. A list of all
+    /// shards is sent as `Counted`, any other as `CountedPart`.
     ///
     /// An answer in parts reports each shard as it is when its part is sent. That is consistent:
     /// all facts of one shard are in one part, and older decisions are ignored from the first part
@@ -68,6 +80,8 @@ impl Region {
         );
     }
 
+    /// Collects what is known of the first `room` shards from `first` on. Shards without a `Host`
+    /// or `Release` are left out and take no room.
     fn known(&self, first: ShardId, room: usize) -> Known {
         let known = self.shards.range(first..);
         let mut known = known.filter(|(_, held)| held.max_gen() > Generation::NEVER);
@@ -86,8 +100,9 @@ impl Region {
         Known { hosted, told: told.into_iter().collect(), next }
     }
 
-    /// Whether `message` is an order of a coordinator that was given up by force and still runs. A
-    /// valid coordinator that this node has not heard of yet repeats its orders.
+    /// Whether `message` is an order of a coordinator that was given up by force and still runs;
+    /// counts it then. Never true of `Announce`, `Recount` and the messages of regions. A valid
+    /// coordinator that this node has not heard of yet repeats its orders.
     pub(super) fn is_given_up(&mut self, from: ReplicaId, message: &ToRegion) -> bool {
         use ToRegion as To;
         let is_order = matches!(
@@ -105,8 +120,9 @@ impl Region {
         is_given_up
     }
 
-    /// Whether a decision of a term below the recount's must be ignored. It may be lost; if any
-    /// survivor knew of it, it was decided again.
+    /// Whether a decision of a term below the recount's must be ignored; counts it as stale then.
+    /// Always false before the first recount. Such a decision may be lost; if any survivor knew of
+    /// it, it was decided again.
     ///
     /// Decisions are accepted from a coordinator that has registered this region under a term above
     /// the recount's. The recount may have been a second one, by a coordinator that is lost since,

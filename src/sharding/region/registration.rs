@@ -20,8 +20,8 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Minimum pause between a registration and the next one if that reports a change.
 const CHANGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Maximum of the counts of unacknowledged registrations: bounds the registrations that are repeated
-/// because an acknowledgement may be late.
+/// Maximum of the counts of unacknowledged registrations: bounds the registrations that are
+/// repeated because an acknowledgement may be late.
 const UNACKED_MAX: u32 = 3;
 
 /// A region that no coordinator knows while messages wait for homes.
@@ -33,13 +33,14 @@ pub struct Unregistered {
     pub coordinator: Option<ReplicaId>,
 }
 
-/// State of the registration: the known coordinator, and when to register next.
+/// State of the registration: the known coordinator, and when to register next. A region registers
+/// only with the coordinator that it knows, and its registration ends when that changes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registration {
-    coordinator: Option<ReplicaId>,
-    term: Term, // the highest that a coordinator named
-    registered: bool,
-    was_known: bool,            // ever
+    coordinator: Option<ReplicaId>, // the known one, registered with or not
+    term: Term,                     // the highest that a coordinator named
+    registered: bool,               // with `coordinator`
+    was_known: bool,                // a coordinator has registered it, ever
     asked: BTreeSet<ReplicaId>, // may have registered it, before the first ack; ≤ past coordinators
     due: Instant,
     said: Instant,                // when it registered last
@@ -49,10 +50,11 @@ pub(super) struct Registration {
     complaint: Option<Complaint>, // while homes are wanted and it is not registered
 }
 
+/// A wait for a registration while homes are wanted.
 #[derive(Clone, Copy, Debug)]
 struct Complaint {
-    since: Instant,
-    at: Instant,
+    since: Instant, // when it began
+    at: Instant,    // when the next report is due
 }
 
 impl Registration {
@@ -74,19 +76,24 @@ impl Registration {
         self.registered && self.coordinator == Some(from) && self.term == term
     }
 
-    /// Whether any coordinator may have registered the region.
+    /// Whether any coordinator may ever have registered the region: one has acknowledged it, or one
+    /// that it asked has not refused it.
     pub(super) fn may_be_known(&self) -> bool {
         self.was_known || !self.asked.is_empty()
     }
 
-    /// Notes the coordinator that the singleton's proxy has found.
+    /// Notes the coordinator that the singleton's proxy has found. If the region knew another one
+    /// or none, it is no longer registered, and registers at once; `None`: it cannot. The known
+    /// coordinator has no effect.
     pub(super) fn found(&mut self, now: Instant, coordinator: Option<ReplicaId>) {
         if self.coordinator != coordinator {
             (self.coordinator, self.registered, self.due) = (coordinator, false, now);
         }
     }
 
-    /// Handles `Here`: a coordinator acts under this term. Lower terms are ignored.
+    /// Handles `Here`: a coordinator acts under this term. The region registers with it at once,
+    /// also if it is registered with it already. Invalid terms, and terms below the highest that a
+    /// coordinator named, are ignored.
     pub(super) fn invited(&mut self, now: Instant, from: ReplicaId, term: Term) {
         if term.is_valid() && term >= self.term {
             self.term = term;
@@ -94,7 +101,13 @@ impl Registration {
         }
     }
 
-    /// Handles an acknowledgement. Returns whether the region was not registered before.
+    /// Handles an acknowledgement. Returns true if the region was not registered before; false if
+    /// it was, or if the acknowledgement is ignored because it comes from another node than the
+    /// known coordinator, or names a lower term than one did before.
+    ///
+    /// The next registration is due after `audit`. It is due earlier if the content has changed
+    /// since the last one, or if the acknowledgement may answer one that was sent before the last
+    /// change.
     pub(super) fn acked(
         &mut self,
         now: Instant,
@@ -121,7 +134,9 @@ impl Registration {
         !std::mem::replace(&mut self.registered, true)
     }
 
-    /// Handles `RegistrationRefusal`: the coordinator does not register this region, which tries again later.
+    /// Handles `RegistrationRefusal`: the region is not registered, and tries again after `retry`.
+    /// A refusal by another node than the known coordinator only proves that this node has not
+    /// registered the region.
     pub(super) fn put_off(&mut self, now: Instant, from: ReplicaId, retry: Duration) {
         self.asked.remove(&from);
         if self.coordinator == Some(from) {
@@ -129,19 +144,21 @@ impl Registration {
         }
     }
 
-    /// The content of registrations has changed: the next one is due soon, also if an earlier one
-    /// is acknowledged meanwhile.
+    /// The content of registrations has changed: the next one is due at once, but not before
+    /// [`CHANGE_PAUSE`] after the last one. An acknowledgement of an earlier one does not delay it.
     pub(super) fn changed(&mut self, now: Instant) {
         self.changed = true;
         self.due = self.due.min(self.after_change(now));
     }
 
+    /// Returns when a registration that reports a change is due; not before `now`.
     fn after_change(&self, now: Instant) -> Instant {
         now.max(self.said + CHANGE_PAUSE)
     }
 
     /// Returns the coordinator to register with if a registration is due, and sets the time of the
-    /// next one.
+    /// next one, after `retry`. The caller must send the registration. `None`: none is due, or no
+    /// coordinator is known.
     pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
         let to = self.coordinator.filter(|_| self.due <= now)?;
         if self.changed {
@@ -155,13 +172,14 @@ impl Registration {
         Some(to)
     }
 
-    /// No message waits for a home: ends the report.
+    /// No message waits for a home: the time until a report begins anew.
     pub(super) const fn is_not_missed(&mut self) {
         self.complaint = None;
     }
 
-    /// Returns a report if messages wait for homes, the region is not registered, and a report is
-    /// due.
+    /// Returns a report if the region is not registered and a report is due: [`COMPLAIN_AFTER`]
+    /// after the first call without a registration, then every [`COMPLAIN_EVERY`]. Must be called
+    /// only while messages wait for homes, otherwise [`is_not_missed`](Self::is_not_missed).
     pub(super) fn complain(&mut self, now: Instant) -> Option<Unregistered> {
         if self.registered {
             self.complaint = None;
@@ -176,6 +194,8 @@ impl Registration {
         Some(Unregistered { waited: now - complaint.since, coordinator: self.coordinator })
     }
 
+    /// Returns when a registration or a report is due; `None` without a known coordinator and
+    /// without a wait for a registration.
     pub(super) fn next(&self) -> Option<Instant> {
         let complains = self.complaint.map(|complaint| complaint.at);
         self.coordinator.map(|_| self.due).into_iter().chain(complains).min()

@@ -1,6 +1,9 @@
 //! State of one shard at one region, and the region's rules of moves
 //! (docs/protocol/sharding.md#rules-of-the-region). The state machine takes facts and returns
-//! [`Step`]s. It knows neither time, nor the coordinator's state, nor other shards.
+//! [`ShardAction`]s, which the caller must perform in their order. It knows neither time, nor the
+//! coordinator's state, nor other shards.
+//!
+//! Injected faults weaken single rules in tests. The comments describe the functions without them.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +27,15 @@ pub struct PendingStart {
     pub asked_by: ReplicaId,
 }
 
-/// The last `Released` accepted from another region.
+/// The last `Released` accepted from another region. It is evidence for a pending decision, and is
+/// removed by the start or adoption, or by a `Release` that is not below `reached`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LastReleased {
     /// Generation below which the sender hosts nothing.
     pub reached: Generation,
     /// The highest generation at which the sender hosted.
     pub last: Generation,
-    /// The payload of that last tenure.
+    /// The payload of that last tenure; `None` if it was empty or is no longer kept.
     pub payload: Option<Bytes>,
     /// The highest generation that the sender knew when that tenure ended.
     pub sealed: Generation,
@@ -56,9 +60,9 @@ pub(super) enum ShardAction {
     Start { payload: Option<Bytes> },
     /// Continue the running shard under the new generation.
     Adopt,
-    /// Stop the entities, then report with [`Shard::drained`].
+    /// Stop the entities, then report with [`RegionShard::drained`].
     Drain,
-    /// Send `Released` to the home of the decision.
+    /// Send `Released` to the home of the decision, and repeat it while its payload is kept.
     Release { to: RegionId, word: Released },
     /// Send `Drained` to a coordinator, because the decision has no home.
     Drained { to: ReplicaId, reached: Generation },
@@ -74,18 +78,20 @@ pub(super) enum ShardAction {
 /// life of the process, because `max_gen` must outlive every late message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RegionShard {
-    max_gen: Generation,
+    max_gen: Generation,    // only rises
     home: Option<RegionId>, // of the decision `max_gen`
     run: HostingPhase,
+    /// Set while the decision `max_gen` names this region and it has not started or adopted it.
     pending_start: Option<PendingStart>,
-    last: Generation,
+    last: Generation, // `NEVER`: this region never hosted the shard
+    /// The payload of the last tenure, until a start here takes it or a later tenure is confirmed.
     kept: Option<Bytes>,
     sealed: Generation, // `max_gen` when the last tenure ended; no release was sent before
     heard: BTreeMap<RegionId, LastReleased>, // ≤ regions
     /// The latest decision that named this region without a tenure following. If this region exited
     /// before the next home has its release, the region would count as a possible host.
     named: Option<Generation>,
-    confirmed: Generation, // another region hosted at it, after the last tenure here
+    confirmed: Generation, // the highest at which another region hosted after the last tenure here
     /// The coordinator whose `Release` drains the shard. It gets `Drained` if there is no home.
     released_by: Option<ReplicaId>,
 }
@@ -102,11 +108,12 @@ pub(super) struct ShardContext<'a> {
 impl ShardContext<'_> {
     /// Returns `sealed` if the release of `region` proves that nobody else hosted between its last
     /// tenure and `sealed`: before it sealed its payload, no other region could count it as over
-    /// (docs/protocol/sharding.md#a-member-vouches-for-named-regions).
+    /// (docs/protocol/sharding.md#a-member-vouches-for-named-regions). Otherwise returns `None`.
     ///
     /// A removed region proves nothing, because others may have counted it as over before it sent
-    /// any release. Neither does a payload sealed under a decision made before a forced
-    /// configuration: later decisions may be lost, together with the regions that they named.
+    /// any release; this region itself never counts as removed. Neither does a payload prove
+    /// anything that was sealed under a decision made before a forced configuration: later
+    /// decisions may be lost, together with the regions that they named.
     fn vouched(&self, region: RegionId, sealed: Generation) -> Option<Generation> {
         let ShardContext { me, installed, fault_injection, .. } = self;
         let is_in = region == *me || installed.members.contains(&region);
@@ -154,13 +161,13 @@ impl RegionShard {
     }
 
     /// Whether this region was named as home without hosting, and no later home has confirmed that
-    /// it heard so.
+    /// it heard so. False unless the shard is idle here without a pending decision.
     #[must_use]
     pub fn owes_word(&self) -> bool {
         self.run == HostingPhase::Idle && self.pending_start.is_none() && self.named.is_some()
     }
 
-    /// The predecessors that are not over yet.
+    /// The predecessors that are not over yet. None without a pending decision.
     #[must_use]
     pub fn awaited(&self, installed: &Installed) -> Vec<RegionId> {
         let after = self.pending_start.iter().flat_map(|pending_start| &pending_start.after);
@@ -171,7 +178,11 @@ impl RegionShard {
     }
 
     /// Host rule (docs/protocol/sharding.md#host-only-raises): only a generation above `max_gen`
-    /// counts; otherwise a late `Host` could start the shard beside its new home. The caller has
+    /// counts; otherwise a late `Host` could start the shard beside its new home. It replaces a
+    /// pending decision, and is carried out at once if all its predecessors are over.
+    ///
+    /// A `Host` of the decision by which the shard is hosted here is confirmed to `from` again. Any
+    /// other one is ignored, also the repetition of a decision that still waits. The caller has
     /// checked the epoch.
     pub(super) fn host(
         &mut self,
@@ -198,27 +209,32 @@ impl RegionShard {
     }
 
     /// Whether a predecessor is over (docs/protocol/sharding.md#when-a-predecessor-is-over): it was
-    /// removed, it released above its entry, or this region hosts above its entry.
+    /// removed, it released above its entry, or this region hosts above its entry. Equal
+    /// generations prove nothing. `listed` is the generation of the entry.
     fn is_over(
         &self,
-        listed: RegionId,
-        last: Generation,
+        region: RegionId,
+        listed: Generation,
         installed: &Installed,
         fault_injection: ShardingFaultInjection,
     ) -> bool {
         // `out` is conclusive: the caller compared the epoch when the `Host` came, and epochs only
         // rise.
-        let out = !installed.members.contains(&listed);
-        let heard = self.heard.get(&listed);
+        let out = !installed.members.contains(&region);
+        let heard = self.heard.get(&region);
         let released = heard.is_some_and(|heard| {
-            heard.reached > last || fault_injection.has(ShardingFault::AnyReleased)
+            heard.reached > listed || fault_injection.has(ShardingFault::AnyReleased)
         });
-        out || released || matches!(self.run, HostingPhase::Hosting(h) if h > last)
+        out || released || matches!(self.run, HostingPhase::Hosting(h) if h > listed)
     }
 
-    /// Start or adoption, once every predecessor is over
-    /// (docs/protocol/sharding.md#guarded-start-and-adoption). This is the only way to host;
-    /// hosting earlier could give the shard two hosts.
+    /// Starts the idle shard, or adopts the running one, by the pending decision once every
+    /// predecessor is over (docs/protocol/sharding.md#guarded-start-and-adoption). This is the only
+    /// way to host; hosting earlier could give the shard two hosts.
+    ///
+    /// Does nothing without a pending decision, while a predecessor is not over, and during a
+    /// drain, whose end tries again. Otherwise it drops the kept payload, `named` and all evidence,
+    /// and confirms to the coordinator that asked and to each region whose release was recorded.
     pub(super) fn context(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
         let Some(pending_start) = &self.pending_start else { return Vec::new() };
         let ShardContext { installed, fault_injection, .. } = context;
@@ -247,7 +263,14 @@ impl RegionShard {
         steps
     }
 
-    /// Starts the shard with one payload (docs/protocol/sharding.md#a-start-takes-one-payload).
+    /// Starts the shard with the payload of the latest tenure, perhaps none
+    /// (docs/protocol/sharding.md#a-start-takes-one-payload). Candidates are the tenure of this
+    /// region, if it ever hosted, and one for each predecessor: the tenure that it reported with a
+    /// release above its entry, or, without such a release, a possible tenure of a removed region.
+    /// A predecessor that reported that it never hosted is none.
+    ///
+    /// If a possible tenure of a removed region is the latest, also discards all other payloads.
+    /// Takes the kept payload.
     fn start(
         &mut self,
         pending_start: &PendingStart,
@@ -284,7 +307,13 @@ impl RegionShard {
     }
 
     /// Release rule (docs/protocol/sharding.md#release-drains): a newer `Release` raises `max_gen`,
-    /// so that no late `Host` restarts the shard, and drains what runs. A late one stops nothing.
+    /// so that no late `Host` restarts the shard, ends the pending decision, and drains what runs.
+    /// An idle shard is answered at once; a drain under way goes on, and its end answers.
+    ///
+    /// A late `Release` stops nothing. A repeated one is answered again if the shard is idle, to
+    /// the coordinator that repeated it. One that names this region as the next home is ignored.
+    /// Evidence above the new generation stays. If a newer one lists this region above `last`, and
+    /// no other region has hosted above that entry, `named` records that it was named in vain.
     pub(super) fn release(
         &mut self,
         from: ReplicaId,
@@ -326,6 +355,7 @@ impl RegionShard {
         Vec::new()
     }
 
+    /// Begins to drain a hosted shard. Does nothing if the shard is idle or drains already.
     fn drain(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
         let HostingPhase::Hosting(at) = self.run else { return Vec::new() };
         self.run = HostingPhase::Draining(at);
@@ -336,8 +366,10 @@ impl RegionShard {
         steps
     }
 
-    /// Reports that this region hosts nothing below `max_gen`: to the home of the decision or,
-    /// without a home, to the coordinator that asked.
+    /// Reports that this region hosts nothing below `max_gen`: to the home of the decision,
+    /// together with the kept payload, or, without a home, to the coordinator that asked. Reports
+    /// nothing if this region is the home, or if there is neither a home nor such a coordinator.
+    /// The caller must know that nothing of the shard runs here.
     pub(super) fn say_released(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
         let reached = self.max_gen;
         if context.fault_injection.has(ShardingFault::ReleaseDoesNotRaise) {
@@ -357,8 +389,11 @@ impl RegionShard {
         }
     }
 
-    /// The last entity has ended (docs/protocol/sharding.md#release-after-last-stop). The region
-    /// answers only now, because the next home starts as soon as the release arrives.
+    /// The last entity has ended (docs/protocol/sharding.md#release-after-last-stop): seals the
+    /// payload, and reports the release or tries the decision that names this region again. The
+    /// region answers only now, because the next home starts as soon as the release arrives.
+    ///
+    /// Ignored, payload included, if the shard does not drain.
     pub(super) fn drained(
         &mut self,
         payload: Option<Bytes>,
@@ -376,7 +411,8 @@ impl RegionShard {
         }
     }
 
-    /// Handles a `Released` of another region.
+    /// Handles a `Released` of another region by its [verdict](Self::news): confirms, ignores, or
+    /// records it in place of the earlier one of that region and tries the pending decision.
     pub(super) fn released(
         &mut self,
         from: RegionId,
@@ -399,7 +435,9 @@ impl RegionShard {
         }
     }
 
-    /// Judges a `Released` from `from` with this `reached`.
+    /// Judges a `Released` from `from` with this `reached`. It is taken if no decision is pending
+    /// and this region hosted at `reached` or later. It counts if a decision is pending or
+    /// `reached` is above `max_gen`, unless a release with a higher `reached` is recorded.
     pub(super) fn news(&self, from: RegionId, reached: Generation) -> ReleaseVerdict {
         // This also holds after the shard has left: the first confirmation may be lost, and no
         // other region would repeat it.
@@ -413,14 +451,15 @@ impl RegionShard {
         ReleaseVerdict::Counts
     }
 
-    /// The payload of that region's tenure, if it is here already.
+    /// The payload of that region's tenure `last`, if its release is recorded with a payload.
     pub(super) fn brought(&self, from: RegionId, last: Generation) -> Option<&Bytes> {
         self.heard.get(&from).filter(|heard| heard.last == last)?.payload.as_ref()
     }
 
     /// Handles `Hosted`: some region hosts at `at`. A payload of an earlier tenure was taken or is
-    /// useless, so it is dropped, and a decision below `at` that named this region needs no further
-    /// answer.
+    /// useless, so it is dropped if the shard is idle here, and a decision below `at` that named
+    /// this region needs no further answer. A confirmation of this region's own last tenure, or of
+    /// an earlier one, drops no payload.
     pub(super) fn confirmed(&mut self, at: Generation, fault_injection: ShardingFaultInjection) {
         let over = at > self.last
             || (fault_injection.has(ShardingFault::KeptDroppedOnEqual) && at == self.last);
@@ -439,16 +478,18 @@ impl RegionShard {
         payloads.map(|payload| payload.len() as u64).sum()
     }
 
-    /// Takes the kept payload because no region will fetch it any longer. It is [`Reach::Unsent`]
-    /// if the decision that ended the tenure is still the newest and names no home, because a
-    /// payload is sent to homes only.
+    /// Takes the kept payload because no region will fetch it any longer; `None` if there is none.
+    /// It is [`Reach::Unsent`] if the decision that ended the tenure is still the newest and names
+    /// no home, because a payload is sent to homes only.
     pub(super) fn forsake(&mut self) -> Option<(Reach, Bytes)> {
         let unsent = self.home.is_none() && self.max_gen == self.sealed;
         let reach = if unsent { Reach::Unsent } else { Reach::Sent };
         self.kept.take().map(|payload| (reach, payload))
     }
 
-    /// The region is out. The caller has stopped all entities; nothing starts again.
+    /// The region is out: makes the shard idle and drops the pending decision, the payload and all
+    /// evidence; `max_gen`, its home and `last` stay. The caller stops all entities and has counted
+    /// the payload; nothing starts again.
     pub(super) fn over(&mut self) {
         *self = Self { max_gen: self.max_gen, home: self.home, last: self.last, ..Self::default() };
     }

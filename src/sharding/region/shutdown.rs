@@ -28,10 +28,11 @@ const PERMISSION_WAIT_MAX: Duration = Duration::from_secs(5);
 /// little more than its lease of 5 s. Coordinated shutdown gives the whole leave 20 s.
 const UNREGISTERED_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// State of a region whose node is stopping.
+/// State of a region whose node is stopping. A region has one from [`Region::begin_to_leave`] on,
+/// also after it has left.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionShutdown {
-    ask_at: Instant,
+    ask_at: Instant, // when `Leaving` is sent next
     permitted: bool, // `MayLeave` arrived, and no decision named the region since
     // since when only the permission has been missing
     ready_since: Option<Instant>,
@@ -44,40 +45,44 @@ impl Region {
         self.leaving.is_some_and(|leaving| leaving.permitted)
     }
 
+    /// Begins to leave: `Leaving` is due now. No effect if the region leaves or has left already.
     pub(super) fn begin_to_leave(&mut self, now: Instant) {
         let new = RegionShutdown { ask_at: now, permitted: false, ready_since: None };
         self.leaving.get_or_insert(new);
     }
 
-    /// The next time at which a leaving region must act.
+    /// The next time at which a leaving region must act: send `Leaving`, or leave without the
+    /// permission. `None` if it does not leave, or has left.
     pub(super) fn leaves_at(&self) -> Option<Instant> {
         let RegionShutdown { ask_at, ready_since, .. } = self.leaving.filter(|_| !self.left)?;
         let goes_at = ready_since.map(|since| since + self.permission_wait_max());
         Some(goes_at.map_or(ask_at, |at| at.min(ask_at)))
     }
 
+    /// How long the region waits for the permission, by whether it is registered now.
     const fn permission_wait_max(&self) -> Duration {
         if self.registration.is_registered() { PERMISSION_WAIT_MAX } else { UNREGISTERED_WAIT_MAX }
     }
 
     /// A coordinator has registered this region: say `Leaving` to it at once, and count its answer
-    /// time from now.
+    /// time from now. No effect unless the region leaves.
     pub(super) fn tell_that_it_leaves(&mut self, now: Instant) {
         if let Some(leaving) = &mut self.leaving {
             (leaving.ask_at, leaving.ready_since) = (now, None);
         }
     }
 
-    /// Something changed that the coordinator must hear from a leaving region: repeat `Leaving`
-    /// now.
-    pub(super) fn ask_to_leave(&mut self, now: Instant) {
+    /// Something changed that the coordinator must hear from a leaving region: repeat `Leaving` at
+    /// `at`. No effect unless the region leaves or has left.
+    pub(super) fn ask_to_leave(&mut self, at: Instant) {
         if let Some(leaving) = &mut self.leaving {
-            leaving.ask_at = now;
+            leaving.ask_at = at;
         }
     }
 
     /// A decision named this region again. A permission to leave is withdrawn, because the
-    /// coordinator gave it without knowing that the region still acts on a decision.
+    /// coordinator gave it without knowing that the region still acts on a decision, and `Leaving`
+    /// is due now. No effect without a permission.
     pub(super) fn is_named_again(&mut self, now: Instant) {
         if let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.permitted) {
             (leaving.permitted, leaving.ask_at) = (false, now);
@@ -94,6 +99,9 @@ impl Region {
         }
     }
 
+    /// Handles `MayLeave`: records the permission; [`leave`](Self::leave) uses it at the end of the
+    /// batch. Ignored unless the region leaves and is registered with this coordinator under this
+    /// term.
     pub(super) fn may_leave(&mut self, from: ReplicaId, term: Term) {
         if let Some(leaving) = &mut self.leaving
             && self.registration.is_with(from, term)
@@ -102,6 +110,12 @@ impl Region {
         }
     }
 
+    /// Does the work of a leaving region; does nothing if it does not leave. Begins to repeat the
+    /// releases of shards for which the region was named in vain. Once the region
+    /// [is ready](Self::is_ready), announces the new homes to all members and outputs `Left`, once.
+    ///
+    /// Also sends `Leaving`, with the request for missing homes, whenever that is due, to the known
+    /// coordinator even if it has not registered the region.
     pub(super) fn leave(&mut self, now: Now, out: &mut RegionOutbox) {
         let Some(RegionShutdown { ask_at, .. }) = self.leaving else { return };
         if !self.left {
@@ -129,6 +143,13 @@ impl Region {
         }
     }
 
+    /// Whether the region may leave now. It may not while a shard runs here, waits for a start, has
+    /// a payload that some region could take, or [owes](Self::owes) a release. After that it also
+    /// needs the permission, or must have waited [`permission_wait_max`](Self::permission_wait_max)
+    /// since only that was missing. It needs none if no other member could take its shards, if it
+    /// is a proxy, or if no coordinator may know it.
+    ///
+    /// Records since when only the permission has been missing.
     fn is_ready(&mut self, now: Instant) -> bool {
         let busy = |held: &RegionShard| {
             let carries = held.kept().is_some() && (self.heirs || self.has_home(held));
@@ -157,6 +178,8 @@ impl Region {
         owing.map(|(shard, _)| *shard).collect()
     }
 
+    /// Whether the region must not leave before the shard's next home has heard that it was named
+    /// in vain. False once it has left, and without another member that could take the payload.
     fn owes(&self, held: &RegionShard) -> bool {
         let waits =
             self.heirs && !self.left && !self.fault_injection.has(ShardingFault::LeavesUnconfirmed);
@@ -172,13 +195,15 @@ impl Region {
         unclaimed.map(|(shard, _)| *shard).collect()
     }
 
+    /// See [`unclaimed`](Self::unclaimed). False once the region has left, and without another
+    /// member that could take a payload.
     fn is_unclaimed(&self, held: &RegionShard) -> bool {
         let waits = self.owes(held) || (held.kept().is_some() && !self.has_home(held));
         waits && self.heirs && !self.left
     }
 
-    /// A drain ended. If the region leaves and the shard has no home, the coordinator is asked at
-    /// once.
+    /// A drain ended. If the region leaves and the shard is [unclaimed](Self::unclaimed), the
+    /// coordinator is asked for its home at once. Otherwise this has no effect.
     pub(super) fn ask_for_home_of(&mut self, now: Instant, shard: ShardId) {
         let held = self.shards.get(&shard).filter(|_| self.leaving.is_some());
         if held.is_some_and(|held| self.is_unclaimed(held)) {
@@ -186,11 +211,13 @@ impl Region {
         }
     }
 
+    /// Whether the shard's newest decision names a home that is a member.
     fn has_home(&self, held: &RegionShard) -> bool {
         held.home().is_some_and(|home| self.installed.members.contains(&home))
     }
 
-    /// Tells every member the homes of the shards that were here. The coordinator may leave
+    /// Tells every other member the homes of the shards that this region ever got a decision about,
+    /// without those that have no home or are still at home here. The coordinator may leave
     /// together with this region, and regions that have not found its successor have not heard of
     /// the moves since. Without this announcement they would learn the new homes only after this
     /// region is gone.

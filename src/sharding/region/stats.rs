@@ -11,7 +11,8 @@ pub struct RegionStats {
     pub drained: u64,
     /// Drains aborted at `handoff-timeout`.
     pub aborted: u64,
-    /// Messages with a generation below the highest known: late, or from a superseded coordinator.
+    /// Orders about a shard with a generation below the highest received for it, or of a term that
+    /// a recount superseded: late, or from a superseded coordinator. They change nothing.
     pub stale: u64,
     /// Messages that refer to a configuration which this node has not installed yet; ignored.
     pub too_early: u64,

@@ -1,6 +1,6 @@
 //! Requests of the program to stop shards, wherever they are hosted. The region repeats them to the
 //! coordinator until it answers that they have stopped
-//! (docs/protocol/sharding.md#a-stopping-shard-gets-no-home).
+//! (docs/protocol/sharding.md#a-stopping-shard-gets-no-home), or until their time is over.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::sharding::wire::{ToCoordinator, WISH_BYTES, in_messages};
 pub(super) struct Stopping {
     requests: BTreeMap<ShardId, StopRequest>, // ≤ shards
     last: u64,                                // number of the last request
-    ask_at: Instant,
+    ask_at: Instant,                          // when all requests are sent next
 }
 
-/// Stop request for one shard. A newer request replaces it.
+/// Stop request for one shard. A newer request replaces it, with the later of both ends.
 #[derive(Clone, Copy, Debug)]
 struct StopRequest {
-    number: u64,
+    number: u64, // only an answer with this number ends the request
     until: Instant,
 }
 
@@ -34,7 +34,8 @@ impl Stopping {
         self.ask_at = now;
     }
 
-    /// The next time to repeat or to drop a request.
+    /// The next time to repeat the requests or to drop one; `None` without requests. Requests are
+    /// repeated only while the region is registered.
     pub(super) fn next(&self, registered: bool) -> Option<Instant> {
         let asks = registered.then_some(self.ask_at).filter(|_| !self.requests.is_empty());
         self.requests.values().map(|request| request.until).chain(asks).min()
@@ -47,6 +48,9 @@ impl Region {
         self.stopping.requests.keys().copied()
     }
 
+    /// Notes that the program wants these shards to stop, and sends all pending requests in this
+    /// batch. All shards of a call get one new number, also those whose request was pending.
+    /// Numbers of no shard are left out and counted.
     pub(super) fn wish_stop(&mut self, now: Now, shards: Vec<ShardId>, within: Duration) {
         let until = now.mono + within;
         self.stopping.last += 1;
@@ -60,7 +64,9 @@ impl Region {
         self.stopping.ask_at = now.mono;
     }
 
-    /// Handles `Stopped`. Only the present coordinator is believed; a new one is asked again.
+    /// Handles `Stopped`: ends the requests with these numbers, and outputs `Stopped` once if there
+    /// was any. Answers to earlier requests, and unknown shards, have no effect. Only the known
+    /// coordinator is believed; a new one is asked again.
     pub(super) fn stopped(
         &mut self,
         from: ReplicaId,
@@ -82,6 +88,8 @@ impl Region {
         }
     }
 
+    /// Drops the requests whose time is over, and outputs `Stopped` once if there was any. Then
+    /// sends all other requests to the coordinator if that is due and the region is registered.
     pub(super) fn stop_others(&mut self, now: Now, out: &mut RegionOutbox) {
         let before = self.stopping.requests.len();
         self.stopping.requests.retain(|_, request| request.until > now.mono);

@@ -44,21 +44,26 @@ mod sync {
     pub(super) const STRIPES: usize = 16;
 }
 
-/// The timeout of one ask. Must be [ended](Self::end) when its asker no longer waits.
+/// The timeout of one ask. Must be [ended](Self::end) when its asker no longer waits, also after
+/// it has expired, because it may have an entry in the table.
 pub(super) enum AskTimer {
-    /// The timeout has not begun.
+    /// The timeout was never polled.
     Unset,
+    /// With a timer of its own: a short timeout, or one whose sweeper has ended.
     Exact(BoxFuture<'static, ()>),
-    Swept {
-        until: Instant,
-        place: TimeoutPlace,
-    },
+    /// With an entry in the table, which a sweeper checks.
+    Swept { until: Instant, place: TimeoutPlace },
+    /// The timeout was ended; it counts as expired.
     Over,
 }
 
 impl AskTimer {
     /// Returns `Ready` when the time is over: `timeout` after `since`, and up to [`SWEEP_EVERY`]
-    /// later for swept timeouts.
+    /// later for swept timeouts. The first poll of a timeout of [`EXACT_BELOW`] or more enters the
+    /// table, starts a sweeper if none runs, and is always `Pending`. If the sweeper has ended, a
+    /// later poll goes on with a timer of its own.
+    ///
+    /// `since` and `timeout` are used by the first poll only.
     pub(super) fn poll(
         &mut self,
         (timeouts, world): (&Arc<Timeouts>, &Arc<dyn RegionEnvironment>),
@@ -95,13 +100,15 @@ impl AskTimer {
         }
     }
 
+    /// Goes on with this timer, and polls it.
     fn sleep(&mut self, mut sleep: BoxFuture<'static, ()>, cx: &mut Context<'_>) -> Poll<()> {
         let polled = sleep.as_mut().poll(cx);
         *self = Self::Exact(sleep);
         polled
     }
 
-    /// Ends the timeout, because the asker no longer waits.
+    /// Ends the timeout, because the asker no longer waits, and frees its entry in the table. A
+    /// second call does nothing.
     pub(super) fn end(&mut self, timeouts: &Timeouts) {
         if let Self::Swept { place, .. } = std::mem::replace(self, Self::Over) {
             timeouts.leave(place);
@@ -109,7 +116,8 @@ impl AskTimer {
     }
 }
 
-/// Task of the sweeper. Ends with the table, or some time after the last ask.
+/// Task of the sweeper. Ends with the table, or after [`IDLE_SWEEPS`] sweeps in a row that found no
+/// entry. An ask that enters meanwhile is woken by the drop of `sweeper`.
 async fn sweep(sweeper: Sweeper, world: Arc<dyn RegionEnvironment>) {
     let mut idle = 0;
     while idle < IDLE_SWEEPS {

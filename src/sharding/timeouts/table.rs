@@ -23,7 +23,7 @@ use crate::threads;
 /// The asks of one entity type on one node that have no timer of their own.
 pub(in crate::sharding) struct Timeouts {
     stripes: [Stripe; STRIPES],
-    swept: AtomicBool,
+    swept: AtomicBool, // a sweeper exists
 }
 
 /// The asks that began on some of the threads, with their lock in their own cache lines.
@@ -50,7 +50,8 @@ pub(in crate::sharding) struct TimeoutPlace {
     key: usize,
 }
 
-/// Wakes the asks whose time is over. When dropped it wakes all others, because nothing else will.
+/// Wakes the asks whose time is over. When dropped it wakes all others, because nothing else will,
+/// and lets an ask claim the next sweeper.
 pub(in crate::sharding) struct Sweeper(Weak<Timeouts>);
 
 impl Timeouts {
@@ -87,7 +88,7 @@ impl Timeouts {
         TimeoutPlace { stripe, key: inside.entries.insert(entry) }
     }
 
-    /// Returns a sweeper that the caller must run, if there is none.
+    /// Returns a sweeper that the caller must run, if there is none; `None` if there is one.
     pub(super) fn claim_sweeper(self: &Arc<Self>) -> Option<Sweeper> {
         // Loaded first, because nearly always there is a sweeper, and a load keeps the cache line
         // shared.
@@ -95,7 +96,8 @@ impl Timeouts {
         begins.then(|| Sweeper(Arc::downgrade(self)))
     }
 
-    /// Replaces the waker. Returns false if the ask was woken, and will not be woken again.
+    /// Replaces the waker. Returns false if the ask was woken, and will not be woken again: its
+    /// deadline has passed, or its sweeper has ended. Panics if the ask has [left](Self::leave).
     pub(super) fn stay(&self, place: &TimeoutPlace, waker: &Waker) -> bool {
         let mut inside = self.lock(place.stripe);
         let known = &mut inside.entries[place.key].waker;
@@ -109,7 +111,7 @@ impl Timeouts {
         true
     }
 
-    /// Removes an ask that no longer waits.
+    /// Removes an ask that no longer waits, woken or not.
     pub(super) fn leave(&self, TimeoutPlace { stripe, key }: TimeoutPlace) {
         let entry = self.lock(stripe).entries.remove(key);
         drop(entry); // its waker as above: not under the lock
@@ -117,12 +119,14 @@ impl Timeouts {
 
     // ── Called by the sweeper ──
 
-    /// Records that no sweeper runs.
+    /// Records that no sweeper runs. Must be followed by [`wake_all`](Self::wake_all), for the asks
+    /// that entered before and found a sweeper.
     pub(super) fn end(&self) {
         self.swept.store(false, Ordering::SeqCst);
     }
 
-    /// Wakes all asks, and frees the memory of empty stripes.
+    /// Wakes all asks that were not woken yet, whatever their deadlines, and frees the memory of
+    /// empty stripes. The entries stay until their asks [leave](Self::leave).
     pub(super) fn wake_all(&self) {
         for stripe in 0..STRIPES {
             let mut wakers = Vec::new();
@@ -141,11 +145,13 @@ impl Timeouts {
 }
 
 impl StripeState {
+    /// Lets sweeps check this stripe from `deadline` on, unless an earlier one is expected.
     fn expect(&mut self, deadline: Instant) {
         self.next = Some(self.next.map_or(deadline, |next| next.min(deadline)));
     }
 
-    /// Returns the wakers of the asks whose time is over.
+    /// Takes the wakers of the asks whose time is over, so that each is woken once; their entries
+    /// stay. Looks at no entry before the earliest expected deadline.
     fn due(&mut self, now: Instant) -> Vec<Waker> {
         let mut due = Vec::new();
         if self.next.is_none_or(|next| now < next) {
@@ -165,8 +171,8 @@ impl StripeState {
 }
 
 impl Sweeper {
-    /// Wakes the asks whose deadline is at or before `now`. Returns the number of entries; `None`
-    /// if the table was dropped.
+    /// Wakes the asks whose deadline is at or before `now`. Returns the number of entries, with
+    /// those that were woken and have not left yet; `None` if the table was dropped.
     pub(super) fn sweep(&self, now: Instant) -> Option<usize> {
         let timeouts = self.0.upgrade()?;
         let sweep = |stripe| {
@@ -182,6 +188,7 @@ impl Sweeper {
 }
 
 impl Drop for Sweeper {
+    /// Ends the sweeper, and wakes all asks. Does nothing if the table was dropped.
     fn drop(&mut self) {
         if let Some(timeouts) = self.0.upgrade() {
             timeouts.end();

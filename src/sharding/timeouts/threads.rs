@@ -1,6 +1,6 @@
 //! Loom models of asks and a sweeper that ends. The sweeper is the task that wakes all asks whose
-//! deadlines have passed; an ask that finds none starts it. They compile `table.rs` with loom's types.
-//! An ask that is never woken is a deadlock, which loom reports.
+//! deadlines have passed; an ask that finds none starts it. They compile `table.rs` with loom's
+//! types. An ask that is never woken is a deadlock, which loom reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -38,6 +38,7 @@ enum SweeperFault {
     WakeAll,
 }
 
+/// Wakes the thread of an ask.
 #[derive(Default)]
 struct AskWaker(loom::sync::Notify);
 
@@ -47,9 +48,9 @@ impl Wake for AskWaker {
     }
 }
 
-/// Does the same as an ask without an answer, up to its first wake-up. A production ask that is woken
-/// before its deadline, by the end of the sweeper, continues with a timer of its own; so any wake-up
-/// ends the model.
+/// Does the same as an ask without an answer, up to its first wake-up. A production ask that is
+/// woken before its deadline, by the end of the sweeper, continues with a timer of its own; so any
+/// wake-up ends the model.
 fn ask(timeouts: &Arc<Timeouts>, fault: SweeperFault) {
     let ask_waker = Arc::<AskWaker>::default();
     let early = (fault == SweeperFault::LookAfter).then(|| timeouts.claim_sweeper()).flatten();
@@ -80,6 +81,8 @@ fn sweep(timeouts: &Timeouts, sweeper: Sweeper, fault: SweeperFault) {
     }
 }
 
+/// Runs two asks on two threads, with each order of their steps that the bound allows. Panics if an
+/// ask is never woken.
 fn explore(fault: SweeperFault) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3); // unbounded, the exploration takes too long

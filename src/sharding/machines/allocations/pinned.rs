@@ -2,8 +2,8 @@
 //!
 //! A subscription keeps a local copy of the replicated map of pins. A new coordinator first reads
 //! the map from a majority ([`PinsRequest::Catch`], which also updates the local copy), so that it
-//! obeys every pin that was acknowledged before, and then the local copy ([`PinsRequest::Read`]). If
-//! no majority answers, it chooses homes by the local copy, moves no shards, and tries again.
+//! obeys every pin that was acknowledged before, and then the local copy ([`PinsRequest::Read`]).
+//! If no majority answers, it chooses homes by the local copy, moves no shards, and tries again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -49,8 +49,9 @@ impl Pinned {
         self.is_read && self.caught_up
     }
 
-    /// The coordinator became active, or ended. Returns the request to send. Pins of before stay, but
-    /// are not used until they are read again.
+    /// The coordinator became active, or ended. Returns the request to send, none if it ended. Pins
+    /// of before stay, but are not used until they are read again. Forgets which addresses were
+    /// reported.
     pub(super) fn set_active(&mut self, active: bool) -> Option<PinsRequest> {
         (self.is_read, self.caught_up, self.again_at) = (false, false, None);
         self.reported.clear();
@@ -61,7 +62,8 @@ impl Pinned {
         PinsRequest::Catch { within: self.read_timeout }
     }
 
-    /// Returns the request that is due, if any.
+    /// Returns the request that is due, if any: a failed read of a majority is repeated, once per
+    /// call.
     pub(super) fn due(&mut self, now: Instant) -> Option<PinsRequest> {
         let due = self.again_at.take_if(|at| *at <= now).is_some();
         due.then(|| self.read_from_majority())
@@ -99,7 +101,8 @@ impl Pinned {
         }
     }
 
-    /// Handles a change of the map on this node.
+    /// Handles a change of the map on this node: takes over its pins, or none if it was deleted.
+    /// Does not count as a read.
     pub(super) fn noticed(&mut self, notice: &SubscriptionNotice) {
         match notice {
             SubscriptionNotice::Changed { value, .. } => {
@@ -116,8 +119,8 @@ impl Pinned {
         }
     }
 
-    /// Pinned addresses without a region, each with the number of shards pinned to it, if the
-    /// addresses differ from those reported last.
+    /// Pinned addresses without a region, each with the number of shards pinned to it. `None` if
+    /// there are none, or the same ones as at the last call; their numbers may differ.
     pub(super) fn absent(&mut self, seen: &Allocations) -> Option<BTreeMap<Address, usize>> {
         let absent = self.external.absent(seen);
         let is_known = absent.keys().eq(self.reported.keys());

@@ -1,7 +1,7 @@
-//! Questions to the program's own allocation strategy (the program is the application that uses this
-//! library). At most one question about a home and one about moves is open; each has a deadline.
-//! After a failure the strategy pauses, for longer with each further failure in a row. For all shards
-//! of a leaving node together the strategy has a limited time.
+//! Questions to the program's own allocation strategy (the program is the application that uses
+//! this library). At most one question about a home and one about moves is open; each has a
+//! deadline. After a failure the strategy pauses, for longer with each further failure in a row.
+//! For all shards of a leaving node together the strategy has a limited time.
 //!
 //! The strategy is known by name only. The node carries the questions to it and may bring an answer
 //! late or never.
@@ -89,15 +89,16 @@ impl ProgramStrategy {
         self.last
     }
 
-    /// A coordinator begins or has ended here. Drops open questions, whose late answers are ignored,
-    /// the leaving regions and the snapshot. Pauses continue: they are about the strategy.
+    /// A coordinator begins or has ended here. Drops open questions, whose late answers are
+    /// ignored, the leaving regions and the snapshot. Pauses continue: they are about the strategy.
     pub(super) fn reset(&mut self) {
         (self.homes.asked, self.moves.asked) = (None, None);
         self.leavers.clear();
         self.snapshot = None;
     }
 
-    /// Takes over the coordinator's list of leaving regions. The time of a new one begins now.
+    /// Takes over the coordinator's list of leaving regions. The time of a new one begins now; one
+    /// whose time is over becomes late; one that is no longer in the list is forgotten.
     pub(super) fn update_leaving(&mut self, now: Instant, regions: impl Iterator<Item = RegionId>) {
         let known = std::mem::take(&mut self.leavers);
         for region in regions {
@@ -110,9 +111,9 @@ impl ProgramStrategy {
         }
     }
 
-    /// Brings the allocation snapshot up to date and returns it. This takes the coordinator's list of
-    /// changes. The snapshot is built from scratch if there is none, if membership has changed, or
-    /// if the coordinator does not know all changes.
+    /// Brings the allocation snapshot up to date and returns it. This takes the coordinator's list
+    /// of changes, so no other caller may take it. The snapshot is built from scratch if there is
+    /// none, if membership has changed, or if the coordinator does not know all changes.
     pub(super) fn update_snapshot(
         &mut self,
         coordinator: &mut Coordinator,
@@ -140,11 +141,14 @@ impl ProgramStrategy {
         self.leavers.values().any(|leaver| *leaver == LeavingRegion::Late)
     }
 
-    /// Whether the shards of a leaving region no longer wait for the strategy.
+    /// Whether the shards of a leaving region no longer wait for the strategy. `false` for other
+    /// regions.
     pub(super) fn is_late(&self, region: RegionId) -> bool {
         self.leavers.get(&region) == Some(&LeavingRegion::Late)
     }
 
+    /// The earliest of the deadlines of both questions, or ends of their pauses, and the times of
+    /// leaving regions that are not late yet.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let leavers = self.leavers.values().filter_map(|leaver| match leaver {
             LeavingRegion::Asked { until } => Some(*until),
@@ -154,7 +158,8 @@ impl ProgramStrategy {
         deadlines.into_iter().flatten().chain(leavers).min()
     }
 
-    /// Returns the reason to report, unless a failure was reported within [`COMPLAIN`].
+    /// Returns the reason to report, unless a failure was reported within [`COMPLAIN`]; then
+    /// `None`.
     pub(super) fn complain(&mut self, now: Instant, why: Arc<str>) -> Option<Arc<str>> {
         let lately = self.complained.is_some_and(|at| now - at < COMPLAIN);
         if !lately {
@@ -179,6 +184,8 @@ impl<T> OpenQuestion<T> {
         self.asked.is_none() && self.again_at.is_some()
     }
 
+    /// Opens a question with a deadline of [`WITHIN`]. The caller has checked
+    /// [`is_free`](Self::is_free).
     pub(super) fn ask(&mut self, now: Instant, number: u64, about: T) {
         self.asked = Some((number, now + WITHIN, about));
     }
@@ -191,18 +198,20 @@ impl<T> OpenQuestion<T> {
     }
 
     /// Ends an elapsed pause and an overdue question. Returns whether a question was overdue; the
-    /// caller then calls [`failed`](Self::failed).
+    /// caller then calls [`failed`](Self::failed). A later answer to it is ignored.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         self.again_at.take_if(|at| *at <= now);
         self.asked.take_if(|(_, until, _)| *until <= now).is_some()
     }
 
-    /// The strategy has failed: begins a pause, and doubles the next one.
+    /// The strategy has failed: begins a pause, and doubles the next one up to [`PAUSE_MAX`]. The
+    /// caller has ended the question.
     pub(super) fn failed(&mut self, now: Instant) {
         self.again_at = Some(now + self.pause);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
+    /// The strategy has answered: the next pause is the shortest again.
     pub(super) const fn succeeded(&mut self) {
         self.pause = PAUSE_MIN;
     }

@@ -15,7 +15,8 @@ use crate::sharding::ids::{RegionId, ShardId};
 /// Up to this number of shards, debug builds compare an updated snapshot with a new one.
 const COMPARED: usize = 64;
 
-/// A snapshot, with the position of each shard in it.
+/// A snapshot, with the position of each shard in it. Shards whose planned home is none of the
+/// regions in it have no position.
 #[derive(Clone, Debug)]
 pub(super) struct AllocationSnapshot {
     seen: Arc<Allocations>,
@@ -31,6 +32,7 @@ struct SnapshotPlace {
 }
 
 impl AllocationSnapshot {
+    /// Builds a snapshot from scratch.
     pub(super) fn new(coordinator: &Coordinator, state: &Arc<ClusterState>) -> Self {
         let seen = seen(coordinator, state);
         let place = |(shard, at)| (shard, SnapshotPlace { at, age: age(coordinator, shard) });
@@ -38,12 +40,14 @@ impl AllocationSnapshot {
         Self { seen: Arc::new(seen), of: Arc::clone(state), places }
     }
 
-    /// Whether the snapshot was built from this state of the membership.
+    /// Whether the snapshot was built from this very state of the membership; an equal one is
+    /// another.
     pub(super) fn is_of(&self, state: &Arc<ClusterState>) -> bool {
         Arc::ptr_eq(&self.of, state)
     }
 
-    /// Updates the snapshot for these shards; nothing else may have changed. The content is copied
+    /// Updates the snapshot for these shards: their place, their move and whether a slow handler
+    /// keeps them. Nothing else may have changed, in particular no region. The content is copied
     /// only if a strategy still holds the former snapshot.
     pub(super) fn with(mut self, changed: &BTreeSet<ShardId>, coordinator: &Coordinator) -> Self {
         let seen = Arc::make_mut(&mut self.seen);

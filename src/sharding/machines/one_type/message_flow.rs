@@ -32,7 +32,9 @@ pub(super) enum LocalInput {
 }
 
 impl TypeMachines {
-    /// Passes an input to a machine, then all inputs that follow from it.
+    /// Passes an input to a machine, then all inputs that follow from it, in the order in which
+    /// they arise. An input for a machine that does not exist yet, because the type is not started
+    /// here, is dropped; only the singleton always exists.
     pub(super) fn feed(
         &mut self,
         now: Now,
@@ -64,6 +66,10 @@ impl TypeMachines {
         out.push(ShardingOutput::Send { to, entity_type: self.entity_type.clone(), word });
     }
 
+    /// Passes an input to the singleton, and acts on its orders. `Start` begins a coordinator at
+    /// once, or is answered with `Stopped` if the type is not started here. `Stop` queues the
+    /// coordinator's stop and reports it as stopped, without waiting for anything. The local proxy
+    /// hears of both.
     fn tell_singleton(
         &mut self,
         now: Now,
@@ -98,7 +104,11 @@ impl TypeMachines {
         }
     }
 
-    /// Starts a coordinator here, with a term above every known one.
+    /// Starts a coordinator here, with a term above every known one, after telling it the
+    /// configuration in effect. One that has stepped down is replaced by a new one, which keeps
+    /// only its decision history. While a forced configuration is not in effect, this only
+    /// schedules another attempt after [`RETRY`]. The caller has checked that the singleton runs
+    /// here.
     pub(super) fn coordinate(
         &mut self,
         now: Now,
@@ -129,6 +139,9 @@ impl TypeMachines {
         self.feed(now, LocalInput::Coordinator(CoordinatorInput::Start { above }), with, out);
     }
 
+    /// Passes an input to the proxy, and queues the place of the coordinator for the region when
+    /// the proxy has found another one or lost it. A question of the proxy to this node is answered
+    /// here, if the singleton runs here; otherwise it stays unanswered.
     fn tell_proxy(
         &mut self,
         now: Now,
@@ -165,6 +178,9 @@ impl TypeMachines {
         }
     }
 
+    /// Passes an input to the region, then compares the settings of the type, because the input may
+    /// be a refusal. Messages to this node are queued for the machine that they are for. Orders for
+    /// the executor of the entities are output as [`ShardingOutput::Order`].
     fn tell_region(
         &mut self,
         now: Now,
@@ -206,6 +222,9 @@ impl TypeMachines {
         }
     }
 
+    /// Passes an input to the coordinator, and carries out its orders. Every input but `Tick` and
+    /// `Move` schedules a rebalance. If the coordinator is not active afterwards, the strategy is
+    /// reset, which drops its open question.
     fn tell_coordinator(
         &mut self,
         now: Now,
@@ -228,6 +247,10 @@ impl TypeMachines {
         }
     }
 
+    /// Carries out one order of the coordinator. A request to the Replicator replaces the open one.
+    /// A new question to the strategy is put at once. Stored settings that differ withdraw this
+    /// node as a candidate for good. After `SteppedDown` another coordinator starts here in
+    /// [`RETRY`], but only if the singleton still runs here.
     fn decided(
         &mut self,
         now: Now,
@@ -291,7 +314,7 @@ impl TypeMachines {
     }
 }
 
-/// The input for the receiver of a message.
+/// The input for the machine that a message is for: coordinator or region.
 pub(super) fn heard(from: ReplicaId, message: ShardingMessage) -> LocalInput {
     match message {
         ShardingMessage::Coordinator(message) => {

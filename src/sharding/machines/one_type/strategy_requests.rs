@@ -15,7 +15,8 @@ use crate::sharding::machines::allocations::AllocationAction;
 use crate::sharding::machines::port::ShardingOutput;
 
 impl TypeMachines {
-    /// Begins to watch the pins when the type is started, if its strategy needs them.
+    /// Begins to watch the pins when the type is started, if its strategy needs them. The watch
+    /// lasts as long as the node; called once.
     pub(super) fn watch(&mut self, with: &mut SharedContext, out: &mut Outbox<ShardingOutput>) {
         let Some(started) = &mut self.started else { return };
         if let Some(ask) = started.allocating.watches() {
@@ -26,7 +27,8 @@ impl TypeMachines {
         }
     }
 
-    /// Looks for new work of the strategy after a change.
+    /// Lets the strategy work on the coordinator's open question after a change, and carries out
+    /// the result. Rebalances nothing.
     pub(super) fn allocate(
         &mut self,
         now: Now,
@@ -38,7 +40,8 @@ impl TypeMachines {
         self.carry_out(now, next, with, out);
     }
 
-    /// The program's own strategy has answered.
+    /// The program's own strategy has answered question `number`. An answer to an expired question
+    /// changes nothing. Then the strategy gets its next question, if there is one.
     pub(in crate::sharding::machines) fn advised(
         &mut self,
         now: Now,
@@ -54,13 +57,14 @@ impl TypeMachines {
         self.allocate(now, with, out);
     }
 
-    /// Whether this request about pins was made by this type.
+    /// Whether this is the type's open request about pins. Watches and replaced requests are not.
     pub(in crate::sharding::machines) fn awaits_pins(&self, id: u64) -> bool {
         let asked = self.started.as_ref().and_then(|started| started.asked_pins);
         asked.is_some_and(|(asked, _)| asked == id)
     }
 
-    /// The Replicator has answered a question about pins.
+    /// The Replicator has answered the open request about pins, which this closes. The caller has
+    /// checked [`awaits_pins`](Self::awaits_pins).
     pub(in crate::sharding::machines) fn answered_pins(
         &mut self,
         now: Now,
@@ -80,13 +84,16 @@ impl TypeMachines {
         self.started.as_ref().is_some_and(|started| started.watching == Some(id))
     }
 
-    /// A watched key has changed.
+    /// The watched pins have changed: passes them to the strategy, and schedules a rebalance if the
+    /// coordinator is active here. The caller has checked [`watches`](Self::watches).
     pub(in crate::sharding::machines) fn noticed(&mut self, now: Now, notice: &SubscriptionNotice) {
         if let Some(started) = &mut self.started {
             started.allocating.noticed(now.mono, notice);
         }
     }
 
+    /// Carries out actions of the strategy: first outputs all requests and warnings, then passes
+    /// the chosen homes and moves to the coordinator.
     pub(super) fn carry_out(
         &mut self,
         now: Now,
@@ -101,6 +108,8 @@ impl TypeMachines {
         }
     }
 
+    /// Carries out one action of the strategy. Chosen homes and moves are only queued for the
+    /// coordinator. A request about pins replaces the open one, whose answer is then ignored.
     pub(super) fn follow(
         &mut self,
         next: AllocationAction,
