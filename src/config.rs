@@ -165,10 +165,13 @@ pub enum InvalidConfig {
 }
 
 impl Config {
-    /// Checks all settings, alone and against each other. Returns warnings about doubtful ones.
+    /// Checks all settings, alone and against each other. Returns warnings about doubtful ones; the
+    /// node logs them and starts. Opens no file and resolves no name.
     ///
     /// # Errors
-    /// [`InvalidConfig`] if a node must not start with them.
+    /// [`InvalidConfig`] if a node must not start with them: [`InvalidConfig::Several`] with all
+    /// findings if there is more than one. The strategy `lease-majority` is refused, because its
+    /// provider is given to `NodeBuilder` and not known here.
     ///
     /// # Example
     /// ```
@@ -184,12 +187,15 @@ impl Config {
         self.check_with(false)
     }
 
-    /// Refuses settings that this release does not implement.
+    /// Refuses settings that this release does not implement and that differ from their defaults.
+    /// Checks nothing else.
     pub(crate) fn check_implemented(&self) -> Result<(), InvalidConfig> {
         InvalidConfig::of(refused::check(self).collect())
     }
 
-    /// Like [`check`](Self::check), for a program that may provide the lease of `lease-majority`.
+    /// Like [`check`](Self::check), for a program that may provide the lease of `lease-majority`:
+    /// with `has_lease` the strategy is accepted. Most groups of checks report all their findings;
+    /// those of admission, seeds, failure detector, downing and sharding report their first one.
     pub(crate) fn check_with(&self, has_lease: bool) -> Result<Vec<Warning>, InvalidConfig> {
         let cluster = &self.cluster;
         let mut wrong: Vec<InvalidConfig> = refused::check(self).collect();
@@ -201,7 +207,7 @@ impl Config {
         }
         wrong.extend(self.management.check().err().map(InvalidConfig::from));
         wrong.extend(cluster.failure_detector.check().err().map(InvalidConfig::from));
-        wrong.extend(check_times(cluster));
+        wrong.extend(check_cluster_ranges(cluster));
         wrong.extend(check_names(cluster));
         wrong.extend(check_seeds(cluster).err());
         if cluster.downing.strategy == DowningStrategyName::LeaseMajority && !has_lease {
@@ -235,6 +241,8 @@ impl InvalidConfig {
     }
 }
 
+/// Refuses too many seeds, or else the first seed that is no address, or that is a name without
+/// `expected-nodes`. No seeds at all are fine.
 fn check_seeds(cluster: &ClusterConfig) -> Result<(), InvalidConfig> {
     let count = cluster.seeds.len();
     if count > SEEDS_MAX {
@@ -253,11 +261,14 @@ fn check_seeds(cluster: &ClusterConfig) -> Result<(), InvalidConfig> {
     Ok(())
 }
 
+/// Whether an address begins with an IP address or a host name.
 enum HostKind {
     Ip,
     Name,
 }
 
+/// The kind of the host in an address `/ip4|ip6/…/tcp/…` or `/dns|dns4|dns6/…/tcp/…`; `None` for
+/// any other form. Ignores the parts behind the port, and allows port 0.
 fn host_kind(address: &Multiaddr) -> Option<HostKind> {
     let mut parts = address.iter();
     let kind = match parts.next()? {
@@ -268,7 +279,10 @@ fn host_kind(address: &Multiaddr) -> Option<HostKind> {
     matches!(parts.next()?, Protocol::Tcp(_)).then_some(kind)
 }
 
-fn check_times(cluster: &ClusterConfig) -> Vec<InvalidConfig> {
+/// Returns an error for each setting of `[cluster]` that is out of its range: times of zero, the
+/// drift, `expected-nodes` of 0, and a probability outside of 0 to 1 (also NaN). Upper bounds of
+/// times are in `durations.rs`.
+fn check_cluster_ranges(cluster: &ClusterConfig) -> Vec<InvalidConfig> {
     let positive = "must be greater than zero";
     let lease = &cluster.lease;
     let times: [(bool, &'static str, Duration, &'static str); 4] = [

@@ -59,8 +59,8 @@
 //! the cluster, so with one seed that node founds it alone; every other node joins. Shards move to
 //! a new node as soon as it has registered, and back when it leaves ([`Node::stop`]). Buffered
 //! messages move along, in order, and so does the state that entities
-//! [hand over](sharding::entity::Entity::export_state). When a node crashes, the state of its entities
-//! is lost; they start on other nodes with a new instance.
+//! [hand over](sharding::entity::Entity::export_state). When a node crashes, the state of its
+//! entities is lost; they start on other nodes with a new instance.
 //!
 //! Nodes that listen beyond loopback need a secret (`net.cluster-secret-file`; `ostraca secret
 //! --out FILE` makes one). [`Config::load`] reads a file and the environment.

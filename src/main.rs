@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Runs the command of the command line. An error is printed and decides the exit code. Invalid
+/// arguments, `--help` and `--version` end the process while the arguments are parsed.
 fn main() -> ExitCode {
     match cli::Ostraca::parse().run() {
         Ok(()) => ExitCode::SUCCESS,

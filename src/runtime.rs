@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 #[derive(Clone, Debug)]
 pub(crate) struct OwnRuntime(Arc<RuntimeGuard>);
 
+/// The runtime; `None` only while it is dropped.
 #[derive(Debug)]
 struct RuntimeGuard(Option<Runtime>);
 
@@ -36,6 +37,8 @@ impl OwnRuntime {
 }
 
 impl Drop for RuntimeGuard {
+    /// Ends the runtime without waiting for its tasks or threads, so that one of its own tasks may
+    /// drop the last clone.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background(); // may be dropped within a task, its own ones included

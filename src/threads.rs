@@ -21,30 +21,33 @@ pub(crate) fn place() -> usize {
     number() % PLACES
 }
 
-/// One for each thread, in cache lines of its own.
+/// One value for each [`place`], in cache lines of its own. Threads that share a place share the
+/// value, so a value that is written needs a lock or an atomic all the same.
 #[derive(Debug)]
 pub(crate) struct PerThread<T>([Apart<T>; PLACES]);
 
-/// In cache lines of its own.
+/// A value in cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
 impl<T> PerThread<T> {
+    /// Makes one value for each place at once.
     pub(crate) fn new(mut one: impl FnMut() -> T) -> Self {
         Self(std::array::from_fn(|_| Apart(one())))
     }
 
-    /// That of this thread, and of few others.
+    /// The value of this thread, and of few others.
     pub(crate) fn mine(&self) -> &T {
         self.at(place())
     }
 
-    /// That of the threads with this [`place`].
+    /// The value of the threads with this [`place`]. Panics from [`PLACES`] on.
     pub(crate) fn at(&self, place: usize) -> &T {
         &self.0[place].0
     }
 
+    /// The values of all places, also of those that no thread has.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|apart| &apart.0)
     }

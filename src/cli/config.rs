@@ -39,6 +39,8 @@ struct Mode {
 }
 
 impl ConfigArguments {
+    /// Prints the defaults, or checks the file if one is given. The parser has refused every other
+    /// combination of arguments.
     pub(super) fn run(self) -> CommandResult {
         let Self { mode: Mode { defaults: _, check: _ }, file, output } = self;
         match file {
@@ -55,6 +57,9 @@ fn defaults(output: OutputOptions) -> CommandResult {
     output.print(&table, || text)
 }
 
+/// Checks a file and prints its warnings, then that a node starts with it; as JSON, the file and
+/// the warnings. Warnings do not make the command fail. Fails if the file or a secret is
+/// unreadable, or with all findings of the check.
 fn check(file: &Path, output: OutputOptions) -> CommandResult {
     let (_, warnings) = read(file)?;
     let json = serde_json::json!({ "file": file.to_string_lossy(), "warnings": warnings });
@@ -68,7 +73,9 @@ fn check(file: &Path, output: OutputOptions) -> CommandResult {
     })
 }
 
-/// Reads the settings of a file, if one is named, and of the environment. Checks those of a file.
+/// Reads the settings of a file and of the environment, checks them and reads the secrets. Warnings
+/// are dropped, except for those in the log. Without a file, reads the environment only: neither
+/// checks the settings nor reads the secrets; the start of the node does.
 pub(super) fn load_checked(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
     match file {
         Some(file) => Ok(read(file)?.0),
@@ -76,8 +83,8 @@ pub(super) fn load_checked(file: Option<&Path>) -> Result<Config, Box<dyn Error>
     }
 }
 
-/// Reads and checks the settings of a file with its secret; returns warnings as well. Each file is
-/// read only once.
+/// Reads and checks the settings of a file, overridden by the environment, with its secrets;
+/// returns warnings as well. Each file is read only once. An error of the check names the file.
 fn read(file: &Path) -> Result<(Config, Vec<String>), Box<dyn Error>> {
     let mut config = Config::load(file)?;
     match checked(&mut config) {
@@ -86,6 +93,9 @@ fn read(file: &Path) -> Result<(Config, Vec<String>), Box<dyn Error>> {
     }
 }
 
+/// Reads the secrets into the settings, then checks them; an unreadable secret prevents the check.
+/// Returns warnings: first those about secrets that every user can read, which are logged as well,
+/// then those of the check.
 fn checked(config: &mut Config) -> Result<Vec<String>, Box<dyn Error>> {
     let readable = config.net.read_secret()?;
     for warning in &readable {
@@ -96,7 +106,8 @@ fn checked(config: &mut Config) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(readable.iter().map(ToString::to_string).chain(warnings).collect())
 }
 
-/// An error of settings, with the file's name.
+/// An error of settings, with the file's name. Its source is that of the inner error, whose text is
+/// part of this one.
 #[derive(Debug)]
 struct InvalidFile {
     file: PathBuf,

@@ -14,13 +14,18 @@ pub(super) struct Confirmation {
     yes: bool,
 }
 
-/// The user did not confirm.
+/// The user gave another reply than yes, or ended the input.
 #[derive(Debug, thiserror::Error)]
 #[error("not confirmed: nothing was done")]
 struct Declined;
 
 impl Confirmation {
-    /// Asks for confirmation on a terminal, unless `--yes` was given.
+    /// Asks for confirmation on a terminal, unless `--yes` was given. `consequence` is the
+    /// beginning of the question, without punctuation at its end.
+    ///
+    /// Asks on stderr and waits for one line. Only `y`, `Y` and `yes` confirm; any other reply,
+    /// also an empty one, fails with [`Declined`]. Fails with [`Usage`] without asking if stdin is
+    /// not a terminal.
     pub(super) fn demand(self, consequence: &str) -> Result<(), Box<dyn Error>> {
         if self.yes {
             return Ok(());

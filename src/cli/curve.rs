@@ -8,15 +8,20 @@ use plotters::prelude::*;
 
 /// A group of lines in one colour: for each change, the times at which replicas received it.
 pub(crate) struct PropagationCurves<'a> {
-    /// Name in the legend; `None`: no entry.
+    /// Name in the legend; `None`, or no line: no entry.
     pub(crate) name: Option<String>,
-    /// One line per change; ascending.
+    /// One line per change: the times since the change, ascending, one for each replica that
+    /// received it.
     pub(crate) seen: &'a [Vec<Duration>],
 }
 
+/// Width and height of the plot, in pixels.
 const SIZE: (u32, u32) = (800, 480);
 
-/// Draws curves into an SVG file.
+/// Draws curves into an SVG file, which is overwritten. Each group has a colour of its own.
+///
+/// The time axis ends 5 % after the last time of all curves, or at 1.05 ms if there is none. The
+/// legend is left out if no group has a name. An error of the final write names the file.
 pub(crate) fn draw(
     file: &Path,
     title: &str,
@@ -62,7 +67,9 @@ pub(crate) fn draw(
     Ok(())
 }
 
-/// Corners of a step function that rises by one replica at each time.
+/// Returns the corners of a step function that rises by one replica at each time, in milliseconds
+/// and percent. 100 % are the replicas in `seen`, so the line always reaches 100 % and continues to
+/// `end`. An empty list gives a straight line from 0 to 100 %.
 #[expect(clippy::cast_precision_loss, reason = "shares for a picture")]
 fn steps(seen: &[Duration], end: f64) -> Vec<(f64, f64)> {
     let all = seen.len().max(1) as f64;

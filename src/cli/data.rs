@@ -23,7 +23,7 @@ const PROBE_EVERY: Duration = Duration::from_secs(3);
 /// Time limit for the answer to a probe.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Maximum number of keys that an error lists.
+/// Maximum number of keys that the error about a missing key lists.
 const NAMED_MAX: usize = 8;
 
 /// Operations on replicated data.
@@ -144,6 +144,7 @@ impl DataArguments {
 }
 
 impl Get {
+    /// Prints the value of the key. A key that holds nothing is an error: [`MissingKey`].
     async fn run(self) -> CommandResult {
         let Self { key, consistency, asking: NodeOptions { target, output } } = self;
         let level = consistency.level_of_read();
@@ -193,6 +194,7 @@ fn missing_key(key: &str, level: ConsistencyLevel, keys: Option<&[String]>) -> M
 }
 
 impl Set {
+    /// Sets the key: VALUE is taken as JSON, or as text with `--text` or if it is not JSON.
     async fn run(self) -> CommandResult {
         let Self { key, value, text, consistency, asking } = self;
         let item = if text { MsgpackValue::Text(value) } else { shown::read(&value) };
@@ -203,6 +205,7 @@ impl Set {
 }
 
 impl Delete {
+    /// Deletes the key. A key that holds nothing is not an error.
     async fn run(self) -> CommandResult {
         let Self { key, consistency, asking } = self;
         let request = AdminRequest::Delete { key: key.clone(), level: consistency.level() };
@@ -210,7 +213,8 @@ impl Delete {
     }
 }
 
-/// Makes a change. The text output of a success is empty.
+/// Makes a change. The text output of a success is empty; the JSON output is `json` with the
+/// consistency added. Fails with `Unexpected` for any answer but `Done`.
 async fn changed(
     asking: &NodeOptions,
     request: &AdminRequest,
@@ -226,6 +230,10 @@ async fn changed(
 }
 
 impl WatchArguments {
+    /// Prints the current value of the key (also that it holds nothing), then a line per change.
+    ///
+    /// Ends with success on Ctrl-C or when the reader has closed stdout. Fails if the first value
+    /// does not come within [`SOON`], if the watch ends, or once the node is [`lost`].
     async fn run(self) -> CommandResult {
         let Self { key, asking: NodeOptions { target, output } } = self;
         let mut watch = target.connect().await?.watch(&key).await?;
@@ -257,8 +265,11 @@ impl WatchArguments {
     }
 }
 
-/// Completes once the node no longer answers on a second connection. The watching connection can't
-/// show this: it is silent for an unchanged value as well.
+/// Completes once the node no longer answers on a second connection, with the error of the probe.
+/// The watching connection can't show this: it is silent for an unchanged value as well.
+///
+/// Asks every [`PROBE_EVERY`] over a new connection. Any answer, also a refusal, shows that the
+/// node is alive; a connection that breaks is ignored.
 async fn lost(target: &NodeTarget) -> Box<dyn Error> {
     let request = AdminRequest::Health { within_ms: 0 };
     loop {
@@ -270,12 +281,16 @@ async fn lost(target: &NodeTarget) -> Box<dyn Error> {
     }
 }
 
+/// Whether an error means that nobody answers at the address: no answer in time, or no connection.
+/// A refusal, or a connection that broke, does not count.
 fn is_no_answer(error: &(dyn Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(AdminRequestError::Silent { .. }))
         || error.is::<AdminConnectError>()
         || error.downcast_ref().is_some_and(is_unreachable)
 }
 
+/// Formats a line of a watch: the time of printing in UTC, then type and value, or that the key
+/// holds nothing.
 fn line(data: Option<&Data>) -> String {
     let now = humantime::format_rfc3339_seconds(SystemTime::now());
     match data {
@@ -285,6 +300,8 @@ fn line(data: Option<&Data>) -> String {
 }
 
 impl List {
+    /// Prints the keys with the prefix, or nothing (as JSON, an empty list) if there are none.
+    /// Reads all pages before it prints, so that a failure prints no part of the list.
     async fn run(self) -> CommandResult {
         let Self { prefix, asking: NodeOptions { target, output } } = self;
         let mut client = target.connect().await?;
@@ -299,14 +316,15 @@ impl List {
     }
 }
 
-/// Whether further keys may follow.
+/// Whether further keys may follow: a full page may be the last one as well.
 #[derive(PartialEq, Eq)]
 enum Page {
     Full,
     Last,
 }
 
-/// Adds a page of keys to `all`.
+/// Adds the page of keys after the last one of `all`, at most [`KEYS_MAX`], to `all`. Fails with
+/// `Unexpected` for another answer.
 async fn page(
     client: &mut Client,
     prefix: &str,

@@ -53,6 +53,9 @@ enum ExplainCommand {
 }
 
 impl ExplainArguments {
+    /// Asks the node for the explanation and prints it: the text of the node, or with `--json` its
+    /// `detail` decoded to JSON. An unknown type or subject is refused by the node; an answer of
+    /// another kind is the error `Unexpected`.
     pub(super) fn run(self) -> CommandResult {
         let (entity_type, about, how) = match self.subject {
             ExplainCommand::Shard { entity_type, shard, how } => {

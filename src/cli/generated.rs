@@ -38,6 +38,7 @@ pub(super) struct Man {
 }
 
 impl Completions {
+    /// Prints the completions of all commands for the shell to stdout.
     pub(super) fn run(&self) -> CommandResult {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut Ostraca::command(), NAME, &mut text);
@@ -46,6 +47,9 @@ impl Completions {
 }
 
 impl Man {
+    /// Without `--out` prints the page of `ostraca` itself, not of its commands; with `--json` that
+    /// is an error of usage. With `--out` writes the pages of all commands and prints the
+    /// directory; an I/O error names the directory.
     pub(super) fn run(self) -> CommandResult {
         let Some(dir) = self.out else {
             if self.output.is_json() {
@@ -65,7 +69,7 @@ impl Man {
     }
 }
 
-/// Writes a text unchanged. A closed pipe is not an error.
+/// Writes a text to stdout unchanged, control characters included. A closed pipe is not an error.
 fn write(text: &[u8]) -> CommandResult {
     match io::stdout().lock().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),

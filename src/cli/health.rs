@@ -37,13 +37,18 @@ pub(super) struct HealthArguments {
 #[error("{0}")]
 struct Unhealthy(String);
 
-/// Result of the check.
+/// Result of the check, also if the node did not answer.
 struct HealthResult {
+    /// The node answered, or refused for another reason than its shutdown.
     live: bool,
+    /// State of the node; only `reason` is set if it did not answer with its health.
     health: Health,
 }
 
 impl HealthArguments {
+    /// Asks the node for its health, prints the result and fails with [`Unhealthy`] if the check
+    /// does not hold. Without `--live` the node may wait up to the time limit to become ready. With
+    /// `--json` an unhealthy result is printed to stdout as well; without it only the error is.
     pub(super) fn run(self) -> CommandResult {
         let Self { live, ready: _, timeout, asking } = self;
         let within_ms = if live { 0 } else { milliseconds(timeout) };
@@ -61,7 +66,9 @@ impl HealthArguments {
     }
 }
 
-/// Evaluates the answer. Every error except invalid arguments counts as a result of the check.
+/// Turns the answer or the error into a result. Only [`Usage`] errors are returned; any other
+/// error, such as an unreadable settings file, becomes a result with the error as its reason. Such
+/// a result is live only if the node refused the request for another reason than its shutdown.
 fn found(asked: Result<AdminResponse, Box<dyn Error>>) -> Result<HealthResult, Box<dyn Error>> {
     let error = match asked {
         Ok(AdminResponse::Health(health)) => return Ok(HealthResult { live: true, health }),
@@ -78,7 +85,7 @@ fn found(asked: Result<AdminResponse, Box<dyn Error>>) -> Result<HealthResult, B
     })
 }
 
-/// Formats an error with its causes in one line.
+/// Formats an error with its causes in one line, separated by colons.
 fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -90,10 +97,14 @@ fn error_chain(error: &dyn Error) -> String {
 }
 
 impl HealthResult {
+    /// Whether the wanted check holds: only liveness if `live`, otherwise liveness and readiness.
+    /// An unknown readiness counts as not ready.
     fn is(&self, live: bool) -> bool {
         self.live && (live || self.health.ready == Some(true))
     }
 
+    /// Returns the result as JSON. Unknown values are `null`, also the name of a node that did not
+    /// answer.
     fn json(&self) -> serde_json::Value {
         let Health { node, cluster, status, ready, reason } = &self.health;
         let node = Some(node).filter(|node| !node.is_empty());
@@ -103,6 +114,8 @@ impl HealthResult {
         })
     }
 
+    /// Describes the result of the wanted check in one line without a line end. A check that fails
+    /// names the reason: of not being live if the node is not live, otherwise of not being ready.
     fn text(&self, live: bool) -> String {
         let Health { node, cluster, status, ready, reason } = &self.health;
         let name = if node.is_empty() { "the node" } else { node };

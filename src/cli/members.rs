@@ -24,6 +24,7 @@ pub(super) struct MembersArguments {
 }
 
 impl MembersArguments {
+    /// Prints the members once, or with `--watch` again after each change.
     pub(super) fn run(&self) -> CommandResult {
         let Self { watching, how } = self;
         let read = |answer| match answer {
@@ -36,6 +37,8 @@ impl MembersArguments {
     }
 }
 
+/// Formats the state of the cluster and a table of its members. If the node has joined no cluster:
+/// only one line that says what the node waits for, without a table.
 fn shown(all: &Members) -> String {
     let Some(cluster) = &all.cluster else {
         let waits_for = all
@@ -65,6 +68,9 @@ fn shown(all: &Members) -> String {
     text + "\n" + &table(heads, &rows)
 }
 
+/// Formats a member as a row of the table. Its note says whether it is the leader, the asked node,
+/// and draining. Observers that can't reach it are shown by address, or by name if they are no
+/// members.
 fn row(all: &Members, member: &MemberInfo) -> [String; 7] {
     let is = |node: &str| node == member.node;
     let notes = [

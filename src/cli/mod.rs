@@ -184,8 +184,8 @@ impl Ostraca {
     }
 }
 
-/// Prints an answer with harmful characters of other nodes escaped. A closed pipe, as after `head`,
-/// is not an error.
+/// Prints an answer to stdout. Escapes harmful characters of other nodes, but no line ends and
+/// tabs. A closed pipe, as after `head`, is not an error.
 fn print_answer(text: &str) -> CommandResult {
     match io::stdout().lock().write_all(printable::lines(text).as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -193,22 +193,23 @@ fn print_answer(text: &str) -> CommandResult {
     }
 }
 
-/// Invalid arguments that the parser can't detect.
+/// Invalid arguments that the parser can't detect; exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// An action was started but has not finished in time; it continues.
+/// An action was started but has not finished in time; it continues. Exit code 5.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UnfinishedAction(String);
 
-/// The key holds nothing.
+/// The key holds nothing; exit code 3.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct MissingKey(String);
 
-/// Exit code of the process; `ostraca --help` lists the codes.
+/// Returns the exit code of the process for a failed command; `ostraca --help` lists the codes.
+/// Looks only at the error itself, not at its sources; an error of an unknown type is 1.
 pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
     let code = if let Some(node::NodeEnded(reason)) = error.downcast_ref() {
         reason.exit_code()
@@ -226,12 +227,16 @@ pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Whether no node answers. A node that refuses is present.
+/// Whether no node answers at the address. A node that refuses the connection as a peer is present,
+/// so this is `false`.
 const fn is_unreachable(error: &net::client::ConnectError) -> bool {
     use net::client::ConnectError::{NoAnswer, NobodyListens, Silent};
     matches!(error, NoAnswer { .. } | NobodyListens { .. } | Silent { .. })
 }
 
+/// Returns the exit code for a request without a usable answer. A stopping node counts as one that
+/// does not answer (4), and so do a missing answer and a broken connection; an answer that can't be
+/// decoded is 1.
 fn code_of(error: &AdminRequestError) -> u8 {
     match error {
         AdminRequestError::Refused(refusal) => match refusal.why {
@@ -248,7 +253,8 @@ fn code_of(error: &AdminRequestError) -> u8 {
     }
 }
 
-/// Prints an error with its chain of sources to stderr.
+/// Prints an error to stderr, each of its sources on a line of its own. Escapes harmful characters.
+/// Ignores a failed write.
 pub(crate) fn print_error(error: &dyn Error) {
     let mut text = format!("error: {error}");
     let mut cause = error.source();

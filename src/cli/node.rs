@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
 use super::CommandResult;
 use super::config::load_checked;
 
-/// The node stopped without a signal.
+/// The node ended with a reason whose exit code is not 0, such as its removal from the cluster.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NodeEnded(pub(super) Reason);
@@ -44,6 +44,8 @@ enum LogFormat {
 /// Log filter unless RUST_LOG is set: events from INFO on, of libp2p_swarm from WARN on.
 const LOGGED: &str = "info,libp2p_swarm=warn";
 
+/// Installs the log of the process on stderr; panics if there is one already. An empty RUST_LOG
+/// counts as unset, and invalid parts of it are ignored. Text is coloured only on a terminal.
 fn init_log(log: LogFormat) {
     let wanted = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|wanted| !wanted.is_empty());
     let wanted = wanted.unwrap_or_else(|| LOGGED.to_owned());
@@ -59,6 +61,9 @@ fn init_log(log: LogFormat) {
 }
 
 impl NodeArguments {
+    /// Runs a node until it ends, and returns the error [`NodeEnded`] unless its exit code is 0. A
+    /// node that ended as orphaned is replaced by a new one, as often as this happens. A signal
+    /// between the two shuts the new one down as soon as it has started.
     pub(super) fn run(self) -> CommandResult {
         init_log(self.log);
         let config = load_checked(self.config.as_deref())?;

@@ -98,6 +98,7 @@ pub(super) struct PrepareShutdown {
 }
 
 impl Leave {
+    /// Asks the member to leave and prints its name. Does not wait until it has left.
     pub(super) fn run(self) -> CommandResult {
         let Self { node, asking } = self;
         let what = "leave";
@@ -115,6 +116,8 @@ impl Leave {
 }
 
 impl Down {
+    /// Demands a confirmation, declares the member dead and prints its name. Does not wait for its
+    /// removal.
     pub(super) fn run(self) -> CommandResult {
         let Self { node, confirmation, asking } = self;
         confirmation
@@ -132,6 +135,8 @@ impl Down {
     }
 }
 
+/// Sends an order about a member and returns the name of that member. The node does not wait until
+/// the order is carried out.
 async fn ordered(
     asking: &NodeOptions,
     request: &AdminRequest,
@@ -143,6 +148,8 @@ async fn ordered(
 }
 
 impl Drain {
+    /// Starts or ends the draining and prints what the node still hosts. Fails with
+    /// [`UnfinishedAction`], after the output, if shards are left; never with `--undo`.
     pub(super) fn run(self) -> CommandResult {
         let Self { undo, timeout, asking } = self;
         let request = AdminRequest::Drain { undo, within_ms: milliseconds(timeout) };
@@ -164,6 +171,7 @@ impl Drain {
     }
 }
 
+/// Describes a report in one line, with the number of shards of each type that are left.
 fn drained_text(drained: &DrainReport) -> String {
     let DrainReport { node, draining, shards } = drained;
     let counted = shards.iter().map(|(name, count)| format!("{count} of {name}"));
@@ -177,6 +185,9 @@ fn drained_text(drained: &DrainReport) -> String {
 }
 
 impl StopShards {
+    /// Demands a confirmation, stops the shards and prints how many have stopped. No numbers mean
+    /// all shards. The node refuses with `NotStopped` if shards run after the time limit; that is
+    /// exit code 5.
     pub(super) fn run(self) -> CommandResult {
         let Self { entity_type, shards, timeout, confirmation, asking } = self;
         let which = match shards.len() {
@@ -203,6 +214,8 @@ impl StopShards {
 }
 
 impl Rebalance {
+    /// Asks the coordinator for a check of the balance. Does not wait for moves, and does not tell
+    /// whether any began.
     pub(super) fn run(self) -> CommandResult {
         let Self { entity_type, asking } = self;
         let json = json!({ "ordered": "rebalance", "entity_type": entity_type });
@@ -212,6 +225,7 @@ impl Rebalance {
 }
 
 impl PrepareShutdown {
+    /// Demands a confirmation and freezes the cluster.
     pub(super) fn run(self) -> CommandResult {
         let Self { confirmation, asking } = self;
         confirmation
@@ -222,6 +236,8 @@ impl PrepareShutdown {
     }
 }
 
+/// Sends an order that the node answers with `Done`, and prints `json` or `text` then. An answer of
+/// another kind is an error.
 async fn done(
     asking: &NodeOptions,
     request: &AdminRequest,

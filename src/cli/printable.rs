@@ -14,12 +14,14 @@ pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), |c| c.escape_unicode().collect())
 }
 
-/// Escapes JSON. Harmful characters occur only in its strings, so they become JSON escapes.
+/// Escapes serialized JSON, so that it still holds the same value. Harmful characters occur only in
+/// its strings, where they become JSON escapes; line ends and tabs between its tokens remain.
 pub(crate) fn json(text: &str) -> Cow<'_, str> {
     let escape = |c: char| format!("\\u{:04x}", u32::from(c)); // all of them have 16 bits
     escaped(text, |c| is_harmful(c) && !matches!(c, '\n' | '\t'), escape)
 }
 
+/// Replaces each harmful character by its escape. Borrows the text if it has none.
 fn escaped(
     text: &str,
     is_harmful: impl Fn(char) -> bool,
@@ -39,7 +41,8 @@ fn escaped(
 }
 
 /// Control characters (C0, DEL, C1), directional formatting characters (Unicode Standard Annex 9),
-/// line and paragraph separators, and characters without width.
+/// line and paragraph separators, and characters without width. Line ends and tabs count as well.
+/// All are below U+10000, as [`json`] requires.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,

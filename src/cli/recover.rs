@@ -32,6 +32,8 @@ const NOT_FORCED: &str = "\
     number. Then repeat this with --force, on this node only\n";
 
 impl RecoverArguments {
+    /// Executes the recovery with `--force`; otherwise only asks for the preview and prints it with
+    /// instructions. Asks over the control socket of this host only.
     pub(super) fn run(&self) -> CommandResult {
         let Self { force, here, output } = self;
         let request = AdminRequest::Recover { force: *force };
@@ -45,6 +47,7 @@ impl RecoverArguments {
     }
 }
 
+/// Formats the kept and the given-up members, and the new configuration if it was forced.
 fn shown(recovery: &RecoveryReport) -> String {
     let RecoveryReport { forced, me, configuration, kept, given_up } = recovery;
     let (goes, gone) = match forced {
@@ -63,6 +66,7 @@ fn shown(recovery: &RecoveryReport) -> String {
     text
 }
 
+/// Formats one line per member; the note `asked` marks the node `me`.
 fn listed(survivors: &[Survivor], me: &str) -> String {
     let line = |it: &Survivor| {
         let note = if it.node == me { "  asked" } else { "" };

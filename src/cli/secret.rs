@@ -40,6 +40,8 @@ enum Unwritten {
 }
 
 impl SecretArguments {
+    /// Generates a secret, as 64 hexadecimal digits, and prints it or writes it with a line end to
+    /// the new file. With a file it prints nothing, or with `--json` the path.
     pub(super) fn run(self) -> CommandResult {
         let mut bytes = [0; BYTES];
         SysRng.try_fill_bytes(&mut bytes)?;
@@ -53,6 +55,8 @@ impl SecretArguments {
     }
 }
 
+/// Writes the text to a new file of mode 600 and syncs it. Fails if the path exists. Removes the
+/// file again if writing fails.
 fn write(path: &Path, text: &str) -> Result<(), Unwritten> {
     let failed = |source| Unwritten::Failed { path: path.to_owned(), source };
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);

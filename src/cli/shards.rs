@@ -29,6 +29,8 @@ pub(super) struct ShardsArguments {
 }
 
 impl ShardsArguments {
+    /// Prints a summary and a table once, or with `--watch` again after each change. The table has
+    /// a row per region, with `--each` a row per shard.
     pub(super) fn run(self) -> CommandResult {
         let Self { entity_type, each, watching, how } = self;
         let request = AdminRequest::Shards { entity_type, within_ms: how.within_ms() };
@@ -45,10 +47,13 @@ impl ShardsArguments {
     }
 }
 
+/// Counts the live entities of a region; saturates.
 fn entities(region: &RegionInfo) -> u64 {
     region.shards.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count))
 }
 
+/// Formats the totals of the regions that answered, and the number of silent ones. A shard that two
+/// regions report in the course of a move counts twice.
 fn summary(all: &Shards) -> String {
     let shards: usize = all.regions.iter().map(|region| region.shards.len()).sum();
     let entities = all.regions.iter().map(entities).fold(0, u64::saturating_add);
@@ -64,6 +69,8 @@ fn summary(all: &Shards) -> String {
     text + "\n"
 }
 
+/// Formats a row per region, the silent ones last with `?` for numbers. Marks the region on the
+/// node of the coordinator, unless it is silent.
 fn by_region(all: &Shards) -> String {
     let is = |region: &RegionInfo| all.coordinator.as_ref() == Some(&region.node);
     let note = |region: &RegionInfo| if is(region) { "coordinates" } else { "" };
@@ -79,6 +86,8 @@ fn by_region(all: &Shards) -> String {
     table(["ADDRESS", "SHARDS", "ENTITIES", "NODE", "NOTE"], &rows)
 }
 
+/// Formats a row per shard, ordered by number. Shards of silent regions are missing, and a shard
+/// that two regions report has two rows.
 fn by_shard(all: &Shards) -> String {
     let of = |region: &RegionInfo| {
         let address = place(region);
@@ -93,6 +102,7 @@ fn by_shard(all: &Shards) -> String {
     table(["SHARD", "ENTITIES", "ADDRESS"], &rows.into_iter().map(row).collect::<Vec<_>>())
 }
 
+/// Returns the address of a region's node, or a note if the node is no longer a member.
 fn place(region: &RegionInfo) -> String {
     match region.address.as_str() {
         "" => "(no longer a member)".to_owned(),

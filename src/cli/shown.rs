@@ -12,7 +12,9 @@ use serde_json::{Map, Number, Value};
 use super::printable::word;
 use super::table::table;
 
-/// Formats a key and its value as text of several lines.
+/// Formats a key and its value as text of several lines: the type with the number of elements, then
+/// a line per element, entry or concurrent value. Other values have one line, and so has a
+/// multi-value register with exactly one value. Of a user type only the size is shown.
 pub(super) fn text(key: &str, data: &Data) -> String {
     let key = &*word(key);
     let counted = |count: usize, one: &str, many: &str| {
@@ -46,7 +48,7 @@ pub(super) fn text(key: &str, data: &Data) -> String {
     }
 }
 
-/// Formats a key and its value as JSON. The type of a key that holds nothing is `null`.
+/// Formats a key and its value as JSON. Type and value of a key that holds nothing are `null`.
 pub(super) fn json(key: &str, data: Option<&Data>) -> Value {
     let shape = data.map_or(Value::Null, |data| Value::from(data.shape.as_str()));
     let value = data.map_or(Value::Null, value);
@@ -64,7 +66,8 @@ fn decoded(data: &Data) -> ValueContent {
     data.content().unwrap_or_else(|why| ValueContent::User { bytes: why.len as u64 })
 }
 
-/// Converts content to JSON.
+/// Converts content to JSON. An unwritten register is `null`. If two keys of a map have the same
+/// text, the later entry replaces the earlier one. A user type becomes a text with its length.
 fn content(content: &ValueContent) -> Value {
     match content {
         ValueContent::Flag(is_on) => Value::Bool(*is_on),
@@ -81,18 +84,21 @@ fn content(content: &ValueContent) -> Value {
     }
 }
 
+/// Converts decimal digits to a JSON number, or to text if they exceed 64 bits.
 fn count(digits: &str) -> Value {
     let small = digits.parse::<u64>().map(Value::from);
     small.or_else(|_| digits.parse::<i64>().map(Value::from)).unwrap_or_else(|_| digits.into())
 }
 
+/// Decodes the values and sorts them by [`order`].
 fn sorted(all: &[Packed]) -> Vec<Value> {
     let mut values: Vec<Value> = all.iter().map(unpacked).collect();
     values.sort_by(order);
     values
 }
 
-/// Orders numbers by value and everything else by text.
+/// Orders two numbers by value and everything else by JSON text, a number and another value as
+/// well.
 fn order(one: &Value, other: &Value) -> Ordering {
     match (one.as_f64(), other.as_f64()) {
         (Some(one), Some(other)) => one.total_cmp(&other),
@@ -100,12 +106,14 @@ fn order(one: &Value, other: &Value) -> Ordering {
     }
 }
 
-/// Decodes a packed value to JSON.
+/// Decodes a packed value to JSON. Bytes that are not a value become a text with their length.
 pub(super) fn unpacked(packed: &Packed) -> Value {
     let unreadable = |_| Value::from(format!("({} bytes that can't be decoded)", packed.len()));
     packed.item().map_or_else(unreadable, shown)
 }
 
+/// Converts a value to JSON, recursively. NaN and infinities become text, and so do integers beyond
+/// 64 bits. If two keys of a map have the same text, the later entry replaces the earlier one.
 fn shown(item: MsgpackValue) -> Value {
     match item {
         MsgpackValue::Nil => Value::Null,
@@ -127,6 +135,7 @@ fn shown(item: MsgpackValue) -> Value {
     }
 }
 
+/// Returns a map key as text: text without quotes, any other value as its JSON.
 fn name(key: Value) -> String {
     match key {
         Value::String(key) => key,
@@ -134,7 +143,7 @@ fn name(key: Value) -> String {
     }
 }
 
-/// Parses a value of the command line: JSON, or else text.
+/// Parses a value of the command line: JSON, or else the whole text, also if it is empty.
 pub(super) fn read(text: &str) -> MsgpackValue {
     serde_json::from_str(text).unwrap_or_else(|_| MsgpackValue::Text(text.to_owned()))
 }

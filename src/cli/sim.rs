@@ -69,11 +69,14 @@ enum WriteLevel {
     Majority,
 }
 
+/// Parses a duration with a unit; zero is valid here.
 fn span(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 500us, 1ms or 10s"))
 }
 
 impl SimArguments {
+    /// Runs the simulation, draws the plot and prints the figures. An invalid plan is an error of
+    /// usage. A plot that can't be written is an error, and no figures are printed then.
     pub(super) fn run(self) -> CommandResult {
         let plan = self.plan();
         let (begun, bar) = (Instant::now(), bar(self.changes));
@@ -115,7 +118,7 @@ fn failed(error: RunFailure) -> Box<dyn Error> {
     }
 }
 
-/// Progress bar; invisible if stderr is not a terminal.
+/// Returns a progress bar on stderr; invisible if stderr is not a terminal.
 fn bar(changes: usize) -> ProgressBar {
     let style = ProgressStyle::with_template("{pos} of {len} changes {wide_bar} {eta}");
     let bar = ProgressBar::new(changes as u64);
@@ -125,6 +128,7 @@ fn bar(changes: usize) -> ProgressBar {
     }
 }
 
+/// Describes the plan in one line, without its seed and the number of changes.
 fn title(plan: &Plan) -> String {
     let data = match plan.kind {
         DataKind::LwwRegister => "an LWWRegister".to_owned(),
@@ -146,13 +150,20 @@ fn title(plan: &Plan) -> String {
     )
 }
 
-/// Results of a run, per change.
+/// Results of a run. Numbers of messages and bytes are means per change; with a partition a change
+/// is made on both sides and counts once.
 struct Figures {
+    /// Time until half of all replicas had a change, over all changes.
     half_ms: f64,
+    /// Time until 99 % of all replicas had a change, over all changes.
     p99_ms: f64,
+    /// Mean over the changes of the time until the last replica had the change.
     all_mean_ms: f64,
+    /// `all_mean_ms` in one-way latencies.
     one_way_trips: f64,
+    /// Longest time until an author was answered.
     author_ms: f64,
+    /// Pushes, their acknowledgements and reads.
     messages: f64,
     bytes: f64,
     anti_entropy_messages: f64,
@@ -161,6 +172,7 @@ struct Figures {
 }
 
 impl Figures {
+    /// Computes the figures. The run must have made at least one change, otherwise this panics.
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     fn of(plan: &Plan, measured: &Measured) -> Self {
         let each = |sum: u64| sum as f64 / plan.changes as f64;
@@ -183,6 +195,7 @@ impl Figures {
         }
     }
 
+    /// Formats the figures as a table, with the lower bound beside those that have one.
     fn table(&self, plan: &Plan) -> String {
         let mut text = format!("{}, seed {}\n\n", title(plan), plan.seed);
         let mut line = |what: &str, found: String, bound: Option<f64>| {
@@ -206,6 +219,8 @@ impl Figures {
         text
     }
 
+    /// Returns the figures with the main parameters of the plan. Lacks the real time, so the same
+    /// plan gives the same JSON.
     fn json(&self, plan: &Plan) -> serde_json::Value {
         json!({
             "nodes": plan.nodes,

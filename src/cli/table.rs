@@ -2,8 +2,9 @@
 
 use super::printable::word;
 
-/// Formats rows as aligned columns, one line per row. Columns that are empty in all rows are left
-/// out.
+/// Formats a line of heads and a line per row, as aligned columns. Columns that are empty in all
+/// rows are left out with their head; without rows only an empty line remains. Escapes harmful
+/// characters of cells, line ends included. Lines have no trailing spaces.
 pub(super) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     let printable = |row: &[String; N]| row.each_ref().map(|cell| word(cell).into_owned());
     let rows: Vec<[String; N]> = rows.iter().map(printable).collect();

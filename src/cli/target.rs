@@ -84,7 +84,7 @@ const CONFIG_VARIABLE: &str = "OSTRACA_CONFIG";
 /// Variable that names the control socket for commands that ask a node.
 const SOCKET_VARIABLE: &str = "OSTRACA_SOCKET";
 
-/// The source of a node's address.
+/// The source of a node's address: a control socket, or settings that name one and the cluster.
 #[derive(Debug, PartialEq, Eq)]
 enum TargetSource {
     Socket(PathBuf),
@@ -98,8 +98,9 @@ impl LocalNode {
         NodeTarget { here: self.clone(), elsewhere: None, identity: None }
     }
 
-    /// Chooses the source. Options override variables. A node on another host (`is_elsewhere`) has
-    /// no socket here.
+    /// Chooses the source. Options override variables, and with neither the source is the
+    /// environment. Fails if both variables are set, unless an option was given. For a node on
+    /// another host (`is_elsewhere`) the variable of the socket is ignored.
     fn source(
         &self,
         is_elsewhere: bool,
@@ -152,11 +153,15 @@ const fn is_of_first_release(request: &AdminRequest) -> bool {
 }
 
 impl NodeTarget {
-    /// Connects to the node.
+    /// Connects to the node. The limit is 15 s for a node on another host and that of
+    /// [`Client::connect`] for a socket.
     pub(super) async fn connect(&self) -> Result<Client, Box<dyn Error>> {
         self.connect_within(SOON).await
     }
 
+    /// Connects to the node: at its address if `--node` was given, otherwise over a control socket.
+    /// Loads the settings unless a socket is named. The limit applies to a connection over the
+    /// network only. Fails with [`Usage`] if neither options nor settings name a node.
     async fn connect_within(&self, within: Duration) -> Result<Client, Box<dyn Error>> {
         let config = match self.here.source(self.elsewhere.is_some(), variable)? {
             TargetSource::Socket(path) => return Ok(Client::connect(&path).await?),
@@ -172,8 +177,9 @@ impl NodeTarget {
         Ok(Client::connect(&path).await?)
     }
 
-    /// Sends one request. `patience` is the time that the node may wait for other nodes; zero if it
-    /// asks none. The whole call, with connecting, ends at most [`MARGIN`] after `patience`.
+    /// Sends one request over a new connection. `patience` is the time that the node may wait for
+    /// other nodes; the whole call, with connecting, ends at most [`MARGIN`] after it. Zero means
+    /// that the node asks no other node: the limit of the answer is then [`SOON`].
     pub(super) async fn ask(
         &self,
         request: &AdminRequest,
@@ -183,7 +189,10 @@ impl NodeTarget {
         self.ask_within(request, within).await
     }
 
-    /// Like [`ask`](Self::ask); `within` is the time limit of the answer.
+    /// Like [`ask`](Self::ask); `within` is the time limit of connecting over the network and of
+    /// the answer, each. The whole call ends at most [`PROBE`] after `within`, with
+    /// [`AdminRequestError::Silent`]. A refusal of a request that older releases do not know
+    /// becomes [`NotKnownThere`].
     pub(super) async fn ask_within(
         &self,
         request: &AdminRequest,
@@ -207,6 +216,8 @@ impl NodeTarget {
     }
 }
 
+/// Loads the settings of a file and the environment, or of the environment only. Does not check
+/// them.
 fn settings(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
     Ok(match file {
         Some(file) => Config::load(file)?,
@@ -239,6 +250,7 @@ impl QueryOptions {
         milliseconds(self.timeout)
     }
 
+    /// Sends one request; the node may wait for other nodes until the time limit.
     pub(super) async fn ask(
         &self,
         request: &AdminRequest,
@@ -272,7 +284,8 @@ impl OutputOptions {
         self.json
     }
 
-    /// Prints an answer as JSON or text.
+    /// Prints a value as JSON, or else the text; `text` is not called for JSON. A closed pipe is
+    /// not an error.
     pub(super) fn print(
         self,
         json: &impl serde::Serialize,
@@ -309,6 +322,7 @@ impl Consistency {
         self.level_within(self.timeout / 2)
     }
 
+    /// Returns the level with this limit, at least 1 ms; local reads and writes have no limit.
     fn level_within(&self, within: Duration) -> ConsistencyLevel {
         match self.majority {
             true => ConsistencyLevel::Majority { within_ms: milliseconds(within).max(1) },
@@ -331,7 +345,7 @@ impl Consistency {
 /// none to [`NodeTarget::ask`].
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
-/// Parses the value of `--timeout`.
+/// Parses the value of `--timeout`, 1ms to 60s; the error says what is allowed.
 pub(super) fn patience(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
         Ok(span) if (TIMEOUT_MIN..=WITHIN_MAX).contains(&span) => Ok(span),
@@ -340,11 +354,13 @@ pub(super) fn patience(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Converts to whole milliseconds, rounded down; less than one becomes 0.
 pub(super) fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to its end on this thread. Abandons blocking tasks that still run, such as a DNS
+/// lookup.
 pub(super) fn run_blocking<T>(
     work: impl Future<Output = Result<T, Box<dyn Error>>>,
 ) -> Result<T, Box<dyn Error>> {

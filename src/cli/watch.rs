@@ -21,8 +21,10 @@ pub(super) struct WatchOption {
 }
 
 impl WatchOption {
-    /// Sends the request once or, with `--watch`, every second until Ctrl-C, and prints each answer
-    /// that differs from the previous one.
+    /// Sends the request once or, with `--watch`, a second after each answer until Ctrl-C, and
+    /// prints each answer whose output differs from the previous one. An empty line separates
+    /// answers as text. The first error of a request or of `read` ends the watch. Ctrl-C and a
+    /// closed pipe end it successfully.
     pub(super) async fn print<A, J: Serialize>(
         self,
         target: &NodeTarget,
@@ -62,6 +64,8 @@ impl WatchOption {
     }
 }
 
+/// Writes a text to stdout with harmful characters escaped. Unlike `print_answer` it reports a
+/// closed pipe, which ends the watch.
 fn write(text: &str) -> io::Result<()> {
     io::stdout().lock().write_all(printable::lines(text).as_bytes())
 }

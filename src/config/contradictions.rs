@@ -65,8 +65,8 @@ pub enum Warning {
 /// The longest failover after the crash of a node: the detector suspects the node after
 /// `acceptable-heartbeat-pause` and about one and a half heartbeats, other nodes probe it, gossip
 /// spreads the suspicion, and the strategy waits for `stable-after`. No node takes over before the
-/// lease of the crashed node has expired. Measured with real processes and the defaults: 8.5 to 9.1
-/// s; this function returns 8.8 s.
+/// lease of the crashed node has expired; without leases, the removal margin is added instead.
+/// Measured with real processes and the defaults: 8.5 to 9.1 s; this function returns 8.8 s.
 pub(super) fn failover(cluster: &ClusterConfig) -> Duration {
     let detector = &cluster.failure_detector;
     let leases = if cluster.lease.enabled { Leases::On } else { Leases::Off };
@@ -83,11 +83,11 @@ pub(super) fn failover(cluster: &ClusterConfig) -> Duration {
     }
 }
 
-/// Whether two settings contradict each other, and the settings as in
-/// [`InvalidConfig::Contradiction`].
+/// Whether two settings contradict each other, and the settings and the remedy as in
+/// [`InvalidConfig::Contradiction`]. Without a contradiction the rest is ignored.
 type CheckedPair = (bool, (&'static str, String), (&'static str, String), &'static str);
 
-/// Returns an error for each impossible combination.
+/// Returns an error for each impossible combination that this file checks; empty if there is none.
 pub(super) fn errors(config: &Config) -> Vec<InvalidConfig> {
     let found = of_cluster(config).into_iter().chain(of_limits(config));
     let found = found.filter(|(is_wrong, ..)| *is_wrong);
@@ -102,6 +102,9 @@ pub(super) fn errors(config: &Config) -> Vec<InvalidConfig> {
         .collect()
 }
 
+/// Compares `expected-nodes` or else the number of seeds with the connections, `expected-nodes`
+/// with the number of seeds, the limit for joining with the pause between attempts, and, if leases
+/// are enabled, their duration with their heartbeats. `expected-nodes` of 0 is left to `config.rs`.
 fn of_cluster(config: &Config) -> [CheckedPair; 4] {
     let Config { net, cluster, .. } = config;
     let (lease, seeds) = (&cluster.lease, cluster.seeds.len());
@@ -143,6 +146,8 @@ fn of_cluster(config: &Config) -> [CheckedPair; 4] {
     ]
 }
 
+/// Compares minimum and maximum of pauses, and the sizes of messages in `[ddata]` with those of
+/// values and of the transport. Equal values are fine.
 fn of_limits(config: &Config) -> [CheckedPair; 4] {
     let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
     let (back_off_min, back_off_max) = limits.back_off;
@@ -182,6 +187,8 @@ pub(super) fn warnings(config: &Config) -> Vec<Warning> {
     all
 }
 
+/// One warning for `[cluster.sharding]` and for each entity type with an `ask-timeout` of its own
+/// that is shorter than a failover.
 fn asks(config: &Config) -> Vec<Warning> {
     let failover = failover(&config.cluster);
     let own = ("cluster.sharding".to_owned(), config.sharding.ask_timeout);
@@ -196,6 +203,8 @@ fn asks(config: &Config) -> Vec<Warning> {
 /// smaller.
 type Shorter = (&'static str, Duration, &'static str, Duration, &'static str);
 
+/// Warnings about times that are shorter than another time. The lease is compared only if leases
+/// are enabled, and the idle timeout only if it is in use and `idle-interval` is set.
 fn times(config: &Config) -> impl Iterator<Item = Warning> {
     let (detector, lease) = (&config.cluster.failure_detector, &config.cluster.lease);
     let limits = &config.net.limits;
@@ -241,10 +250,13 @@ fn times(config: &Config) -> impl Iterator<Item = Warning> {
     })
 }
 
+/// Whether idle entities are stopped: there is a strategy, and the idle timeout is not zero.
 fn is_passivating(passivation: &PassivationConfig) -> bool {
     passivation.strategy != PassivationStrategy::None && !passivation.idle_timeout.is_zero()
 }
 
+/// A warning for each setting or section that another setting disables. A setting counts as set
+/// only if it differs from its default, except for optional ones.
 fn without_effect(config: &Config) -> Vec<Warning> {
     let Config { cluster, sharding, .. } = config;
     let (downing, lease) = (&cluster.downing, &cluster.lease);
@@ -286,7 +298,7 @@ fn without_effect(config: &Config) -> Vec<Warning> {
     found.map(|(_, setting, because)| Warning::NoEffect { setting, because }).collect()
 }
 
-/// Sections of downing strategies that are set but not chosen.
+/// Sections of downing strategies that differ from their defaults and whose strategy is not chosen.
 fn other_strategies(cluster: &ClusterConfig) -> impl Iterator<Item = String> {
     let (set, unset) = (&cluster.downing, cluster::Downing::default());
     let sections = [
@@ -306,7 +318,8 @@ fn other_strategies(cluster: &ClusterConfig) -> impl Iterator<Item = String> {
     other.map(|(name, _)| format!("[cluster.downing.{name}]"))
 }
 
-/// `active-entity-limit`, if it is set with a strategy that ignores it.
+/// `active-entity-limit`, if it differs from its default and the strategy is `idle` or `none`,
+/// which ignore it; otherwise `None`. Limits of single entity types are not checked.
 fn unlimited(sharding: &ShardingConfig) -> Option<(bool, String, String)> {
     let passivation = &sharding.passivation;
     let is_set =

@@ -116,7 +116,8 @@ pub fn documented() -> String {
     text
 }
 
-/// Writes an example of a section of an entity type; there is none by default.
+/// Writes a commented-out example of a section of an entity type, after the names of all settings
+/// that it may override; there is no such section by default.
 fn write_types(text: &mut String) {
     let names = sharding::Overrides::FIELD_NAMES.iter().map(|name| name.replace('_', "-"));
     let names = names.collect::<Vec<_>>().join(", ");
@@ -129,7 +130,8 @@ fn write_types(text: &mut String) {
     text.push_str("# [cluster.sharding.types.cart]\n# number-of-shards = 300\n");
 }
 
-/// Returns the defaults, by section and key.
+/// Returns the defaults, by section and key. Without the phases of the shutdown, and without
+/// settings that are unset by default.
 fn defaults() -> Table {
     let config = Config::default();
     let mut cluster = table(&config.cluster);
@@ -143,10 +145,14 @@ fn defaults() -> Table {
     sections.into_iter().map(|(name, table)| (name.to_owned(), Value::Table(table))).collect()
 }
 
+/// Returns settings as a table. Panics if they are not serialized as one.
 fn table(settings: &impl Serialize) -> Table {
     Table::try_from(settings).expect("settings are a table")
 }
 
+/// Writes the header of a section and each of its settings below its doc comment: `key = value`, or
+/// `# key =` if there is no default. Leaves out fields that have a section of their own, and
+/// `types`.
 fn write_section(text: &mut String, section: &Described, all: &Table) {
     let _ = write!(text, "\n[{}]\n", section.section);
     for (name, docs) in section.names.iter().zip(section.docs) {
@@ -163,7 +169,8 @@ fn write_section(text: &mut String, section: &Described, all: &Table) {
     }
 }
 
-/// The sections that have a setting of this name.
+/// The sections that have a setting of this name, in the order of the file. `key` has hyphens. Does
+/// not know the phases of the shutdown and the sections of entity types.
 pub(super) fn sections_with(key: &str) -> impl Iterator<Item = &'static str> {
     let of = move |section: &&Described| {
         section.names.iter().any(|name| key_of(section.section, name) == key)
@@ -171,18 +178,21 @@ pub(super) fn sections_with(key: &str) -> impl Iterator<Item = &'static str> {
     SECTIONS.iter().filter(of).map(|section| section.section)
 }
 
+/// The key of a field: its name with hyphens, or its name in [`RENAMED`], which may contain dots.
 fn key_of(section: &str, name: &str) -> String {
     let renamed = RENAMED.iter().find(|(of, field, _)| (*of, *field) == (section, name));
     renamed.map_or_else(|| name.replace('_', "-"), |(_, _, key)| (*key).to_owned())
 }
 
+/// Returns the value at a path with dots; `None` if a part of the path is missing or no table.
 fn find<'a>(all: &'a Table, path: &str) -> Option<&'a Value> {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     let value = all.get(first)?;
     if rest.is_empty() { Some(value) } else { find(value.as_table()?, rest) }
 }
 
-/// Writes a doc comment as comment lines.
+/// Writes a doc comment as comment lines of at most [`LINE_MAX`] bytes, unless one word is longer.
+/// Joins its lines and paragraphs, and removes the brackets of links.
 fn comment(text: &mut String, docs: &str) {
     let docs = docs.replace("[`", "`").replace("`]", "`");
     let mut line = String::from("#");

@@ -14,14 +14,15 @@ use crate::sharding::passivation::settings::PassivationConfig;
 /// Maximum of each duration without a bound of its own: ten years of 365.25 days.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 31_557_600);
 
-/// Maximum of `net.limits.tcp-user-timeout`. Keepalives begin after half of it, for which Linux takes
-/// at most 32,767 s: beyond 18.2 h, a longer timeout would not delay them further.
+/// Maximum of `net.limits.tcp-user-timeout`. Keepalives begin after half of it, for which Linux
+/// takes at most 32,767 s: beyond 18.2 h, a longer timeout would not delay them further.
 const USER_TIMEOUT_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// Path of a setting, and its value; `None` if it is unset.
 type Setting = (String, Option<Duration>);
 
-/// Returns an error for each setting that is longer than allowed.
+/// Returns an error for each setting that is longer than allowed; the bound itself is allowed.
+/// Unset settings are ignored.
 pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     let usual = of_net(config).into_iter().chain(of_ddata(config));
     let usual = usual.chain(of_cluster(&config.cluster)).chain(of_sharding(&config.sharding));
@@ -38,10 +39,12 @@ pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     too_long.collect()
 }
 
+/// Adds the section to the names of settings.
 fn named<const N: usize>(section: &str, settings: [(&str, Option<Duration>); N]) -> Vec<Setting> {
     settings.map(|(name, value)| (format!("{section}.{name}"), value)).into()
 }
 
+/// The durations of `[net.limits]` without `tcp-user-timeout`, which has a bound of its own.
 fn of_net(config: &Config) -> Vec<Setting> {
     let limits = &config.net.limits;
     let settings = [
@@ -56,6 +59,7 @@ fn of_net(config: &Config) -> Vec<Setting> {
     named("net.limits", settings)
 }
 
+/// The durations of `[ddata]`; of `expire-keys-after-inactivity`, the longest one of all patterns.
 fn of_ddata(config: &Config) -> Vec<Setting> {
     let (ddata, epoch) = (&config.ddata, &config.ddata.epoch);
     let expiry = ddata.expire_keys_after_inactivity.iter().map(|(_, after)| *after).max();
@@ -75,6 +79,9 @@ fn of_ddata(config: &Config) -> Vec<Setting> {
     named("ddata", settings)
 }
 
+/// The durations of `[cluster]`, of failure detector, lease and downing. Without `lease.duration`,
+/// which has a bound of its own. The sections of all downing strategies are included, chosen or
+/// not.
 fn of_cluster(cluster: &ClusterConfig) -> Vec<Setting> {
     let (detector, lease) = (&cluster.failure_detector, &cluster.lease);
     let (downing, majority) = (&cluster.downing, &cluster.downing.lease_majority);
@@ -117,6 +124,7 @@ fn of_cluster(cluster: &ClusterConfig) -> Vec<Setting> {
     all
 }
 
+/// The durations of `[cluster.sharding]` and those that the sections of entity types override.
 fn of_sharding(sharding: &ShardingConfig) -> Vec<Setting> {
     let rate = &sharding.entity_recovery_constant_rate;
     let own = [
@@ -155,6 +163,7 @@ fn of_sharding(sharding: &ShardingConfig) -> Vec<Setting> {
     all
 }
 
+/// The durations of passivation in `section`, which is sharding or an entity type.
 fn of_passivation(section: &str, passivation: &PassivationConfig) -> Vec<Setting> {
     let settings = [
         ("passivation.idle-timeout", Some(passivation.idle_timeout)),
@@ -163,6 +172,7 @@ fn of_passivation(section: &str, passivation: &PassivationConfig) -> Vec<Setting
     named(section, settings)
 }
 
+/// The timeouts of all phases, configured or default.
 fn of_shutdown(config: &Config) -> Vec<Setting> {
     let timeout = |phase| Some(config.shutdown.timeout(phase));
     let all = Phase::ALL.map(|phase| (format!("cluster.shutdown.{phase}.timeout"), timeout(phase)));

@@ -60,8 +60,8 @@ impl Config {
     ///
     /// # Errors
     /// [`LoadError`] names the file or the variable, the key, the value found and the allowed
-    /// values. Ranges and combinations are checked later, by [`check`](Self::check) in
-    /// `Node::start`.
+    /// values. An unknown key is an error; several errors are reported together. Ranges and
+    /// combinations are checked later, by [`check`](Self::check) in `Node::start`.
     ///
     /// # Example
     /// ```
@@ -99,6 +99,10 @@ struct FileSettings {
 }
 
 impl FileSettings {
+    /// Parses the text of the file at `path`, which is only for errors. An empty text sets nothing.
+    ///
+    /// # Errors
+    /// [`LoadError::Syntax`] if it is not TOML. Names and types are not checked yet.
     fn parse(path: &Path, text: &str) -> Result<Self, LoadError> {
         let syntax = |why: toml::de::Error| LoadError::syntax(path, text, &why);
         let table = toml::from_str::<toml::Table>(text).map_err(syntax)?;
@@ -112,6 +116,7 @@ impl FileSettings {
 }
 
 impl Provider for FileSettings {
+    /// Names the file as the source, so that [`is_from_file`] and errors recognize its values.
     fn metadata(&self) -> Metadata {
         Metadata::from("TOML file", self.path.as_path())
     }
@@ -121,6 +126,8 @@ impl Provider for FileSettings {
     }
 }
 
+/// The variables with [`PREFIX`], as keys in lower case. The values are parsed like TOML values
+/// where possible, and are strings otherwise.
 fn environment() -> Env {
     Env::prefixed(PREFIX)
         .map(|name| name.as_str().replace("__", ".").replace('_', "-").to_lowercase().into())
@@ -134,6 +141,9 @@ fn misspelt_variables() -> Vec<LoadError> {
     names.filter_map(|name| misspelt(&name)).collect()
 }
 
+/// The error for one variable; `None` if its name is right or not similar to a setting. After one
+/// underscore the rest must be a setting of the section itself, not of a subsection; after two, any
+/// rest is taken for a setting. The section must be in capitals.
 fn misspelt(name: &str) -> Option<LoadError> {
     let rest = name.strip_prefix(NEAR_PREFIX).filter(|rest| !rest.starts_with('_'))?;
     let (section, below) = rest.split_once('_')?;
@@ -153,6 +163,12 @@ fn misspelt(name: &str) -> Option<LoadError> {
     })
 }
 
+/// Reads all sections from the merged sources; the later source overrides single settings of the
+/// earlier one. `wrong` contains the errors found before.
+///
+/// # Errors
+/// All of `wrong` and of the errors in the sections, which are read to the end as far as
+/// [`WRONG_MAX`] permits.
 fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError> {
     let mut sections = Section::root(all)?;
     sections.check_names(&SECTIONS, &mut wrong);
@@ -172,12 +188,19 @@ fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError
 
 /// A section of the settings that are set.
 struct Section<'a> {
+    /// All sources, to name the source of a setting in errors.
     all: &'a Figment,
+    /// Path of the section with dots; empty for the root.
     key: String,
+    /// The settings of the section, including its subsections.
     set: Dict,
 }
 
 impl<'a> Section<'a> {
+    /// The merged settings of all sources; empty if nothing is set.
+    ///
+    /// # Errors
+    /// If a source cannot be read.
     fn root(all: &'a Figment) -> Result<Self, LoadError> {
         let found = Provider::data(all).map_err(|error| setting(all, "", &error, None))?;
         let set = found.into_values().next().unwrap_or_default();
@@ -189,7 +212,8 @@ impl<'a> Section<'a> {
     }
 
     /// If the file has a setting under one name and the environment under the other, keeps the one
-    /// of the environment. Two names in one source are an error.
+    /// of the environment. Two names in one source are an error; then the alias is removed, so that
+    /// it is reported only once. A single name stays as it is.
     fn resolve_aliases(&mut self, wrong: &mut Vec<LoadError>) {
         for (section, alias, name) in ALIASES {
             let Some(set) = find_section(&mut self.set, section) else { continue };
@@ -210,8 +234,9 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Rewrites `HOST:PORT` as a multiaddr. Text that is not an address remains unchanged, so that
-    /// the error shows the configured text.
+    /// Rewrites `HOST:PORT` as a multiaddr in the lists of [`ADDRESSES`]. Text that is not an
+    /// address remains unchanged, so that the error shows the configured text; so does a host name
+    /// where only IP addresses are accepted. Values that are no lists of strings are left alone.
     fn normalize_addresses(&mut self) {
         for (section, name, hosts) in ADDRESSES {
             let set = find_section(&mut self.set, section).and_then(|set| set.get_mut(name));
@@ -229,7 +254,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports sections with other names.
+    /// Reports each key of this section that is not among `names`; nothing is removed.
     fn check_names(&self, names: &[&str], wrong: &mut Vec<LoadError>) {
         for unknown in self.set.keys().filter(|name| !names.contains(&name.as_str())) {
             let (key, why) = (self.path_of(unknown), error::unknown_section(unknown, names));
@@ -237,7 +262,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns a subsection; empty if nothing is set there.
+    /// Returns a copy of a subsection; empty if nothing is set there. A value in its place is
+    /// reported, and the subsection is empty, too.
     fn subsection(&self, name: &str, wrong: &mut Vec<LoadError>) -> Self {
         let key = self.path_of(name);
         let set = match self.set.get(name) {
@@ -260,7 +286,10 @@ impl<'a> Section<'a> {
     }
 
     /// Deserializes this section. Each wrong setting is reported and left out, so that further ones
-    /// are found.
+    /// are found; it has its default in the result. Returns the default of the whole section,
+    /// without further reports, once `wrong` has [`WRONG_MAX`] entries or an error names no value
+    /// to leave out. In each of these cases `wrong` is not empty, so the caller discards the
+    /// result.
     fn extract<T: DeserializeOwned + Default>(mut self, wrong: &mut Vec<LoadError>) -> T {
         while wrong.len() < WRONG_MAX {
             match Value::from(self.set.clone()).deserialize() {
@@ -277,7 +306,8 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Removes the value at `path`, or the list that contains it. `false` if there is no value.
+/// Removes the value at `path`, or the list that contains it, or the innermost section on the path
+/// if that lacks the value. Returns `false` if there is nothing to remove, also for an empty path.
 fn remove(set: &mut Dict, path: &[String]) -> bool {
     let Some((name, below)) = path.split_first() else { return false };
     match set.get_mut(name) {
@@ -289,7 +319,8 @@ fn remove(set: &mut Dict, path: &[String]) -> bool {
     }
 }
 
-/// Returns the string, number or boolean at `path` as errors show it.
+/// Returns the string (in quotes), number or boolean at `path` as errors show it. `None` for other
+/// values, and if there is none.
 fn found(set: &Dict, path: &[String]) -> Option<String> {
     let (name, below) = path.split_first()?;
     let mut value = set.get(name)?;
@@ -307,7 +338,7 @@ fn found(set: &Dict, path: &[String]) -> Option<String> {
     }
 }
 
-/// Returns the section with that name if anything is set there.
+/// Returns the section at a path with dots; `None` if nothing, or no section, is set there.
 fn find_section<'a>(set: &'a mut Dict, section: &str) -> Option<&'a mut Dict> {
     section.split('.').try_fold(set, |set, name| match set.get_mut(name)? {
         Value::Dict(_, below) => Some(below),
@@ -315,12 +346,14 @@ fn find_section<'a>(set: &'a mut Dict, section: &str) -> Option<&'a mut Dict> {
     })
 }
 
+/// Whether a value comes from the file; otherwise it comes from the environment.
 fn is_from_file(all: &Figment, value: &Value) -> bool {
     let metadata = all.get_metadata(value.tag());
     metadata.is_some_and(|metadata| matches!(metadata.source, Some(Source::File(_))))
 }
 
-/// Converts an error of figment about the section at `above`; `set` holds its settings.
+/// Converts an error of figment about the section at `above` (empty: the root). `set` holds the
+/// settings of that section and gives the value found; without it no value is shown.
 fn setting(all: &Figment, above: &str, error: &figment::Error, set: Option<&Dict>) -> LoadError {
     let above = Some(above).filter(|above| !above.is_empty());
     let key: Vec<&str> = above.into_iter().chain(error.path.iter().map(String::as_str)).collect();
@@ -329,7 +362,8 @@ fn setting(all: &Figment, above: &str, error: &figment::Error, set: Option<&Dict
     LoadError::Setting { origin: origin(all, &key), why: error::why(&key, &error.kind, found), key }
 }
 
-/// Returns the source (file or variable) of a key, or else of the section that contains it.
+/// Returns the source (file or variable) of a key, or else of the innermost section above it that
+/// has one; "settings" if none has.
 fn origin(all: &Figment, key: &str) -> String {
     let mut key = key;
     loop {
@@ -341,6 +375,7 @@ fn origin(all: &Figment, key: &str) -> String {
     }
 }
 
+/// Names a source in errors: the path of the file, or the variable of this key in the environment.
 fn described(metadata: &Metadata, key: &str) -> String {
     match &metadata.source {
         Some(Source::File(path)) => path.display().to_string(),

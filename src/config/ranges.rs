@@ -1,6 +1,7 @@
-//! Allowed ranges of the numbers, times and addresses of `[net]` and `[ddata]`, where the types allow
-//! other values, too. With a value outside its range a node could not make progress or could not be
-//! dialled. Comparisons of two settings are in `contradictions.rs` and `durations.rs`.
+//! Allowed ranges of the numbers, times and addresses of `[net]` and `[ddata]`, where the types
+//! allow other values, too. With a value outside its range a node could not make progress or could
+//! not be dialled. Comparisons of two settings are in `contradictions.rs`, upper bounds of
+//! durations in `durations.rs`.
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ const DATA_FRAME_BYTES_MIN: usize = 1_024;
 /// with a flag before it: whether the value is in that range.
 type CheckedSetting = (&'static str, String, &'static str);
 
-/// Returns an error for each setting that is out of range.
+/// Returns an error for each setting that is out of range, the addresses first. Of a list of
+/// addresses only the first wrong one is reported.
 pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     let net = &config.net;
     let addresses = [
@@ -38,12 +40,17 @@ pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     addresses.into_iter().filter_map(Result::err).chain(wrong).collect()
 }
 
+/// Use of a list of addresses, which determines the accepted ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AddressUse {
+    /// IP addresses only, also unspecified ones (`0.0.0.0`) and port 0.
     Listen,
+    /// IP addresses and names that other nodes can dial: no unspecified address, no port 0.
     Advertise,
 }
 
+/// Refuses the first address that is wrong for its use, and names the accepted forms. An empty list
+/// is fine here.
 fn check_addresses(
     setting: &'static str,
     all: &[Multiaddr],
@@ -73,6 +80,8 @@ fn check_addresses(
     }
 }
 
+/// The times that must not be zero; of `expire-keys-after-inactivity`, the shortest one of all
+/// patterns.
 fn times(config: &Config) -> Vec<(bool, CheckedSetting)> {
     let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
     let positive = [
@@ -101,6 +110,7 @@ fn times(config: &Config) -> Vec<(bool, CheckedSetting)> {
     positive.into_iter().chain([expires]).collect()
 }
 
+/// The numbers that must be at least 1, and the lanes per peer, of which each class needs one.
 fn counts(config: &Config) -> Vec<(bool, CheckedSetting)> {
     let (limits, ddata) = (&config.net.limits, &config.ddata);
     let [control, data, user, bulk] = limits.lane_bytes_max;
@@ -131,6 +141,7 @@ fn counts(config: &Config) -> Vec<(bool, CheckedSetting)> {
     positive.into_iter().chain([lanes, elements]).collect()
 }
 
+/// The sizes of frames and messages with a minimum, or with the maximum that 32 bits can express.
 fn sizes(limits: &NetLimits, ddata: &ddata::ReplicatorConfig) -> [(bool, CheckedSetting); 4] {
     // The Replicator cuts its messages into frames of its own, which are messages of the transport.
     let (frame, message, data_frame, assembly) = (

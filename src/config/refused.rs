@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::{Config, InvalidConfig};
 use crate::sharding::config::{ConstantRate, EntityRecovery, MajorityPlus};
 
-/// A setting without an implementation.
+/// A setting without an implementation: its name in the configuration, whether it differs from its
+/// default, and the reason for the error message.
 struct UnimplementedSetting {
     setting: &'static str,
     is_set: fn(&Config) -> bool,
@@ -17,6 +18,7 @@ const NO_STORE: &str = "this release has no durable store: replicated data are k
                         of every node and lost when all nodes stop";
 const NO_REMEMBERED: &str = "this release remembers no entities";
 
+/// All settings that the configuration accepts and that no code implements.
 const REFUSED: [UnimplementedSetting; 6] = [
     UnimplementedSetting {
         setting: "ddata.durable.keys",
@@ -51,7 +53,8 @@ const REFUSED: [UnimplementedSetting; 6] = [
     },
 ];
 
-/// Returns an error for each unimplemented setting that differs from its default.
+/// Returns one error for each unimplemented setting that differs from its default; a setting that
+/// is set to its default is accepted. Empty if the configuration is fine.
 pub(super) fn check(config: &Config) -> impl Iterator<Item = InvalidConfig> {
     let set = REFUSED.iter().filter(|refused| (refused.is_set)(config));
     set.map(|UnimplementedSetting { setting, why, .. }| InvalidConfig::NotImplemented {

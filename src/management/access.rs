@@ -24,7 +24,9 @@ pub(super) enum RequiredAccess {
 }
 
 impl RequiredAccess {
-    /// Effect of `request`. Every new request must be listed here.
+    /// Returns the effect of `request`: `Local` for `Recover`, `Change` for every other request
+    /// that writes data or commands members or shards, otherwise `Read`. Every new request must be
+    /// listed here.
     pub(super) const fn of(request: &AdminRequest) -> Self {
         match request {
             AdminRequest::Members
@@ -48,11 +50,13 @@ impl RequiredAccess {
 }
 
 impl RequestOrigin {
-    /// Returns the request if a caller of this origin may make it.
+    /// Returns the request unchanged if a caller of this origin may make it. The control socket may
+    /// make every request; the network may never make a `Local` one, even if `management.remote` is
+    /// `all`.
     ///
     /// # Errors
-    /// [`RefusalReason::Forbidden`] with the setting to change, or [`RefusalReason::OnlyHere`] if no
-    /// setting allows it. Nothing was done.
+    /// [`RefusalReason::Forbidden`] with the setting to change, or [`RefusalReason::OnlyHere`] if
+    /// no setting allows it, also while `management.remote` is `off`. Nothing was done.
     pub(super) fn admit(self, request: AdminRequest) -> Result<AdminRequest, RequestRefusal> {
         let Self::Network(remote) = self else { return Ok(request) };
         match (RequiredAccess::of(&request), remote) {
@@ -72,6 +76,8 @@ impl RequestOrigin {
     }
 }
 
+/// Makes the refusal for a request that another value of `management.remote` would allow: names the
+/// fact, that value, and the control socket as the alternative.
 fn forbidden(fact: &str, value: &str) -> RequestRefusal {
     let text = format!(
         "{fact}; nothing was done: set management.remote = {value} on that node and restart it, \
@@ -80,6 +86,7 @@ fn forbidden(fact: &str, value: &str) -> RequestRefusal {
     RequestRefusal { why: RefusalReason::Forbidden, text }
 }
 
+/// Makes the refusal for a request that the network can never make.
 fn only_here() -> RequestRefusal {
     let text = "a lost majority can be given up only on the host of a survivor, over its control \
                 socket (`ostraca recover --config FILE`): nothing was changed"

@@ -58,6 +58,13 @@ impl Handles {
     }
 }
 
+/// Executes a request, which [`RequestOrigin::admit`](super::access::RequestOrigin::admit) must
+/// have admitted, and returns its answer or its refusal. Must not be called with
+/// [`AdminRequest::Watch`], which panics here.
+///
+/// The time limit is [`SOON`] plus the caller's own limit, twice that limit for reads and writes of
+/// data. At its end the answer is a refusal as [`RefusalReason::Stopped`], although the node may
+/// still execute the request.
 pub(super) async fn answer(handles: &Handles, request: AdminRequest) -> AdminResponse {
     let patience = match &request {
         AdminRequest::Shards { within_ms, .. }
@@ -89,6 +96,7 @@ pub(super) async fn answer(handles: &Handles, request: AdminRequest) -> AdminRes
     }
 }
 
+/// Executes a request without the limit of [`answer`]. Panics on [`AdminRequest::Watch`].
 async fn answer_in_time(
     handles: &Handles,
     request: AdminRequest,
@@ -121,10 +129,13 @@ async fn answer_in_time(
     }
 }
 
+/// Converts a time limit of a caller; at most [`WITHIN_MAX`].
 fn within(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).min(WITHIN_MAX)
 }
 
+/// Returns the time limit of a read or write, at most [`WITHIN_MAX`]; zero for
+/// [`ConsistencyLevel::Local`], which waits for no other node.
 pub(super) fn span(level: ConsistencyLevel) -> Duration {
     match level {
         ConsistencyLevel::Local => Duration::ZERO,
@@ -134,6 +145,8 @@ pub(super) fn span(level: ConsistencyLevel) -> Duration {
 
 // ── Members ──
 
+/// Lists the members as this node sees them, ordered by address; empty before the node has joined.
+/// `configuration` is `None` until the node has installed one. Fails only if the node is stopping.
 async fn members(handles: &Handles) -> Result<AdminResponse, RequestRefusal> {
     let view = handles.cluster.state().await.map_err(stopped)?;
     let installed = handles.replicator.configuration().await.map_err(|why| unasked(&why))?;
@@ -155,6 +168,8 @@ async fn members(handles: &Handles) -> Result<AdminResponse, RequestRefusal> {
     }))
 }
 
+/// Formats a member. `unreachable_by` lists the members that accuse it in `view`; empty if none
+/// does.
 fn shown(member: &member::Member, view: &ClusterView) -> MemberInfo {
     let accusers = view.unreachable.get(&member.node).into_iter().flatten();
     MemberInfo {
@@ -172,7 +187,8 @@ fn shown(member: &member::Member, view: &ClusterView) -> MemberInfo {
 }
 
 /// Reports that the node is alive and, unless `within` is zero, whether it becomes ready in that
-/// time.
+/// time. Id, cluster and status are read after that wait. A node that is not ready is no refusal:
+/// the answer holds the reason. Fails only if membership has stopped.
 async fn health(handles: &Handles, within: Duration) -> Result<AdminResponse, RequestRefusal> {
     let checked = match within.is_zero() {
         true => None,
@@ -189,7 +205,9 @@ async fn health(handles: &Handles, within: Duration) -> Result<AdminResponse, Re
     }))
 }
 
-/// Returns the reason if the node does not become ready in time.
+/// Waits until the node is Up, then, in the time that is left, until it is ready. Returns the
+/// reason if either does not happen within `within` or can no longer happen; `None` if the node is
+/// ready.
 async fn unready(handles: &Handles, within: Duration) -> Option<String> {
     let until = Instant::now() + within;
     match timeout_at(until, handles.cluster.wait_until_up()).await {
@@ -201,7 +219,8 @@ async fn unready(handles: &Handles, within: Duration) -> Option<String> {
     handles.sharding.ready_within(left).await.err().map(|why| error_chain(&why))
 }
 
-/// The reason why the node has not become Up.
+/// Returns the reason why the node has not become Up in time: what it waits for if it is no member,
+/// otherwise its status. The node may have become Up since then; the text then tells that.
 async fn not_up(handles: &Handles) -> String {
     let view = match handles.cluster.state().await {
         Ok(view) => view,
@@ -217,6 +236,10 @@ async fn not_up(handles: &Handles) -> String {
 
 // ── Recovery ──
 
+/// Executes a forced recovery or, without `force`, only reports which members it would keep and
+/// give up; `configuration` is then `None`. Members are named as they were known before the
+/// recovery. Refuses with [`RefusalReason::NotRecovered`] if there is nothing to recover or this
+/// node cannot do it.
 async fn recover(handles: &Handles, force: bool) -> Result<AdminResponse, RequestRefusal> {
     let cluster = &handles.cluster;
     let members = cluster.members().into_iter(); // before the recovery removes some
@@ -244,6 +267,8 @@ async fn recover(handles: &Handles, force: bool) -> Result<AdminResponse, Reques
     }))
 }
 
+/// Makes the refusal for a failed recovery. [`RefusalReason::Other`]: the recovery was late and may
+/// still complete.
 fn not_recovered(why: &RecoverError) -> RequestRefusal {
     let kind = match why {
         RecoverError::Refused(_) => RefusalReason::NotRecovered,
@@ -258,6 +283,9 @@ fn not_recovered(why: &RecoverError) -> RequestRefusal {
 /// Members of the cluster by incarnation.
 type MembersByIncarnation = BTreeMap<ReplicaId, Arc<member::Member>>;
 
+/// Asks all regions of a type for their shards. Regions that have not answered in time are listed
+/// in `unanswered`; that is no refusal. `coordinator` is `None` if this node knows none. Refuses
+/// with [`RefusalReason::UnknownType`] if the type was not started on this node.
 async fn shards(
     handles: &Handles,
     entity_type: &str,
@@ -288,6 +316,13 @@ async fn shards(
     }))
 }
 
+/// Explains the place of a shard or an entity, or the moves of a node, as text and in encoded form.
+/// Nodes that are no longer members are named by their incarnation.
+///
+/// Refuses an invalid entity id ([`RefusalReason::NotUnderstood`]), a name that can be no node
+/// ([`RefusalReason::UnknownMember`]), a shard number that the type does not have
+/// ([`RefusalReason::Other`]) and a type that was not started here
+/// ([`RefusalReason::UnknownType`]).
 async fn explain(
     handles: &Handles,
     entity_type: &str,
@@ -318,14 +353,19 @@ async fn explain(
     Ok(AdminResponse::Explained(ExplainAnswer { text, detail: Packed::from(&detail) }))
 }
 
-/// Strips the peer id and the DNS version from an address, for comparison.
+/// Strips the peer id and everything behind it from an address, and turns `dns4` and `dns6` into
+/// `dns`, for comparison.
 fn plain(address: &str) -> String {
     let address = address.split("/p2p/").next().unwrap_or(address);
     address.replace("/dns4/", "/dns/").replace("/dns6/", "/dns/")
 }
 
-/// Finds a member by its name, address or incarnation. An incarnation is accepted without a lookup,
-/// because a removed member has no other name.
+/// Finds a member by its name in logs, its address or its incarnation. Addresses are compared
+/// without peer id and DNS version, and may have the form `HOST:PORT`.
+///
+/// An incarnation of 16 hexadecimal digits, alone or as the end of a name, is accepted without a
+/// lookup, because a removed member has no other name: the result need not be a member. Any other
+/// name that no member has is refused with [`RefusalReason::UnknownMember`].
 pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, RequestRefusal> {
     let members = handles.cluster.members();
     let dialled = address::parse(name).ok().map(|address| plain(&address.to_string()));
@@ -363,6 +403,8 @@ fn incarnation_of(name: &str, mut members: impl Iterator<Item = NodeId>) -> Opti
     (!members.any(is_other)).then_some(id)
 }
 
+/// Name and address of a region's node, without shards. A node that is not in `known` is named by
+/// its incarnation, and its address is empty.
 fn named(region: RegionId, known: &MembersByIncarnation) -> RegionInfo {
     let replica = region.replica();
     let (node, address) = match known.get(&replica) {
@@ -372,8 +414,9 @@ fn named(region: RegionId, known: &MembersByIncarnation) -> RegionInfo {
     RegionInfo { node, address, shards: Vec::new() }
 }
 
-/// The refusal for a type that this node has not started: lists the types that it has started and
-/// the members that host this one.
+/// Makes the refusal for a query that failed because of its type: the cause, the types that were
+/// started on this node, and the members that host this one, if any. The reason is always
+/// [`RefusalReason::UnknownType`], for every `why`.
 pub(super) async fn not_started(
     handles: &Handles,
     entity_type: &str,
@@ -413,6 +456,8 @@ fn started_here(types: Result<Vec<TypeView>, ShardingUnavailable>) -> String {
 
 // ── Replicated data ──
 
+/// Reads the value of a key of any type, from this node or from a majority. The answer is
+/// [`AdminResponse::Value`]; `None` in it if the key holds nothing.
 async fn get(
     handles: &Handles,
     key: &str,
@@ -426,7 +471,9 @@ async fn get(
     Ok(value(read.map_err(|why| unread(&why))?).await)
 }
 
-/// The answer for the value of a key; `None` if the key holds nothing or was deleted.
+/// Makes the answer for the value of a key; `value` is `None` if the key holds nothing or was
+/// deleted. A value whose estimated size exceeds [`ANSWER_BYTES_MAX`] is refused without being
+/// encoded. The encoding runs on a thread for blocking work, because it may take long.
 pub(super) async fn value(value: Option<Value>) -> AdminResponse {
     let Some(value) = value else { return AdminResponse::Value(None) };
     let bytes = value.size();
@@ -447,8 +494,9 @@ pub(super) async fn value(value: Option<Value>) -> AdminResponse {
     }
 }
 
-/// The first answer to a watch if the key holds nothing or can't be read; otherwise the
-/// subscription delivers the value.
+/// Returns the first answer to a watch if the key holds nothing or can't be read; `None` if it
+/// holds a value, which the subscription delivers itself. Must be called after the subscription was
+/// opened, so that no change is missed.
 pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<AdminResponse> {
     match handles.replicator.get_value(key, ReadConsistency::Local).await {
         Ok(Some(_)) => None,
@@ -457,6 +505,10 @@ pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Admi
     }
 }
 
+/// Sets the last-writer-wins register at a key. Refuses keys of the cluster
+/// ([`refuse_cluster_key`]), a `value` that is not one MessagePack value
+/// ([`RefusalReason::NotUnderstood`]) and a key that holds another type
+/// ([`RefusalReason::WrongType`]). After [`RefusalReason::TooFew`] the write may still spread.
 async fn set(
     handles: &Handles,
     key: &str,
@@ -474,7 +526,8 @@ async fn set(
     update.await.map(|()| AdminResponse::Done).map_err(|why| unwritten(&why))
 }
 
-/// Refuses the keys that the cluster itself writes.
+/// Refuses a key with the prefix [`OWN`], which only the cluster itself writes. Reads need no such
+/// check.
 pub(super) fn refuse_cluster_key(key: &str) -> Result<(), RequestRefusal> {
     if !key.starts_with(OWN) {
         return Ok(());
@@ -486,6 +539,8 @@ pub(super) fn refuse_cluster_key(key: &str) -> Result<(), RequestRefusal> {
     Err(RequestRefusal { why: RefusalReason::Guarded, text })
 }
 
+/// Lists the keys with this prefix that hold a value on this node, in ascending order and only
+/// those after `after`. Returns at most [`KEYS_MAX`] keys, even if `limit` is higher.
 async fn keys(
     handles: &Handles,
     prefix: &str,
@@ -504,6 +559,8 @@ async fn keys(
 
 // ── Why not ──
 
+/// Makes the refusal for a failed read; [`RefusalReason::Other`] for errors without a reason of
+/// their own.
 fn unread(why: &GetError) -> RequestRefusal {
     let kind = match why {
         GetError::Timeout(_) => RefusalReason::TooFew,
@@ -515,6 +572,9 @@ fn unread(why: &GetError) -> RequestRefusal {
     refusal(kind, why)
 }
 
+/// Makes the refusal for a failed update. A key that another owner guards or has fenced is refused
+/// as [`RefusalReason::Guarded`], an update that the node's stop interrupted as
+/// [`RefusalReason::Stopped`], although it may have been made.
 fn unwritten(why: &UpdateError) -> RequestRefusal {
     let kind = match why {
         UpdateError::Timeout(_) => RefusalReason::TooFew,
@@ -531,6 +591,7 @@ fn unwritten(why: &UpdateError) -> RequestRefusal {
     refusal(kind, why)
 }
 
+/// Makes the refusal for a failed query of the Replicator.
 fn unasked(why: &QueryError) -> RequestRefusal {
     let kind = match why {
         QueryError::Overloaded { .. } => RefusalReason::Busy,
@@ -540,10 +601,12 @@ fn unasked(why: &QueryError) -> RequestRefusal {
     refusal(kind, why)
 }
 
+/// Makes a refusal with the reason [`RefusalReason::Stopped`], for every error.
 pub(super) fn stopped(why: impl Error) -> RequestRefusal {
     refusal(RefusalReason::Stopped, &why)
 }
 
+/// Makes a refusal with this reason. Its text is the error with its causes.
 pub(super) fn refusal(why: RefusalReason, error: &dyn Error) -> RequestRefusal {
     RequestRefusal { why, text: error_chain(error) }
 }

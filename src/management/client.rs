@@ -23,7 +23,7 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
-/// A connection to a node for requests of a tool.
+/// A connection to a node for requests of a tool, one at a time. Dropping it closes the connection.
 ///
 /// # Example
 /// ```
@@ -49,8 +49,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 /// ```
 pub struct Client {
     stream: Box<dyn Duplex>,
-    /// A request was sent and its answer was not received. That answer would be taken for the
-    /// answer to the next request, so [`Client::ask`] then fails.
+    /// Whether a request was sent and its answer was not received. That answer would be taken for
+    /// the answer to the next request, so [`Client::ask`] then fails. Set before a request is
+    /// written; cleared only by an answer or a refusal.
     is_answer_due: bool,
 }
 
@@ -99,7 +100,7 @@ pub enum AdminConnectError {
         /// Path of the socket.
         path: PathBuf,
     },
-    /// The node accepts no connection.
+    /// The node accepts no connection in time, or too many connections wait to be accepted.
     #[error(
         "the node at {path} accepts no connection: it may be stopped (SIGSTOP, a debugger), stuck \
          or overloaded, see its log",
@@ -172,10 +173,12 @@ pub enum AdminRequestError {
 }
 
 impl Client {
-    /// Connects to the control socket of a node on this host.
+    /// Connects to the control socket of a node on this host, within five seconds. The connection
+    /// counts as idle until its first request, so the node may close it in favour of a new one.
     ///
     /// # Errors
-    /// [`AdminConnectError`]; its text states what to do.
+    /// [`AdminConnectError`]; its text states what to do. A node without a free slot for the
+    /// connection accepts it and refuses the first request.
     pub async fn connect(path: &Path) -> Result<Self, AdminConnectError> {
         let connected = timeout(CONNECTING_MAX, UnixStream::connect(path)).await;
         let path = || path.to_owned();
@@ -192,18 +195,21 @@ impl Client {
         })
     }
 
-    /// Creates a client on a stream to a node.
+    /// Creates a client on a stream to a node. Sends nothing.
     #[must_use]
     pub fn over(stream: impl Duplex + 'static) -> Self {
         Self { stream: Box::new(stream), is_answer_due: false }
     }
 
-    /// Sends a request and waits at most `within` for its answer. The client must not be used again
-    /// after an error other than [`AdminRequestError::Refused`] and [`AdminRequestError::TooLong`], nor after the
-    /// future was dropped before it completed.
+    /// Sends a request and waits at most `within` for its answer; the time for sending is not
+    /// limited. The client must not be used again after an error other than
+    /// [`AdminRequestError::Refused`] and [`AdminRequestError::TooLong`], nor after the future was
+    /// dropped before it completed. A failed write is reported as the missing answer, because the
+    /// node may have sent a refusal before it closed the connection.
     ///
     /// # Errors
-    /// [`AdminRequestError`]; always [`AdminRequestError::Unanswered`] if the client must not be used again.
+    /// [`AdminRequestError`]; always [`AdminRequestError::Unanswered`] if the client must not be
+    /// used again, unless the request is too long.
     pub async fn ask(
         &mut self,
         request: &AdminRequest,
@@ -224,7 +230,8 @@ impl Client {
     /// request has no time limit.
     ///
     /// # Errors
-    /// [`AdminRequestError`] if the request was not sent.
+    /// [`AdminRequestError::TooLong`] or [`AdminRequestError::Unanswered`]; the request was not
+    /// sent.
     pub async fn watch(mut self, key: &str) -> Result<KeyWatch, AdminRequestError> {
         let body = self.prepare(&AdminRequest::Watch { key: key.to_owned() })?;
         send(&mut self.stream, &body).await;
@@ -263,8 +270,8 @@ pub struct KeyWatch {
 }
 
 impl KeyWatch {
-    /// Waits for the next value of the key, first for the current one; `None` if the key holds
-    /// nothing. Intermediate values may be skipped. Not cancel-safe.
+    /// Waits without a limit for the next value of the key, first for the current one; `None` if
+    /// the key holds nothing. Intermediate values may be skipped. Not cancel-safe.
     ///
     /// # Errors
     /// [`AdminRequestError`]; [`AdminRequestError::Ended`] when the node has stopped, and after it
@@ -290,6 +297,9 @@ async fn send(stream: &mut Box<dyn Duplex>, body: &[u8]) {
     let _ = wire::write_frame(stream, body).await;
 }
 
+/// Receives one answer, without a time limit. Fails with [`AdminRequestError::Refused`] for a
+/// refusal, and with [`AdminRequestError::HungUp`] if the node closed the connection before an
+/// answer. Not cancel-safe.
 async fn receive(stream: &mut Box<dyn Duplex>) -> Result<AdminResponse, AdminRequestError> {
     let Some(body) = wire::read_frame(stream, ANSWER_BYTES_MAX).await? else {
         return Err(AdminRequestError::HungUp);

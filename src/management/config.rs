@@ -80,7 +80,8 @@ pub(crate) enum SocketPath {
 
 impl Management {
     /// Returns the path of the socket for a node with this data directory; `None` if it has no
-    /// socket.
+    /// socket, because the configured path is empty, or neither path nor data directory is set. The
+    /// length of the path is not checked.
     ///
     /// # Example
     /// ```
@@ -105,6 +106,7 @@ impl Management {
         })
     }
 
+    /// Like [`socket`](Self::socket), and tells whether the settings name the path.
     pub(crate) fn place(&self, data_dir: Option<&Path>) -> Option<SocketPath> {
         match &self.control_socket {
             Some(path) if path.as_os_str().is_empty() => None,
@@ -113,7 +115,8 @@ impl Management {
         }
     }
 
-    /// Checks the length of the configured path.
+    /// Checks the length of the configured path. The default path, in the data directory, is
+    /// checked only when the socket is made.
     ///
     /// # Errors
     /// [`LongPath`] if it exceeds [`PATH_BYTES_MAX`].
@@ -122,7 +125,7 @@ impl Management {
     }
 }
 
-/// Checks the length of a socket's path.
+/// Checks the length of a socket's path. Accepts exactly [`PATH_BYTES_MAX`] bytes.
 pub(super) fn check_length(path: &Path) -> Result<(), LongPath> {
     let len = path.as_os_str().len();
     if len > PATH_BYTES_MAX { Err(LongPath { path: path.to_owned(), len }) } else { Ok(()) }

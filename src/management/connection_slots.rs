@@ -4,6 +4,10 @@
 //! connections cannot lock out new callers. Never evicted are a connection whose request is being
 //! answered, and a *watch*: a connection that reports the changes of a replicated key until it
 //! closes. The module knows neither streams nor clocks.
+//!
+//! A slot is idle when it is taken, answering while a request is executed, and idle again after the
+//! answer. An evicted slot is removed from the table at once: its owner is notified, and each of
+//! its later changes of state fails with `SlotError::Evicted`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,14 +27,15 @@ pub(super) struct ConnectionTable(Arc<Mutex<ConnectionSlots>>);
 #[derive(Debug, Default)]
 struct ConnectionSlots {
     entries: BTreeMap<u64, SlotEntry>, // ≤ SEATS_MAX
-    /// Number of the last event. A connection and its becoming idle are events; the number orders
-    /// them in time, and that of a connection is the key of its entry.
+    /// Number of the last event; 0 before the first. A connection and its becoming idle are events;
+    /// the number orders them in time, and that of a connection is the key of its entry.
     last_event: u64,
 }
 
 #[derive(Debug)]
 struct SlotEntry {
     state: SlotState,
+    /// Notified once when the slot is evicted; shared with its [`ConnectionSlot`].
     eviction: Arc<Notify>,
 }
 
@@ -38,11 +43,13 @@ struct SlotEntry {
 enum SlotState {
     /// No request is being answered since the event with this number.
     Idle(u64),
+    /// A request is being executed or its answer is being sent. Never evicted.
     Answering,
+    /// The connection is a watch until it closes. Never evicted.
     Watching,
 }
 
-/// The slot of a connection. Dropping it frees the slot.
+/// The slot of a connection. Dropping it frees the slot, and has no effect after an eviction.
 #[derive(Debug)]
 pub(super) struct ConnectionSlot {
     number: u64,
@@ -62,8 +69,9 @@ pub(super) enum SlotError {
 }
 
 impl ConnectionTable {
-    /// Takes a slot for a new connection, if necessary from an idle one; `None` if all are taken and
-    /// no connection is idle.
+    /// Takes a slot for a new connection, which counts as idle. If the table is full, evicts the
+    /// connection that has been idle longest; `None` if all slots are taken and no connection is
+    /// idle.
     pub(super) fn take(&self) -> Option<ConnectionSlot> {
         let mut table = self.lock();
         if table.entries.len() >= SEATS_MAX {
@@ -94,11 +102,13 @@ impl ConnectionTable {
 }
 
 impl ConnectionSlots {
+    /// Counts an event and returns its number.
     fn next(&mut self) -> u64 {
         self.last_event += 1;
         self.last_event
     }
 
+    /// Sets the state of a connection; [`SlotError::Evicted`] if it has no entry.
     fn set(&mut self, number: u64, state: SlotState) -> Result<(), SlotError> {
         self.entries.get_mut(&number).ok_or(SlotError::Evicted)?.state = state;
         Ok(())
@@ -106,17 +116,20 @@ impl ConnectionSlots {
 }
 
 impl ConnectionSlot {
-    /// Completes when another connection has taken this slot.
+    /// Completes when another connection has taken this slot, at once if that has happened already.
+    /// One call reports the eviction; a further call never completes.
     pub(super) async fn evicted(&self) {
         self.eviction.notified().await;
     }
 
-    /// Marks the connection as having a request that is being answered.
+    /// Marks the connection as having a request that is being answered, so that it can't be
+    /// evicted. [`SlotError::Evicted`] if it was evicted before.
     pub(super) fn set_answering(&self) -> Result<(), SlotError> {
         self.slots.lock().set(self.number, SlotState::Answering)
     }
 
-    /// Marks the connection as idle after its answer was sent.
+    /// Marks the connection as idle from now on, after its answer was sent: the most recently idle
+    /// one. [`SlotError::Evicted`] if it was evicted before.
     pub(super) fn set_idle(&self) -> Result<(), SlotError> {
         let mut table = self.slots.lock();
         let now = table.next();
@@ -124,6 +137,7 @@ impl ConnectionSlot {
     }
 
     /// Turns the connection, whose request is being answered, into a watch until it is closed.
+    /// [`SlotError::TooManyWatches`], without a change, if [`WATCHERS_MAX`] others are watches.
     pub(super) fn set_watching(&self) -> Result<(), SlotError> {
         let mut table = self.slots.lock();
         let watches = table.entries.values().filter(|entry| entry.state == SlotState::Watching);
@@ -135,6 +149,7 @@ impl ConnectionSlot {
 }
 
 impl Drop for ConnectionSlot {
+    /// Removes the entry of this connection, if it was not evicted.
     fn drop(&mut self) {
         self.slots.lock().entries.remove(&self.number);
     }

@@ -1,5 +1,5 @@
-//! [`MsgpackValue`]: a MessagePack value of any type, for showing elements, keys and values whose Rust
-//! types this program does not have.
+//! [`MsgpackValue`]: a MessagePack value of any type, for showing elements, keys and values whose
+//! Rust types this program does not have.
 
 use std::fmt;
 
@@ -39,6 +39,8 @@ pub enum MsgpackValue {
 }
 
 impl Serialize for MsgpackValue {
+    /// Encodes the value itself: an integer as unsigned if it is not negative, otherwise as signed.
+    /// One outside of the range of MessagePack becomes 16 bytes, and would be decoded as `Bytes`.
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Nil => to.serialize_unit(),
@@ -64,11 +66,14 @@ impl Serialize for MsgpackValue {
 }
 
 impl<'de> Deserialize<'de> for MsgpackValue {
+    /// Decodes a value of any type, from a format that describes itself.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(MsgpackVisitor)
     }
 }
 
+/// Builds a [`MsgpackValue`] from a value of any type. Maps keep the order of their entries and
+/// duplicate keys; floats of 32 bits become 64.
 struct MsgpackVisitor;
 
 impl<'de> Visitor<'de> for MsgpackVisitor {
@@ -119,6 +124,7 @@ impl<'de> Visitor<'de> for MsgpackVisitor {
         Ok(MsgpackValue::Bytes(it.to_owned()))
     }
 
+    /// Decodes all elements. Reserves no memory for the announced length, which may be false.
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<MsgpackValue, A::Error> {
         let mut list = Vec::new(); // ≤ the value's length in bytes
         while let Some(item) = from.next_element()? {
@@ -127,6 +133,8 @@ impl<'de> Visitor<'de> for MsgpackVisitor {
         Ok(MsgpackValue::List(list))
     }
 
+    /// Decodes all entries in their order. Reserves no memory for the announced length, which may
+    /// be false.
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<MsgpackValue, A::Error> {
         let mut map = Vec::new(); // ≤ the value's length in bytes
         while let Some(entry) = from.next_entry()? {

@@ -1,4 +1,7 @@
 //! Requests that delete a key or change members or shards, executed with the node's public handles.
+//!
+//! The requests about members and the rebalance are answered when the order is queued on this node,
+//! not when it is done. The limit of their time is in [`answer`](super::answers::answer).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,11 +24,13 @@ use crate::node::replicator::DeleteError;
 use crate::node::sharding::{DrainProgress, RebalanceError, ShardingQueryError};
 use crate::sharding::ids::ShardId;
 
+/// The answer, or the refusal of a request that was not executed.
 type OrderResult = Result<AdminResponse, RequestRefusal>;
 
 // ── Data ──
 
-/// Deletes a key of any type.
+/// Deletes a key of any type; also succeeds if the key holds nothing. Refuses keys of the cluster.
+/// After [`RefusalReason::TooFew`] the deletion stays applied on this node and may still spread.
 pub(super) async fn delete(handles: &Handles, key: &str, level: ConsistencyLevel) -> OrderResult {
     refuse_cluster_key(key)?;
     let consistency = match level {
@@ -38,6 +43,7 @@ pub(super) async fn delete(handles: &Handles, key: &str, level: ConsistencyLevel
     deleted.map(|()| AdminResponse::Done).map_err(|why| not_deleted(&why))
 }
 
+/// Makes the refusal for a failed deletion.
 fn not_deleted(why: &DeleteError) -> RequestRefusal {
     let kind = match why {
         DeleteError::Timeout(_) => RefusalReason::TooFew,
@@ -54,7 +60,9 @@ fn not_deleted(why: &DeleteError) -> RequestRefusal {
 
 // ── Members ──
 
-/// Asks a member to leave; without a name, this node.
+/// Asks a member to leave; without a name, this node. The answer names the member and comes before
+/// it leaves. A member that is already leaving or `Down` stays so; that is no refusal. Refuses as
+/// [`member_called`] does.
 pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> OrderResult {
     let me = handles.cluster.me().to_string();
     let member = member_called(handles, node.unwrap_or(&me))?;
@@ -65,7 +73,8 @@ pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> OrderResult 
     }
 }
 
-/// Declares a member `Down`.
+/// Declares a member `Down`, also this node itself. The answer names the member and comes before
+/// the removal is agreed. Refuses as [`member_called`] does.
 pub(super) async fn down(handles: &Handles, node: &str) -> OrderResult {
     let member = member_called(handles, node)?;
     match handles.cluster.down(member.node).await {
@@ -75,13 +84,16 @@ pub(super) async fn down(handles: &Handles, node: &str) -> OrderResult {
     }
 }
 
-/// Freezes members and shards of the whole cluster before all nodes stop.
+/// Freezes members and shards of the whole cluster before all nodes stop. Can't be undone. The
+/// answer comes when the order is queued.
 pub(super) async fn prepare_for_shutdown(handles: &Handles) -> OrderResult {
     let prepared = handles.cluster.prepare_for_full_shutdown().await;
     prepared.map(|()| AdminResponse::Done).map_err(stopped)
 }
 
-/// Finds a current member by its name, address or incarnation.
+/// Finds a current member by its name, address or incarnation. Refuses with
+/// [`RefusalReason::NotJoined`] if this node knows no members at all, and with
+/// [`RefusalReason::UnknownMember`] if none of them is meant, also for a removed incarnation.
 fn member_called(handles: &Handles, name: &str) -> Result<Arc<Member>, RequestRefusal> {
     let members = handles.cluster.members();
     if members.is_empty() {
@@ -103,7 +115,9 @@ fn named(member: &Member) -> MemberName {
 
 // ── Shards ──
 
-/// Drains this node or, with `undo`, lets it host shards again.
+/// Drains this node or, with `undo`, lets it host shards again. Draining is answered when no shard
+/// is left or after `within`, with the shards left by type; it goes on after that. `undo` is
+/// answered at once, with the shards that live here, and has no effect on a leaving node.
 pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> OrderResult {
     let sharding = &handles.sharding;
     let left = match undo {
@@ -123,7 +137,12 @@ fn drained(node: String, undo: bool, progress: DrainProgress) -> OrderResult {
     Ok(AdminResponse::Drained(DrainReport { node, draining, shards }))
 }
 
-/// Stops shards of a type; without numbers, all of them.
+/// Stops shards of a type; without numbers, all of them. A number that is named twice counts once,
+/// and shards that did not run count as stopped.
+///
+/// Refuses with [`RefusalReason::NotStopped`] after `within`, although some may still stop; with
+/// [`RefusalReason::Other`] if a number does not exist, then without stopping the others; with
+/// [`RefusalReason::UnknownType`] if the type was not started on this node.
 pub(super) async fn stop_shards(
     handles: &Handles,
     entity_type: &str,
@@ -150,7 +169,9 @@ pub(super) async fn stop_shards(
     }
 }
 
-/// Makes the coordinator check the balance now. The coordinator must run on this node.
+/// Makes the coordinator check the balance now; the answer comes before any shard moves. On a node
+/// without the active coordinator nothing is done: the refusal ([`RefusalReason::NotCoordinator`])
+/// names the node to ask, if this node knows it.
 pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResult {
     match handles.sharding.rebalance(entity_type).await {
         Ok(()) => Ok(AdminResponse::Done),

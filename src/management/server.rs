@@ -23,17 +23,19 @@ use super::wire::{
     RefusalReason, RequestRefusal,
 };
 
-/// Time limit for the next request on a connection.
+/// Time limit for the next request on a connection: from its start or the previous answer until the
+/// whole request has arrived.
 pub const SILENT_MAX: Duration = Duration::from_secs(60);
 
-/// Time limit for reading an answer. A watch has no such limit: its reader receives the latest
-/// value when it reads again.
+/// Time limit for sending an answer; the connection of a caller that does not read it is closed. A
+/// watch has no such limit: its reader receives the latest value when it reads again.
 pub const UNREAD_MAX: Duration = Duration::from_secs(30);
 
 /// Time limit for sending a refusal to a connection that gets no slot.
 const REFUSING_MAX: Duration = Duration::from_secs(1);
 
-/// Answers requests of tools. Clones share the connection limit and the handles.
+/// Answers requests of tools. Clones share the connection limit and the handles, also with the
+/// server for the control socket.
 #[derive(Clone, Debug)]
 pub struct Server {
     handles: Arc<Handles>,
@@ -41,7 +43,8 @@ pub struct Server {
     origin: RequestOrigin,
 }
 
-/// Why the server closes a connection.
+/// Why the server closes a connection. Only a line in the log at DEBUG tells it: the caller gets no
+/// message except for a request that is too long.
 #[derive(Debug, thiserror::Error)]
 enum CloseReason {
     #[error("no request came for {SILENT_MAX:?}")]
@@ -64,7 +67,7 @@ impl Server {
         Self { handles: Arc::new(handles), slots: ConnectionTable::default(), origin }
     }
 
-    /// Returns this server for callers on the control socket, which may make every request.
+    /// Returns a clone for callers on the control socket, which may make every request.
     pub(crate) fn for_operators(&self) -> Self {
         Self { origin: RequestOrigin::ControlSocket, ..self.clone() }
     }
@@ -73,6 +76,9 @@ impl Server {
     /// frame, or the connection is evicted. Once the node has stopped, requests are refused and
     /// watches end. The caller must have authenticated the peer of the stream, because the server
     /// answers every peer.
+    ///
+    /// If the new connection gets no slot, sends a refusal as [`RefusalReason::Busy`] within one
+    /// second, without reading a request, and returns.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut stream: S) {
         let Some(slot) = self.slots.take() else {
             let _ = timeout(REFUSING_MAX, send(&mut stream, &busy())).await; // best effort
@@ -87,6 +93,11 @@ impl Server {
         }
     }
 
+    /// Answers one request after the other; returns `Ok` when the caller closes the stream between
+    /// two requests, and when a watch has ended. A request that is unknown or not admitted is
+    /// refused, and so is a watch beyond the limit; then the next one is read. The slot is
+    /// *answering* from the arrival of a request until its answer is sent, so that no eviction can
+    /// interrupt it.
     async fn answer_requests<S>(
         &self,
         stream: &mut S,
@@ -120,7 +131,11 @@ impl Server {
         }
     }
 
-    /// Sends the value of a key, then each change; a slow reader misses intermediate values.
+    /// Sends the value of a key, then each change; a slow reader misses intermediate values. If the
+    /// key holds nothing or can't be read, the first answer tells that, and the watch goes on.
+    ///
+    /// Returns `Ok` when the node has stopped, and when the caller closes the stream or sends any
+    /// byte: a watch takes no further request. Never times out.
     async fn watch<S>(&self, stream: &mut S, key: &str) -> Result<(), CloseReason>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -143,7 +158,9 @@ impl Server {
     }
 }
 
-/// Reads the next request; `None` if the caller closed the stream.
+/// Reads the next request; `None` if the caller closed the stream between two requests. Fails after
+/// [`SILENT_MAX`]. A request that is too long is refused and then fails as well, because the rest
+/// of the stream can't be read.
 async fn receive<S>(stream: &mut S) -> Result<Option<Vec<u8>>, CloseReason>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -157,6 +174,7 @@ where
     Ok(received?)
 }
 
+/// Sends an answer. One of more than [`ANSWER_BYTES_MAX`] is replaced by a refusal.
 async fn send<S: AsyncWrite + Unpin>(stream: &mut S, answer: &AdminResponse) -> io::Result<()> {
     let mut body = wire::encode(answer);
     if body.len() > ANSWER_BYTES_MAX {
@@ -165,7 +183,7 @@ async fn send<S: AsyncWrite + Unpin>(stream: &mut S, answer: &AdminResponse) -> 
     wire::write_frame(stream, &body).await
 }
 
-/// The refusal for an answer that exceeds [`ANSWER_BYTES_MAX`].
+/// Makes the refusal for an answer of `bytes` that exceeds [`ANSWER_BYTES_MAX`].
 pub(super) fn too_long(bytes: usize) -> AdminResponse {
     let text = format!(
         "the answer has {bytes} bytes, at most {ANSWER_BYTES_MAX} are sent: read it in a program"
@@ -173,12 +191,14 @@ pub(super) fn too_long(bytes: usize) -> AdminResponse {
     AdminResponse::Refused(RequestRefusal { why: RefusalReason::TooLong, text })
 }
 
+/// Makes the refusal for a connection that gets no slot.
 fn busy() -> AdminResponse {
     let text =
         "all connections of this node wait for answers or watch keys: try again later".to_owned();
     AdminResponse::Refused(RequestRefusal { why: RefusalReason::Busy, text })
 }
 
+/// Makes a refusal with this reason. Its text is the error with its causes.
 fn refused(why: RefusalReason, error: &dyn Error) -> AdminResponse {
     AdminResponse::Refused(RequestRefusal { why, text: answers::error_chain(error) })
 }

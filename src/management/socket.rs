@@ -19,8 +19,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::config::{self, LongPath};
 use super::server::Server;
 
-/// Time limit of the probe of an existing socket. A probe that gets no answer in time counts as
-/// served.
+/// Time limit of the probe of an existing socket, and of the wait for the lock. A socket whose
+/// probe or lock is not over in time counts as served.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
 /// Interval between attempts to take the lock.
@@ -30,14 +30,15 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// open.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the node has no control socket. An existing file at the path is unchanged.
+/// Why the node has no control socket. An existing file at the path is unchanged, except that a
+/// stale socket may have been removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
     /// The path is too long for a socket.
     #[error(transparent)]
     Long(#[from] LongPath),
-    /// The directory does not exist or can't be read.
+    /// The properties of the directory can't be read; mostly it does not exist.
     #[error(
         "the directory of the control socket {path:?} can't be read: create it, or set \
          management.control-socket to another path, or to \"\" for none"
@@ -48,7 +49,8 @@ pub enum SocketError {
         /// The error of the system.
         source: io::Error,
     },
-    /// Other users may write to the directory, so they could replace the socket.
+    /// The directory belongs to another user than the node's, even if that is root, or other users
+    /// may write to it, so they could replace the socket.
     #[error(
         "the control socket {path:?} needs a directory that belongs to user {me} and where no \
          other user may write; this one belongs to user {owner} and has mode {mode:o}: \
@@ -73,7 +75,7 @@ pub enum SocketError {
         /// Path of the socket.
         path: PathBuf,
     },
-    /// The path holds a file that is not a socket.
+    /// The path holds a file that is not a socket, or a symbolic link.
     #[error(
         "{path:?} is not a socket: set management.control-socket to an unused path, or \
          remove what is there"
@@ -95,7 +97,8 @@ pub enum SocketError {
     },
 }
 
-/// A control socket that is not served yet. Connections wait until [`serve`](Self::serve).
+/// A control socket that is not served yet. Connections wait until [`serve`](Self::serve). Dropping
+/// it removes the file.
 #[derive(Debug)]
 pub struct BoundSocket {
     listener: UnixListener,
@@ -105,11 +108,13 @@ pub struct BoundSocket {
 /// A control socket that is served. Dropping it closes all connections and removes the file.
 #[derive(Debug)]
 pub struct Serving {
+    /// The task of [`accept`], which owns the connections.
     accepting: AbortHandle,
     _file: Owned,
 }
 
-/// The file of a socket. Dropping it removes the file unless another process has replaced it.
+/// The file of a socket. Dropping it removes the file unless another process has replaced it, and
+/// then releases the lock. The lock's own file stays.
 #[derive(Debug)]
 struct Owned {
     path: PathBuf,
@@ -119,7 +124,9 @@ struct Owned {
 }
 
 impl BoundSocket {
-    /// Creates the socket. Must be called on a tokio runtime.
+    /// Creates the socket, and replaces one that a killed node left behind. May wait two seconds
+    /// for another process that stops, one for its lock and one for its socket. Must be called on a
+    /// tokio runtime.
     ///
     /// # Errors
     /// [`SocketError`]; its text states what to do.
@@ -137,7 +144,8 @@ impl BoundSocket {
         Ok(Self { listener, file })
     }
 
-    /// Serves all connections in a background task. Must be called on a tokio runtime.
+    /// Serves all connections in a background task, also those that wait already. Must be called on
+    /// a tokio runtime.
     #[must_use]
     pub fn serve(self, server: Server) -> Serving {
         let Self { listener, file } = self;
@@ -146,6 +154,9 @@ impl BoundSocket {
     }
 }
 
+/// Accepts connections for ever and serves each in a task of its own; dropping the future closes
+/// all of them. Connections of other users are closed with a warning. After a failed accept it
+/// pauses for [`PAUSE`] and continues.
 async fn accept(listener: UnixListener, server: Server) {
     let mut connections = JoinSet::new(); // ≤ the slots, and connections that are being refused
     loop {
@@ -166,13 +177,16 @@ async fn accept(listener: UnixListener, server: Server) {
     }
 }
 
-/// Checks the user of a connection: another user might have connected between the creation of the
-/// file and the change of its mode.
+/// Whether the process at the other end runs as the node's user or as root; `false` if the system
+/// does not tell. Another user might have connected between the creation of the file and the change
+/// of its mode.
 fn is_ours(stream: &UnixStream) -> bool {
     let me = rustix::process::geteuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == me || peer.uid() == 0)
 }
 
+/// Checks that the directory of a socket belongs to the node's user and that neither its group nor
+/// others may write there. A path without a directory means the current one.
 fn check_directory(path: &Path) -> Result<(), SocketError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let dir = parent.unwrap_or(Path::new("."));
@@ -185,8 +199,10 @@ fn check_directory(path: &Path) -> Result<(), SocketError> {
     Err(SocketError::Open { path: path.to_owned(), me, owner: found.uid(), mode })
 }
 
-/// Takes the lock of the socket. Waits up to `PROBE_MAX`, because a stopping node may still hold
-/// it, and so may a child process between fork and exec, which inherits its parent's files.
+/// Takes the lock of the socket, and creates its file (`.lock` behind the path) if there is none.
+/// Waits up to [`PROBE_MAX`], because a stopping node may still hold it, and so may a child process
+/// between fork and exec, which inherits its parent's files. Then fails with
+/// [`SocketError::Served`].
 async fn lock(path: &Path) -> Result<File, SocketError> {
     let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
     let mut name = path.to_owned().into_os_string();
@@ -207,7 +223,13 @@ async fn lock(path: &Path) -> Result<File, SocketError> {
     }
 }
 
-/// Removes the socket of a killed node.
+/// Removes the socket of a killed node, which refuses connections. Does nothing if there is no file
+/// at the path. Must be called with the lock held.
+///
+/// Fails with [`SocketError::NoSocket`] if the path holds anything else, and with
+/// [`SocketError::Served`] if a connection succeeds, is not answered within [`PROBE_MAX`], or finds
+/// too many others waiting. Any other error of the probe leaves the file as it is
+/// ([`SocketError::Unmade`]).
 async fn clear(path: &Path) -> Result<(), SocketError> {
     let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
@@ -230,12 +252,15 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
 }
 
 impl Drop for Serving {
+    /// Aborts the accepting task with all its connections, without waiting for their end.
     fn drop(&mut self) {
         self.accepting.abort(); // drops its connections as well
     }
 }
 
 impl Drop for Owned {
+    /// Removes the file if it is still the one that this process created. Ignores errors: a file
+    /// that remains is recognized as stale by the next start.
     fn drop(&mut self) {
         let is_ours = |found: fs::Metadata| (found.dev(), found.ino()) == (self.device, self.inode);
         if fs::symlink_metadata(&self.path).is_ok_and(is_ours) {

@@ -9,21 +9,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A MessagePack value in encoded form. It is serialized as the value itself. A decoded tree of
 /// small values takes up to 64 times the memory of its bytes, so the value is decoded only where it
-/// is shown.
+/// is shown. Equality compares bytes: two encodings of one value may differ.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Verbatim(Vec<u8>);
 
 impl Verbatim {
-    /// Keeps an encoded value.
+    /// Wraps an encoded value after checking it. The bytes are kept as they are.
     ///
     /// # Errors
-    /// [`ValueError`] if the bytes are not one MessagePack value of at most [`NESTING_MAX`] levels.
+    /// [`ValueError`] if the bytes are not exactly one MessagePack value of at most [`NESTING_MAX`]
+    /// levels. An empty vector is no value.
     pub fn new(bytes: Vec<u8>) -> Result<Self, ValueError> {
         from_msgpack::<IgnoredAny>(&bytes)?;
         Ok(Self(bytes))
     }
 
-    /// Encodes a value.
+    /// Encodes a value, with named fields. One that nests deeper than [`NESTING_MAX`] can be
+    /// neither serialized nor decoded later.
     ///
     /// # Panics
     /// If its `Serialize` fails or it nests deeper than 1,024 levels.
@@ -48,6 +50,8 @@ impl fmt::Debug for Verbatim {
 }
 
 impl Serialize for Verbatim {
+    /// Transcodes the bytes into the serializer, without a tree of values between. Fails if the
+    /// value nests deeper than [`NESTING_MAX`].
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut decoder = rmp_serde::Deserializer::from_read_ref(self.0.as_slice());
         decoder.set_max_depth(NESTING_MAX);
@@ -56,6 +60,10 @@ impl Serialize for Verbatim {
 }
 
 impl<'de> Deserialize<'de> for Verbatim {
+    /// Transcodes any value of the decoder to MessagePack, so that its encoding may change. The
+    /// decoder must pass on newtype structs: that of
+    /// [`from_peer`](ostraca_ddata::encoded::from_peer) recognizes this one by its name and charges
+    /// it to its memory budget.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Copy;
 

@@ -72,7 +72,7 @@ pub enum AdminRequest {
         /// The replicas that must have stored it.
         level: ConsistencyLevel,
     },
-    /// Reads the value of a key now and after each change.
+    /// Reads the value of a key now and after each change. The connection takes no further request.
     Watch {
         /// Name of the key.
         key: String,
@@ -87,6 +87,7 @@ pub enum AdminRequest {
     /// Asks a member to leave the cluster.
     Leave {
         /// The member's name, address or incarnation; `None`: the node that receives the request.
+        /// A name is the one in logs, an address may have the form `HOST:PORT`.
         node: Option<String>,
     },
     /// Declares a member `Down`.
@@ -100,7 +101,8 @@ pub enum AdminRequest {
     Drain {
         /// Ends draining, so that the node hosts shards again.
         undo: bool,
-        /// Time limit of the answer, in milliseconds. Draining continues after it.
+        /// Time limit of the answer, in milliseconds. Draining continues after it. Not used with
+        /// `undo`.
         within_ms: u64,
     },
     /// Stops shards of an entity type on all nodes.
@@ -112,7 +114,8 @@ pub enum AdminRequest {
         /// Time limit for stopping, in milliseconds.
         within_ms: u64,
     },
-    /// Makes the coordinator of an entity type check the balance now.
+    /// Makes the coordinator of an entity type check the balance now. It must run on the node that
+    /// receives the request.
     Rebalance {
         /// Name of the entity type.
         entity_type: String,
@@ -177,10 +180,12 @@ pub enum AdminResponse {
     Shards(Shards),
     /// Answers [`AdminRequest::Explain`] with the explanation.
     Explained(ExplainAnswer),
-    /// Answers [`AdminRequest::Get`] and, repeatedly, [`AdminRequest::Watch`]; `None`: the key holds nothing.
+    /// Answers [`AdminRequest::Get`] and, repeatedly, [`AdminRequest::Watch`]; `None`: the key
+    /// holds nothing.
     Value(Option<Data>),
-    /// Answers [`AdminRequest::Set`] and [`AdminRequest::Delete`]: the requested replicas have executed it.
-    /// Answers [`AdminRequest::PrepareForShutdown`] and [`AdminRequest::Rebalance`]: the node has started it.
+    /// Answers [`AdminRequest::Set`] and [`AdminRequest::Delete`]: the requested replicas have
+    /// executed it. Answers [`AdminRequest::PrepareForShutdown`] and [`AdminRequest::Rebalance`]:
+    /// the node has started it.
     Done,
     /// Answers [`AdminRequest::Leave`] and [`AdminRequest::Down`] with the member concerned.
     Ordered(MemberName),
@@ -328,9 +333,9 @@ pub struct MemberName {
 pub struct DrainReport {
     /// The node that answered.
     pub node: String,
-    /// Whether the node is draining now.
+    /// Whether the node drains by this request; `false` after `undo`.
     pub draining: bool,
-    /// Number of shards left on the node, by entity type.
+    /// Number of shards left on the node, by entity type; types without such shards are left out.
     pub shards: Vec<(String, u64)>,
 }
 
@@ -459,6 +464,8 @@ pub enum ValueContent {
 }
 
 impl From<content::Content> for ValueContent {
+    /// Converts a content, recursively for maps. Panics on a kind of data that this protocol does
+    /// not name: every new kind must be added here.
     fn from(content: content::Content) -> Self {
         use content::Content;
         let all = |items: &[Encoded]| items.iter().map(Packed::from).collect();
@@ -479,7 +486,8 @@ impl From<content::Content> for ValueContent {
     }
 }
 
-/// A MessagePack value of any type, serialized as bytes.
+/// A MessagePack value of any type, serialized as bytes. Received bytes are not checked until they
+/// are decoded or converted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Packed(Vec<u8>);
 
@@ -529,6 +537,7 @@ impl From<&Encoded> for Packed {
 }
 
 impl fmt::Debug for Packed {
+    /// Shows the decoded value, or only the number of bytes if they are no value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.item() {
             Ok(item) => write!(f, "{item:?}"),
@@ -544,6 +553,8 @@ impl Serialize for Packed {
 }
 
 impl<'de> Deserialize<'de> for Packed {
+    /// Reads bytes, without checking that they are a value. A MessagePack string or list is
+    /// refused.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct BytesVisitor;
         impl Visitor<'_> for BytesVisitor {
@@ -561,10 +572,10 @@ impl<'de> Deserialize<'de> for Packed {
     }
 }
 
-/// Encodes the body of a frame.
+/// Encodes the body of a frame. The caller must check its length.
 ///
 /// # Panics
-/// Never: requests and answers always have an encoding.
+/// If the value has no encoding, which happens to no request or answer of a node and a tool.
 pub(super) fn encode(said: &impl Serialize) -> Vec<u8> {
     rmp_serde::to_vec_named(said).expect("plain data")
 }
@@ -572,7 +583,8 @@ pub(super) fn encode(said: &impl Serialize) -> Vec<u8> {
 /// Decodes the body of a frame.
 ///
 /// # Errors
-/// [`ValueError`] if this release does not know the request or answer.
+/// [`ValueError`] if this release does not know the request or answer, or if the bytes are not
+/// exactly one MessagePack value within the limits of nesting and memory.
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     from_peer(bytes)
 }
@@ -597,10 +609,10 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Writes a frame.
+/// Writes a frame and flushes the stream. The caller must have checked the length of the body.
 ///
 /// # Errors
-/// An error of the stream.
+/// An error of the stream; a part of the frame may have been written.
 pub(super) async fn write_frame<S: AsyncWrite + Unpin>(to: &mut S, body: &[u8]) -> io::Result<()> {
     let len = u32::try_from(body.len()).expect("a frame's length was checked");
     to.write_all(&len.to_be_bytes()).await?;
@@ -608,11 +620,12 @@ pub(super) async fn write_frame<S: AsyncWrite + Unpin>(to: &mut S, body: &[u8]) 
     to.flush().await
 }
 
-/// Reads a frame; `None` if the connection was closed between frames. Memory grows with the
-/// received bytes, not with the announced length. Not cancel-safe.
+/// Reads a frame; `None` if the connection was closed or reset between frames. Memory grows with
+/// the received bytes, not with the announced length. A frame may be empty. Not cancel-safe.
 ///
 /// # Errors
-/// [`FrameError`]; the stream must not be used again.
+/// [`FrameError`]; the stream must not be read again. A frame longer than `limit` fails before any
+/// byte of its body is read, so that the caller can still answer.
 pub(super) async fn read_frame<S: AsyncRead + Unpin>(
     from: &mut S,
     limit: usize,

@@ -54,7 +54,8 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Returns one error for all of them; `None` if there are none.
+    /// Returns one error for all of them: `None` if there are none, the error itself if there is
+    /// one.
     pub(super) fn of(mut all: Vec<Self>) -> Option<Self> {
         match all.len() {
             0 | 1 => all.pop(),
@@ -62,7 +63,8 @@ impl LoadError {
         }
     }
 
-    /// Adds line and column to an error of the TOML parser.
+    /// Adds line and column, counted from 1, to an error of the TOML parser, if it has a position.
+    /// Does not quote the line, because it may hold a secret.
     pub(super) fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> Self {
         let message = error.message().trim_end().replace('\n', ", ");
         let why = match error.span() {
@@ -83,12 +85,14 @@ pub(in crate::config) fn list<E: std::fmt::Display>(all: &[E]) -> String {
     all.iter().map(|error| format!("\n  {error}")).collect()
 }
 
-/// Whether the value of this key must not be printed.
+/// Whether the value of this key must not be printed: any part of its path contains `secret`.
 fn is_secret(key: &str) -> bool {
     key.contains("secret")
 }
 
-/// Describes the error at `key`. `found` is the value if it is a string, a number or a boolean.
+/// Describes the error at `key`. `found` is the value if it is a string, a number or a boolean; it
+/// is shown only where the error does not contain it already. The value of a secret is not shown.
+/// For listen and advertised addresses, adds the accepted forms.
 pub(super) fn why(key: &str, kind: &Kind, found: Option<String>) -> String {
     let found_is = |actual: &Actual| match is_secret(key) {
         true => "another type".to_owned(),
@@ -117,10 +121,18 @@ pub(super) fn why(key: &str, kind: &Kind, found: Option<String>) -> String {
     }
 }
 
+/// Whether the key is a list of addresses that are parsed while settings are read, or an element of
+/// it. Seeds are checked later.
 fn is_address(key: &str) -> bool {
     key.starts_with("net.listen") || key.starts_with("net.advertise")
 }
 
+/// Text for a name that its section does not have. `names` are the settings of the section.
+///
+/// Suggests the most similar name of the section, unless other sections have exactly this name:
+/// then it names these, except if the similarity is at least [`SURE_MIN`]. With neither, lists the
+/// section's names, or refers to the command that prints them if there are more than
+/// [`LISTED_MAX`].
 fn unknown_setting(section: &str, name: &str, names: &[&str]) -> String {
     let names: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
     let elsewhere: Vec<String> = defaults::sections_with(name)
@@ -146,6 +158,7 @@ fn unknown_setting(section: &str, name: &str, names: &[&str]) -> String {
     }
 }
 
+/// Text for a value that is none of the allowed `names`: all of them, after the most similar one.
 fn unknown_value(found: &str, names: &[&str]) -> String {
     let names: Vec<&str> = names.to_vec();
     let meant = match nearest(found, names.iter().copied()) {
@@ -155,18 +168,20 @@ fn unknown_value(found: &str, names: &[&str]) -> String {
     format!("found {found}: {meant}{}", names.join(", "))
 }
 
-/// Text for a section that does not exist.
+/// Text for a section that does not exist: all that do, after the most similar one.
 pub(super) fn unknown_section(name: &str, sections: &[&str]) -> String {
     let meant = nearest(name, sections.iter().copied());
     let meant = meant.map_or_else(String::new, |similar| format!("did you mean {similar}? "));
     format!("there is no such section: {meant}the sections are {}", sections.join(", "))
 }
 
+/// Similarity of two names, from 0 to 1 for equal ones.
 fn similarity(name: &str, other: &str) -> f64 {
     strsim::normalized_damerau_levenshtein(name, other)
 }
 
-/// Returns the most similar name of at least `SIMILAR_MIN`.
+/// Returns the most similar name of at least [`SIMILAR_MIN`], of equally similar ones the last;
+/// `None` if there is none.
 pub(super) fn nearest<'a>(name: &str, all: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     all.map(|other| (similarity(name, other), other))
         .filter(|(similar, _)| *similar >= SIMILAR_MIN)
