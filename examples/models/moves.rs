@@ -349,7 +349,7 @@ const RULES: [Rule; 28] = [
     (
         "docs/protocol/sharding.md#a-leaving-region-waits-for-permission",
         "the coordinator permits a leave although a decision names the region",
-        ShardingFault::LetsGoWhoIsNamed,
+        ShardingFault::PermitsNamedLeave,
         false,
         Safe,
         leaving,

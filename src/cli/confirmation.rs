@@ -37,7 +37,7 @@ impl Confirmation {
             return Err(Usage(text).into());
         }
         let mut terminal = io::stderr();
-        write!(terminal, "{}. Go on? [y/N] ", printable::word(consequence))?;
+        write!(terminal, "{}. Go on? [y/N] ", printable::one_line(consequence))?;
         terminal.flush()?;
         let mut reply = String::new();
         io::stdin().lock().read_line(&mut reply)?;

@@ -184,7 +184,7 @@ fn missing_key(key: &str, level: ConsistencyLevel, keys: Option<&[String]>) -> M
         None => "`ostraca data list` lists the keys of this node".to_owned(),
         Some([]) => "this node holds no keys".to_owned(),
         Some(keys) => {
-            let names = keys.iter().take(NAMED_MAX).map(|key| printable::word(key));
+            let names = keys.iter().take(NAMED_MAX).map(|key| printable::one_line(key));
             let names = names.collect::<Vec<_>>().join(", ");
             let more = if keys.len() > NAMED_MAX { " and more: `ostraca data list`" } else { "" };
             format!("this node holds the keys {names}{more}")
@@ -246,7 +246,7 @@ impl WatchArguments {
                         let text = shown::json(&key, data.as_ref()).to_string();
                         printable::json(&text).into_owned()
                     }
-                    false => printable::word(&line(data.as_ref())).into_owned(),
+                    false => printable::one_line(&line(data.as_ref())).into_owned(),
                 };
                 if let Err(error) = writeln!(io::stdout().lock(), "{line}") {
                     return match error.kind() {
@@ -311,7 +311,7 @@ impl List {
             return output.print(&all, String::new);
         }
         print_answer(
-            &all.iter().map(|key| format!("{}\n", printable::word(key))).collect::<String>(),
+            &all.iter().map(|key| format!("{}\n", printable::one_line(key))).collect::<String>(),
         )
     }
 }

@@ -38,7 +38,7 @@ impl MembersArguments {
 }
 
 /// Formats the state of the cluster and a table of its members. If the node has joined no cluster:
-/// only one line that says what the node waits for, without a table.
+/// only one line with the reason why the node waits, without a table.
 fn shown(all: &Members) -> String {
     let Some(cluster) = &all.cluster else {
         let waits_for = all
@@ -68,7 +68,7 @@ fn shown(all: &Members) -> String {
     text + "\n" + &table(heads, &rows)
 }
 
-/// Formats a member as a row of the table. Its note says whether it is the leader, the asked node,
+/// Formats a member as a row of the table. Its note tells whether it is the leader, the asked node,
 /// and draining. Observers that can't reach it are shown by address, or by name if they are no
 /// members.
 fn row(all: &Members, member: &MemberInfo) -> [String; 7] {

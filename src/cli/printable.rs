@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 /// Escapes one line of text, line ends included: the command for red text becomes `\u{1b}[31m`.
-pub(crate) fn word(text: &str) -> Cow<'_, str> {
+pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, is_harmful, |c| c.escape_unicode().collect())
 }
 
@@ -56,10 +56,13 @@ mod tests {
     #[test]
     fn control_and_direction_characters_are_escaped() {
         let hostile = "a\u{1b}[31mb\u{9b}c\u{202e}d\re\nf\tg\u{7f}";
-        assert_eq!(word(hostile), "a\\u{1b}[31mb\\u{9b}c\\u{202e}d\\u{d}e\\u{a}f\\u{9}g\\u{7f}");
+        assert_eq!(
+            one_line(hostile),
+            "a\\u{1b}[31mb\\u{9b}c\\u{202e}d\\u{d}e\\u{a}f\\u{9}g\\u{7f}"
+        );
         assert_eq!(lines(hostile), "a\\u{1b}[31mb\\u{9b}c\\u{202e}d\\u{d}e\nf\tg\\u{7f}");
         let honest = "Zürich, 東京: \"3\"";
-        assert!(matches!(word(honest), Cow::Borrowed(text) if text == honest));
+        assert!(matches!(one_line(honest), Cow::Borrowed(text) if text == honest));
     }
 
     #[test]

@@ -9,14 +9,14 @@ use ostraca::management::msgpack_value::MsgpackValue;
 use ostraca::management::wire::{Data, Packed, ValueContent};
 use serde_json::{Map, Number, Value};
 
-use super::printable::word;
+use super::printable::one_line;
 use super::table::table;
 
 /// Formats a key and its value as text of several lines: the type with the number of elements, then
 /// a line per element, entry or concurrent value. Other values have one line, and so has a
 /// multi-value register with exactly one value. Of a user type only the size is shown.
 pub(super) fn text(key: &str, data: &Data) -> String {
-    let key = &*word(key);
+    let key = &*one_line(key);
     let counted = |count: usize, one: &str, many: &str| {
         format!("{key}: {}, {count} {}\n", data.shape, if count == 1 { one } else { many })
     };

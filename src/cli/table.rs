@@ -1,12 +1,12 @@
 //! Text tables for the output of commands.
 
-use super::printable::word;
+use super::printable::one_line;
 
 /// Formats a line of heads and a line per row, as aligned columns. Columns that are empty in all
 /// rows are left out with their head; without rows only an empty line remains. Escapes harmful
 /// characters of cells, line ends included. Lines have no trailing spaces.
 pub(super) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
-    let printable = |row: &[String; N]| row.each_ref().map(|cell| word(cell).into_owned());
+    let printable = |row: &[String; N]| row.each_ref().map(|cell| one_line(cell).into_owned());
     let rows: Vec<[String; N]> = rows.iter().map(printable).collect();
     let width = |at: usize| {
         let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);

@@ -345,7 +345,7 @@ impl Consistency {
 /// none to [`NodeTarget::ask`].
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
-/// Parses the value of `--timeout`, 1ms to 60s; the error says what is allowed.
+/// Parses the value of `--timeout`, 1ms to 60s; the error names the allowed range.
 pub(super) fn patience(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
         Ok(span) if (TIMEOUT_MIN..=WITHIN_MAX).contains(&span) => Ok(span),

@@ -99,7 +99,7 @@ mod tests {
             let mut key = [0; 32];
             key[..8].copy_from_slice(&number.to_le_bytes());
             joining.node.peer = ostraca_ddata::id::PeerKey::new(key);
-            gossip.let_in(ReplicaId::new(first), joining).unwrap();
+            gossip.admit_member(ReplicaId::new(first), joining).unwrap();
         }
         gossip
     }

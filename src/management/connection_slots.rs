@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Maximum number of concurrent connections: the number of slots.
-pub const SEATS_MAX: usize = 32;
+pub const SLOTS_MAX: usize = 32;
 
 /// Maximum number of these connections that are watches.
 pub const WATCHERS_MAX: usize = 16;
@@ -26,7 +26,7 @@ pub(super) struct ConnectionTable(Arc<Mutex<ConnectionSlots>>);
 
 #[derive(Debug, Default)]
 struct ConnectionSlots {
-    entries: BTreeMap<u64, SlotEntry>, // ≤ SEATS_MAX
+    entries: BTreeMap<u64, SlotEntry>, // ≤ SLOTS_MAX
     /// Number of the last event; 0 before the first. A connection and its becoming idle are events;
     /// the number orders them in time, and that of a connection is the key of its entry.
     last_event: u64,
@@ -74,7 +74,7 @@ impl ConnectionTable {
     /// idle.
     pub(super) fn take(&self) -> Option<ConnectionSlot> {
         let mut table = self.lock();
-        if table.entries.len() >= SEATS_MAX {
+        if table.entries.len() >= SLOTS_MAX {
             let idle = table.entries.iter().filter_map(|(number, entry)| match entry.state {
                 SlotState::Idle(since) => Some((since, *number)),
                 _ => None,
@@ -165,13 +165,13 @@ mod tests {
     fn full_table_evicts_longest_idle_connection() {
         let slots = ConnectionTable::default();
         let all: Vec<ConnectionSlot> =
-            (0..SEATS_MAX).map(|_| slots.take().expect("free")).collect();
+            (0..SLOTS_MAX).map(|_| slots.take().expect("free")).collect();
         all[0].set_answering().expect("not evicted");
         all[1].set_idle().expect("not evicted"); // later than all others
         let new = slots.take().expect("an idle one is evicted");
         let gone: Vec<usize> =
-            (0..SEATS_MAX).filter(|n| all[*n].evicted().now_or_never().is_some()).collect();
-        assert_eq!((gone, slots.len()), (vec![2], SEATS_MAX));
+            (0..SLOTS_MAX).filter(|n| all[*n].evicted().now_or_never().is_some()).collect();
+        assert_eq!((gone, slots.len()), (vec![2], SLOTS_MAX));
         assert_eq!(all[2].set_answering(), Err(SlotError::Evicted));
         for slot in all.iter().filter(|slot| slot.number != all[2].number) {
             slot.set_answering().expect("not evicted");

@@ -37,7 +37,7 @@ pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
         let wanted = &listener.wanted;
         match routed(listener, default_route) {
             Routed::Set => result.extend(listener.bound.iter().cloned()),
-            Routed::By(address) => {
+            Routed::OnDefaultRoute(address) => {
                 tracing::info!(
                     %address, listen = %wanted,
                     "net.advertised: the address of the default route; set net.advertise for \
@@ -69,7 +69,7 @@ enum Routed {
     /// The settings name the address.
     Set,
     /// The settings name all addresses; this one is on the default route.
-    By(Multiaddr),
+    OnDefaultRoute(Multiaddr),
     /// The settings name all addresses, and there is no usable default route.
     Nowhere,
 }
@@ -83,7 +83,9 @@ fn routed(listener: &Listener, route: impl FnOnce(IpAddr) -> Option<IpAddr>) -> 
     };
     let port = listener.bound.iter().find_map(address::socket_address).map(|at| at.port());
     match (route(any), port) {
-        (Some(host), Some(port)) => Routed::By(Multiaddr::from(host).with(Protocol::Tcp(port))),
+        (Some(host), Some(port)) => {
+            Routed::OnDefaultRoute(Multiaddr::from(host).with(Protocol::Tcp(port)))
+        }
         _ => Routed::Nowhere,
     }
 }
@@ -120,7 +122,7 @@ mod tests {
     fn wildcard_listener_is_advertised_on_the_default_route() {
         let all =
             listener("/ip4/0.0.0.0/tcp/0", &["/ip4/127.0.0.1/tcp/7", "/ip4/172.17.0.1/tcp/7"]);
-        let by = |address: &str| Routed::By(address.parse().expect("valid"));
+        let by = |address: &str| Routed::OnDefaultRoute(address.parse().expect("valid"));
         let route = |any: IpAddr| {
             assert!(any.is_ipv4(), "of the same family");
             Some(IpAddr::from([10, 0, 0, 5]))

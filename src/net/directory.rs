@@ -118,7 +118,7 @@ impl Directory {
     }
 
     /// Returns the peer of an incarnation; `None` if it is unknown or was removed.
-    pub(super) fn whose(&self, incarnation: ReplicaId) -> Option<PeerId> {
+    pub(super) fn peer_of(&self, incarnation: ReplicaId) -> Option<PeerId> {
         Some(self.lanes(incarnation)?.node.peer)
     }
 
@@ -169,7 +169,7 @@ impl Directory {
 
     /// Closes the directory: from now on senders get no lane from it. Returns the existing lanes,
     /// which the caller must finish. They stay in the directory, where the connection manager finds
-    /// them with [`opened`](Self::opened).
+    /// them with [`lane_to_open`](Self::lane_to_open).
     pub(super) fn close(&self) -> Vec<(NodeId, TrafficClass, Lane)> {
         // Every slot is locked after this store, so that a lane created concurrently is found in
         // it.
@@ -183,7 +183,7 @@ impl Directory {
 
     /// Returns the lane that the connection manager opens: the existing one, also after the close,
     /// or a new one as [`lane`](Self::lane) creates it. `None` if neither is possible.
-    pub(super) fn opened(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
+    pub(super) fn lane_to_open(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.used(to, class).or_else(|| self.lane(to, class))
     }
 
@@ -277,7 +277,7 @@ mod tests {
         for to in [node, later] {
             for class in TrafficClass::ALL {
                 assert!(directory.lane(to.incarnation, class).is_none(), "{to} {class:?}");
-                let found = directory.opened(to.incarnation, class);
+                let found = directory.lane_to_open(to.incarnation, class);
                 let kept = found.map(|lane| lane.stats().unacknowledged);
                 let expected = (to == node && class == TrafficClass::User).then_some(1);
                 assert_eq!(kept, expected, "{to} {class:?}");

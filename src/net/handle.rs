@@ -269,7 +269,7 @@ impl Net {
     #[must_use]
     pub fn name_of(&self, incarnation: ReplicaId) -> String {
         let own = (incarnation == self.me.incarnation).then_some(self.me.peer);
-        match own.or_else(|| self.directory.whose(incarnation)) {
+        match own.or_else(|| self.directory.peer_of(incarnation)) {
             Some(peer) => NodeId { peer, incarnation }.to_string(),
             None => incarnation.to_string(),
         }

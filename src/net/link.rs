@@ -203,9 +203,9 @@ pub struct PeerLink {
     back_off: (Duration, Duration),
     link_down_max: Duration,
     kept: bool,
-    given: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX
-    found: Vec<Multiaddr>,     // ≤ ADDRESSES_MAX, the newest first
-    addresses: Vec<Multiaddr>, // `given` and `found` without duplicates
+    known_addresses: Vec<Multiaddr>, // ≤ ADDRESSES_MAX
+    found: Vec<Multiaddr>,           // ≤ ADDRESSES_MAX, the newest first
+    addresses: Vec<Multiaddr>,       // `known_addresses` and `found` without duplicates
     next_address: usize,
     good: Option<Multiaddr>, // the last at which a lane was opened
     connections: BTreeMap<ConnectionId, ConnectionInfo>, // ≤ limits.connections_per_peer
@@ -236,7 +236,7 @@ impl PeerLink {
             back_off: limits.back_off,
             link_down_max: limits.link_down_max,
             kept: false,
-            given: Vec::new(),
+            known_addresses: Vec::new(),
             found: Vec::new(),
             addresses: Vec::new(),
             next_address: 0,
@@ -271,7 +271,7 @@ impl PeerLink {
     /// The configured addresses, followed by those at which the peer answered.
     #[must_use]
     pub fn given(&self) -> Vec<Multiaddr> {
-        self.given.iter().chain(&self.found).cloned().collect()
+        self.known_addresses.iter().chain(&self.found).cloned().collect()
     }
 
     /// Whether queued messages of a lane may still be sent soon: the lane is open or being opened;
@@ -421,7 +421,7 @@ impl PeerLink {
 
     /// Whether this attempt is the lane's current one, and its substream has not ended.
     #[must_use]
-    pub fn stands(&self, class: TrafficClass, attempt: u64) -> bool {
+    pub fn is_current_attempt(&self, class: TrafficClass, attempt: u64) -> bool {
         matches!(self.lanes[class as usize], LaneState::On { attempt: a, .. } if a == attempt)
     }
 
@@ -431,7 +431,7 @@ impl PeerLink {
     /// on. The back-off of the lane itself stays ([`substream_over`](Self::substream_over)).
     fn opened(&mut self, now: Instant, class: TrafficClass, attempt: u64) {
         let LaneState::On { connection, .. } = self.lanes[class as usize] else { return };
-        if !self.stands(class, attempt) {
+        if !self.is_current_attempt(class, attempt) {
             return;
         }
         self.opened_at[class as usize] = Some(now);
@@ -462,7 +462,7 @@ impl PeerLink {
         out: &mut Outbox<LinkOutput>,
     ) {
         let index = class as usize;
-        if !self.stands(class, attempt) {
+        if !self.is_current_attempt(class, attempt) {
             return; // of an earlier attempt
         }
         self.substream_over(now, index);
@@ -532,12 +532,12 @@ impl PeerLink {
         self.set_addresses();
     }
 
-    /// Computes `addresses` from `given` and `found`, after cutting both to [`ADDRESSES_MAX`].
+    /// Computes `addresses` from `known_addresses` and `found`, after cutting both to [`ADDRESSES_MAX`].
     fn set_addresses(&mut self) {
-        self.given.truncate(ADDRESSES_MAX);
+        self.known_addresses.truncate(ADDRESSES_MAX);
         self.found.truncate(ADDRESSES_MAX);
         self.addresses.clear();
-        for address in self.given.iter().chain(&self.found) {
+        for address in self.known_addresses.iter().chain(&self.found) {
             if !self.addresses.contains(address) {
                 self.addresses.push(address.clone());
             }
@@ -705,7 +705,7 @@ impl Machine for PeerLink {
             }
             LinkInput::Release => self.kept = false,
             LinkInput::Addresses(addresses) => {
-                self.given = addresses;
+                self.known_addresses = addresses;
                 self.set_addresses();
             }
             LinkInput::Found(address) => {

@@ -90,7 +90,7 @@ impl Secrets {
         // Both holders are compared even if only one has a file here: secrets that came through a
         // pipe are not read again, but the other holder's file may change.
         let named = files.client.as_ref().or(files.cluster.as_ref());
-        if let Some(path) = named.filter(|_| shared(&cluster, &client)) {
+        if let Some(path) = named.filter(|_| has_common_secret(&cluster, &client)) {
             return Err(SecretError::SameForClients { path: path.clone() });
         }
         if let Some(path) = files.cluster.as_ref().filter(|_| files.private && cluster.len() > 1) {
@@ -132,7 +132,7 @@ impl Secrets {
 }
 
 /// Whether any secret belongs to both holders.
-fn shared(cluster: &[Secret], client: &[Secret]) -> bool {
+fn has_common_secret(cluster: &[Secret], client: &[Secret]) -> bool {
     client.iter().any(|secret| cluster.contains(secret))
 }
 

@@ -100,7 +100,7 @@ impl<O: MessageSender> DataEnvironment<O> {
             }
             return;
         }
-        let bytes = routes::say(&message);
+        let bytes = routes::encode(&message);
         self.sending.note(bytes.len(), self.outgoing.send_lease(to, &bytes));
     }
 
@@ -162,7 +162,7 @@ impl<O: MessageSender> MachineEnvironment<GuardedReplicator> for DataEnvironment
     }
 
     /// Whether the disk is behind: it is the only part that completes orders later.
-    fn is_behind(&self) -> bool {
+    fn defers_requests(&self) -> bool {
         self.disk.is_behind()
     }
 }

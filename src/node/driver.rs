@@ -72,7 +72,7 @@ pub(crate) trait MachineEnvironment<M: Machine>: Send {
 
     /// Whether so many earlier outputs are incomplete that the next turn must take only facts and
     /// urgent messages ([`TakePolicy::Little`]). Asked before each turn; never, by default.
-    fn is_behind(&self) -> bool {
+    fn defers_requests(&self) -> bool {
         false
     }
 }
@@ -383,7 +383,8 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         if !self.batch.is_empty() {
             return TakeResult::Some;
         }
-        let policy = if self.world.is_behind() { TakePolicy::Little } else { TakePolicy::All };
+        let policy =
+            if self.world.defers_requests() { TakePolicy::Little } else { TakePolicy::All };
         self.inbox.take(&mut self.batch, most, policy)
     }
 
@@ -407,7 +408,7 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         }
         let due = self.machine.next_deadline();
         let is_earlier = due.is_some_and(|due| self.armed.is_none_or(|armed| due < armed));
-        self.inbox.rest() && !is_earlier && self.batch.is_empty()
+        self.inbox.try_sleep() && !is_earlier && self.batch.is_empty()
     }
 
     /// Ticks the machine for work that is due now, at most [`LAST_TICKS`] times, performs the

@@ -169,7 +169,7 @@ impl EventPump {
     /// which is told without its cluster.
     fn answered(&mut self, node: NodeId, address: &Multiaddr) {
         let Some(membership) = &self.membership else { return };
-        let dialled = membership.dialling.dialled_as(address);
+        let dialled = membership.dialling.take_ordered_address(address);
         match self.said.get(&node.peer).filter(|(known, _)| *known == node) {
             Some((_, facts)) => self.tell_up(node, facts, dialled),
             None => {
@@ -245,7 +245,7 @@ impl EventPump {
             membership.dialling.not_reached(peer);
         }
         let known = peer.and_then(|peer| membership.dialling.kept(peer));
-        if let Some(address) = membership.dialling.dialled_as(address) {
+        if let Some(address) = membership.dialling.take_ordered_address(address) {
             let node = known.and_then(routes::to_cluster);
             self.tell(MembershipInput::DialRefused { address, node });
         }

@@ -367,7 +367,7 @@ impl<M: Machine> Inbox<M> {
     /// Ends a turn on a caller's thread: puts the machine to sleep, so that the next push runs the
     /// next turn. Returns `false` if the caller must wake the loop: inputs are queued, or the inbox
     /// is closed, after which the machine sleeps no longer.
-    pub(super) fn rest(&self) -> bool {
+    pub(super) fn try_sleep(&self) -> bool {
         let mut queues = self.lock();
         queues.asleep = !queues.closed;
         queues.asleep && !queues.has_any()

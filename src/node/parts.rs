@@ -27,7 +27,7 @@ use super::inbox::{Inbox, InboxLimits};
 use super::message_sender::{AtomicSendCounters, MessageSender};
 use super::receiver::{DataReceiver, LeaseResponder};
 use super::replicator::subscription::Subscribers;
-use super::replicator::{Replicator, ReplicatorState, said};
+use super::replicator::{Replicator, ReplicatorState, panic_message};
 use super::replies::Replies;
 use super::routes::{self, Fact, ReplicatorEvent};
 use super::sharding::region_registry::RegionRegistry;
@@ -279,7 +279,7 @@ async fn run<O: MessageSender>(
     match result {
         Ok((guard, _surroundings)) => Ok(guard.replicator().stats()),
         Err(panic) => {
-            let message = said(&*panic);
+            let message = panic_message(&*panic);
             tracing::error!(
                 message,
                 "node.replicator_failed: the Replicator panicked, which is a bug; the node stops"

@@ -188,10 +188,10 @@ impl LeaseResponder {
             let net = net.as_deref().and_then(OnceLock::get);
             if let Some(lane) = net.and_then(|net| net.lane(from, TrafficClass::Control)) {
                 // An unsent grant is like a lost one: the next heartbeat is answered again.
-                let _ = lane.send(Subsystem::Lease.header(), &routes::say(&message));
+                let _ = lane.send(Subsystem::Lease.header(), &routes::encode(&message));
             }
         }
-        beaten.is_news
+        beaten.is_other_epoch
     }
 }
 
@@ -214,7 +214,7 @@ impl Receiver for DataReceiver {
         if !self.inbox.has_room(urgency) {
             return Err(Busy); // before decoding, which would be repeated later
         }
-        match routes::hear(&message) {
+        match routes::decode(&message) {
             Ok(input) => self.take(input, message.body.len(), urgency)?,
             Err(why) => self.refuse(&message, &why),
         }

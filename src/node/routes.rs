@@ -44,7 +44,7 @@ pub enum Subsystem {
     /// Location of coordinators. The second name in the header is the type's.
     Singleton,
     /// Cluster queries about a type. The second name in the header is the type's.
-    Survey,
+    ClusterQuery,
 }
 
 impl Subsystem {
@@ -58,7 +58,7 @@ impl Subsystem {
             Self::Lease => &["l"],
             Self::Sharding => &[sharding::SHARDING],
             Self::Singleton => &[sharding::SINGLETON],
-            Self::Survey => &[sharding::SURVEY],
+            Self::ClusterQuery => &[sharding::CLUSTER_QUERY],
         }
     }
 
@@ -73,7 +73,7 @@ impl Subsystem {
             [name] if **name == *"l" => Some(Self::Lease),
             [name, _] if **name == *sharding::SHARDING => Some(Self::Sharding),
             [name, _] if **name == *sharding::SINGLETON => Some(Self::Singleton),
-            [name, _] if **name == *sharding::SURVEY => Some(Self::Survey),
+            [name, _] if **name == *sharding::CLUSTER_QUERY => Some(Self::ClusterQuery),
             _ => None,
         }
     }
@@ -238,7 +238,7 @@ pub fn tell(fact: Fact) -> GuardInput {
 ///
 /// # Errors
 /// [`DecodeError`] if the bytes are no message of a Replicator. The caller counts and drops it.
-pub fn hear(message: &Inbound<'_>) -> Result<GuardInput, DecodeError> {
+pub fn decode(message: &Inbound<'_>) -> Result<GuardInput, DecodeError> {
     let from = message.from.incarnation;
     Ok(GuardInput::Data(ReplicatorInput::Message {
         from,
@@ -285,7 +285,7 @@ pub enum MessageDropReason {
 }
 
 /// Decodes a message on the control lane that has a header. The messages without one are the
-/// Replicator's, which [`hear`] decodes; here they fail with [`MessageDropReason::Part`].
+/// Replicator's, which [`decode`] decodes; here they fail with [`MessageDropReason::Part`].
 ///
 /// # Errors
 /// [`MessageDropReason`]. The caller counts and drops the message. Only a message for membership
@@ -300,9 +300,9 @@ pub fn hear_control(message: &Inbound<'_>) -> Result<ReceivedMessage, MessageDro
         Some(Subsystem::Lease) => {
             Ok(ReceivedMessage::Lease { from, message: gossip::decode(message.body)? })
         }
-        Some(Subsystem::Sharding | Subsystem::Singleton | Subsystem::Survey) => {
+        Some(Subsystem::Sharding | Subsystem::Singleton | Subsystem::ClusterQuery) => {
             let header = (&*message.fields[0], &*message.fields[1]);
-            Ok(ReceivedMessage::Sharding(sharding::hear(from, header, message.body)?))
+            Ok(ReceivedMessage::Sharding(sharding::decode(from, header, message.body)?))
         }
         Some(Subsystem::Replicator) | None => Err(MessageDropReason::Part),
     }
@@ -310,7 +310,7 @@ pub fn hear_control(message: &Inbound<'_>) -> Result<ReceivedMessage, MessageDro
 
 /// Encodes a message of membership or of the lease.
 #[must_use]
-pub fn say<T: serde::Serialize>(message: &T) -> Vec<u8> {
+pub fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
     gossip::encode(message)
 }
 
@@ -446,13 +446,13 @@ mod tests {
         assert!(matches!(told, GuardInput::Data(ReplicatorInput::LinkUp(PEER))));
         let body = message().encode();
         let inbound = Inbound { from: node(), class: TrafficClass::Data, fields: &[], body: &body };
-        match hear(&inbound) {
+        match decode(&inbound) {
             Ok(GuardInput::Data(ReplicatorInput::Message { from: PEER, message: heard })) => {
                 assert_eq!(heard, message());
             }
             other => panic!("{other:?}"),
         }
-        assert!(hear(&Inbound { body: b"\xc1nonsense", ..inbound }).is_err());
+        assert!(decode(&Inbound { body: b"\xc1nonsense", ..inbound }).is_err());
     }
 
     #[test]
@@ -479,20 +479,25 @@ mod tests {
     fn control_messages() -> [(Subsystem, &'static [&'static str], Vec<u8>, &'static str); 4] {
         let beat = beat();
         [
-            (Subsystem::Membership, &["m"], say(&ClusterMessage::Heartbeat(5)), "81a16805"),
+            (Subsystem::Membership, &["m"], encode(&ClusterMessage::Heartbeat(5)), "81a16805"),
             (
                 Subsystem::Lease,
                 &["l"],
-                say(&LeaseMessage::Beat(beat)),
+                encode(&LeaseMessage::Beat(beat)),
                 "81a16282a16582a16701a16e01a16e09",
             ),
             (
                 Subsystem::Lease,
                 &["l"],
-                say(&LeaseMessage::Granted(beat)),
+                encode(&LeaseMessage::Granted(beat)),
                 "81a16782a16582a16701a16e01a16e09",
             ),
-            (Subsystem::Lease, &["l"], say(&LeaseMessage::Release { number: 9 }), "81a17281a16e09"),
+            (
+                Subsystem::Lease,
+                &["l"],
+                encode(&LeaseMessage::Release { number: 9 }),
+                "81a17281a16e09",
+            ),
         ]
     }
 
@@ -537,7 +542,7 @@ mod tests {
             });
             heard.expect_err("the message is rejected")
         };
-        let beat = say(&LeaseMessage::Release { number: 9 });
+        let beat = encode(&LeaseMessage::Release { number: 9 });
         for names in [&["x"][..], &["m", "l"], &["l", "l"], &[""], &["s"], &["o"], &["s", "t", "t"]]
         {
             assert!(matches!(why(names, &beat, node()), MessageDropReason::Part), "{names:?}");
@@ -550,7 +555,7 @@ mod tests {
         }
         let other = PeerId::from_bytes(&[0, 1, 9]).expect("valid");
         let stranger = NodeId { peer: other, ..node() };
-        let heartbeat = say(&ClusterMessage::Heartbeat(5));
+        let heartbeat = encode(&ClusterMessage::Heartbeat(5));
         assert!(matches!(why(&["m"], &heartbeat, stranger), MessageDropReason::Sender));
     }
 

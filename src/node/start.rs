@@ -335,7 +335,7 @@ impl PartsWithoutMembership {
             asking: requester,
             memory: dir.map(|dir| MemoryWriter::start(dir, self.inbox.clone(), runtime).0),
             shutdown: self.shutdown.clone(),
-            when_out: if stops { RemovalReaction::ShutDown } else { RemovalReaction::Stay },
+            on_removal: if stops { RemovalReaction::ShutDown } else { RemovalReaction::Stay },
             region_registry: self.region_registry.clone(),
             clock: self.clock,
             not_sent: LogThrottle::default(),

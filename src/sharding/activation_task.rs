@@ -86,7 +86,7 @@ struct ActivationTask<E: Entity> {
     batch: MessageBatch<E::Message>, // taken and not begun
     stage: ShardStage,               // when the batch was taken
     token: FencingToken,             // when the batch was taken
-    way: Option<Arc<dyn ReplySink>>, // set once an envelope was decoded
+    reply_path: Option<Arc<dyn ReplySink>>, // set once an envelope was decoded
     lapses: u64,                     // of the shard, when the instance began or was taken
     failures: u32,                   // in a row, in this activation
     since_yield: usize,              // messages since the last yield; ≤ BATCH
@@ -154,7 +154,7 @@ impl<E: Entity> Runtime<E> {
             batch: MessageBatch::default(),
             stage: ShardStage::Open,
             token: FencingToken::default(),
-            way: None,
+            reply_path: None,
             lapses,
             failures: 0,
             since_yield: 0,
@@ -173,7 +173,7 @@ async fn run<E: Entity>(task: &mut ActivationTask<E>, shard: &Shard<E>) {
         match task.next(shard).await {
             ActivationStep::Batch => task.handle_batch().await,
             ActivationStep::StopMessage => task.handle_stop_message().await,
-            ActivationStep::DropInstance => task.drop_value(),
+            ActivationStep::DropInstance => task.drop_instance(),
             ActivationStep::Again => {}
             ActivationStep::Nothing => return,
         }
@@ -248,7 +248,9 @@ impl<E: Entity> ActivationTask<E> {
                 ActivationStep::StopMessage
             }
             ShardStage::Open if leaves && self.value.is_some() => ActivationStep::StopMessage,
-            ShardStage::Open if self.since_yield > 0 && shard_entities.adaptive_yield.waits() => {
+            ShardStage::Open
+                if self.since_yield > 0 && shard_entities.adaptive_yield.should_yield() =>
+            {
                 ActivationStep::Nothing
             }
             ShardStage::Open => {
@@ -263,7 +265,7 @@ impl<E: Entity> ActivationTask<E> {
                 if stage == ShardStage::Draining || !self.runtime.has_stop_message {
                     self.export_state();
                 }
-                self.drop_value();
+                self.drop_instance();
                 if !self.unfinished.is_empty() {
                     return ActivationStep::Again;
                 }
@@ -278,7 +280,7 @@ impl<E: Entity> ActivationTask<E> {
     fn take_value(&mut self, shard_entities: &mut ShardEntities<E>) {
         if self.value.is_none() {
             self.value = shard_entities.entity_table.get_mut(self.row).instance.take();
-            self.value.iter_mut().for_each(|instance| instance.wakes());
+            self.value.iter_mut().for_each(|instance| instance.end_idle());
             self.state =
                 self.state.take().or_else(|| shard_entities.entity_table.take_state(self.row));
         }
@@ -334,7 +336,7 @@ impl<E: Entity> ActivationTask<E> {
     fn park(&mut self, shard_entities: &mut ShardEntities<E>) -> ShardEffects<E> {
         let mut after = ShardEffects::default();
         if let Some(instance) = &mut self.value {
-            instance.rests(&self.runtime, self.id.as_str());
+            instance.begin_idle(&self.runtime, self.id.as_str());
         }
         if let (None, Some(state)) = (&self.value, self.state.take()) {
             shard_entities.entity_table.keep_state(self.row, state); // its factory failed
@@ -350,7 +352,7 @@ impl<E: Entity> ActivationTask<E> {
     /// Stops the tasks and timers of the instance, which `unfinished` then contains, and drops it.
     /// A panic of its `Drop` counts as a failure of this entity only. Does nothing without
     /// instance.
-    fn drop_value(&mut self) {
+    fn drop_instance(&mut self) {
         let Some(mut value) = self.value.take() else { return };
         self.unfinished.add(value.stop_tasks());
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
@@ -364,7 +366,7 @@ impl<E: Entity> ActivationTask<E> {
         if let Some(instance) = self.value.as_mut().filter(|_| !self.runtime.is_over()) {
             self.state = self.runtime.export_state(self.shard.id, &self.id, &mut instance.value);
         }
-        self.drop_value();
+        self.drop_instance();
     }
 
     /// Ends the activation, except by `park`: drops the instance and reports the end to the shard.
@@ -381,7 +383,7 @@ impl<E: Entity> ActivationTask<E> {
             return;
         }
         self.waker_slot.has_ended(); // the task may be dropped with its executor
-        self.drop_value();
+        self.drop_instance();
         let (shard, runtime) = (Arc::clone(&self.shard), Arc::clone(&self.runtime));
         shard.pass(&runtime, MailboxLimitCheck::Exempt, |gate, gate_effects| {
             self.give_back(gate_effects.shard_entities);
@@ -558,10 +560,10 @@ impl<E: Entity> ActivationTask<E> {
         if self.value.is_none() || envelope.starts() || !self.stays() {
             return DecodedMessage::Nothing;
         }
-        if self.way.is_none() {
-            self.way = Some(Arc::new(ReplyPath(Arc::clone(&self.runtime))));
+        if self.reply_path.is_none() {
+            self.reply_path = Some(Arc::new(ReplyPath(Arc::clone(&self.runtime))));
         }
-        match scope::decoding(&mut self.way, || decode(envelope.body())) {
+        match scope::decoding(&mut self.reply_path, || decode(envelope.body())) {
             Ok(message) => DecodedMessage::Message(message),
             Err(_) => DecodedMessage::Undecodable,
         }
@@ -596,7 +598,7 @@ impl<E: Entity> ActivationTask<E> {
             HandlerOutcome::Handled => self.failures = 0,
             HandlerOutcome::Aborted(why) => {
                 self.runtime.dead(why, 1, self.shard.id);
-                self.drop_value();
+                self.drop_instance();
             }
             HandlerOutcome::Panicked(why) => {
                 self.runtime.dead(DeadLetterReason::EntityFailed, 1, self.shard.id);
@@ -606,7 +608,7 @@ impl<E: Entity> ActivationTask<E> {
         }
         if passivates && self.value.is_some() {
             self.run_stop_message().await;
-            self.drop_value();
+            self.drop_instance();
             if self.runtime.fault_injection.has(ShardingFault::PassivatedWithMessages) {
                 self.batch.clear();
             }
@@ -621,11 +623,11 @@ impl<E: Entity> ActivationTask<E> {
         match self.runtime.supervision {
             Supervision::Resume => {}
             Supervision::Restart => {
-                self.drop_value();
+                self.drop_instance();
                 self.back_off().await;
             }
             Supervision::Stop => {
-                self.drop_value();
+                self.drop_instance();
                 let shard = Arc::clone(&self.shard);
                 let mut lost = Vec::new();
                 self.batch.drain(|message| lost.push(message.entry()));
@@ -702,7 +704,7 @@ impl<E: Entity> ActivationTask<E> {
         if self.stage == ShardStage::Draining && is_whole {
             self.export_state();
         } else {
-            self.drop_value();
+            self.drop_instance();
         }
     }
 

@@ -20,23 +20,23 @@ const TRY_EVERY: u8 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdaptiveYield {
     yields_left: u8, // wasted ones in a row until it stops yielding; 0: it only tries; ≤ PATIENCE
-    gone: u8,        // not yielded since the last try; < TRY_EVERY
+    skipped: u8,     // not yielded since the last try; < TRY_EVERY
 }
 
 impl AdaptiveYield {
     pub(super) const fn new() -> Self {
-        Self { yields_left: PATIENCE, gone: 0 }
+        Self { yields_left: PATIENCE, skipped: 0 }
     }
 
     /// Returns whether an entity that has handled its messages yields before its task ends: always
     /// while yields pay, otherwise every [`TRY_EVERY`]th time. Each call counts, so it must be
     /// called once per end of a task. After `true` the caller reports the outcome to `learn`.
-    pub(super) const fn waits(&mut self) -> bool {
+    pub(super) const fn should_yield(&mut self) -> bool {
         if self.yields_left > 0 {
             return true;
         }
-        self.gone = (self.gone + 1) % TRY_EVERY;
-        self.gone == 0
+        self.skipped = (self.skipped + 1) % TRY_EVERY;
+        self.skipped == 0
     }
 
     /// Records whether a yield paid: messages came meanwhile. One that paid makes the shard yield
@@ -53,7 +53,7 @@ mod tests {
     /// Returns how many of `entities` ends of a task yield if each yield pays, or none does.
     fn waits(adaptive_yield: &mut AdaptiveYield, entities: usize, pays: bool) -> usize {
         let waited = (0..entities).filter(|_| {
-            let waits = adaptive_yield.waits();
+            let waits = adaptive_yield.should_yield();
             if waits {
                 adaptive_yield.learn(pays);
             }
@@ -86,7 +86,7 @@ mod tests {
     fn occasional_wasted_yields_do_not_stop_yielding() {
         let mut adaptive_yield = AdaptiveYield::new();
         for turn in 0..1_000_u16 {
-            assert!(adaptive_yield.waits());
+            assert!(adaptive_yield.should_yield());
             adaptive_yield.learn(turn % u16::from(PATIENCE) == 0);
         }
     }

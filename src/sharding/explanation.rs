@@ -119,7 +119,7 @@ pub struct DecisionReport {
 
 /// Returns the decisions of a ring that a topic covers, newest first: the newest [`TOLD_MAX`], or
 /// none. `by` and `witness` state where the ring is.
-pub(super) fn accounts(
+pub(super) fn newest_reports(
     by: ReplicaId,
     witness: DecisionSource,
     ring: &DecisionHistory,

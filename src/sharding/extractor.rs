@@ -154,7 +154,7 @@ impl<M, F> Extractor<M> for ByMessage<F>
 where
     F: for<'m> Fn(&'m M) -> Option<Cow<'m, str>> + Send + Sync + 'static,
 {
-    /// Returns the name of the hash. It says nothing about the function for ids, so nodes with
+    /// Returns the name of the hash. It does not depend on the function for ids, so nodes with
     /// different functions are not detected.
     fn name(&self) -> Cow<'_, str> {
         Cow::Borrowed(self.hash.hash.name())

@@ -75,7 +75,7 @@ pub enum ShardingFault {
     /// A region leaves before the coordinator confirmed that no decision names it.
     LeavesUnheard,
     /// The coordinator permits a leave although a decision names the region.
-    LetsGoWhoIsNamed,
+    PermitsNamedLeave,
     /// The kept payload is dropped when the same tenure is confirmed.
     KeptDroppedOnEqual,
     /// The payload of a repeated `Released` is taken again.

@@ -48,7 +48,7 @@ impl FullMailboxes {
 
     /// Returns whether the notices are still valid, that is, whether `newest` is the decision under
     /// which they came. The caller drops all of them if not.
-    pub(super) fn stands(&self, newest: HomeDecision) -> bool {
+    pub(super) fn is_valid_for(&self, newest: HomeDecision) -> bool {
         self.by == newest
     }
 
@@ -102,7 +102,8 @@ impl<E: Entity> ShardEntities<E> {
     /// and forgets these nodes; otherwise does nothing. The entity must be busy. Called when its
     /// task has taken messages.
     pub(super) fn tell_freed(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
-        let freed = self.entity_table.busy(row).mailbox.freed(runtime.room_of_mailbox());
+        let freed =
+            self.entity_table.busy(row).mailbox.take_notified_if_ample(runtime.room_of_mailbox());
         freed.into_iter().for_each(|told| self.tell_free(row, told, shard, runtime));
     }
 
@@ -110,7 +111,7 @@ impl<E: Entity> ShardEntities<E> {
     /// message, and forgets these nodes. Does nothing if the entity is idle.
     pub(super) fn tell_emptied(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
         let Some(busy) = &mut self.entity_table.get_mut(row).busy else { return };
-        let told = busy.mailbox.all_told();
+        let told = busy.mailbox.take_notified();
         self.tell_free(row, told, shard, runtime);
     }
 
@@ -193,7 +194,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         let row = self.shard_entities.entity_table.find(hash(id.as_bytes()), id.as_bytes());
         let room = runtime.room_of_mailbox();
         let busy = row.and_then(|row| self.shard_entities.entity_table.get_mut(row).busy.as_mut());
-        let is_busy = busy.is_some_and(|busy| busy.mailbox.puts_off(to, room));
+        let is_busy = busy.is_some_and(|busy| busy.mailbox.is_still_busy(to, room));
         let notice = if is_busy { MailboxNotice::Busy } else { MailboxNotice::Free };
         self.shard_entities.notify(to, (notice, shard, id), runtime);
     }

@@ -51,7 +51,7 @@ impl<E: Entity> Instance<E> {
 
     /// Messages came: ends the current idle period and stops its task. Does nothing without a
     /// receive timeout.
-    pub(super) fn wakes(&mut self) {
+    pub(super) fn end_idle(&mut self) {
         if let Some(receive) = self.receive() {
             receive.idle = None;
         }
@@ -90,7 +90,7 @@ impl<E: Entity> Instance<E> {
     /// A task of its own tells the entity the message after `pause`, unless the idle period ends
     /// before. The message is sent once per idle period, and not again if it is refused. `id` is
     /// that of the entity.
-    pub(super) fn rests(&mut self, runtime: &Arc<Runtime<E>>, id: &str) {
+    pub(super) fn begin_idle(&mut self, runtime: &Arc<Runtime<E>>, id: &str) {
         let Some(receive) = self.receive() else { return };
         let control = Arc::<TaskControl>::default();
         receive.idle = Some(IdleTask(Arc::clone(&control)));

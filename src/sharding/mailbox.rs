@@ -252,8 +252,8 @@ impl<M> Mailbox<M> {
     }
 
     /// Records that a message of another node was refused. Returns whether that node must be told
-    /// now: after the first refusal, and as [`NOTICE_EVERY`] says. A node beyond [`TOLD_MAX`] is
-    /// not remembered and never told.
+    /// now: after the first refusal, and at intervals of [`NOTICE_EVERY`]. A node beyond
+    /// [`TOLD_MAX`] is not remembered and never told.
     pub(super) fn turn_away(&mut self, region: RegionId, bytes: usize) -> bool {
         let Some(known) = self.told.iter_mut().find(|known| known.region == region) else {
             return self.remember(NotifiedNode { region, refused: 1, bytes });
@@ -268,7 +268,7 @@ impl<M> Mailbox<M> {
     /// Otherwise it is forgotten. A node whose last refused message fits may send even if less than
     /// half is free: local callers may take each place that becomes free, so this gives the node
     /// one try per question. For a node without a refused message, one byte must fit.
-    pub(super) fn puts_off(&mut self, region: RegionId, room: MailboxLimits) -> bool {
+    pub(super) fn is_still_busy(&mut self, region: RegionId, room: MailboxLimits) -> bool {
         let known = self.told.iter().position(|known| known.region == region);
         let bytes = known.map_or(1, |known| self.told[known].bytes);
         let fits = room.check(self.waits(), bytes).is_ok();
@@ -306,15 +306,15 @@ impl<M> Mailbox<M> {
 
     /// Returns and forgets the other nodes that were told, if half of the mailbox is free: they may
     /// send again. `None` if no node was told, or less is free.
-    pub(super) fn freed(&mut self, room: MailboxLimits) -> Option<Vec<RegionId>> {
+    pub(super) fn take_notified_if_ample(&mut self, room: MailboxLimits) -> Option<Vec<RegionId>> {
         if self.told.is_empty() || !room.is_ample(self.waits()) {
             return None;
         }
-        Some(self.all_told())
+        Some(self.take_notified())
     }
 
     /// Returns and forgets all nodes that were told, because nothing waits here any longer.
-    pub(super) fn all_told(&mut self) -> Vec<RegionId> {
+    pub(super) fn take_notified(&mut self) -> Vec<RegionId> {
         std::mem::take(&mut self.told).into_iter().map(|known| known.region).collect()
     }
 }
@@ -379,13 +379,19 @@ mod tests {
         assert!(mailbox.turn_away(region(1), 10) && mailbox.turn_away(region(2), 10));
         let again: Vec<_> = (2..=192).filter(|_| mailbox.turn_away(region(1), 10)).collect();
         assert_eq!(again, [2, 4, 8, 16, 32, 64, 128, 192]);
-        assert!(mailbox.puts_off(region(3), ROOM) && mailbox.puts_off(region(1), ROOM));
+        assert!(mailbox.is_still_busy(region(3), ROOM) && mailbox.is_still_busy(region(1), ROOM));
         mailbox.take(2, &mut batch);
-        assert_eq!(mailbox.freed(ROOM), None, "60 bytes are more than half");
+        assert_eq!(mailbox.take_notified_if_ample(ROOM), None, "60 bytes are more than half");
         batch.clear();
         mailbox.take(2, &mut batch);
-        assert_eq!(mailbox.freed(ROOM), Some(vec![region(1), region(2), region(3)]));
-        assert_eq!((mailbox.freed(ROOM), mailbox.puts_off(region(3), ROOM)), (None, false));
+        assert_eq!(
+            mailbox.take_notified_if_ample(ROOM),
+            Some(vec![region(1), region(2), region(3)])
+        );
+        assert_eq!(
+            (mailbox.take_notified_if_ample(ROOM), mailbox.is_still_busy(region(3), ROOM)),
+            (None, false)
+        );
         assert!(mailbox.turn_away(region(1), 10), "it was told of room since, so it is told again");
     }
 
@@ -394,13 +400,13 @@ mod tests {
         let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), MessageBatch::default());
         (0..8).for_each(|_| envelope(&mut mailbox, 12));
         assert!(mailbox.turn_away(region(1), 16) && mailbox.turn_away(region(2), 17));
-        assert!(mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
+        assert!(mailbox.is_still_busy(region(1), ROOM) && mailbox.is_still_busy(region(2), ROOM));
         mailbox.take(1, &mut batch);
-        assert_eq!(mailbox.freed(ROOM), None);
-        assert!(!mailbox.puts_off(region(1), ROOM) && mailbox.puts_off(region(2), ROOM));
+        assert_eq!(mailbox.take_notified_if_ample(ROOM), None);
+        assert!(!mailbox.is_still_busy(region(1), ROOM) && mailbox.is_still_busy(region(2), ROOM));
         envelope(&mut mailbox, 12); // a local caller was faster
         assert!(mailbox.turn_away(region(1), 16), "it was told of room since, so it is told again");
-        assert_eq!(mailbox.all_told(), [region(2), region(1)]);
+        assert_eq!(mailbox.take_notified(), [region(2), region(1)]);
     }
 
     #[test]
@@ -408,8 +414,8 @@ mod tests {
         let mut mailbox = Mailbox::<u64>::default();
         (0..8).for_each(|_| envelope(&mut mailbox, 10));
         let told = (0..100).filter(|&number| mailbox.turn_away(region(number), 10)).count();
-        assert!(mailbox.puts_off(region(200), ROOM));
-        assert_eq!((told, mailbox.all_told().len()), (TOLD_MAX, TOLD_MAX));
+        assert!(mailbox.is_still_busy(region(200), ROOM));
+        assert_eq!((told, mailbox.take_notified().len()), (TOLD_MAX, TOLD_MAX));
     }
 
     /// Operation on a mailbox and a batch taken out of it.

@@ -248,7 +248,7 @@ impl<E: Entity> ShardEntities<E> {
 
     /// Removes an entity with this slot from the tracker. Does nothing if the slot is `NONE`. The
     /// caller drops the slot, which another entity may get.
-    pub(super) fn leave_books(&self, slot: u32) {
+    pub(super) fn untrack(&self, slot: u32) {
         if let Some(actives) = self.passivation_tracker.of(slot) {
             actives.leave(slot);
         }
@@ -305,12 +305,12 @@ impl<E: Entity> ShardEntities<E> {
             return;
         }
         let _no_value = self.entity_table.remove(row, hash);
-        self.leave_books(slot);
+        self.untrack(slot);
     }
 
     /// Removes all entities of this shard from the tracker, because the shard drains or ends. Their
     /// rows stay, without slots.
-    pub(super) fn close_books(&mut self) {
+    pub(super) fn untrack_all(&mut self) {
         for entity_slot in self.entity_table.all() {
             let slot = std::mem::replace(&mut entity_slot.tracker_slot, NONE);
             if let Some(actives) = self.passivation_tracker.of(slot) {

@@ -123,7 +123,7 @@ const CALLERS_BUFFER_BYTES: usize = 64 << 10;
 /// Reason of a refusal, with the refused message.
 pub(super) type RefusedMessage<M> = (TellError, OutgoingMessage<M>);
 
-/// Id of an entity, the [hash](hash) of the id, and its shard.
+/// Id of an entity, the [`hash`] of the id, and its shard.
 pub(super) type EntityAddress<'a> = (&'a EntityId, u64, ShardId);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -255,7 +255,9 @@ impl<E: Entity> Runtime<E> {
     /// their own timeout.
     pub(super) fn let_go(self: &Arc<Self>) {
         for shard in self.known().filter(|shard| shard.phase.get() == ShardStage::Open) {
-            shard.pass(self, MailboxLimitCheck::Exempt, |_, gate_effects| gate_effects.let_go());
+            shard.pass(self, MailboxLimitCheck::Exempt, |_, gate_effects| {
+                gate_effects.drop_instances();
+            });
         }
     }
 

@@ -263,7 +263,7 @@ impl<E: Entity> Shard<E> {
         if shard_entities
             .full_mailboxes
             .as_ref()
-            .is_some_and(|full_mailboxes| !full_mailboxes.stands(gate.newest()))
+            .is_some_and(|full_mailboxes| !full_mailboxes.is_valid_for(gate.newest()))
         {
             (shard_entities.full_mailboxes, after.freed) = (None, true);
         }
@@ -371,7 +371,7 @@ impl<E: Entity> ShardEntities<E> {
             self.rest(row, runtime, after);
         } else {
             after.values.extend(self.entity_table.remove(row, hash));
-            self.leave_books(slot);
+            self.untrack(slot);
         }
     }
 
@@ -509,7 +509,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     /// it exports its state and is dropped. Wakes the tasks and callers that wait. Seals at once if
     /// nothing runs.
     fn drain(&mut self, gate: &mut Gate<Envelope>) {
-        self.shard_entities.close_books();
+        self.shard_entities.untrack_all();
         let (has_stop_message, mut instances) = (self.runtime.has_stop_message, Vec::new());
         for row in self.shard_entities.entity_table.rows().collect::<Vec<_>>() {
             let entity_slot = self.shard_entities.entity_table.get_mut(row);
@@ -543,7 +543,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     /// and without an export, because no handler may run: idle ones here, others by their tasks,
     /// which see the new count of lapses. Messages that have not begun stay. A draining shard ends
     /// by its own timeout.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn drop_instances(&mut self) {
         if self.shard.phase.get() != ShardStage::Open {
             return;
         }
@@ -705,7 +705,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     /// handlers at their next await, and messages in mailboxes, at the gate and in a payload are
     /// lost and counted. `Runtime::is_over` must be set before; later calls see it under this lock.
     pub(super) fn stop(&mut self, gate: &mut Gate<Envelope>) {
-        self.shard_entities.close_books();
+        self.shard_entities.untrack_all();
         self.shard.phase.set(ShardStage::Aborted);
         let dormant = self.shard_entities.entity_table.forget_dormant();
         self.runtime.lose_states(dormant, self.shard.id, OVER);

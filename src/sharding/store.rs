@@ -138,7 +138,7 @@ impl HomesKey {
 
     /// Returns the same keys with an injected fault.
     #[must_use]
-    pub fn with_canary(self, fault_injection: ShardingFaultInjection) -> Self {
+    pub fn with_fault(self, fault_injection: ShardingFaultInjection) -> Self {
         Self { fault_injection, ..self }
     }
 

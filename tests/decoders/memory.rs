@@ -29,7 +29,7 @@ use ostraca::net::frame::{FRAME_BYTES, Frame, cut};
 use ostraca::net::handshake::{decode_answer, decode_client_answer};
 use ostraca::net::noise::{Credentials, receive_framed};
 use ostraca::net::wire::{ClientHello, Greeting, Hello, OPENING_BYTES_MAX};
-use ostraca::node::routes::sharding::{SHARDING, SINGLETON, SURVEY, hear};
+use ostraca::node::routes::sharding::{CLUSTER_QUERY, SHARDING, SINGLETON, decode as decode_part};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -63,7 +63,11 @@ const DECODERS: [Decoder; 15] = [
         corpus: corpus::sharding,
         accepts: |bytes| hears(SINGLETON, bytes),
     },
-    Decoder { name: "survey", corpus: corpus::sharding, accepts: |bytes| hears(SURVEY, bytes) },
+    Decoder {
+        name: "survey",
+        corpus: corpus::sharding,
+        accepts: |bytes| hears(CLUSTER_QUERY, bytes),
+    },
     Decoder {
         name: "replicator",
         corpus: corpus::replicator,
@@ -140,7 +144,7 @@ fn leases() -> Vec<Vec<u8>> {
 
 /// Decodes a message of peer 2 for this part of the node and the type `counter`.
 fn hears(part: &str, bytes: &[u8]) -> bool {
-    black_box(hear(ReplicaId::new(2), (part, "counter"), bytes)).is_ok()
+    black_box(decode_part(ReplicaId::new(2), (part, "counter"), bytes)).is_ok()
 }
 
 /// The transport refuses longer openings (the messages of an admission) before it decodes them.

@@ -150,7 +150,7 @@ fn cluster() -> Vec<Shape> {
     };
     let mut gossip = Gossip::found(ClusterId(7), member(1)).expect("a founder");
     for number in 2..=MEMBERS {
-        gossip.let_in(node(1), member(number)).expect("a new member");
+        gossip.admit_member(node(1), member(number)).expect("a new member");
     }
     let status = gossip.status();
     let gossip = ClusterMessage::Gossip(gossip.into());

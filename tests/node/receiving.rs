@@ -81,11 +81,11 @@ async fn control_messages_reach_their_part_or_are_counted() {
         let load = cluster.at(0).load();
         (load.received, load.undecodable)
     };
-    let release = routes::say(&LeaseMessage::Release { number: 1 });
+    let release = routes::encode(&LeaseMessage::Release { number: 1 });
     assert_eq!(say(Subsystem::Lease.header(), &release), (1, 0));
     assert_eq!(say(&["another"], &release), (1, 1), "a part that only a later release has");
     assert_eq!(say(Subsystem::Lease.header(), b"\xc1"), (1, 2));
-    let heartbeat = routes::say(&ClusterMessage::Heartbeat(1));
+    let heartbeat = routes::encode(&ClusterMessage::Heartbeat(1));
     assert_eq!(
         say(Subsystem::Membership.header(), &heartbeat),
         (1, 3),

@@ -100,7 +100,7 @@ const fn peer(alarm: &ReplicatorAlarm) -> Option<ReplicaId> {
 }
 
 impl Replicator {
-    /// Raises an alarm, or drops it if the throttle says so. Callers count the event themselves.
+    /// Raises an alarm, or drops it if the throttle refuses it. Callers count the event themselves.
     pub(super) fn alarm(&mut self, now: Now, alarm: ReplicatorAlarm, out: &mut ReplicatorOutbox) {
         let source = match peer(&alarm) {
             None => AlarmSource::Local,

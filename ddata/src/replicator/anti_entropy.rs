@@ -55,12 +55,12 @@ pub(super) enum SyncStep {
     /// Ends the comparison. `found`: one of the two sides lacked something.
     Done { found: bool },
     /// Ignores the answer, because it does not fit the open question, which is sent again when due.
-    Nonsense,
+    Mismatch,
 }
 
 /// Methods that return a [`SyncStep`] choose the next question. `held` tells the context that this
 /// replica holds of a key. An answer that does not fit the open question schedules nothing and
-/// gives [`SyncStep::Nonsense`].
+/// gives [`SyncStep::Mismatch`].
 impl Comparison {
     /// Starts with the root question, which the caller sends.
     pub(super) fn new(at: At, root: Query, began: Instant, resend: Instant) -> Self {
@@ -97,7 +97,7 @@ impl Comparison {
         held: impl Fn(&KeyName) -> KeyContext,
     ) -> SyncStep {
         if !matches!(self.asked, Query::Root { .. }) || theirs.len() != FANOUT {
-            return SyncStep::Nonsense;
+            return SyncStep::Mismatch;
         }
         for (top, own, other) in differing(mine.tops(), theirs) {
             if own == 0 || other == 0 {
@@ -117,10 +117,10 @@ impl Comparison {
         theirs: &[(u8, Vec<u64>)],
         held: impl Fn(&KeyName) -> KeyContext,
     ) -> SyncStep {
-        let Query::Leaves(asked) = &self.asked else { return SyncStep::Nonsense };
+        let Query::Leaves(asked) = &self.asked else { return SyncStep::Mismatch };
         let named = theirs.iter().map(|(top, _)| top);
         if !asked.iter().eq(named) || theirs.iter().any(|(_, leaves)| leaves.len() != FANOUT) {
-            return SyncStep::Nonsense;
+            return SyncStep::Mismatch;
         }
         for (top, leaves) in theirs {
             for (leaf, ..) in differing(mine.leaves(*top), leaves) {

@@ -224,18 +224,18 @@ impl Replicator {
             let soon = now.mono + self.config.busy_gossip_interval;
             self.gossip_at = Some(self.gossip_at.map_or(soon, |at| at.min(soon)));
         }
-        self.reckon(now, out);
+        self.recompute_needs(now, out);
     }
 
     /// The members that count for `All` may have changed: recomputes the answers that writes and
     /// reads need, and ends those that are complete. A level that can no longer be met keeps its
     /// need.
-    fn reckon(&mut self, now: Now, out: &mut ReplicatorOutbox) {
+    fn recompute_needs(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let mut writes = std::mem::take(&mut self.writes);
-        writes.reckon(|level| self.need(level).ok());
+        writes.recompute_need(|level| self.need(level).ok());
         self.writes = writes;
         let mut reads = std::mem::take(&mut self.reads);
-        reads.reckon(|level| self.need(level).ok());
+        reads.recompute_need(|level| self.need(level).ok());
         self.reads = reads;
         for id in self.writes.ids() {
             self.check_write(id, out);
@@ -494,7 +494,7 @@ impl Replicator {
                     return; // the question is asked again
                 }
                 self.with_comparison(session, from, at, |_, c, held| {
-                    if c.wanted(done) { c.next(held) } else { SyncStep::Nonsense }
+                    if c.wanted(done) { c.next(held) } else { SyncStep::Mismatch }
                 })
             }
         };
@@ -502,7 +502,7 @@ impl Replicator {
     }
 
     /// Calls `f` with the live sums, the open comparison, and a function that tells the context
-    /// that this replica holds of a key. Returns [`SyncStep::Nonsense`] if no such comparison is
+    /// that this replica holds of a key. Returns [`SyncStep::Mismatch`] if no such comparison is
     /// open.
     fn with_comparison(
         &mut self,
@@ -515,7 +515,7 @@ impl Replicator {
         let held = |key: &KeyName| KeyContext::new(key, &live.context(key));
         match self.anti_entropy.get_mut(session, from, at) {
             Some(comparison) => f(live.sums(), comparison, &held),
-            None => SyncStep::Nonsense,
+            None => SyncStep::Mismatch,
         }
     }
 
@@ -549,7 +549,7 @@ impl Replicator {
                     }
                 }
             }
-            SyncStep::Nonsense => self.stats.false_digests += 1, // late or false: asked again
+            SyncStep::Mismatch => self.stats.false_digests += 1, // late or false: asked again
         }
     }
 
@@ -587,13 +587,18 @@ impl Replicator {
         };
         let owed = self.store.iter().filter(owed);
         let owed = owed.map(|held| (held.key.clone(), held.state.context().clone())).collect();
-        self.owe(PendingSync { said, owed }, &[], out);
+        self.order_sync_end(PendingSync { said, owed }, &[], out);
     }
 
     /// Orders the writes that a sync still needs. Records that were ordered before are written
     /// before, so only the failed ones in `again` are repeated. All promised terms are written
-    /// again; [`owed`](Self::owed) follows when that is done.
-    pub(super) fn owe(&mut self, owed: PendingSync, again: &[KeyName], out: &mut ReplicatorOutbox) {
+    /// again; [`sync_end_written`](Self::sync_end_written) follows when that is done.
+    pub(super) fn order_sync_end(
+        &mut self,
+        owed: PendingSync,
+        again: &[KeyName],
+        out: &mut ReplicatorOutbox,
+    ) {
         let promise = |(group, term)| DurableRecord::Promise { group, term };
         let promises = self.promises.all().into_iter().map(promise).collect();
         self.persist(vec![], again, out);
@@ -603,7 +608,12 @@ impl Replicator {
     /// The store has written everything that was ordered before the end of a sync: reports its end
     /// to the machine. If keys are still missing on disk, because their writes failed, orders them
     /// again.
-    pub(super) fn owed(&mut self, now: Now, mut owed: PendingSync, out: &mut ReplicatorOutbox) {
+    pub(super) fn sync_end_written(
+        &mut self,
+        now: Now,
+        mut owed: PendingSync,
+        out: &mut ReplicatorOutbox,
+    ) {
         let store = &self.store;
         owed.owed.retain(|(key, context)| {
             !store.get(key).is_some_and(|held| held.synced.includes(context))
@@ -612,7 +622,7 @@ impl Replicator {
             return self.drive(now, owed.said, out);
         }
         let again: Vec<KeyName> = owed.owed.iter().map(|(key, _)| key.clone()).collect();
-        self.owe(owed, &again, out);
+        self.order_sync_end(owed, &again, out);
     }
 
     /// Compares contexts key by key: wants the entries that are missing here and, in a live
@@ -629,12 +639,12 @@ impl Replicator {
         out: &mut ReplicatorOutbox,
     ) -> SyncStep {
         let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
-            return SyncStep::Nonsense;
+            return SyncStep::Mismatch;
         };
-        let Some(covered) = comparison.covered(upto) else { return SyncStep::Nonsense };
+        let Some(covered) = comparison.covered(upto) else { return SyncStep::Mismatch };
         let mut theirs = BTreeMap::new();
         for held in held {
-            let Ok(context) = held.context.decode() else { return SyncStep::Nonsense };
+            let Ok(context) = held.context.decode() else { return SyncStep::Mismatch };
             let bucket = bucket_of(&held.key);
             if covered.iter().any(|(first, last)| (*first..=*last).contains(&bucket)) {
                 theirs.insert(held.key, context);

@@ -21,7 +21,7 @@ impl Replicator {
         targets
     }
 
-    /// `ln n + 6` random peers, rounded up; all of them if there are no more.
+    /// `ln n + 6` random peers, rounded up; all of them if there are fewer.
     fn eager_targets(&mut self) -> BTreeSet<ReplicaId> {
         use rand::seq::SliceRandom;
         let count = f64::from(u32::try_from(self.peers.len()).unwrap_or(u32::MAX));

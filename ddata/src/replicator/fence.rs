@@ -114,7 +114,7 @@ impl Promises {
         term.number <= base.saturating_add(TERM_JUMP_MAX)
     }
 
-    /// Whether there is room for a promise for this group. A group that has one needs no more room.
+    /// Whether there is room for a promise for this group. A group with a promise needs no room.
     pub(super) fn has_room(&self, group: &Group) -> bool {
         self.terms.contains_key(group) || self.terms.len() < GROUPS_MAX
     }

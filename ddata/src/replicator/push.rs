@@ -349,9 +349,9 @@ impl Pushes {
         self.retransmitters.due().into_iter().chain(asks).min()
     }
 
-    /// Returns the entries that must be resent now, and sets the next deadlines. What a peer has
-    /// not acknowledged after [`IDLE_TRIES`] resends, or all that it lacks after as many unanswered
-    /// questions, is left to anti-entropy as far as it is unawaited.
+    /// Returns the entries that must be resent now, and sets the next deadlines. Unawaited pushes
+    /// are left to anti-entropy: one that a peer has not acknowledged after [`IDLE_TRIES`] resends,
+    /// and all that it lacks after as many unanswered questions.
     pub(super) fn take_due(&mut self, now: Instant, trips: &RoundTrips) -> Vec<Resend> {
         let mut resends = Vec::new();
         if self.due().is_none_or(|at| at > now) {

@@ -143,7 +143,7 @@ impl Reads {
     /// Recomputes the need of every read: the members that count have changed within the epoch. A
     /// read whose level can no longer be met (`need` returns `None`) keeps its need. The caller
     /// checks the reads afterwards.
-    pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
+    pub(super) fn recompute_need(&mut self, need: impl Fn(Level) -> Option<Need>) {
         for read in self.open.values_mut() {
             read.need = need(read.level).unwrap_or(read.need);
         }

@@ -55,7 +55,7 @@ impl Replicator {
             self.persist_votes(self.epochs.state().clone(), out);
         }
         while let Some(owed) = self.durability.take_owed(now.mono) {
-            self.owed(now, owed, out);
+            self.sync_end_written(now, owed, out);
         }
         if self.durability.is_behind_due(now.mono) {
             let keys = self.durability.take_behind();
@@ -383,7 +383,7 @@ impl Replicator {
                 self.send(to, Body::Ack { push, scope, counts, nacks }, out);
             }
             WriteCompletion::Here(id) => self.here(id, out),
-            WriteCompletion::Merged(owed) => self.owed(now, owed, out),
+            WriteCompletion::Merged(owed) => self.sync_end_written(now, owed, out),
             WriteCompletion::Promised(id, epoch) => self.promised_here(now, id, epoch, out),
             WriteCompletion::Reply(id, reply) => Self::reply(id, Ok(*reply), out),
             WriteCompletion::Send(outputs) | WriteCompletion::Held(outputs) => {

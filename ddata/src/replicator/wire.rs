@@ -614,7 +614,7 @@ impl ReplicatorMessage {
     ///
     /// # Errors
     /// [`DecodeError::Message`] if the bytes are not a message of this protocol, or decoding would
-    /// allocate more than [`MESSAGE_FACTOR`] allows. Never panics.
+    /// allocate more than [`BUDGET_FACTOR`](crate::encoded::BUDGET_FACTOR) allows. Never panics.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         super::quick::write(bytes).map_or_else(|| decode(bytes), Ok)
     }
@@ -628,7 +628,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a value that a peer has sent, within the memory that [`MESSAGE_FACTOR`] allows.
+/// Decodes a value that a peer has sent, within the memory that [`BUDGET_FACTOR`](crate::encoded::BUDGET_FACTOR) allows.
 pub(super) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     from_peer(bytes).map_err(|error| DecodeError::Message(error.source.to_string()))
 }

@@ -366,7 +366,7 @@ impl Writes {
     /// Recomputes the need of every request: the members that count have changed within the epoch.
     /// Acknowledgements stay counted. A request for whose level `need` gives `None` keeps its need.
     /// The caller checks which requests are complete.
-    pub(super) fn reckon(&mut self, need: impl Fn(Level) -> Option<Need>) {
+    pub(super) fn recompute_need(&mut self, need: impl Fn(Level) -> Option<Need>) {
         for write in self.open.values_mut() {
             write.need = need(write.level).unwrap_or(write.need);
         }

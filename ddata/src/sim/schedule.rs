@@ -205,7 +205,7 @@ impl<'a> Words<'a> {
         Self { rest: line.split_whitespace().peekable() }
     }
 
-    /// Parses a whole line, which must contain a time and a fault. A word after the fault makes it
+    /// Parses a whole line, which must contain a time and a fault. Any text after the fault makes it
     /// invalid.
     fn line(mut self) -> Option<ScheduledFault> {
         let at = self.rest.next()?.strip_prefix("t=")?.parse().ok()?;

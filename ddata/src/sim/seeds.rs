@@ -176,7 +176,7 @@ impl Drop for Seeds {
 /// every message.
 ///
 /// # Panics
-/// With the report of the failed seed. If the second run passes, the report says so and quotes the
+/// With the report of the failed seed. If the second run passes, the report tells it and quotes the
 /// first one.
 pub fn on_all_cores(
     test: &'static str,

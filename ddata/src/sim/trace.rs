@@ -114,7 +114,7 @@ impl Trace {
     }
 
     /// Adds an event to the hash and to the last events, in place of the oldest one once [`KEPT`]
-    /// are there. `digest` stands for the content in the hash. `content` is formatted at level
+    /// are there. `digest` represents the content in the hash. `content` is formatted at level
     /// `Full` only, cut at [`TEXT_MAX`] characters.
     #[inline]
     pub(super) fn record(

@@ -41,7 +41,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// Converts a store of this shape. Copies all its content. Panics if the store of a map stands
+    /// Converts a store of this shape. Copies all its content. Panics if the store of a map is
     /// under the shape of a leaf.
     pub(crate) fn of(shape: &Shape, store: &AnyDotStore) -> Self {
         match store {

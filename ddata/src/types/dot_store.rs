@@ -206,7 +206,7 @@ impl<P: DotPayload> DotStore for DotFun<P> {
         Self { entries: self.entries.iter().filter(|(dot, _)| dots.seen(*dot)).cloned().collect() }
     }
 
-    /// Returns an empty leaf, which stands for the whole place, if a live dot is in `gone`.
+    /// Returns an empty leaf, which replaces the whole place, if a live dot is in `gone`.
     fn places(&self, _delta: &Self, gone: &DotSet) -> Option<Self> {
         self.meets(gone).then(Self::default)
     }

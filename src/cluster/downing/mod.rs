@@ -152,9 +152,9 @@ pub struct Resolution {
 impl Resolution {
     /// Whether the strategy found indirectly connected members and another decision replaces its
     /// own: `down` was selected from the members that the records concern, or is empty if this node
-    /// waits. `false` if the decision of the strategy stands.
+    /// waits. `false` if the decision of the strategy is final.
     #[must_use]
-    pub fn sets_aside(&self) -> bool {
+    pub fn overrules_indirect(&self) -> bool {
         self.overruled.is_some_and(DowningDecision::is_of_indirect)
     }
 }
@@ -306,7 +306,7 @@ impl DowningStrategy {
 /// side cannot continue without it once that configuration is accepted. Such a resolution has the
 /// decision `Nothing` and downs no member.
 ///
-/// In all other cases, and always under [`Trust::Survivors`], the strategy's decision stands.
+/// In all other cases, and always under [`Trust::Survivors`], the strategy's decision is final.
 #[must_use]
 pub fn resolve(strategy: &DowningStrategy, trust: Trust, view: &View) -> Resolution {
     use DowningDecision as D;

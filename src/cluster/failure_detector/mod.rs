@@ -254,7 +254,7 @@ impl Monitor {
         }
         subject.answered = sequence;
         subject.link = subject::ConnectionEvidence::default();
-        subject.speaks_at = None;
+        subject.accuses_from = None;
         if !std::mem::replace(&mut subject.answered_round, true) {
             // Only the first answer of a round is an interval: the answer to a repeated heartbeat
             // tells nothing about the regularity of answers.
@@ -288,7 +288,7 @@ impl Monitor {
         self.wake(now, out);
         if let Some(subject) = self.subjects.get_mut(&peer) {
             subject.link = subject::ConnectionEvidence::default();
-            subject.speaks_at = None;
+            subject.accuses_from = None;
         }
     }
 
@@ -334,12 +334,12 @@ impl Monitor {
         let (was_unreachable, asked) = match held.suspicion {
             Suspicion::Suspected { probe, .. } => (false, probe),
             Suspicion::Unreachable { probe } => (true, probe),
-            Suspicion::Trusted | Suspicion::Vouched { .. } => return,
+            Suspicion::Trusted | Suspicion::BadLink { .. } => return,
         };
         if probe != asked {
             return;
         }
-        held.suspicion = Suspicion::Vouched { until: now + self.config.heartbeat_interval };
+        held.suspicion = Suspicion::BadLink { until: now + self.config.heartbeat_interval };
         self.stats.vouched += 1;
         out.push(MonitorOrder::BadLink { subject, via });
         if was_unreachable {
@@ -499,17 +499,17 @@ impl Monitor {
             // The member never answered: from now on its silence counts.
             subject.phi.heartbeat(now, pause);
         }
-        let charge = subject.charge(now, pause);
+        let charge = subject.evidence(now, pause);
         match &subject.suspicion {
             Suspicion::Trusted => match charge {
-                None => subject.speaks_at = None,
+                None => subject.accuses_from = None,
                 Some(why) => {
                     if self.speaks(now, node) {
                         self.suspect(now, node, why, out);
                     }
                 }
             },
-            Suspicion::Vouched { until } if now >= *until => match charge {
+            Suspicion::BadLink { until } if now >= *until => match charge {
                 Some(why) => self.suspect(now, node, why, out),
                 None => subject.suspicion = Suspicion::Trusted,
             },
@@ -517,7 +517,7 @@ impl Monitor {
                 let why = *why;
                 self.accuse(node, why, out);
             }
-            Suspicion::Vouched { .. }
+            Suspicion::BadLink { .. }
             | Suspicion::Suspected { .. }
             | Suspicion::Unreachable { .. } => {}
         }
@@ -529,17 +529,17 @@ impl Monitor {
         let most = WITNESS_MAX.min(WITNESS_EACH * u32::try_from(self.members.len()).unwrap_or(100));
         let Some(subject) = self.subjects.get_mut(&node) else { return false };
         if subject.on_ring {
-            subject.speaks_at = None;
+            subject.accuses_from = None;
             return true;
         }
         let first = self.config.indirect_probe_timeout.saturating_add(HEARSAY);
         let rng = &mut self.rng;
         let at = *subject
-            .speaks_at
+            .accuses_from
             .get_or_insert_with(|| now + first + most.mul_f64(rng.random_range(0.0..1.0)));
         let speaks = now >= at;
         if speaks {
-            subject.speaks_at = None;
+            subject.accuses_from = None;
         }
         speaks
     }

@@ -16,7 +16,7 @@ pub(super) enum Suspicion {
     Suspected { why: SuspicionReason, probe: u64, until: Instant },
     /// It does not answer this node, but another member reached it: the link is bad, not the
     /// member. It is not suspected again before `until`.
-    Vouched { until: Instant },
+    BadLink { until: Instant },
     /// It is accused. Indirect probes with the number `probe` are requested in every round.
     Unreachable { probe: u64 },
 }
@@ -35,7 +35,7 @@ impl ConnectionEvidence {
     }
 }
 
-/// What this node knows of a monitored member.
+/// State of a monitored member at this node.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     pub(super) phi: PhiAccrual,
@@ -45,7 +45,7 @@ pub(super) struct Subject {
     pub(super) on_ring: bool,
     /// An observer off the ring does not accuse before this time, because others may do so until
     /// then.
-    pub(super) speaks_at: Option<Instant>,
+    pub(super) accuses_from: Option<Instant>,
     /// Time of the first heartbeat to it.
     pub(super) asked_at: Option<Instant>,
     /// Highest sequence number of a heartbeat that it has answered; 0 if none.
@@ -61,7 +61,7 @@ impl Subject {
             suspicion: Suspicion::Trusted,
             link: ConnectionEvidence { is_closed: false, is_refused: false },
             on_ring,
-            speaks_at: None,
+            accuses_from: None,
             asked_at: None,
             answered: 0,
             answered_round: false,
@@ -70,7 +70,7 @@ impl Subject {
 
     /// The present evidence against the member, if any. Evidence from connections precedes silence.
     /// A member that never answered is not silent.
-    pub(super) fn charge(&self, now: Instant, pause: Duration) -> Option<SuspicionReason> {
+    pub(super) fn evidence(&self, now: Instant, pause: Duration) -> Option<SuspicionReason> {
         if self.link.is_gone() {
             Some(SuspicionReason::Refused)
         } else if !self.phi.is_available(now, pause) {
@@ -85,7 +85,7 @@ impl Subject {
     pub(super) fn is_idle(&self) -> bool {
         !self.on_ring
             && self.suspicion == Suspicion::Trusted
-            && self.speaks_at.is_none()
+            && self.accuses_from.is_none()
             && self.link == ConnectionEvidence::default()
     }
 
@@ -94,10 +94,10 @@ impl Subject {
     /// asked.
     pub(super) fn next_deadline(&self, pause: Duration, expected: Duration) -> Option<Instant> {
         match self.suspicion {
-            Suspicion::Trusted if self.speaks_at.is_some() => self.speaks_at,
+            Suspicion::Trusted if self.accuses_from.is_some() => self.accuses_from,
             Suspicion::Trusted if self.phi.has_begun() => self.phi.unavailable_at(pause),
             Suspicion::Trusted => self.asked_at.map(|at| at + expected),
-            Suspicion::Suspected { until, .. } | Suspicion::Vouched { until } => Some(until),
+            Suspicion::Suspected { until, .. } | Suspicion::BadLink { until } => Some(until),
             Suspicion::Unreachable { .. } => None,
         }
     }
@@ -109,9 +109,9 @@ impl Subject {
         self.phi.excuse(gap);
         self.asked_at = self.asked_at.map(|at| at + gap);
         self.link = ConnectionEvidence::default();
-        self.speaks_at = None;
+        self.accuses_from = None;
         self.answered_round = true;
-        if matches!(self.suspicion, Suspicion::Suspected { .. } | Suspicion::Vouched { .. }) {
+        if matches!(self.suspicion, Suspicion::Suspected { .. } | Suspicion::BadLink { .. }) {
             self.suspicion = Suspicion::Trusted;
         }
     }

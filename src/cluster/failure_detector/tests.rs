@@ -650,7 +650,7 @@ fn random_changes_monitor_exactly_ring_and_suspects() {
             let settled = |subject: &super::subject::Subject| {
                 // An observer off the ring that waits before it accuses is not settled.
                 subject.suspicion == super::subject::Suspicion::Trusted
-                    && (subject.on_ring || subject.speaks_at.is_none())
+                    && (subject.on_ring || subject.accuses_from.is_none())
             };
             let trusted = monitor.subjects.iter().filter(|(_, subject)| settled(subject));
             assert!(trusted.into_iter().all(|(node, _)| ring.contains(node)), "{seed}");

@@ -103,7 +103,7 @@ impl Gossip {
     /// Equal states only unite their seen sets. A delta of a state that this one contains changes
     /// nothing, and neither does one without a known base: the answer is then
     /// [`GossipAnswer::Status`], which asks for the state. In both cases, and if the delta brings
-    /// nothing new, `merged` is [`MergeRelation::OursNewer`]. The answer is never the state.
+    /// nothing new, `relation` is [`MergeRelation::OursNewer`]. The answer is never the state.
     ///
     /// # Errors
     /// As [`receive`](Self::receive); nothing was merged then. Limits are checked only if the delta
@@ -121,7 +121,7 @@ impl Gossip {
             return Err(GossipRefused::Removed(me));
         }
         let mut received = Received {
-            merged: MergeRelation::Same,
+            relation: MergeRelation::Same,
             seen_changed: false,
             answer: GossipAnswer::Nothing,
         };
@@ -129,7 +129,7 @@ impl Gossip {
             received.seen_changed = self.also_seen_by(&delta.seen);
             return Ok(received);
         }
-        received.merged = MergeRelation::OursNewer;
+        received.relation = MergeRelation::OursNewer;
         if knows(delta.content) {
             return Ok(received); // the sender gets the newer state by gossip or repair
         }
@@ -141,11 +141,11 @@ impl Gossip {
         if self.len() + new > MEMBERS_MAX {
             return Err(GossipRefused::TooManyMembers { len: self.len() + new });
         }
-        self.is_near_delta(delta)?;
+        self.check_jumps_of_delta(delta)?;
         if self.content.add(delta) {
             received.seen_changed = true;
             let is_theirs = self.digest() == delta.content;
-            received.merged =
+            received.relation =
                 if is_theirs { MergeRelation::TheirsNewer } else { MergeRelation::Both };
             self.seen = BTreeSet::new();
             if is_theirs {

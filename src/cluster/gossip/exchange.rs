@@ -75,7 +75,7 @@ pub enum GossipAnswer {
 pub struct Received {
     /// Relation of the two states before the merge. `Same` if the message carried no state: a
     /// digest or a seen set.
-    pub merged: MergeRelation,
+    pub relation: MergeRelation,
     /// Whether the seen set of this state changed.
     pub seen_changed: bool,
     /// The answer to send.
@@ -207,7 +207,7 @@ impl Gossip {
     ) -> Result<Received, GossipRefused> {
         self.admit(from, digest.cluster, None)?;
         let mut received = Received {
-            merged: MergeRelation::Same,
+            relation: MergeRelation::Same,
             seen_changed: false,
             answer: GossipAnswer::Nothing,
         };
@@ -245,7 +245,7 @@ impl Gossip {
         if self.len() + new > MEMBERS_MAX {
             return Err(GossipRefused::TooManyMembers { len: self.len() + new });
         }
-        self.is_near_state(state)?;
+        self.check_jumps_of_state(state)?;
         let before = self.seen.clone();
         let merged = self.merge(state);
         if merged != MergeRelation::OursNewer {
@@ -259,7 +259,7 @@ impl Gossip {
         } else {
             GossipAnswer::Nothing
         };
-        Ok(Received { merged, seen_changed: before != self.seen, answer })
+        Ok(Received { relation: merged, seen_changed: before != self.seen, answer })
     }
 
     /// Merges a received seen set if it belongs to this state; otherwise changes and answers
@@ -274,7 +274,7 @@ impl Gossip {
     ) -> Result<Received, GossipRefused> {
         self.admit(from, seen.cluster, None)?;
         let mut received = Received {
-            merged: MergeRelation::Same,
+            relation: MergeRelation::Same,
             seen_changed: false,
             answer: GossipAnswer::Nothing,
         };

@@ -43,11 +43,14 @@ impl Gossip {
             preparing_for_shutdown: false,
             version: VClock::new(),
         };
-        Self { content: nothing.into(), seen: BTreeSet::new() }.is_near_state(self)
+        Self { content: nothing.into(), seen: BTreeSet::new() }.check_jumps_of_state(self)
     }
 
     /// Checks every counter of a whole state.
-    pub(in crate::cluster) fn is_near_state(&self, theirs: &Self) -> Result<(), GossipRefused> {
+    pub(in crate::cluster) fn check_jumps_of_state(
+        &self,
+        theirs: &Self,
+    ) -> Result<(), GossipRefused> {
         let theirs = &*theirs.content;
         self.is_near_stamp(theirs.forgotten)?;
         self.are_near(
@@ -59,7 +62,7 @@ impl Gossip {
     }
 
     /// Checks every counter of a delta. A delta has no `forgotten`.
-    pub(super) fn is_near_delta(&self, delta: &GossipDelta) -> Result<(), GossipRefused> {
+    pub(super) fn check_jumps_of_delta(&self, delta: &GossipDelta) -> Result<(), GossipRefused> {
         self.are_near(
             delta.members.values(),
             delta.rows.iter().map(|(observer, row)| (*observer, row)),
@@ -138,7 +141,7 @@ mod tests {
 
     fn state() -> Gossip {
         let mut gossip = Gossip::found(ClusterId(7), member(1)).expect("within bounds");
-        gossip.let_in(A, member(2)).expect("within bounds");
+        gossip.admit_member(A, member(2)).expect("within bounds");
         gossip
     }
 
@@ -187,11 +190,11 @@ mod tests {
             joiner
         };
         for (since, revision) in [(limit + 1, 0), (1, JUMP_MAX + 1)] {
-            let refused = ours.let_in(A, joiner(since, revision));
+            let refused = ours.admit_member(A, joiner(since, revision));
             assert!(matches!(refused, Err(JoinRefused::Jump { .. })), "{since}: {refused:?}");
             assert_eq!(ours, state(), "nothing was changed");
         }
-        assert_eq!(ours.let_in(A, joiner(limit, JUMP_MAX)), Ok(Joined::Added));
+        assert_eq!(ours.admit_member(A, joiner(limit, JUMP_MAX)), Ok(Joined::Added));
     }
 
     fn with_content(change: impl Fn(&mut GossipContent)) -> Gossip {

@@ -345,8 +345,8 @@ impl Gossip {
 // ── Changes ──
 
 impl Gossip {
-    /// Admits a node as Joining, without an age, whatever `joiner` says of both. Its stamp `since`
-    /// is taken over; neither it nor the hosting revision is checked against a bound.
+    /// Admits a node as Joining, without an age, also if `joiner` has another status or an age. Its
+    /// stamp `since` and its hosting revision are taken over if they do not jump.
     ///
     /// A member with the same incarnation stays as it is, also if `joiner` differs from it or the
     /// cluster prepares for a shutdown: [`Joined::Known`].
@@ -355,7 +355,7 @@ impl Gossip {
     /// [`JoinRefused`], checked in this order: an invalid description (also of a known member), a
     /// removed incarnation, another incarnation of the peer, the preparation for a shutdown, a full
     /// cluster.
-    pub fn let_in(&mut self, by: ReplicaId, joiner: Member) -> Result<Joined, JoinRefused> {
+    pub fn admit_member(&mut self, by: ReplicaId, joiner: Member) -> Result<Joined, JoinRefused> {
         let id = joiner.incarnation();
         joiner.check().map_err(JoinRefused::Invalid)?;
         if self.contains(id) {
@@ -392,18 +392,18 @@ impl Gossip {
     pub fn move_to(
         &mut self,
         by: ReplicaId,
-        nodes: ReplicaId,
+        node: ReplicaId,
         next: Status,
     ) -> Result<bool, StatusRefused> {
         assert!(!matches!(next, Status::Up | Status::Removed), "{next} has a method of its own");
-        let from = self.status_of(nodes)?;
+        let from = self.status_of(node)?;
         if from == next {
             return Ok(false);
         }
         if !from.may_become(next) {
             return Err(StatusRefused::Step { from, to: next });
         }
-        self.edit(by, nodes, |member| member.status = next);
+        self.edit(by, node, |member| member.status = next);
         Ok(true)
     }
 
@@ -589,13 +589,13 @@ impl Gossip {
         self.contains(me) && self.seen.insert(me)
     }
 
-    fn status_of(&self, nodes: ReplicaId) -> Result<Status, StatusRefused> {
-        self.member(nodes).map(|member| member.status).ok_or(StatusRefused::Unknown(nodes))
+    fn status_of(&self, node: ReplicaId) -> Result<Status, StatusRefused> {
+        self.member(node).map(|member| member.status).ok_or(StatusRefused::Unknown(node))
     }
 
     /// Changes a member as a change of `by`. The caller has checked that the member exists.
-    fn edit(&mut self, by: ReplicaId, nodes: ReplicaId, change: impl FnOnce(&mut Member)) {
-        let member = self.content.members.get_mut(&nodes).expect("checked by the caller");
+    fn edit(&mut self, by: ReplicaId, node: ReplicaId, change: impl FnOnce(&mut Member)) {
+        let member = self.content.members.get_mut(&node).expect("checked by the caller");
         change(Arc::make_mut(member));
         self.changed(by);
     }

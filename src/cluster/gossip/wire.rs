@@ -92,7 +92,7 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     rmp_serde::to_vec_named(value).expect("plain data always encodes into memory")
 }
 
-/// Decodes a value, within a memory budget of [`MEMBERSHIP_FACTOR`]. Bytes after the value are
+/// Decodes a value, within a memory budget of [`BUDGET_FACTOR`](ostraca_ddata::encoded::BUDGET_FACTOR). Bytes after the value are
 /// ignored.
 ///
 /// # Errors

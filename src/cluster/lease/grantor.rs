@@ -45,8 +45,8 @@ pub struct GrantorStats {
 /// It is not a [`Machine`](ostraca_ddata::machine::Machine): it answers within the call and has no
 /// deadline of its own. The owner of the Replicator calls it.
 ///
-/// What is said of incarnations that are not members of the installed configuration is ignored, and
-/// everything before the first configuration. An install drops what is known of nodes that are no
+/// It ignores messages about incarnations that are not members of the installed configuration, and
+/// every message before the first configuration. An install drops the state of nodes that are no
 /// longer members.
 #[derive(Clone, Debug)]
 pub struct Grantor {

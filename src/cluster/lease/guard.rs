@@ -92,7 +92,7 @@ pub struct HeartbeatResult {
     pub answer: Option<LeaseMessage>,
     /// The sender has installed another epoch than this node, which may have none: pass `PeerEpoch`
     /// to the Replicator. Then `answer` is `None`.
-    pub is_news: bool,
+    pub is_other_epoch: bool,
 }
 
 impl Grants {
@@ -114,7 +114,7 @@ impl Grants {
         let mut granting = self.lock();
         let (installed, unsealed) = (granting.installed, granting.unsealed);
         let answer = granting.grantor(now).beat(now, from, beat, unsealed);
-        HeartbeatResult { answer, is_news: installed != Some(beat.epoch) }
+        HeartbeatResult { answer, is_other_epoch: installed != Some(beat.epoch) }
     }
 }
 

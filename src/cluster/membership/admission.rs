@@ -117,7 +117,7 @@ pub(super) fn join(
     }
     // The stamp orders this join and the removals that are known here. `let_in` sets the status.
     let joiner = Member { since: gossip.next_stamp(), ..member };
-    match gossip.let_in(me, joiner) {
+    match gossip.admit_member(me, joiner) {
         Ok(joined) => {
             let welcome = ClusterMessage::Welcome { gossip: Arc::new(gossip.clone()) };
             core.send(from, welcome, out);
@@ -178,7 +178,7 @@ pub(super) fn adopt(
     if member.node != from || !(lets_in || is_listed || is_cut_off && !is_over) {
         return GossipChange::Unchanged;
     }
-    match gossip.let_in(me, Member::clone(member)) {
+    match gossip.admit_member(me, Member::clone(member)) {
         Ok(Joined::Added) => {
             core.stats.let_in += 1;
             GossipChange::Changed

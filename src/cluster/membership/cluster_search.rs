@@ -200,7 +200,7 @@ impl Searching {
     /// their number. With that setting, or if this node founds nothing, a DNS name may also resolve
     /// to other nodes: it is asked as before, and only not waited for. Addresses that are not asked
     /// are ignored.
-    pub(super) fn is_own(&mut self, core: &MembershipCore, addresses: &[Address]) {
+    pub(super) fn add_own(&mut self, core: &MembershipCore, addresses: &[Address]) {
         let before = self.asked.len();
         let many = core.config.expected_nodes.is_some() || self.founding.is_none();
         for address in addresses {
@@ -244,7 +244,7 @@ impl Searching {
     /// A node mentions a cluster. If it was not asked before, it is asked from now on, provided
     /// that this node has seeds (otherwise it is told which node to join). Returns whether it is
     /// new. Does nothing if the node is not connected, or [`CALLERS_MAX`] are asked. Sends nothing.
-    fn is_called(&mut self, core: &MembershipCore, by: NodeId) -> bool {
+    fn add_caller(&mut self, core: &MembershipCore, by: NodeId) -> bool {
         let heeds = self.callers.len() < CALLERS_MAX && !self.seeds.is_empty();
         heeds && core.links.is_up(by) && !self.is_asked(core, by) && self.callers.insert(by)
     }
@@ -313,7 +313,7 @@ impl Searching {
             return None; // a member has answered
         }
         let succession = self.succession.as_mut()?;
-        let foundation = succession.go_on(core, now, out)?;
+        let foundation = succession.prepare_or_resume(core, now, out)?;
         let notice = succession.notice(foundation.epoch.id());
         Some(SearchResult::Succeeded(foundation, Box::new(notice)))
     }
@@ -424,7 +424,7 @@ impl Searching {
                     && is_ours(core, foundation.gossip.cluster())
                     && is_sound(&foundation) =>
             {
-                return self.is_founded(core, now, from, foundation, out);
+                return self.on_founded(core, now, from, foundation, out);
             }
             M::InitJoinAnswer { what, settings } => {
                 self.answered(core, now, from, what, &settings, out);
@@ -448,7 +448,7 @@ impl Searching {
             | M::GossipDigest(_)
             | M::GossipStatus(_)
             | M::GossipSeen(_) => {
-                if self.is_called(core, from) {
+                if self.add_caller(core, from) {
                     self.init(core, from, out);
                 }
             }
@@ -497,7 +497,7 @@ impl Searching {
         core.send(to, message, out);
     }
 
-    /// Says what this node waits for, and schedules the next time.
+    /// Reports the reason why this node waits, and schedules the next report.
     fn warn(&mut self, core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) {
         self.warn_at = now.mono + core.config.seed_node_timeout;
         if let Some(notice) = self.waits_for(core) {
@@ -632,7 +632,7 @@ impl Searching {
         }
         if !matches!(what, InitAnswer::Member(_)) {
             self.callers.remove(&from);
-        } else if !self.is_called(core, from) && !self.is_asked(core, from) {
+        } else if !self.add_caller(core, from) && !self.is_asked(core, from) {
             return; // CALLERS_MAX are asked already
         }
         self.remember(core, from, what);
@@ -772,7 +772,7 @@ fn foundation(
     let by = oldest.incarnation();
     let mut gossip = Gossip::found(cluster, oldest).ok()?;
     for member in promisers {
-        gossip.let_in(by, member).ok()?;
+        gossip.admit_member(by, member).ok()?;
     }
     gossip.promote(by, &super::configuration_proposals::ages(&epoch));
     Some(Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) })

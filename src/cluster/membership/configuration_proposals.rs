@@ -207,9 +207,9 @@ impl Proposer {
     /// Proposes the wanted changes if it is this node's turn. Returns whether the gossip state
     /// changed: the leader also marks members WeaklyUp here, whether or not it proposes.
     ///
-    /// Does nothing if this node is not a member of the installed configuration. What is proposed
-    /// already is not repeated, except that all of it is proposed again, up to [`PRESS_TIMES`],
-    /// while it removes a member proven dead. A proposal with joins waits until the evidence that
+    /// Does nothing if this node is not a member of the installed configuration. A change that is
+    /// proposed already is not repeated, except one that removes a member proven dead, up to
+    /// [`PRESS_TIMES`]. A proposal with joins waits until the evidence that
     /// this node is the only member is off the disk; it is considered again then.
     #[expect(clippy::too_many_lines, reason = "the conditions of one proposal, in their order")]
     pub(super) fn consider(
@@ -260,7 +260,7 @@ impl Proposer {
             self.press_at = None;
             return changed;
         }
-        if !wanted.join.is_empty() && !core.is_ready_for_others(out) {
+        if !wanted.join.is_empty() && !core.prepare_for_others(out) {
             return changed; // considered again once it is
         }
         let proven = |id: &ReplicaId| {

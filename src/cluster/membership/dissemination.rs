@@ -91,12 +91,12 @@ impl Dissemination {
     /// Records a change of the state, to be sent by the next [`flush`](Self::flush). `Own` and
     /// `Heard` changes before the same message go out as `Own`.
     pub(super) fn changed(&mut self, news: StateOrigin) {
-        self.is_changed();
+        self.mark_changed();
         self.news = Some(if self.news == Some(StateOrigin::Own) { StateOrigin::Own } else { news });
     }
 
     /// Records that the state differs from the cached one, without a message about it.
-    fn is_changed(&mut self) {
+    fn mark_changed(&mut self) {
         self.shared = None;
         self.is_fresh = true;
     }
@@ -145,7 +145,7 @@ impl Dissemination {
     ) {
         if std::mem::take(&mut self.is_fresh) {
             let (digest, state) = self.shared(gossip).clone();
-            self.history.is_now(digest, state);
+            self.history.push(digest, state);
             self.repair_until = now.mono + REPAIR_FOR;
             self.repair_at.get_or_insert(now.mono + REPAIR_EVERY);
             self.whole_at.retain(|_, at| now.mono < *at + PACE);
@@ -393,7 +393,7 @@ impl Dissemination {
         now: Now,
         received: Received,
     ) -> GossipAnswer {
-        match received.merged {
+        match received.relation {
             MergeRelation::TheirsNewer => {
                 core.stats.states_merged += 1;
                 self.merged_at = None;
@@ -401,7 +401,7 @@ impl Dissemination {
             }
             MergeRelation::Both => {
                 core.stats.states_merged += 1;
-                self.is_changed();
+                self.mark_changed();
                 if self.merged_at.is_none() {
                     self.merged_at = Some(now.mono + core.jittered(PACE));
                 }

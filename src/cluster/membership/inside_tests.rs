@@ -56,7 +56,7 @@ fn gossip_older_than_its_time_to_live_is_dropped() {
         let mut machine = member_of_three(config, LeaseSettings::default());
         let mut news = machine.gossip().expect("A is in a cluster").clone();
         let newcomer = Member { since: news.next_stamp(), ..joiner(6, 6) };
-        news.let_in(id('B'), newcomer).expect("a valid join");
+        news.admit_member(id('B'), newcomer).expect("a valid join");
         let message = ClusterMessage::Gossip(Arc::new(news));
         for (waited, is_accepted) in [(limit + Duration::from_millis(1), false), (limit, true)] {
             let input =
@@ -128,7 +128,7 @@ fn welcome_with_counters_that_jump_is_ignored() {
         let inside = JoinedState::new(&mut machine.core, Now::default(), state("Ad Bd Cj"));
         machine.stage = MembershipStage::Inside(Box::new(inside));
         let mut theirs = Gossip::found(CLUSTER, joiner(9, since)).expect("a valid founder");
-        theirs.let_in(ReplicaId::new(9), joiner(3, 3)).expect("a valid join");
+        theirs.admit_member(ReplicaId::new(9), joiner(3, 3)).expect("a valid join");
         let says =
             |message| MembershipInput::Message { from: node(9), message, waited: Duration::ZERO };
         let (what, settings) = (InitAnswer::Member(CLUSTER), ComparedSettings::default());

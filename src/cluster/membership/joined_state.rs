@@ -27,7 +27,6 @@ use super::quarantine::Quarantine;
 use super::recovery::{GivenUp, reached};
 use super::seed_invitation::{self, SeedInviter};
 use super::{MembershipCore, MembershipOutbox};
-use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::events::ClusterState;
 use crate::cluster::gossip::exchange::GossipRefused;
 use crate::cluster::gossip::targets::StateOrigin;
@@ -69,7 +68,7 @@ pub(super) struct JoinedState {
     signs_at: Option<Instant>,
     /// Members that an operator gave up.
     given_up: GivenUp,
-    /// Time at which this side, which has no quorum, stops when the strategy next says so; `None`
+    /// Time at which this side, which has no quorum, stops at the strategy's next such decision; `None`
     /// if it has a quorum, or the strategy has not ordered to stop it.
     ends_at: Option<Instant>,
 }
@@ -160,7 +159,7 @@ impl JoinedState {
         if self.given_up.tick(core, now, &self.gossip, out) {
             self.notifier.spared = self.given_up.nodes();
         }
-        if self.seed_inviter.is_due(now) && self.has_quorum(core) {
+        if self.seed_inviter.begin_round(now) && self.has_quorum(core) {
             let leads = self.told().leader == Some(core.me);
             self.seed_inviter.call(core, now, &self.gossip, leads, out);
         }
@@ -255,7 +254,7 @@ impl JoinedState {
         {
             return self.notifier.dismiss(core, now, node, out);
         }
-        self.quarantine.not_by(node.peer);
+        self.quarantine.clear(node.peer);
         self.orphan_recovery.up(core, node, out);
         if self.seed_inviter.is_called(core, node, &self.gossip) && self.has_quorum(core) {
             seed_invitation::invite(core, node, &self.gossip, out);
@@ -275,8 +274,8 @@ impl JoinedState {
     }
 
     /// These addresses belong to this node.
-    pub(super) fn is_own(&mut self, addresses: &[Address]) {
-        self.seed_inviter.is_own(addresses);
+    pub(super) fn add_own(&mut self, addresses: &[Address]) {
+        self.seed_inviter.add_own(addresses);
     }
 
     /// Reports each member (or this node) whose address another peer answers at. This counts as a
@@ -336,7 +335,7 @@ impl JoinedState {
         core: &mut MembershipCore,
         by: PeerKey,
     ) -> Option<StopReason> {
-        if !self.quarantine.by(&self.gossip, by) {
+        if !self.quarantine.record(&self.gossip, by) {
             core.stats.nonsense += 1;
         }
         let (me, epoch) = (core.me.incarnation, core.installed.as_deref());
@@ -448,7 +447,7 @@ impl JoinedState {
             }
             M::Leave(id) if self.gossip.lists(from) => self.leave(core, id),
             M::Down(id) if self.gossip.lists(from) => self.down(core, id, out),
-            M::YouAreOut { removed } => return self.is_out(core, from, removed),
+            M::YouAreOut { removed } => return self.on_you_are_out(core, from, removed),
             M::InitJoinAnswer { .. } | M::Welcome { .. } | M::JoinRefused { .. }
                 if self.orphan_recovery.is_searching() =>
             {
@@ -470,7 +469,7 @@ impl JoinedState {
         None
     }
 
-    /// Handles gossip; drops it if it waited too long. Stops the node if the state says that this
+    /// Handles gossip; drops it if it waited too long. Stops the node if the state shows that this
     /// incarnation was removed. A sender that was removed, or is Down here, is told so; an unknown
     /// one may be adopted, unless this node searches again. Other refused gossip is only counted.
     fn heard(
@@ -553,9 +552,14 @@ impl JoinedState {
         }
     }
 
-    /// A node reports that this node is Down or removed: stops it at once, whatever its own state
-    /// says. Counted as nonsense if the sender is not a member here.
-    fn is_out(&self, core: &mut MembershipCore, from: NodeId, removed: bool) -> Option<StopReason> {
+    /// A node reports that this node is Down or removed: stops it at once, also if its own state
+    /// differs. Counted as nonsense if the sender is not a member here.
+    fn on_you_are_out(
+        &self,
+        core: &mut MembershipCore,
+        from: NodeId,
+        removed: bool,
+    ) -> Option<StopReason> {
         if !self.gossip.lists(from) {
             core.stats.nonsense += 1;
             return None;
@@ -607,7 +611,7 @@ impl JoinedState {
             let state = ClusterMessage::Gossip(gossip);
             return self.heard(core, now, from, &state, Duration::ZERO, out);
         }
-        if self.gossip.is_near_state(&gossip).is_err() {
+        if self.gossip.check_jumps_of_state(&gossip).is_err() {
             core.stats.nonsense += 1;
             return None;
         }
@@ -629,7 +633,7 @@ impl JoinedState {
         gossip.resume(core.me.incarnation, &self.gossip);
         self.dissemination = Dissemination::new(core, now, &gossip);
         self.gossip = gossip;
-        self.notifier.let_go(&self.gossip, out);
+        self.notifier.replace_state(&self.gossip, out);
         (self.proposer, self.quarantine) = (Proposer::default(), Quarantine::default());
         self.orphan_recovery = OrphanRecovery::default();
         self.changed_by_me();
@@ -660,7 +664,7 @@ impl JoinedState {
         }
     }
 
-    /// Announces what the core says this node hosts, if that is new.
+    /// Announces the entity types that this node hosts, if they have changed.
     fn host(&mut self, core: &MembershipCore) {
         let (types, draining) = (core.hosting.entity_types.clone(), core.hosting.draining);
         if self.gossip.host(core.me.incarnation, types, draining) {
@@ -777,17 +781,6 @@ impl JoinedState {
     pub(super) fn outcome(&mut self, now: Now, outcome: &ProposalOutcome) {
         self.proposer.outcome(now, outcome);
         self.is_unsettled = true;
-    }
-
-    pub(super) fn downing_lease(
-        &mut self,
-        core: &mut MembershipCore,
-        now: Now,
-        answer: Option<LeaseAnswer>,
-        out: &mut MembershipOutbox,
-    ) -> Option<StopReason> {
-        let order = self.failures.lease(core, now, answer, out)?;
-        self.resolved(core, now, &order, out)
     }
 
     /// Whether this node reaches a quorum of the configuration, and is on the side with a quorum

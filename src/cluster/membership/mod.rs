@@ -362,10 +362,10 @@ impl Membership {
             self.core.stats.own_dialled += 1;
             match &mut self.stage {
                 MembershipStage::Searching(searching) if node == self.core.me => {
-                    searching.is_own(&self.core, &addresses);
+                    searching.add_own(&self.core, &addresses);
                 }
                 MembershipStage::Inside(inside) if node == self.core.me => {
-                    inside.is_own(&addresses);
+                    inside.add_own(&addresses);
                 }
                 _ => {}
             }
@@ -668,7 +668,7 @@ impl MembershipCore {
     /// must be removed from the disk, because a node that restarts with it would resume the cluster
     /// alone, beside the other members. The first call orders that write; returns `false` until it
     /// is durable, and the state is evaluated again then.
-    fn is_ready_for_others(&mut self, out: &mut MembershipOutbox) -> bool {
+    fn prepare_for_others(&mut self, out: &mut MembershipOutbox) -> bool {
         if self.memory.sole.take().is_some() {
             self.persist(out);
             self.open_after = self.ordered;

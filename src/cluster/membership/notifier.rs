@@ -111,7 +111,7 @@ impl Notifier {
 
     /// Tells the guard the new Down members and the processes newly proven dead. Down members are
     /// granted no lease, as long as this node's state belongs to the same view of the cluster
-    /// ([`let_go`](Self::let_go)); a member that disappears from gossip stays Down for the guard.
+    /// ([`replace_state`](Self::replace_state)); a member that disappears from gossip stays Down for the guard.
     /// The lease of a process that any member, even a Down one, knows to be dead is not waited for.
     fn guard(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         let dead = gossip.reachability().records();
@@ -185,7 +185,7 @@ impl Notifier {
     /// ([`orphan_recovery`](super::orphan_recovery)). Links to nodes that the new state does not
     /// contain are released, without informing these nodes. Members that were Down only in the
     /// former state may be granted leases again, even if the new state does not contain them yet.
-    pub(super) fn let_go(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
+    pub(super) fn replace_state(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         let is_down = |id: ReplicaId| gossip.member(id).is_some_and(|m| m.status == Status::Down);
         let is_out = |id: ReplicaId| is_down(id) || gossip.is_removed(id, u64::MAX);
         let risen = std::mem::take(&mut self.down).into_iter().filter(|id| !is_out(*id));
@@ -259,7 +259,7 @@ mod tests {
             };
             notifier.guard(&state(lost), &mut out);
             let first = told(&mut out, down);
-            notifier.let_go(&state(found), &mut out);
+            notifier.replace_state(&state(found), &mut out);
             assert_eq!(told(&mut out, not_down), *expected, "{lost}; {found}");
             notifier.guard(&state(found), &mut out);
             let still: String = first.chars().filter(|name| !expected.contains(*name)).collect();
@@ -273,7 +273,7 @@ mod tests {
         let mut gossip = state("A Bd C");
         notifier.guard(&gossip, &mut out);
         gossip.remove(id('A'), &[id('B')]);
-        notifier.let_go(&gossip, &mut out);
+        notifier.replace_state(&gossip, &mut out);
         let risen = |output: &MembershipOutput| matches!(output, MembershipOutput::GuardNotDown(_));
         assert!(!out.drain().any(|output| risen(&output)));
     }

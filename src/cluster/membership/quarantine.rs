@@ -27,7 +27,7 @@ impl Quarantine {
     /// Records that a peer refuses this node. Returns whether the peer is a member, in any
     /// incarnation; the refusal of another peer is not recorded. Also drops recorded peers that are
     /// no longer members.
-    pub(super) fn by(&mut self, gossip: &Gossip, peer: PeerKey) -> bool {
+    pub(super) fn record(&mut self, gossip: &Gossip, peer: PeerKey) -> bool {
         let is_member = gossip.incarnations_of(peer).next().is_some();
         if is_member {
             self.by.insert(peer);
@@ -37,7 +37,7 @@ impl Quarantine {
     }
 
     /// The peer accepts this node again.
-    pub(super) fn not_by(&mut self, peer: PeerKey) {
+    pub(super) fn clear(&mut self, peer: PeerKey) {
         self.by.remove(&peer);
     }
 
@@ -91,11 +91,11 @@ mod tests {
             let (gossip, mut quarantine) = (state(text), Quarantine::default());
             for name in by.split_whitespace() {
                 let peer = node(id(name.chars().next().expect("a name")).get()).peer;
-                assert_eq!(quarantine.by(&gossip, peer), name != "F");
+                assert_eq!(quarantine.record(&gossip, peer), name != "F");
             }
             assert_eq!(quarantine.is_out(id('E'), Some(&epoch), &gossip), *expected, "{what}");
             for name in 'A'..='D' {
-                quarantine.not_by(node(id(name).get()).peer);
+                quarantine.clear(node(id(name).get()).peer);
             }
             assert!(!quarantine.is_out(id('E'), Some(&epoch), &gossip), "{what}");
         }

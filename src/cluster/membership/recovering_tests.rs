@@ -168,7 +168,7 @@ fn given_up_members_are_dialled_and_informed() {
     assert_eq!(dialled(&bench.tell(5_000, MembershipInput::Tick)), [3, 4, 5].map(address));
     let mut news = bench.state();
     let newcomer = Member { address: address(4), since: news.next_stamp(), ..joiner(6, 6) };
-    news.let_in(id('B'), newcomer).expect("a valid join");
+    news.admit_member(id('B'), newcomer).expect("a valid join");
     bench.tell(6_000, heard(news));
     assert!(bench.state().contains(ReplicaId::new(6)));
     assert_eq!(dialled(&bench.tell(10_000, MembershipInput::Tick)), [3, 5].map(address));

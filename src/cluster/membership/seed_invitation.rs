@@ -99,14 +99,14 @@ impl SeedInviter {
 
     /// This node also answers at these addresses: seeds among them are not invited for the next
     /// [`OWN_FOR`] rounds at most.
-    pub(super) fn is_own(&mut self, addresses: &[Address]) {
+    pub(super) fn add_own(&mut self, addresses: &[Address]) {
         self.own.extend(addresses.iter().filter(|at| self.seeds.contains(at)).cloned());
     }
 
     /// Whether a round of invitations is due. If so, counts the round and schedules the next one,
     /// even if the caller does not invite then. Every [`OWN_FOR`] rounds, forgets which other
     /// addresses are this node's own.
-    pub(super) fn is_due(&mut self, now: Now) -> bool {
+    pub(super) fn begin_round(&mut self, now: Now) -> bool {
         let is_due = self.call_at.is_some_and(|at| now.mono >= at);
         if is_due {
             self.call_at = Some(now.mono + self.pause);

@@ -46,7 +46,7 @@ impl StateHistory {
 
     /// Records a new present state, whose digest is also a known one. The oldest kept state is
     /// dropped beyond [`HELD_MAX`]. Has no effect if the last kept state has this digest.
-    pub(super) fn is_now(&mut self, digest: u64, state: Arc<Gossip>) {
+    pub(super) fn push(&mut self, digest: u64, state: Arc<Gossip>) {
         self.contains(digest);
         if self.held.back().is_some_and(|(held, _)| *held == digest) {
             return;

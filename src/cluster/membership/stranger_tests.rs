@@ -40,7 +40,7 @@ fn foundation_of(cluster: ClusterId, founders: Vec<Member>) -> Foundation {
     let by = oldest.incarnation();
     let mut gossip = Gossip::found(cluster, oldest).expect("within bounds");
     for member in founders {
-        gossip.let_in(by, member).expect("within bounds");
+        gossip.admit_member(by, member).expect("within bounds");
     }
     gossip.promote(by, &super::configuration_proposals::ages(&epoch));
     Foundation { gossip: Arc::new(gossip), epoch: Arc::new(epoch) }

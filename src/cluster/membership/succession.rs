@@ -7,7 +7,7 @@
 //! - *Sole evidence*: [`SoleMemberEvidence`] is on disk only while no configuration with other
 //!   members can exist. It is written when a configuration of this node alone is installed, and
 //!   removed durably before the node proposes one with others
-//!   (`MembershipCore::is_ready_for_others`). A crash in between leaves a node that waits, never a
+//!   (`MembershipCore::prepare_for_others`). A crash in between leaves a node that waits, never a
 //!   second cluster.
 //! - *Same directory*: the evidence names the inode of the directory's lock. A copied or restored
 //!   directory has another one, so two copies do not both resume; an operator decides
@@ -97,7 +97,7 @@ impl Succession {
         &self.sole
     }
 
-    /// Time at which [`go_on`](Self::go_on) prepares the resumption. `None` while there is a doubt,
+    /// Time at which [`prepare_or_resume`](Self::prepare_or_resume) prepares the resumption. `None` while there is a doubt,
     /// and once the resumption is prepared: it waits for the disk then.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.doubt.is_none() && self.prepared.is_none()).then_some(self.due)
@@ -141,7 +141,7 @@ impl Succession {
     /// The foundation to resume with, once it is due and durable. The first call after `due`
     /// without a doubt prepares it: orders the write of the new configuration, and returns `None`
     /// like all calls until that write is durable. Then each call returns it.
-    pub(super) fn go_on(
+    pub(super) fn prepare_or_resume(
         &mut self,
         core: &mut MembershipCore,
         now: Now,

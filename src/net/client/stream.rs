@@ -105,7 +105,7 @@ pub(in crate::net) struct StreamEndGuard([oneshot::Sender<()>; 2]);
 
 impl StreamEndGuard {
     /// Whether the stream has ended on its side: it was dropped.
-    pub(in crate::net) fn are_over(&self) -> bool {
+    pub(in crate::net) fn is_stream_dropped(&self) -> bool {
         self.0.iter().all(oneshot::Sender::is_closed)
     }
 }

@@ -78,7 +78,7 @@ impl Clients {
     /// removes the streams that the application has dropped, of all connections.
     fn opened(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
         self.open.retain(|_, streams| {
-            streams.retain(|ends| !ends.are_over());
+            streams.retain(|ends| !ends.is_stream_dropped());
             !streams.is_empty()
         });
         self.open.entry(connection).or_default().push(ends);
@@ -167,7 +167,7 @@ async fn answer(
     room: impl FnOnce() -> Result<Reservation, LaneRefusal>,
 ) -> Result<(), InboundError> {
     let ClientSubstream { peer, connection, mut stream, place: unanswered } = calling;
-    let (us, within) = (tasks.standing(), tasks.limits.handshake_within);
+    let (us, within) = (tasks.admission(), tasks.limits.handshake_within);
     let answered = handshake::answer(&mut stream, &us, peer, within, room).await;
     let Reservation { place, taker } = answered.map_err(|error| match error {
         HandshakeError::Unacceptable(refusal) => InboundError::Refused(refusal),

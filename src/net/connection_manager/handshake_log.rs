@@ -25,7 +25,7 @@ impl ConnectionManager {
     }
 
     /// Logs that this node refuses a peer, and the reason that the peer was told.
-    pub(super) fn complain_of_refused(&mut self, peer: PeerId, told: &LaneRefusal) {
+    pub(super) fn log_refused_peer(&mut self, peer: PeerId, told: &LaneRefusal) {
         if self.warning_throttle.due(std::time::Instant::now(), self.source(peer), "refused") {
             tracing::warn!(
                 node = self.name(peer), %peer, %told,
@@ -35,7 +35,7 @@ impl ConnectionManager {
     }
 
     /// Logs that a peer refuses this node.
-    pub(super) fn complain_of_refusal(&mut self, peer: PeerId, refusal: &LaneRefusal) {
+    pub(super) fn log_refusal_by_peer(&mut self, peer: PeerId, refusal: &LaneRefusal) {
         if self.warning_throttle.due(std::time::Instant::now(), self.source(peer), "refused by") {
             tracing::warn!(node = self.name(peer), %peer, %refusal, "net.refused_by_peer");
         }

@@ -440,7 +440,7 @@ impl ConnectionManager {
         if self.stops && !self.has_rest(to, class) {
             return; // the current task may still be sending the end frame
         }
-        let known = to.and_then(|to| self.directory.opened(to, class));
+        let known = to.and_then(|to| self.directory.lane_to_open(to, class));
         let is_new = known.is_none();
         let unknown = NodeId { peer: id, incarnation: ReplicaId::default() };
         let lane = known.unwrap_or_else(|| Lane::new(unknown, class, &self.tasks.limits));
@@ -553,7 +553,7 @@ impl ConnectionManager {
                 }
                 let admitted = self.admit(peer, connection, &hello.facts);
                 let lane = admitted.map(|()| {
-                    self.used(peer, connection, hello.class, reader);
+                    self.register_inbound_lane(peer, connection, hello.class, reader);
                     self.peer(peer).inbound(hello.class)
                 });
                 let _ = reply.send(lane); // an error: the substream broke meanwhile
@@ -602,7 +602,7 @@ impl ConnectionManager {
 
     /// Registers a lane that an admitted peer has opened on this connection, which the link may not
     /// know yet. The used lanes to the peer are wanted from now on.
-    fn used(
+    fn register_inbound_lane(
         &mut self,
         id: PeerId,
         connection: ConnectionId,
@@ -672,7 +672,7 @@ impl ConnectionManager {
     fn check_claim(&mut self, node: NodeId) -> Result<(), LaneRefusal> {
         let is_own = node.incarnation == self.me.incarnation;
         let own = is_own.then_some(self.me.peer);
-        let whose = own.or_else(|| self.directory.whose(node.incarnation));
+        let whose = own.or_else(|| self.directory.peer_of(node.incarnation));
         let Some(other) = whose.filter(|whose| *whose != node.peer) else { return Ok(()) };
         if self.warning_throttle.due(std::time::Instant::now(), self.source(node.peer), "claimed") {
             tracing::warn!(
@@ -692,7 +692,7 @@ impl ConnectionManager {
     }
 
     fn is_current_attempt(&self, id: PeerId, class: TrafficClass, attempt: u64) -> bool {
-        self.peers.get(&id).is_some_and(|peer| peer.link.stands(class, attempt))
+        self.peers.get(&id).is_some_and(|peer| peer.link.is_current_attempt(class, attempt))
     }
 
     /// Tells the link how a substream ended, but not of a replaced attempt, nor of a lane that is
@@ -717,7 +717,7 @@ impl ConnectionManager {
                 End::Broken
             }
             OutboundEnd::Refused(refusal) => {
-                self.complain_of_refusal(id, &refusal);
+                self.log_refusal_by_peer(id, &refusal);
                 let end = match refusal {
                     LaneRefusal::WrongIncarnation { .. } => {
                         self.peer(id).mark_stale();
@@ -758,7 +758,7 @@ impl ConnectionManager {
 
     fn refused(&mut self, id: PeerId, refusal: &LaneRefusal) {
         self.counted.refused += 1;
-        self.complain_of_refused(id, refusal);
+        self.log_refused_peer(id, refusal);
     }
 }
 

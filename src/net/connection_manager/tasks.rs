@@ -129,7 +129,7 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    pub(super) fn standing(&self) -> Arc<AdmissionState> {
+    pub(super) fn admission(&self) -> Arc<AdmissionState> {
         self.standing.borrow().clone()
     }
 
@@ -198,7 +198,7 @@ impl Tasks {
             first_unacknowledged: lane.first_unacknowledged(),
         };
         let within = self.limits.handshake_within;
-        let opened = match handshake::open(&mut stream, &self.standing(), wanted, within).await {
+        let opened = match handshake::open(&mut stream, &self.admission(), wanted, within).await {
             Ok(opened) => opened,
             Err(HandshakeError::Refused(refusal)) => return OutboundEnd::Refused(refusal),
             Err(HandshakeError::Unacceptable(refusal)) => {
@@ -262,7 +262,7 @@ impl Tasks {
     ) -> Result<(), InboundError> {
         let InboundSubstream { peer, connection, class, mut stream } = accepting;
         let within = self.limits.handshake_within;
-        let us = self.standing();
+        let us = self.admission();
         let asked = match handshake::accept(&mut stream, &us, peer, class, within).await {
             Ok(asked) => asked,
             Err(HandshakeError::Unacceptable(refusal)) => {

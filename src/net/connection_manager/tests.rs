@@ -241,7 +241,7 @@ async fn second_peer_with_an_equal_incarnation_is_refused() {
         let admitted = a.manager.admit(PeerId::random(), connection, facts);
         assert_eq!(admitted, Err(LaneRefusal::Claimed));
     }
-    assert_eq!(a.manager.directory.whose(node.incarnation), Some(node.peer));
+    assert_eq!(a.manager.directory.peer_of(node.incarnation), Some(node.peer));
     assert_eq!(a.manager.admit(node.peer, connection, &facts), Ok(()));
 }
 

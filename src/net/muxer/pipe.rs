@@ -419,7 +419,7 @@ impl StreamState {
     /// Checks the length of data that the peer announces against its window, and reduces the window
     /// by it. Fails, and changes nothing, if the window is smaller. Must be called before the data
     /// [arrives](Self::arrive).
-    pub(super) fn expect(&mut self, len: u32) -> Result<(), MuxerViolation> {
+    pub(super) fn reserve_window(&mut self, len: u32) -> Result<(), MuxerViolation> {
         let Some(granted) = self.granted.checked_sub(len) else {
             return Err(MuxerViolation::Window { granted: self.granted, sent: len });
         };

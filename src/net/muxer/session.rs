@@ -301,7 +301,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
             let wakers = if flags.has(Flags::RST) {
                 state.fail(io::ErrorKind::ConnectionReset)
             } else {
-                state.expect(data)?;
+                state.reserve_window(data)?;
                 [state.credit(credit)?, None]
             };
             drop(state);

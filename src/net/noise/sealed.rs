@@ -120,7 +120,7 @@ impl SealedReceiveBuffer {
     /// of what the other end has sent, without gaps. So does every call after the last nonce.
     pub(super) fn open(&mut self, session: &mut CipherSession) -> io::Result<bool> {
         assert!(self.unread.is_empty(), "the last message was read");
-        let Some(len) = self.expected().filter(|len| *len <= self.raw.len()) else {
+        let Some(len) = self.next_message_len().filter(|len| *len <= self.raw.len()) else {
             return Ok(false);
         };
         let message = self.raw.start + PREFIX..self.raw.start + len;
@@ -147,7 +147,7 @@ impl SealedReceiveBuffer {
 
     /// Length of the next message on the wire, its length field included; `None` until that field
     /// has arrived.
-    fn expected(&self) -> Option<usize> {
+    fn next_message_len(&self) -> Option<usize> {
         let prefix = self.bytes[self.raw.clone()].first_chunk()?;
         Some(PREFIX + usize::from(u16::from_be_bytes(*prefix)))
     }
@@ -157,7 +157,7 @@ impl SealedReceiveBuffer {
     /// opened: otherwise it may be empty, and a read into it would return 0, as at the end of the
     /// stream.
     pub(super) fn room(&mut self) -> &mut [u8] {
-        let needed = self.expected().unwrap_or(PREFIX).max(ROOM_MIN);
+        let needed = self.next_message_len().unwrap_or(PREFIX).max(ROOM_MIN);
         if self.raw.is_empty() {
             self.raw = 0..0;
         } else if self.raw.start + needed > self.bytes.len() {

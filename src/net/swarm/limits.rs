@@ -55,7 +55,7 @@ pub enum Exceeded {
     Lanes,
     /// A client called again before its first call on the connection was answered.
     #[error("a client called again before its first call on this connection was answered")]
-    Clients,
+    ClientCalls,
 }
 
 impl Exceeded {
@@ -67,7 +67,7 @@ impl Exceeded {
             Self::Unadmitted => "unadmitted",
             Self::ConnectionsPerPeer => "connections-per-peer",
             Self::Lanes => "lanes-per-peer",
-            Self::Clients => "clients",
+            Self::ClientCalls => "clients",
         }
     }
 }
@@ -273,7 +273,7 @@ impl Connections {
     /// unknown connection.
     pub(super) fn call(&mut self, id: ConnectionId) -> Result<LimitSlot, Exceeded> {
         let place = self.open.get(&id).and_then(|open| open.calls.take());
-        place.ok_or_else(|| self.count(Exceeded::Clients))
+        place.ok_or_else(|| self.count(Exceeded::ClientCalls))
     }
 
     /// Peer of a connection on which lanes may be opened; `None` if it is closing or unknown.
@@ -303,7 +303,7 @@ impl Connections {
             Exceeded::Unadmitted => self.refusals.unadmitted += 1,
             Exceeded::ConnectionsPerPeer => self.refusals.connections_per_peer += 1,
             Exceeded::Lanes => self.refusals.lanes += 1,
-            Exceeded::Clients => self.refusals.clients += 1,
+            Exceeded::ClientCalls => self.refusals.clients += 1,
         }
         exceeded
     }
@@ -370,7 +370,7 @@ mod tests {
             all.admit(id(number), PeerId::random(), host(1)).expect("within the limit");
         }
         let first = all.call(id(1)).expect("the first");
-        assert_eq!(all.call(id(1)).err(), Some(Exceeded::Clients));
+        assert_eq!(all.call(id(1)).err(), Some(Exceeded::ClientCalls));
         assert!(all.call(id(2)).is_ok(), "another connection");
         drop(first);
         assert!(all.call(id(1)).is_ok(), "the first was answered");

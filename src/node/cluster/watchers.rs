@@ -91,7 +91,7 @@ impl Watchers {
 
     /// Records that membership has decided to stop this node. Streams continue until
     /// [`end`](Self::end). A later call replaces the reason, and also a recorded end.
-    pub(crate) fn out(&self, reason: StopReason) {
+    pub(crate) fn set_stop_reason(&self, reason: StopReason) {
         self.seen.send_modify(|seen| seen.membership = MembershipState::Out(reason));
     }
 
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn stop_reason_survives_the_end_of_membership() {
         let watchers = Watchers::new();
-        watchers.out(StopReason::Left);
+        watchers.set_stop_reason(StopReason::Left);
         watchers.end();
         assert_eq!(watchers.watch().borrow().membership, MembershipState::Out(StopReason::Left));
     }

@@ -135,7 +135,7 @@ impl Dialler {
     /// forgets their relation: call this once for each outcome. For any other address, such as one
     /// that needed no resolution, returns that address without its peer id, or `None` if it is too
     /// long.
-    pub(crate) fn dialled_as(&self, at: &Multiaddr) -> Option<Address> {
+    pub(crate) fn take_ordered_address(&self, at: &Multiaddr) -> Option<Address> {
         let named = self.lock().names.remove(at);
         named.or_else(|| bare(at))
     }

@@ -75,7 +75,7 @@ pub(crate) struct ControlEnvironment {
     pub(crate) shutdown: CoordinatedShutdown,
     /// Applies only to a node that was downed or removed: a node that left in order or that no
     /// cluster admitted shuts down in any case.
-    pub(crate) when_out: RemovalReaction,
+    pub(crate) on_removal: RemovalReaction,
     /// The hosted entity types.
     pub(crate) region_registry: Arc<RegionRegistry>,
     pub(crate) clock: Clock,
@@ -92,7 +92,7 @@ impl ControlEnvironment {
     fn send(&mut self, to: NodeId, message: ClusterMessage) {
         let last = self.last.take().filter(|(last, _)| *last == message);
         let (message, bytes) = last.unwrap_or_else(|| {
-            let bytes = routes::say(&message);
+            let bytes = routes::encode(&message);
             (message, bytes)
         });
         self.send_bytes(to.incarnation, Subsystem::Membership.header(), &bytes);
@@ -108,7 +108,7 @@ impl ControlEnvironment {
         }
         match routes::membership::lease(to, message) {
             RoutedLeaseMessage::Guard(input) if own => self.data.give(input),
-            _ => self.send_bytes(to, Subsystem::Lease.header(), &routes::say(&message)),
+            _ => self.send_bytes(to, Subsystem::Lease.header(), &routes::encode(&message)),
         }
     }
 
@@ -289,13 +289,13 @@ impl ControlEnvironment {
             reason => tracing::error!(%reason, "cluster.out: this node stops"),
         }
         self.lease.end();
-        self.watchers.out(reason);
+        self.watchers.set_stop_reason(reason);
         let stays = match reason {
             StopReason::Left
             | StopReason::NotJoined
             | StopReason::Orphaned
             | StopReason::Stranded => false,
-            _ => self.when_out == RemovalReaction::Stay,
+            _ => self.on_removal == RemovalReaction::Stay,
         };
         if !stays {
             self.shutdown.begin(reason.into());

@@ -22,7 +22,7 @@ use self::machine::{Control, ControlInbox};
 pub use self::memory::MemoryError;
 use super::cluster::watchers::Watchers;
 use super::driver::Driver;
-use super::replicator::said;
+use super::replicator::panic_message;
 use super::shutdown::{CoordinatedShutdown, Reason};
 
 /// Handle to the running control part. Dropping it stops the part as [`stop`](Self::stop) does, but
@@ -92,7 +92,7 @@ async fn run(
     let ended = AssertUnwindSafe(driver.run()).catch_unwind().await;
     watchers.end();
     if let Err(panic) = ended {
-        let message = said(&*panic);
+        let message = panic_message(&*panic);
         tracing::error!(
             message,
             "node.membership_failed: membership panicked, which is a bug; the node stops"

@@ -79,7 +79,7 @@ impl<const ON_CALLERS: bool> MachineEnvironment<Echo> for RecordingWorld<ON_CALL
         self.0.lock().expect("no test panics under it").push(batch);
     }
 
-    fn is_behind(&self) -> bool {
+    fn defers_requests(&self) -> bool {
         self.2
     }
 }

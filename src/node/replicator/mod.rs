@@ -509,7 +509,8 @@ where
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
             Ok(())
         });
-        catch_unwind(run).unwrap_or_else(|panic| Err(EditError::custom(Panicked(said(&*panic)))))
+        catch_unwind(run)
+            .unwrap_or_else(|panic| Err(EditError::custom(Panicked(panic_message(&*panic)))))
     }
 }
 
@@ -525,7 +526,7 @@ impl<T> Drop for PanicSafeDrop<T> {
 }
 
 /// Message of a panic; `no text` if its value is no string.
-pub(super) fn said(panic: &(dyn Any + Send)) -> String {
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
 }

@@ -40,7 +40,7 @@ pub const SHARDING: &str = "s";
 pub const SINGLETON: &str = "o";
 
 /// First name in the header of cluster queries and their answers.
-pub const SURVEY: &str = "q";
+pub const CLUSTER_QUERY: &str = "q";
 
 /// Bit that distinguishes ids of requests and subscriptions of the sharding machines from those of
 /// programs, which count from 1.
@@ -117,7 +117,7 @@ pub enum ShardingEvent {
     /// happens again after each change of the coordinator.
     Registered(EntityType),
     /// A cluster query has ended.
-    Surveyed {
+    Answered {
         /// Number of the query.
         id: u64,
         /// Answers collected until its end.
@@ -234,8 +234,8 @@ pub fn route(output: ShardingOutput) -> ShardingDestination {
         ShardingOutput::Exists { to, entity_type, number, entity } => {
             ShardingDestination::Exists { to, entity_type, number, entity }
         }
-        ShardingOutput::Surveyed { id, found } => {
-            ShardingDestination::Node(ShardingEvent::Surveyed { id, found })
+        ShardingOutput::Answered { id, found } => {
+            ShardingDestination::Node(ShardingEvent::Answered { id, found })
         }
         ShardingOutput::Stopped(entity_type) => {
             ShardingDestination::Node(ShardingEvent::Stopped(entity_type))
@@ -336,7 +336,7 @@ pub fn say(word: &MachineMessage) -> (&'static str, Vec<u8>) {
     let (name, bytes) = match word {
         MachineMessage::Sharding(message) => (SHARDING, rmp_serde::to_vec_named(message)),
         MachineMessage::Singleton(message) => (SINGLETON, rmp_serde::to_vec_named(message)),
-        MachineMessage::Survey(message) => (SURVEY, rmp_serde::to_vec_named(message)),
+        MachineMessage::ClusterQuery(message) => (CLUSTER_QUERY, rmp_serde::to_vec_named(message)),
     };
     (name, bytes.expect("plain data always encodes into memory"))
 }
@@ -351,13 +351,13 @@ pub fn counted(
 ) -> MachineMessage {
     let count = |shard: &ShardId| (*shard, entities.get(shard).copied().unwrap_or(0));
     let shards = counting.shards.iter().map(count).collect();
-    MachineMessage::Survey(ClusterQueryMessage::Told { number, shards, of: counting.of })
+    MachineMessage::ClusterQuery(ClusterQueryMessage::Told { number, shards, of: counting.of })
 }
 
 /// Builds the answer to [`ShardingDestination::Exists`]. `None`: the shard does not live here.
 #[must_use]
 pub const fn lives(number: u64, lives: Option<bool>) -> MachineMessage {
-    MachineMessage::Survey(ClusterQueryMessage::Lives { number, lives })
+    MachineMessage::ClusterQuery(ClusterQueryMessage::Lives { number, lives })
 }
 
 /// Why a message for the sharding machines is dropped.
@@ -385,7 +385,7 @@ pub enum ShardingDropReason {
 ///
 /// # Errors
 /// [`ShardingDropReason`]. The caller counts and drops the message.
-pub fn hear(
+pub fn decode(
     from: ReplicaId,
     header: (&str, &str),
     body: &[u8],
@@ -394,7 +394,7 @@ pub fn hear(
     let word = match part {
         SHARDING => MachineMessage::Sharding(decoded(body)?),
         SINGLETON => MachineMessage::Singleton(decoded(body)?),
-        SURVEY => MachineMessage::Survey(decoded(body)?),
+        CLUSTER_QUERY => MachineMessage::ClusterQuery(decoded(body)?),
         _ => return Err(ShardingDropReason::Part),
     };
     Ok(ShardingInput::Message { from, entity_type: EntityType::new(name)?, word })
@@ -658,8 +658,9 @@ mod tests {
         let singletons = of_singletons()
             .into_iter()
             .map(|(message, hex)| (MachineMessage::Singleton(message), hex));
-        let cluster_queries =
-            of_surveys().into_iter().map(|(message, hex)| (MachineMessage::Survey(message), hex));
+        let cluster_queries = of_surveys()
+            .into_iter()
+            .map(|(message, hex)| (MachineMessage::ClusterQuery(message), hex));
         coordinators.chain(regions).chain(singletons).chain(cluster_queries).collect()
     }
 
@@ -670,12 +671,12 @@ mod tests {
             let expected = match word {
                 MachineMessage::Sharding(_) => "s",
                 MachineMessage::Singleton(_) => "o",
-                MachineMessage::Survey(_) => "q",
+                MachineMessage::ClusterQuery(_) => "q",
             };
             assert_eq!(name, expected);
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(hex, golden, "{word:?}");
-            let heard = hear(PEER, (name, "counter"), &bytes).expect("encoded messages decode");
+            let heard = decode(PEER, (name, "counter"), &bytes).expect("encoded messages decode");
             assert_eq!(heard, ShardingInput::Message { from: PEER, entity_type: counter(), word });
         }
     }
@@ -706,14 +707,14 @@ mod tests {
     #[test]
     fn malformed_messages_are_rejected() {
         let (name, bytes) = say(&MachineMessage::Singleton(SingletonMessage::Here));
-        let why = |header, body: &[u8]| hear(PEER, header, body).expect_err("it is rejected");
+        let why = |header, body: &[u8]| decode(PEER, header, body).expect_err("it is rejected");
         assert!(matches!(why(("x", "counter"), &bytes), ShardingDropReason::Part));
         for wrong in ["", "a/b"] {
             assert!(matches!(why((name, wrong), &bytes), ShardingDropReason::Type(_)));
         }
         let deep = [&[0x91; 100][..], &[0xc0]].concat();
         for body in [&b""[..], b"\xc1", b"\x81\xa1\x5a\x01", &deep] {
-            for part in [SHARDING, SINGLETON, SURVEY] {
+            for part in [SHARDING, SINGLETON, CLUSTER_QUERY] {
                 assert!(matches!(
                     why((part, "counter"), body),
                     ShardingDropReason::Malformed { .. }

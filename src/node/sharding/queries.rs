@@ -177,7 +177,7 @@ impl Sharding {
 
     /// Asks other nodes, and waits for the answers for `within` at most. When the time is over, the
     /// result holds the answers that have arrived; this is no error. Beyond
-    /// [`SURVEYS_MAX`](crate::sharding::machines::SURVEYS_MAX) queries at a time, the result is
+    /// [`QUERIES_MAX`](crate::sharding::machines::QUERIES_MAX) queries at a time, the result is
     /// empty and comes at once.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl Sharding {
         within: Duration,
     ) -> Result<ClusterQueryResult, ShardingQueryError> {
         let (id, answer) = self.0.region_registry.await_cluster_query();
-        self.tell(ShardingInput::Survey { id, entity_type, question, within })?;
+        self.tell(ShardingInput::Query { id, entity_type, question, within })?;
         Ok(answer.await.map_err(|_| ShardingUnavailable)?)
     }
 

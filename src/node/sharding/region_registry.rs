@@ -282,7 +282,7 @@ impl RegionRegistry {
                     progress.registered.insert(entity_type);
                 });
             }
-            ShardingEvent::Surveyed { id, found } => {
+            ShardingEvent::Answered { id, found } => {
                 let waits = self.cluster_queries().remove(&id);
                 let _ = waits.map(|sender| sender.send(found)); // fails if the caller has left
             }

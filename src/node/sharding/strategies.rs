@@ -18,7 +18,7 @@ use tokio::sync;
 use tokio::task::JoinHandle;
 
 use crate::node::control::machine::{ControlInbox, ControlInput};
-use crate::node::replicator::said;
+use crate::node::replicator::panic_message;
 use crate::sharding::allocation::{ShardAllocationStrategy, StrategyAnswer, StrategyRequest};
 use crate::sharding::ids::EntityType;
 use crate::sharding::machines::ShardingInput;
@@ -114,5 +114,5 @@ async fn consult(
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> Arc<str> {
-    format!("it panicked: {}", said(panic)).into()
+    format!("it panicked: {}", panic_message(panic)).into()
 }

@@ -231,7 +231,11 @@ impl Allocations {
     /// The valid moves of the answer of the program's strategy with this name: the shard may move,
     /// its region may give it, and the new home is another one of the [targets](Self::targets).
     #[must_use]
-    pub fn sensible(&self, answer: &BTreeMap<ShardId, RegionId>, strategy: &Arc<str>) -> Vec<Move> {
+    pub fn valid_moves(
+        &self,
+        answer: &BTreeMap<ShardId, RegionId>,
+        strategy: &Arc<str>,
+    ) -> Vec<Move> {
         let targets = self.targets();
         let moves = self.homes().filter_map(|(shard, from)| {
             let to = *answer.get(&shard)?;

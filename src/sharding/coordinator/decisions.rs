@@ -180,7 +180,7 @@ impl Coordinator {
         for shard in self.pending_decisions.unplaced.keys().copied().collect::<Vec<_>>() {
             let home = self.planned(shard);
             if home.is_some_and(|home| self.leaves(home)) {
-                self.pending_decisions.wish(now, shard, None, &why);
+                self.pending_decisions.plan(now, shard, None, &why);
             }
         }
     }
@@ -203,7 +203,7 @@ impl Coordinator {
             let waits = self.is_unplaced(*shard);
             if waits && self.is_target(*to) {
                 let why = self.cause(*shard, why);
-                self.pending_decisions.wish(now, *shard, Some(*to), &why);
+                self.pending_decisions.plan(now, *shard, Some(*to), &why);
                 chosen = true;
             } else {
                 self.stats.refused += 1;
@@ -235,7 +235,7 @@ impl Coordinator {
             self.stats.refused += 1;
             return;
         }
-        self.pending_decisions.wish(now, shard, to, why);
+        self.pending_decisions.plan(now, shard, to, why);
     }
 
     /// Puts all waiting decisions, at most [`BATCH_MAX`], into one write. Each lists every

@@ -67,7 +67,7 @@ impl Coordinator {
     /// region that got its permission no longer waits.
     pub(super) fn let_leave(&mut self, out: &mut CoordinatorOutbox) {
         let Self { records, pending_decisions, term, .. } = self;
-        let stays = !self.preparing && !self.fault_injection.has(ShardingFault::LetsGoWhoIsNamed);
+        let stays = !self.preparing && !self.fault_injection.has(ShardingFault::PermitsNamedLeave);
         self.leavers.retain(|region, from| {
             let mut written = pending_decisions.writing.iter().flat_map(|writing| &writing.cells);
             let to_be = written.any(|(_, home)| home.region == Some(*region));

@@ -153,8 +153,8 @@ pub struct Coordinator {
     leavers: BTreeMap<RegionId, ShardId>, // wait for `MayLeave`; shard to check next; ≤ regions
     records: BTreeMap<ShardId, ShardRecord>, // acknowledged decisions; ≤ config.shards
     pending_decisions: PendingDecisions,
-    asked: Option<u64>,      // the pending request to the Replicator
-    last_id: u64,            // of requests to the Replicator and questions to the strategy
+    pending_request: Option<u64>, // the pending request to the Replicator
+    last_id: u64,                 // of requests to the Replicator and questions to the strategy
     ask_at: Option<Instant>, // when to send the request of the phase, again or for the first time
     hindrance: Option<Arc<str>>,
     outbound: CoordinatorOutboundBatch,
@@ -198,7 +198,7 @@ impl Coordinator {
             leavers: BTreeMap::new(),
             records: BTreeMap::new(),
             pending_decisions: PendingDecisions::default(),
-            asked: None,
+            pending_request: None,
             last_id: 0,
             ask_at: None,
             hindrance: None,

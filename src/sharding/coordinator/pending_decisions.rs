@@ -72,7 +72,7 @@ impl PendingDecisions {
 
     /// Adds a decision, which waits for the next write. Replaces a decision for the shard that
     /// waits, and takes the shard out of `unplaced`. Checks nothing.
-    pub(super) fn wish(
+    pub(super) fn plan(
         &mut self,
         since: Now,
         shard: ShardId,

@@ -176,7 +176,7 @@ impl Coordinator {
                     stage: RecountStage::Asking,
                 });
                 self.ask_all(now, out);
-                self.take_stock(now, out); // at once if there is nobody to ask
+                self.decide_if_all_answered(now, out); // at once if there is nobody to ask
             }
             Some(stage @ RecountStage::Deciding) => {
                 *stage = RecountStage::Recording;
@@ -249,7 +249,7 @@ impl Coordinator {
         if let Some(recount) = &mut self.recount {
             recount.counts.insert(from, count);
         }
-        self.take_stock(now, out);
+        self.decide_if_all_answered(now, out);
     }
 
     /// Handles a part of an answer and asks for the next one. The answer counts only when it is
@@ -286,7 +286,7 @@ impl Coordinator {
         }
         let count = std::mem::take(&mut parts.count);
         recount.counts.insert(from, count);
-        self.take_stock(now, out);
+        self.decide_if_all_answered(now, out);
     }
 
     /// Returns the valid content of an answer. `None` if no nodes are being asked, the answer is to
@@ -336,20 +336,20 @@ impl Coordinator {
             recount.parts.retain(|id, _| self.installed.members.contains(id));
             recount.ask_at = now.mono;
             self.ask_all(now, out);
-            self.take_stock(now, out);
+            self.decide_if_all_answered(now, out);
         }
     }
 
     /// Once all have answered, makes every known decision again and begins to write the cells. Does
     /// nothing while one is silent. Must be called only while nodes are being asked.
-    fn take_stock(&mut self, now: Now, out: &mut CoordinatorOutbox) {
+    fn decide_if_all_answered(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if !self.silent().is_empty() {
             return;
         }
         let Some(recount) = &mut self.recount else { return };
         recount.stage = RecountStage::Deciding;
         let counts = std::mem::take(&mut recount.counts);
-        self.pending_decisions.unread = self.stock(now, &counts);
+        self.pending_decisions.unread = self.merge_reports(now, &counts);
         self.phase = CoordinatorPhase::Rewriting;
         self.rewrite(now, out);
     }
@@ -357,7 +357,7 @@ impl Coordinator {
     /// Merges the own records and all reports, and returns a decision of this term for every shard
     /// that any of them names. Remembers each for `explain`. Shards that the type does not have are
     /// dropped and counted.
-    fn stock(
+    fn merge_reports(
         &mut self,
         now: Now,
         counts: &BTreeMap<RegionId, RecountReport>,

@@ -171,7 +171,7 @@ impl Coordinator {
             // Possible only after a quorum has lost its data: the shard stays where it runs.
             if self.pending_decisions.planned(shard).is_none() {
                 let why = reason("it was found running");
-                self.pending_decisions.wish(now, shard, Some(from), &why);
+                self.pending_decisions.plan(now, shard, Some(from), &why);
             }
             return;
         };

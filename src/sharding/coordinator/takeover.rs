@@ -65,7 +65,7 @@ impl Coordinator {
     /// configuration, the remembered decisions, the counters and `preparing` stay.
     fn forget(&mut self) {
         (self.agreeing, self.recount) = (false, None);
-        (self.pending_decisions, self.asked, self.ask_at) =
+        (self.pending_decisions, self.pending_request, self.ask_at) =
             (PendingDecisions::default(), None, None);
         self.hindrance = None;
         self.records.clear();
@@ -103,7 +103,7 @@ impl Coordinator {
     /// Sends the Replicator a request. The answer to an earlier one is ignored from now on.
     pub(super) fn ask(&mut self, ask: StoreRequest, out: &mut CoordinatorOutbox) {
         self.last_id += 1;
-        self.asked = Some(self.last_id);
+        self.pending_request = Some(self.last_id);
         out.push(CoordinatorOutput::Ask { id: self.last_id, ask });
     }
 
@@ -143,10 +143,10 @@ impl Coordinator {
         answer: StoreAnswer,
         out: &mut CoordinatorOutbox,
     ) {
-        if self.asked != Some(id) {
+        if self.pending_request != Some(id) {
             return;
         }
-        (self.asked, self.hindrance) = (None, None);
+        (self.pending_request, self.hindrance) = (None, None);
         match (self.phase, answer) {
             (CoordinatorPhase::Off | CoordinatorPhase::Down, _) => {}
             (CoordinatorPhase::Reading, StoreAnswer::Fenced(cells, agreed, recovered)) => {

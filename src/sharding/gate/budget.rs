@@ -273,8 +273,8 @@ impl HeldBudget {
         BufferLimits { messages: all(messages), bytes: all(bytes) }
     }
 
-    /// Forgets a sender that left the configuration; it moves no further messages. What is held of
-    /// it stays counted until it is released.
+    /// Forgets a sender that left the configuration; it moves no further messages. Its held
+    /// messages stay counted until they are released.
     pub fn ended(&mut self, from: RegionId) {
         self.movers.remove(&from);
     }

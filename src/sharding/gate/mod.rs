@@ -757,7 +757,7 @@ impl<M> Gate<M> {
 impl<M> Gate<M> {
     /// Returns the same gate with an injected fault.
     #[must_use]
-    pub const fn with_canary(mut self, fault_injection: GateFaultInjection) -> Self {
+    pub const fn with_fault(mut self, fault_injection: GateFaultInjection) -> Self {
         self.fault_injection = fault_injection;
         self
     }

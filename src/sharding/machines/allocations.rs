@@ -44,7 +44,7 @@ pub(super) enum AllocationAction {
     Decide(CoordinatorInput),
     /// Request to the Replicator, about pins.
     Ask(PinsRequest),
-    /// Question to the program's strategy, which answers by `advised`.
+    /// Question to the program's strategy, which answers by `strategy_answered`.
     Consult { number: u64, asked: StrategyRequest },
     /// Warning for an operator: the program's strategy has failed, and why.
     Failed(Arc<str>),
@@ -319,7 +319,7 @@ impl Allocating {
     /// Handles an answer of the program's strategy. Answers to expired questions are ignored. A
     /// home that is no target, an answer of the wrong kind and an error are failures; invalid moves
     /// are left out, without a failure.
-    pub(super) fn advised(
+    pub(super) fn strategy_answered(
         &mut self,
         now: Instant,
         number: u64,
@@ -349,7 +349,7 @@ impl Allocating {
         match advice {
             Ok(StrategyAnswer::Moves(moves)) => {
                 program.moves.succeeded();
-                let sensible = seen(coordinator, state).sensible(&moves, &program.name);
+                let sensible = seen(coordinator, state).valid_moves(&moves, &program.name);
                 sensible.iter().map(decide).collect()
             }
             Ok(StrategyAnswer::Home(_)) => {
@@ -388,7 +388,7 @@ impl Allocating {
     ) -> Option<AllocationAction> {
         let ConfiguredStrategy::Pins(pins) = &mut self.configured_strategy else { return None };
         let next = pins.answered(now, asked, reply);
-        self.upset(now);
+        self.rebalance_soon(now);
         next.map(AllocationAction::Ask)
     }
 
@@ -396,20 +396,20 @@ impl Allocating {
     pub(super) fn noticed(&mut self, now: Instant, notice: &SubscriptionNotice) {
         if let ConfiguredStrategy::Pins(pins) = &mut self.configured_strategy {
             pins.noticed(notice);
-            self.upset(now);
+            self.rebalance_soon(now);
         }
     }
 
     /// An operator requests a rebalance now, regardless of the interval. Ignored where the
     /// coordinator is not active.
-    pub(super) fn look_now(&mut self, now: Instant) {
+    pub(super) fn rebalance(&mut self, now: Instant) {
         self.look_at = self.look_at.map(|_| now);
     }
 
     /// Schedules a rebalance soon, because a change may have upset the balance: at once, or after
     /// the minimum pause since the last one. Never puts off a rebalance that is due earlier. Rounds
     /// keep to their interval. Ignored where the coordinator is not active.
-    pub(super) fn upset(&mut self, now: Instant) {
+    pub(super) fn rebalance_soon(&mut self, now: Instant) {
         let pause = match &self.configured_strategy {
             ConfiguredStrategy::Rule(AllocationStrategy::Rounds(_)) => return,
             ConfiguredStrategy::Rule(_) | ConfiguredStrategy::Pins(_) => LOOK_AGAIN,
@@ -422,7 +422,7 @@ impl Allocating {
     /// The coordinator became active, or ended. Forgets the open question. An active one rebalances
     /// first after the interval; an ended one no longer does. Returns the request that reads the
     /// pins, if the strategy needs them and the coordinator is active.
-    pub(super) fn acts(&mut self, now: Instant, acts: bool) -> Option<AllocationAction> {
+    pub(super) fn set_active(&mut self, now: Instant, acts: bool) -> Option<AllocationAction> {
         self.look_at = acts.then_some(now + self.interval);
         self.open = None;
         match &mut self.configured_strategy {
@@ -476,7 +476,7 @@ impl Allocating {
         }
     }
 
-    /// The time at which [`work`](Self::work) or [`look`](Self::look) has something to do.
+    /// The time at which [`work`](Self::work) or [`rebalance`](Self::rebalance) has something to do.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let configured_strategy = match &self.configured_strategy {
             ConfiguredStrategy::Rule(_) => None,

@@ -137,7 +137,7 @@ pub enum ClusterQuery {
 
 impl ClusterQuery {
     /// Makes the message that asks this question.
-    pub(super) fn word(&self, number: u64) -> ClusterQueryMessage {
+    pub(super) fn request(&self, number: u64) -> ClusterQueryMessage {
         match self {
             Self::Count => ClusterQueryMessage::Ask { number },
             Self::Why(topic) => ClusterQueryMessage::Why { number, topic: *topic },

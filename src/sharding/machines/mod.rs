@@ -47,7 +47,7 @@ type ShardingOutbox = Outbox<ShardingOutput>;
 
 /// Maximum number of concurrent cluster queries, which messages and outputs call surveys. Further
 /// ones end at once, with every region unanswered.
-pub const SURVEYS_MAX: usize = 1_024;
+pub const QUERIES_MAX: usize = 1_024;
 
 /// The machines of all entity types on one node.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ pub struct Machines {
     stopped: BTreeSet<ReplicaId>, // ≤ members removed since the configuration in effect
     // when the next departed node counts as over: it certainly runs no entity any longer
     over_at: Option<Instant>,
-    cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ SURVEYS_MAX
+    cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ QUERIES_MAX
     draining: bool, // announced to membership; `Drain` sets it, `StopDraining` clears it
     leaving: bool,  // since the first `Leave`, for good
     left: bool,     // `ShardingOutput::Left` was output
@@ -222,7 +222,7 @@ impl Machines {
         word: MachineMessage,
         out: &mut ShardingOutbox,
     ) {
-        if let MachineMessage::Survey(
+        if let MachineMessage::ClusterQuery(
             answer @ (ClusterQueryMessage::Told { number, .. }
             | ClusterQueryMessage::Because { number, .. }
             | ClusterQueryMessage::Lives { number, .. }),
@@ -276,7 +276,7 @@ impl Machines {
         }
     }
 
-    /// Begins a cluster query and sends its requests. At [`SURVEYS_MAX`] open queries it ends at
+    /// Begins a cluster query and sends its requests. At [`QUERIES_MAX`] open queries it ends at
     /// once, with every region unanswered. A query with no node to ask also ends at once. The
     /// caller must not reuse the `id` of an open query, which the new one would replace.
     fn cluster_query(
@@ -289,8 +289,8 @@ impl Machines {
     ) {
         let asked = self.nodes_to_ask(&entity_type, &question);
         let cluster_query = OpenClusterQuery::new(now.mono, entity_type, question, within, asked);
-        if self.cluster_queries.len() >= SURVEYS_MAX {
-            return out.push(ShardingOutput::Surveyed { id, found: cluster_query.end() });
+        if self.cluster_queries.len() >= QUERIES_MAX {
+            return out.push(ShardingOutput::Answered { id, found: cluster_query.end() });
         }
         self.cluster_queries.insert(id, cluster_query);
         self.collect(now, out);
@@ -342,18 +342,20 @@ impl Machines {
     fn collect(&mut self, now: Now, out: &mut ShardingOutbox) {
         for (number, cluster_query) in &mut self.cluster_queries {
             for region in cluster_query.take_due(now.mono) {
-                let (to, question) = (region.replica(), cluster_query.question.word(*number));
+                let (to, question) = (region.replica(), cluster_query.question.request(*number));
                 // A question to this node: it is both the asked node and the asker.
                 let local =
                     self.types.get(&cluster_query.entity_type).filter(|_| to == self.with.me);
-                match local.map(|of_type| of_type.asked(to, to, question.clone(), out)) {
+                match local.map(|of_type| of_type.answer_query(to, to, question.clone(), out)) {
                     Some(answer) => {
                         answer.into_iter().for_each(|answer| cluster_query.told(to, answer));
                     }
                     None if to == self.with.me => {} // the type is not started here
                     None => {
-                        let (entity_type, word) =
-                            (cluster_query.entity_type.clone(), MachineMessage::Survey(question));
+                        let (entity_type, word) = (
+                            cluster_query.entity_type.clone(),
+                            MachineMessage::ClusterQuery(question),
+                        );
                         out.push(ShardingOutput::Send { to, entity_type, word });
                     }
                 }
@@ -367,7 +369,7 @@ impl Machines {
             .filter(|(_, cluster_query)| cluster_query.is_over(now.mono, is_gone));
         for id in ended.map(|(id, _)| *id).collect::<Vec<_>>() {
             if let Some(found) = self.cluster_queries.remove(&id).map(OpenClusterQuery::end) {
-                out.push(ShardingOutput::Surveyed { id, found });
+                out.push(ShardingOutput::Answered { id, found });
             }
         }
     }
@@ -525,7 +527,7 @@ impl Machines {
     fn end_for_good(&mut self, now: Now, out: &mut ShardingOutbox) {
         if !self.with.is_out {
             (self.with.is_out, self.with.leased) = (true, false);
-            self.each(out, |of_type, with, out| of_type.over(now, with, out));
+            self.each(out, |of_type, with, out| of_type.end_for_good(now, with, out));
         }
     }
 
@@ -593,7 +595,7 @@ impl Machine for Machines {
             ShardingInput::Fact { entity_type, fact } => {
                 self.tell_region(now, &entity_type, fact, out);
             }
-            ShardingInput::Survey { id, entity_type, question, within } => {
+            ShardingInput::Query { id, entity_type, question, within } => {
                 self.cluster_query(now, id, (entity_type, question), within, out);
             }
             ShardingInput::Drain => {

@@ -93,7 +93,7 @@ struct StartedType {
     withdrawn: bool,
     /// The stored settings, if they disagree; never reset. Changes at other nodes cannot resolve
     /// that.
-    bound: Option<AgreedSettings>,
+    stored_settings: Option<AgreedSettings>,
     complained: Option<Instant>, // time of the last `ShardingOutput::Differs`
     key: HomesKey,
     proxy: Proxy,
@@ -102,7 +102,7 @@ struct StartedType {
     coordinator_at: Option<ReplicaId>, // as reported to the region
     above: u64,                        // the highest term number used or heard of
     asked: Option<(u64, u64)>, // request to the Replicator: its number here and at the coordinator
-    again_at: Option<Instant>, // when a refused coordinator is replaced
+    restart_at: Option<Instant>, // when a refused coordinator is replaced
     allocating: Allocating,
     /// The last request about pins, with its number. Answers to earlier requests, such as those of
     /// an earlier active coordinator, are ignored.
@@ -219,12 +219,12 @@ impl TypeMachines {
         self.feed(now, LocalInput::Proxy(ProxyInput::Members(peers)), with, out);
         self.tell_of_heirs(now, with, out);
         if let Some(started) = &mut self.started {
-            started.allocating.upset(now.mono);
+            started.allocating.rebalance_soon(now.mono);
             let offers = |member: &Member| eligibility::offers(member, &self.entity_type);
             let mut of_others = with.state.members.iter().filter(|(id, _)| **id != with.me);
             // No other node offers the type, so none can disagree. Without a candidate no node
             // would decide.
-            let may_return = started.withdrawn && started.bound.is_none();
+            let may_return = started.withdrawn && started.stored_settings.is_none();
             if may_return && !of_others.any(|(_, member)| offers(member)) {
                 started.region.forget_refusal();
                 (started.withdrawn, with.announce) = (false, true);
@@ -277,7 +277,7 @@ impl TypeMachines {
     ) {
         self.feed(now, LocalInput::Coordinator(CoordinatorInput::Stop), with, out);
         if let Some(started) = &mut self.started {
-            (started.asked, started.again_at) = (None, Some(now.mono + RETRY));
+            (started.asked, started.restart_at) = (None, Some(now.mono + RETRY));
         }
     }
 
@@ -298,7 +298,7 @@ impl TypeMachines {
     /// lease is lost, and the region stops. A region that has handed over everything starts nothing
     /// either way. It only discards its payloads, and continues to return messages until its node
     /// ends, because some senders may not have heard of the moves.
-    pub(super) fn over(
+    pub(super) fn end_for_good(
         &mut self,
         now: Now,
         with: &mut SharedContext,
@@ -346,9 +346,9 @@ impl TypeMachines {
             MachineMessage::Singleton(message) => {
                 LocalInput::Singleton(SingletonInput::Message { from, message })
             }
-            MachineMessage::Survey(question) => {
-                if let Some(answer) = self.asked(with.me, from, question, out) {
-                    self.send(from, MachineMessage::Survey(answer), out);
+            MachineMessage::ClusterQuery(question) => {
+                if let Some(answer) = self.answer_query(with.me, from, question, out) {
+                    self.send(from, MachineMessage::ClusterQuery(answer), out);
                 }
                 return;
             }
@@ -360,7 +360,7 @@ impl TypeMachines {
     /// `Exists` it outputs an order to the executor of the entities, which answers, and returns
     /// `None`. Also returns `None`, without output, if the type is not started here or `question`
     /// is itself an answer.
-    pub(super) fn asked(
+    pub(super) fn answer_query(
         &self,
         me: ReplicaId,
         from: ReplicaId,
@@ -395,9 +395,18 @@ impl TypeMachines {
         let Some(StartedType { coordinator, region, .. }) = self.started.as_deref() else {
             return Vec::new();
         };
-        let mut all =
-            explanation::accounts(me, DecisionSource::Coordinator, coordinator.remembered(), topic);
-        all.extend(explanation::accounts(me, DecisionSource::Region, region.remembered(), topic));
+        let mut all = explanation::newest_reports(
+            me,
+            DecisionSource::Coordinator,
+            coordinator.remembered(),
+            topic,
+        );
+        all.extend(explanation::newest_reports(
+            me,
+            DecisionSource::Region,
+            region.remembered(),
+            topic,
+        ));
         all
     }
 
@@ -441,8 +450,8 @@ impl TypeMachines {
         }
         let Some(started) = &mut self.started else { return };
         let proxy = is_due(started.proxy.next_deadline());
-        let again = started.again_at.take_if(|at| *at <= now.mono).is_some();
-        let may_begin = again && started.bound.is_none();
+        let again = started.restart_at.take_if(|at| *at <= now.mono).is_some();
+        let may_begin = again && started.stored_settings.is_none();
         if may_begin && self.singleton.running() == SingletonState::Yes {
             self.coordinate(now, with, out);
         }
@@ -470,7 +479,7 @@ impl TypeMachines {
     /// once.
     pub(super) fn rebalance(&mut self, now: Now) {
         if let Some(started) = &mut self.started {
-            started.allocating.look_now(now.mono);
+            started.allocating.rebalance(now.mono);
         }
     }
 
@@ -483,7 +492,7 @@ impl TypeMachines {
             started.region.next_deadline(),
             started.coordinator.next_deadline(),
             started.allocating.next_deadline(),
-            started.again_at,
+            started.restart_at,
         ];
         machines.into_iter().flatten().min()
     }
@@ -519,7 +528,7 @@ impl StartedType {
         Self {
             hosts,
             withdrawn: false,
-            bound: None,
+            stored_settings: None,
             complained: None,
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
@@ -529,7 +538,7 @@ impl StartedType {
             coordinator_at: None,
             above: 0,
             asked: None,
-            again_at: None,
+            restart_at: None,
             allocating,
             asked_pins: None,
             watching: None,
@@ -549,7 +558,7 @@ impl StartedType {
         with: &mut SharedContext,
         out: &mut Outbox<ShardingOutput>,
     ) {
-        let by_data = self.bound.as_ref().map(|there| (None, there));
+        let by_data = self.stored_settings.as_ref().map(|there| (None, there));
         let refused = self.region.refused().map(|(coordinator, there)| (Some(*coordinator), there));
         let refused = by_data.or(refused);
         if self.withdrawn != refused.is_some() {

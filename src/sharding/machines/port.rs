@@ -33,7 +33,7 @@ pub enum MachineMessage {
     /// About the place of the coordinator.
     Singleton(SingletonMessage),
     /// A survey or its answer.
-    Survey(ClusterQueryMessage),
+    ClusterQuery(ClusterQueryMessage),
 }
 
 /// Whether a type hosts shards on this node.
@@ -116,8 +116,8 @@ pub enum ShardingInput {
         /// The input for the region.
         fact: RegionInput,
     },
-    /// The program asks the cluster about a type. Answered by [`ShardingOutput::Surveyed`].
-    Survey {
+    /// The program asks the cluster about a type. Answered by [`ShardingOutput::Answered`].
+    Query {
         /// Number of the survey, chosen by the caller.
         id: u64,
         /// The type in question.
@@ -229,8 +229,8 @@ pub enum ShardingOutput {
         /// The id of the entity.
         entity: EntityId,
     },
-    /// The result of an [`ShardingInput::Survey`].
-    Surveyed {
+    /// The result of an [`ShardingInput::Query`].
+    Answered {
         /// Number of the survey.
         id: u64,
         /// Answers collected until the end.

@@ -215,7 +215,7 @@ fn types_of_peers_do_not_block_a_local_start() {
     assert_eq!(bench.machines.of(&counter()).and_then(TypeMachines::hosts), Some(Hosts::Shards));
 }
 
-/// Otherwise queries with long timeouts would use up [`SURVEYS_MAX`].
+/// Otherwise queries with long timeouts would use up [`QUERIES_MAX`].
 #[test]
 fn survey_does_not_wait_for_a_removed_member() {
     let mut bench = Bench::new();
@@ -225,9 +225,9 @@ fn survey_does_not_wait_for_a_removed_member() {
     let question = ClusterQuery::Exists { entity, at: RegionId::new(OTHER) };
     let (entity_type, within) = (counter(), Duration::MAX);
     let ends = |out: &[ShardingOutput]| {
-        out.iter().any(|it| matches!(it, ShardingOutput::Surveyed { id: 5, .. }))
+        out.iter().any(|it| matches!(it, ShardingOutput::Answered { id: 5, .. }))
     };
-    let out = bench.tell(ShardingInput::Survey { id: 5, entity_type, question, within });
+    let out = bench.tell(ShardingInput::Query { id: 5, entity_type, question, within });
     assert!(!ends(&out) && !ends(&bench.pass(Duration::from_secs(60))), "2 may answer");
     let mut out = bench.up(&[1], |_| {});
     out.extend(bench.pass(Duration::from_secs(1)));
@@ -243,8 +243,8 @@ fn query_does_not_ask_a_node_without_the_type() {
     });
     let question = ClusterQuery::Why(Topic::Shard(ShardId::new(3)));
     let (entity_type, within) = (counter(), Duration::MAX);
-    let out = bench.tell(ShardingInput::Survey { id: 5, entity_type, question, within });
-    assert!(matches!(out[..], [ShardingOutput::Surveyed { id: 5, .. }]), "{out:?}");
+    let out = bench.tell(ShardingInput::Query { id: 5, entity_type, question, within });
+    assert!(matches!(out[..], [ShardingOutput::Answered { id: 5, .. }]), "{out:?}");
 }
 
 #[test]

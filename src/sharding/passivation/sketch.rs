@@ -82,7 +82,7 @@ impl Sketch {
         self.increments = 0;
     }
 
-    /// Returns the place of the hash's counter in a row: the word in `rows`, and the shift in it.
+    /// Returns the place of the hash's counter in a row: the index in `rows`, and the shift in that number.
     fn place(&self, row: usize, hash: u64) -> (usize, u32) {
         // Kirsch, Mitzenmacher, *Less Hashing, Same Performance* (2006): all hashes derive from
         // two. The second one, `step`, is made of the product's high bits, which are mixed best,

@@ -276,8 +276,8 @@ impl Region {
         &self.stats
     }
 
-    /// Handles a message; orders of a coordinator that was given up by force are ignored. When the
-    /// region becomes registered, wanted homes, `Leaving` and stop requests are due at once.
+    /// Handles a message, unless it comes from a coordinator that was given up by force. Once the
+    /// region is registered, wanted homes, `Leaving` and stop requests are due at once.
     fn message(&mut self, now: Now, from: ReplicaId, message: ToRegion, out: &mut RegionOutbox) {
         if self.is_given_up(from, &message) {
             return;
@@ -321,7 +321,7 @@ impl Region {
                 confirmed.into_iter().for_each(|(shard, at)| self.confirmed(shard, at));
             }
             ToRegion::Carries(words) => {
-                words.into_iter().for_each(|word| self.carries(now, from, word, out));
+                words.into_iter().for_each(|word| self.released_long(now, from, word, out));
             }
             ToRegion::Fetch(words) => {
                 let mut given = BTreeSet::new(); // one window of each shard; ≤ config.shards
@@ -433,7 +433,7 @@ impl Region {
     /// that would count is handled only after its payload has been fetched. One that does not
     /// count, or whose payload is already here, is handled at once, like [`Released`].
     /// Announcements of removed regions are ignored: a payload that a removed region kept is lost.
-    fn carries(
+    fn released_long(
         &mut self,
         now: Now,
         from: ReplicaId,
@@ -448,7 +448,7 @@ impl Region {
         }
         let held = self.shards.entry(shard).or_default();
         let brought = held.brought(from, last).filter(|brought| brought.len() as u64 == length);
-        if held.news(from, reached) != ReleaseVerdict::Counts || brought.is_some() {
+        if held.release_verdict(from, reached) != ReleaseVerdict::Counts || brought.is_some() {
             let payload = brought.cloned();
             let word = Released { shard, reached, last, payload, sealed, cluster };
             self.change(now, shard, out, |held, context| held.released(from, word, context));
@@ -508,8 +508,9 @@ impl Region {
         let before = standing(shard, held);
         let steps = rule(held, context);
         let after = standing(shard, held);
-        self.intake
-            .retain(shard, |from, reached| held.news(from, reached) == ReleaseVerdict::Counts);
+        self.intake.retain(shard, |from, reached| {
+            held.release_verdict(from, reached) == ReleaseVerdict::Counts
+        });
         for step in steps {
             self.perform(now, shard, after, step, out);
         }
@@ -550,7 +551,7 @@ impl Region {
                 if word.payload.is_some() && !self.carrying.contains(shard) {
                     self.carrying.begin(now.mono, shard, self.config.repeat);
                 }
-                self.say_released(to, word);
+                self.send_released(to, word);
             }
             ShardAction::Drained { to, reached } => self.outbound.drained(to, shard, reached),
             ShardAction::Confirm { to } => {
@@ -566,7 +567,7 @@ impl Region {
 
     /// Sends a release. A payload that is too long for one message is only announced, and the
     /// receiver fetches it.
-    fn say_released(&mut self, to: RegionId, word: Released) {
+    fn send_released(&mut self, to: RegionId, word: Released) {
         let length = word.payload.as_ref().map_or(0, Bytes::len);
         if length <= self.config.cut.whole {
             return self.outbound.released(to, word);
@@ -611,7 +612,7 @@ impl Region {
         self.ask_to_leave(now.mono); // the configuration may have removed the home of a shard
         let pending = self.shards.iter().filter(|(_, held)| held.pending().is_some());
         for shard in pending.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.change(now, shard, out, RegionShard::context);
+            self.change(now, shard, out, RegionShard::try_pending);
         }
     }
 
@@ -672,7 +673,7 @@ impl Region {
         self.complain(now, out);
         self.ask(now);
         self.leave(now, out);
-        self.stop_others(now, out);
+        self.repeat_stop_requests(now, out);
         self.look_for_slow(now, out);
         self.tell_steps(out);
         for (to, word) in self.intake.take_due(now.mono, self.config.cut.window) {
@@ -768,7 +769,7 @@ impl Machine for Region {
                 }
             }
             RegionInput::Drained { shard, payload } => self.on_drained(now, shard, payload, out),
-            RegionInput::Stop { shards, within } => self.wish_stop(now, shards, within),
+            RegionInput::Stop { shards, within } => self.request_stop(now, shards, within),
             RegionInput::SlowHandlers(shards) => self.note_slow_handlers(now.mono, shards),
             RegionInput::Leave => self.begin_to_leave(now.mono),
             RegionInput::Heirs { any } => {
@@ -789,10 +790,9 @@ impl Machine for Region {
             return Some(Instant::default()); // right after this batch
         }
         let asks = self.ask_at.filter(|_| self.registration.is_registered());
-        let leaves = self.leaves_at();
         let aborts = self.aborts.values().min().copied();
         let stops = self.stopping.next(self.registration.is_registered());
-        [self.carrying.next(), self.registration.next(), asks, leaves, aborts, stops]
+        [self.carrying.next(), self.registration.next(), asks, self.leaves_at(), aborts, stops]
             .into_iter()
             .flatten()
             .min()

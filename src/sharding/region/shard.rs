@@ -198,7 +198,7 @@ impl RegionShard {
             self.home = Some(context.me);
             self.pending_start =
                 Some(PendingStart { after: after.iter().collect(), asked_by: from });
-            return self.context(context);
+            return self.try_pending(context);
         }
         match self.run {
             HostingPhase::Hosting(h) if h == generation && generation == self.max_gen => {
@@ -235,7 +235,7 @@ impl RegionShard {
     /// Does nothing without a pending decision, while a predecessor is not over, and during a
     /// drain, whose end tries again. Otherwise it drops the kept payload, `named` and all evidence,
     /// and confirms to the coordinator that asked and to each region whose release was recorded.
-    pub(super) fn context(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
+    pub(super) fn try_pending(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
         let Some(pending_start) = &self.pending_start else { return Vec::new() };
         let ShardContext { installed, fault_injection, .. } = context;
         let over = pending_start
@@ -405,13 +405,13 @@ impl RegionShard {
         self.run = HostingPhase::Idle;
         (self.kept, self.sealed) = (payload, self.max_gen);
         if self.pending_start.is_some() {
-            self.context(context)
+            self.try_pending(context)
         } else {
             self.say_released(context)
         }
     }
 
-    /// Handles a `Released` of another region by its [verdict](Self::news): confirms, ignores, or
+    /// Handles a `Released` of another region by its [verdict](Self::release_verdict): confirms, ignores, or
     /// records it in place of the earlier one of that region and tries the pending decision.
     pub(super) fn released(
         &mut self,
@@ -425,12 +425,12 @@ impl RegionShard {
         {
             return vec![ShardAction::Start { payload: Some(payload.clone()) }];
         }
-        match self.news(from, reached) {
+        match self.release_verdict(from, reached) {
             ReleaseVerdict::Taken => vec![ShardAction::Confirmed { to: from, at: self.last }],
             ReleaseVerdict::Nothing => Vec::new(),
             ReleaseVerdict::Counts => {
                 self.heard.insert(from, LastReleased { reached, last, payload, sealed });
-                self.context(context)
+                self.try_pending(context)
             }
         }
     }
@@ -438,7 +438,7 @@ impl RegionShard {
     /// Judges a `Released` from `from` with this `reached`. It is taken if no decision is pending
     /// and this region hosted at `reached` or later. It counts if a decision is pending or
     /// `reached` is above `max_gen`, unless a release with a higher `reached` is recorded.
-    pub(super) fn news(&self, from: RegionId, reached: Generation) -> ReleaseVerdict {
+    pub(super) fn release_verdict(&self, from: RegionId, reached: Generation) -> ReleaseVerdict {
         // This also holds after the shard has left: the first confirmation may be lost, and no
         // other region would repeat it.
         if self.pending_start.is_none() && self.last > Generation::NEVER && reached <= self.last {

@@ -41,7 +41,7 @@ pub(super) struct RegionShutdown {
 impl Region {
     /// Whether the region is leaving or has left, and its coordinator has permitted that.
     #[must_use]
-    pub fn is_let_go(&self) -> bool {
+    pub fn may_exit(&self) -> bool {
         self.leaving.is_some_and(|leaving| leaving.permitted)
     }
 

@@ -51,7 +51,7 @@ impl Region {
     /// Notes that the program wants these shards to stop, and sends all pending requests in this
     /// batch. All shards of a call get one new number, also those whose request was pending.
     /// Numbers of no shard are left out and counted.
-    pub(super) fn wish_stop(&mut self, now: Now, shards: Vec<ShardId>, within: Duration) {
+    pub(super) fn request_stop(&mut self, now: Now, shards: Vec<ShardId>, within: Duration) {
         let until = now.mono + within;
         self.stopping.last += 1;
         let new = StopRequest { number: self.stopping.last, until };
@@ -90,7 +90,7 @@ impl Region {
 
     /// Drops the requests whose time is over, and outputs `Stopped` once if there was any. Then
     /// sends all other requests to the coordinator if that is due and the region is registered.
-    pub(super) fn stop_others(&mut self, now: Now, out: &mut RegionOutbox) {
+    pub(super) fn repeat_stop_requests(&mut self, now: Now, out: &mut RegionOutbox) {
         let before = self.stopping.requests.len();
         self.stopping.requests.retain(|_, request| request.until > now.mono);
         if self.stopping.requests.len() < before {

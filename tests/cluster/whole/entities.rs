@@ -225,7 +225,7 @@ impl WholeNode {
         }
         fx.emit(Event::Sharding(match told {
             Told::Registered(_) => Seen::Registered,
-            Told::Surveyed { found, .. } => Seen::Surveyed(found),
+            Told::Answered { found, .. } => Seen::Surveyed(found),
             Told::Slow { slow, .. } => Seen::Slow(slow),
             Told::StrategyFailed { .. } => Seen::StrategyFailed,
             Told::PinsAbsent { .. } => Seen::PinsAbsent,
@@ -364,7 +364,7 @@ impl WholeNode {
             }
             Order::Drain => Some(Fact::Drain),
             Order::Survey(entity_type, question, within) => {
-                Some(Fact::Survey { id: 1, entity_type, question, within })
+                Some(Fact::Query { id: 1, entity_type, question, within })
             }
             Order::Tell(entity_type, shard, id) => {
                 let key = (entity_type, shard);

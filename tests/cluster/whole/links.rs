@@ -195,7 +195,7 @@ impl WholeNode {
             }
             Body::Lease(message) => self.leased(from.incarnation, message),
             Body::Sharding(part, of_type, bytes) => {
-                let heard = sharding::hear(from.incarnation, (part, &of_type), &bytes);
+                let heard = sharding::decode(from.incarnation, (part, &of_type), &bytes);
                 self.work.push_back(Work::Sharding(heard.expect("our own bytes")));
             }
             Body::Data(message) => {

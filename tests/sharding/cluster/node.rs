@@ -137,7 +137,7 @@ impl Node {
         let entity_type = EntityType::new("counter").expect("a valid name");
         Self {
             id,
-            key: HomesKey::new(&entity_type, MajorityPlus::Some(0)).with_canary(weakened.rule),
+            key: HomesKey::new(&entity_type, MajorityPlus::Some(0)).with_fault(weakened.rule),
             replicator: Replicator::new(setup),
             coordinator: coordinator(id, weakened.rule),
             region: Region::new(RegionId::new(id), config, weakened.rule),

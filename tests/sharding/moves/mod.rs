@@ -116,7 +116,7 @@ fn dead_target_that_never_hosted_loses_no_payload() {
 #[expect(clippy::print_stdout, reason = "how many states there are")]
 fn leaver_goes_once_it_knows_every_decision_that_names_it() {
     let limits = Limits { leaves: 1, ..Limits::of(1, 1, 0) };
-    for fault in [ShardingFault::LeavesUnheard, ShardingFault::LetsGoWhoIsNamed] {
+    for fault in [ShardingFault::LeavesUnheard, ShardingFault::PermitsNamedLeave] {
         let found =
             exhaust(limits.with(fault), STATES_MAX).expect_err("an untaken payload is lost");
         println!("{fault:?}: {found}");
@@ -171,7 +171,7 @@ fn leaver_of_a_stopped_shard_waits_for_no_other_region() {
             Err(found) => panic!("{found}\nreplay: {}", seed.replay_command()),
         }
     }
-    let weak = limits.with(ShardingFault::LetsGoWhoIsNamed);
+    let weak = limits.with(ShardingFault::PermitsNamedLeave);
     let found = (0..2_000).find_map(|seed| walk_on(stopped_unheard(weak, 1), seed, 100).err());
     let found = found.expect("an untaken payload is lost");
     assert!(found.what.contains("starts without the payload of tenure"), "{found}");

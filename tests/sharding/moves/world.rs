@@ -98,7 +98,7 @@ impl CoordinatorNode {
 impl RegionNode {
     fn rehash(&mut self) {
         let Self { machine, leaves, .. } = self;
-        let leaves = (leaves, machine.has_left(), machine.is_let_go(), machine.registered_with());
+        let leaves = (leaves, machine.has_left(), machine.may_exit(), machine.registered_with());
         self.digest = hash_of(&(machine.shard(SHARD), self.up, leaves, self.epoch));
     }
 }

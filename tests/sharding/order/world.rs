@@ -338,8 +338,7 @@ impl World {
     pub(crate) fn new(scope: &Scope) -> Self {
         let hosts = 1..=scope.regions;
         let nodes: BTreeSet<Node> = hosts.clone().chain(scope.senders.iter().copied()).collect();
-        let gate =
-            |&node: &Node| (node, Gate::new(region(node)).with_canary(scope.fault_injection));
+        let gate = |&node: &Node| (node, Gate::new(region(node)).with_fault(scope.fault_injection));
         let mut world = Self {
             gates: nodes.iter().map(gate).collect(),
             regions: hosts.map(|node| (node, Region::default())).collect(),

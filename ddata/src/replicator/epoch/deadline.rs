@@ -6,7 +6,7 @@ use crate::clock::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deadline {
     /// No configuration followed this node's seal or attempt in time: try another ballot.
-    Patience,
+    AbandonedSeal,
     /// Unanswered messages of this node's attempt are due again.
     Resend,
     /// The leases of the removed members have expired.
@@ -25,7 +25,7 @@ pub(super) enum Deadline {
 
 /// All kinds. Of several that are due, the first one here is handled first.
 const KINDS: [Deadline; 8] = [
-    Deadline::Patience,
+    Deadline::AbandonedSeal,
     Deadline::Resend,
     Deadline::Leases,
     Deadline::RemovalProbe,

@@ -132,7 +132,7 @@ impl Epochs {
                 }
             }
             Some((std::cmp::Ordering::Less, _)) | None => {
-                if from.is_some_and(|from| !self.takes(now, from, &epoch, out)) {
+                if from.is_some_and(|from| !self.may_install(now, from, &epoch, out)) {
                     return;
                 }
                 let before = self.state.installed.clone();
@@ -208,7 +208,8 @@ impl Epochs {
         self.asks.reset();
         self.settle_doubt();
         self.cancel_hint_probe();
-        for kind in [Deadline::Patience, Deadline::Resend, Deadline::Leases, Deadline::RemovalProbe]
+        for kind in
+            [Deadline::AbandonedSeal, Deadline::Resend, Deadline::Leases, Deadline::RemovalProbe]
         {
             self.deadlines.clear(kind);
         }
@@ -283,7 +284,7 @@ impl Epochs {
         self.deadlines.clear(Deadline::Source);
         self.keep_syncing_after_sync();
         self.persist(out);
-        self.stop_pulls(out);
+        self.reorder_pulls(out);
         out.push(EpochOutput::Synced(self.current().id()));
     }
 

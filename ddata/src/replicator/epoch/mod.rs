@@ -282,7 +282,7 @@ impl Epochs {
     fn tick(&mut self, now: Now, out: &mut EpochOutbox) {
         while let Some(due) = self.deadlines.pop_due(now.mono) {
             match due {
-                Deadline::Patience => self.lose_patience(now, out),
+                Deadline::AbandonedSeal => self.lose_patience(now, out),
                 Deadline::Resend => self.resend(now, out),
                 Deadline::Leases => self.leases_expired(now, out),
                 Deadline::RemovalProbe => self.removal_probe_ended(now, out),
@@ -435,7 +435,7 @@ impl Epochs {
             };
             let span = self.config.abandoned_after.saturating_mul(1 << doublings);
             let random = self.up_to(span);
-            self.deadlines.set(Deadline::Patience, now.mono + span + random);
+            self.deadlines.set(Deadline::AbandonedSeal, now.mono + span + random);
         }
     }
 

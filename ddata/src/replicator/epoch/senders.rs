@@ -138,7 +138,7 @@ impl Epochs {
     /// Whether a newer configuration of `from` may be installed; the caller installs it. A refusal
     /// is counted. It is reported at once or, if only the sender is the reason, after
     /// [`CONFIRM_WITHIN`]; the latter is also handled as a hint.
-    pub(super) fn takes(
+    pub(super) fn may_install(
         &mut self,
         now: Now,
         from: ReplicaId,

@@ -146,7 +146,7 @@ impl Epochs {
         let (tell, pulled) = (syncing.tell.clone(), !syncing.ordered.is_empty());
         self.state.ready = true;
         if pulled {
-            self.stop_pulls(out);
+            self.reorder_pulls(out);
         }
         self.persist(out);
         self.send_all(tell, &EpochMessage::Synced { epoch }, out);
@@ -190,7 +190,7 @@ impl Epochs {
 
     /// Ends all pulls, and orders those again that are still needed: ordered snapshots that are not
     /// merged, unless this node is ready, and the state of the current source.
-    pub(super) fn stop_pulls(&self, out: &mut EpochOutbox) {
+    pub(super) fn reorder_pulls(&self, out: &mut EpochOutbox) {
         out.push(EpochOutput::StopPulls);
         if let Some(syncing) = self.syncing.as_ref().filter(|_| !self.state.ready) {
             let (epoch, missing) = (syncing.base.id(), syncing.ordered.difference(&syncing.merged));

@@ -80,14 +80,14 @@ fn delta_transfers_state_and_seen_set() {
     let own = b.digest();
     let received = b.receive_delta((id('B'), id('A')), &delta, own, |_| false).unwrap();
     assert_eq!(
-        (received.merged, received.answer),
+        (received.relation, received.answer),
         (MergeRelation::TheirsNewer, GossipAnswer::Nothing)
     );
     assert_eq!(b.content, changed.content);
     assert_eq!(b.seen(), &BTreeSet::from([id('A'), id('B')]));
 
     let again = b.receive_delta((id('B'), id('A')), &delta, b.digest(), |_| false).unwrap();
-    assert_eq!((again.merged, again.seen_changed), (MergeRelation::Same, false));
+    assert_eq!((again.relation, again.seen_changed), (MergeRelation::Same, false));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn delta_merges_with_a_concurrent_change() {
     let (base, own) = (state(start).digest(), b.digest());
     let knows = |digest| digest == base;
     let received = b.receive_delta((id('B'), id('A')), &delta, own, knows).unwrap();
-    assert_eq!((received.merged, received.answer), (MergeRelation::Both, GossipAnswer::Nothing));
+    assert_eq!((received.relation, received.answer), (MergeRelation::Both, GossipAnswer::Nothing));
     assert_eq!(b.seen(), &BTreeSet::from([id('B')]));
     let accusers: Vec<_> = b.reachability().accusers_of(id('D')).collect();
     assert_eq!(accusers, [id('A'), id('B')]);
@@ -106,7 +106,7 @@ fn delta_merges_with_a_concurrent_change() {
     let known = |digest| [base, other.content()].contains(&digest);
     let digest = b.digest();
     let old = b.receive_delta((id('B'), id('A')), &other, digest, known).unwrap();
-    assert_eq!((old.merged, old.seen_changed), (MergeRelation::OursNewer, false));
+    assert_eq!((old.relation, old.seen_changed), (MergeRelation::OursNewer, false));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn delta_with_unknown_base_is_answered_with_a_status() {
     let own = b.digest();
     let received = b.receive_delta((id('B'), id('A')), &delta, own, |_| false).unwrap();
     assert_eq!(
-        (received.merged, received.answer),
+        (received.relation, received.answer),
         (MergeRelation::OursNewer, GossipAnswer::Status)
     );
     assert_eq!(b, before);

@@ -83,7 +83,7 @@ fn received_state_is_merged_seen_and_answered() {
         let (mut a, b) = pair(first, second);
         let before = a.seen().clone();
         let received = a.receive(id('A'), id('B'), &b).unwrap();
-        assert_eq!((received.merged, received.answer), (merged, answer), "{name}");
+        assert_eq!((received.relation, received.answer), (merged, answer), "{name}");
         assert_eq!(a.seen(), &seen.chars().map(id).collect(), "{name}");
         assert_eq!(received.seen_changed, before != *a.seen(), "{name}");
     }
@@ -99,7 +99,7 @@ fn seen_set_counts_for_its_state_only() {
 
     a.accuse(id('A'), id('B'), ReachabilityStatus::Unreachable);
     let nothing = Received {
-        merged: MergeRelation::Same,
+        relation: MergeRelation::Same,
         seen_changed: false,
         answer: GossipAnswer::Nothing,
     };

@@ -107,10 +107,10 @@ impl World {
         self.since.insert(new, joining.since);
         if self.rng.random_range(0..3) == 0 {
             let other = self.someone();
-            let _ = self.state(other).let_in(other, joining.clone());
+            let _ = self.state(other).admit_member(other, joining.clone());
             self.note(other);
         }
-        if self.state(via).let_in(via, joining).is_ok() {
+        if self.state(via).admit_member(via, joining).is_ok() {
             self.note(via);
             let welcome = self.running[&via].clone();
             self.running.insert(new, welcome);

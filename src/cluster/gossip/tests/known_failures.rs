@@ -25,7 +25,7 @@ fn known_failure_21_late_peer_resurrects_no_member() {
             let mut both = ours.clone();
             both.merge(&late);
             assert!(!both.contains(id('B')), "{name}, forgotten: {forget}");
-            let again = both.let_in(id('A'), joiner(2, 2));
+            let again = both.admit_member(id('A'), joiner(2, 2));
             assert_eq!(again, Err(JoinRefused::Removed(id('B'))));
         }
     }
@@ -37,7 +37,7 @@ fn known_failure_21_join_after_the_horizon_is_kept() {
     ours.remove(id('A'), &[id('B')]);
     ours.forget_up_to(id('A'), 4);
     let stamp = ours.next_stamp();
-    assert!(ours.let_in(id('A'), joiner(9, stamp)).is_ok());
+    assert!(ours.admit_member(id('A'), joiner(9, stamp)).is_ok());
     let mut late = state("A B C");
     late.merge(&ours);
     assert!(late.contains(ReplicaId::new(9)) && !late.contains(id('B')));
@@ -50,7 +50,7 @@ fn known_failure_21_equal_versions_do_not_hide_a_change() {
     let mut ours = state("A B C");
     ours.remove(id('A'), &[id('B')]);
     let mut theirs = state("A B C");
-    theirs.let_in(id('B'), joiner(4, 4)).unwrap();
+    theirs.admit_member(id('B'), joiner(4, 4)).unwrap();
     theirs.merge(&ours);
     assert_eq!(theirs.version(), ours.version());
     assert!(theirs.contains(id('D')) && !ours.contains(id('D')));
@@ -64,11 +64,11 @@ fn known_failure_22_restart_waits_for_removal_of_the_old() {
     let mut new = joiner(2, gossip.next_stamp());
     new.node.incarnation = ReplicaId::new(22);
     let refused = Err(JoinRefused::OtherIncarnation(id('B')));
-    assert_eq!(gossip.let_in(id('A'), new.clone()), refused);
+    assert_eq!(gossip.admit_member(id('A'), new.clone()), refused);
     gossip.move_to(id('A'), id('B'), Status::Down).unwrap();
-    assert_eq!(gossip.let_in(id('A'), new.clone()), refused);
+    assert_eq!(gossip.admit_member(id('A'), new.clone()), refused);
     gossip.remove(id('A'), &[id('B')]);
-    assert!(gossip.let_in(id('A'), new).is_ok());
+    assert!(gossip.admit_member(id('A'), new).is_ok());
 }
 
 #[test]

@@ -57,7 +57,7 @@ type Change = fn(&mut Gossip);
 fn change_clears_the_seen_set_and_raises_the_version() {
     let (a, b) = (id('A'), id('B'));
     let changes: [(&str, Change); 9] = [
-        ("let in", |gossip| assert!(gossip.let_in(id('A'), joiner(9, 9)).is_ok())),
+        ("let in", |gossip| assert!(gossip.admit_member(id('A'), joiner(9, 9)).is_ok())),
         ("leave", |gossip| assert!(gossip.move_to(id('A'), id('B'), Status::Leaving).unwrap())),
         ("down", |gossip| assert!(gossip.move_to(id('A'), id('B'), Status::Down).unwrap())),
         ("promote", |gossip| assert!(gossip.promote(id('A'), &[(id('C'), 7)]))),
@@ -84,7 +84,7 @@ fn repeated_change_has_no_effect() {
     gossip.see(id('B'));
     let before = gossip.clone();
     let (a, b, c, z) = (id('A'), id('B'), id('C'), id('Z'));
-    assert_eq!(gossip.let_in(a, joiner(3, 3)), Ok(Joined::Known));
+    assert_eq!(gossip.admit_member(a, joiner(3, 3)), Ok(Joined::Known));
     assert_eq!(gossip.move_to(a, b, Status::Leaving), Ok(false));
     let step = StatusRefused::Step { from: Status::Joining, to: Status::Exiting };
     assert_eq!(gossip.move_to(a, c, Status::Exiting), Err(step));
@@ -120,7 +120,7 @@ fn removal_leaves_only_a_tombstone() {
     assert_eq!(gossip.tombstones().collect::<Vec<_>>(), [(id('B'), 4)]);
     assert!(gossip.reachability().is_all_reachable());
     assert_eq!(gossip.version().dots.keys().collect::<Vec<_>>(), [&id('A')]);
-    assert_eq!(gossip.let_in(id('A'), joiner(2, 2)), Err(JoinRefused::Removed(id('B'))));
+    assert_eq!(gossip.admit_member(id('A'), joiner(2, 2)), Err(JoinRefused::Removed(id('B'))));
 }
 
 #[test]
@@ -130,12 +130,12 @@ fn refused_join_states_the_reason() {
         let old = joiner(2, 9);
         Member { node: NodeId { incarnation: ReplicaId::new(incarnation), ..old.node }, ..old }
     };
-    let refused = gossip.let_in(id('A'), restarted(77));
+    let refused = gossip.admit_member(id('A'), restarted(77));
     assert_eq!(refused, Err(JoinRefused::OtherIncarnation(id('B'))));
     let unnamed = Member { roles: [""].into_iter().collect(), ..joiner(5, 9) };
-    assert!(matches!(gossip.let_in(id('A'), unnamed), Err(JoinRefused::Invalid(_))));
+    assert!(matches!(gossip.admit_member(id('A'), unnamed), Err(JoinRefused::Invalid(_))));
     assert!(gossip.prepare_for_full_shutdown(id('A')));
-    assert_eq!(gossip.let_in(id('A'), joiner(5, 9)), Err(JoinRefused::PreparingForShutdown));
+    assert_eq!(gossip.admit_member(id('A'), joiner(5, 9)), Err(JoinRefused::PreparingForShutdown));
     assert!(gossip.promotable().is_empty());
     assert_eq!(gossip.len(), 2);
 }
@@ -144,7 +144,7 @@ fn refused_join_states_the_reason() {
 fn joiner_is_always_admitted_as_joining() {
     let mut gossip = state("A");
     let bold = Member { status: Status::Up, up_number: Some(0), ..joiner(2, 9) };
-    assert_eq!(gossip.let_in(id('A'), bold), Ok(Joined::Added));
+    assert_eq!(gossip.admit_member(id('A'), bold), Ok(Joined::Added));
     let let_in = gossip.member(id('B')).unwrap();
     assert_eq!((let_in.status, let_in.up_number), (Status::Joining, None));
 }

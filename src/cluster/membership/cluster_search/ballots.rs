@@ -248,7 +248,7 @@ impl Searching {
                 for voter in voters.into_values() {
                     core.send(voter, ClusterMessage::Founded(foundation.clone()), out);
                 }
-                return self.is_founded(core, now, core.me, foundation, out);
+                return self.on_founded(core, now, core.me, foundation, out);
             }
         }
         None
@@ -285,7 +285,7 @@ impl Searching {
 
     /// A cluster was founded, as `from` (or this node itself) tells: enters it if this node is a
     /// founder. Otherwise gives up founding, and asks `from` to let it in, if it can.
-    pub(super) fn is_founded(
+    pub(super) fn on_founded(
         &mut self,
         core: &mut MembershipCore,
         now: Now,

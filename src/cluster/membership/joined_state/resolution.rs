@@ -6,7 +6,7 @@ use ostraca_ddata::id::NodeId;
 
 use super::JoinedState;
 use crate::cluster::config::DowningStrategyName;
-use crate::cluster::downing::{DowningDecision, ResolverOrder};
+use crate::cluster::downing::{DowningDecision, LeaseAnswer, ResolverOrder};
 use crate::cluster::fault_injection::MembershipFault;
 use crate::cluster::gossip::targets::StateOrigin;
 use crate::cluster::member::Status;
@@ -15,6 +15,19 @@ use crate::cluster::membership::port::{OperatorNotice, StopReason};
 use crate::cluster::membership::{MembershipCore, MembershipOutbox};
 
 impl JoinedState {
+    /// Handles the answer of the downing lease: acts on the resolution that it leads to, if any.
+    /// Returns the reason if this node must stop.
+    pub(in crate::cluster::membership) fn downing_lease(
+        &mut self,
+        core: &mut MembershipCore,
+        now: Now,
+        answer: Option<LeaseAnswer>,
+        out: &mut MembershipOutbox,
+    ) -> Option<StopReason> {
+        let order = self.failures.lease(core, now, answer, out)?;
+        self.resolved(core, now, &order, out)
+    }
+
     /// Whether the end of this side is postponed, for an operator or until other members return.
     /// With leases, nothing is served on a side without a quorum, so that it does no harm.
     ///
@@ -93,7 +106,7 @@ impl JoinedState {
                 self.dissemination.changed(StateOrigin::Own);
             }
             self.proposer.victims.extend(inside);
-            if resolution.sets_aside() {
+            if resolution.overrules_indirect() {
                 let is_heard = |node: &&NodeId| {
                     core.links.is_up(**node)
                         && self.gossip.reachability().verdict(me, node.incarnation).is_none()

@@ -33,7 +33,7 @@ proptest! {
             prop_assert!(moves.iter().all(|shard| !slow.contains(shard)), "{strategy:?}: {moves:?}");
         }
         let all: BTreeMap<_, _> = seen.homes().map(|(shard, _)| (shard, super::region(1))).collect();
-        let sensible = shards(&seen.sensible(&all, &"test".into()));
+        let sensible = shards(&seen.valid_moves(&all, &"test".into()));
         prop_assert!(sensible.iter().all(|shard| !slow.contains(shard)), "{sensible:?}");
     }
 }

@@ -107,5 +107,5 @@ fn invalid_moves_of_an_answer_are_dropped() {
         to: region(2),
         why: AllocationReason::Custom(Arc::clone(&why)),
     };
-    assert_eq!(seen.sensible(&answer, &why), [expected]);
+    assert_eq!(seen.valid_moves(&answer, &why), [expected]);
 }

@@ -130,7 +130,7 @@ impl Bench {
 
     /// The Replicator answers the last request.
     pub(super) fn answer(&mut self, answer: StoreAnswer) -> Vec<CoordinatorOutput> {
-        let id = self.machine.asked.expect("a request is pending");
+        let id = self.machine.pending_request.expect("a request is pending");
         self.tell(CoordinatorInput::Answered { id, answer })
     }
 

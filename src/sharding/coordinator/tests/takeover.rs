@@ -152,7 +152,7 @@ fn reported_higher_term_ends_the_coordinator() {
 fn stopped_coordinator_forgets_and_restarts_at_a_higher_term() {
     let mut bench = Bench::hosted();
     bench.moves(Some(2));
-    let late = bench.machine.asked.unwrap();
+    let late = bench.machine.pending_request.unwrap();
     bench.tell(CoordinatorInput::Stop);
     let answer = StoreAnswer::Written;
     assert_eq!(bench.tell(CoordinatorInput::Answered { id: late, answer }), []);
@@ -212,7 +212,7 @@ fn known_failure_11_answers_after_a_stop_are_ignored() {
             bench.answer(answer);
             answer = StoreAnswer::Written;
         }
-        let late = bench.machine.asked.unwrap();
+        let late = bench.machine.pending_request.unwrap();
         bench.tell(CoordinatorInput::Stop);
         assert_eq!(bench.tell(CoordinatorInput::Answered { id: late, answer: answer.clone() }), []);
         assert_eq!(

@@ -111,7 +111,7 @@ impl GateEffects<u8> for Wires<'_> {
 impl Node {
     fn new(lane: usize, fault_injection: GateFaultInjection) -> Self {
         Self {
-            gate: Mutex::new(Gate::new(ME).with_canary(fault_injection)),
+            gate: Mutex::new(Gate::new(ME).with_fault(fault_injection)),
             to_b: Mutex::default(),
             to_c: Mutex::default(),
             lane,

@@ -117,7 +117,7 @@ impl TypeMachines {
     ) {
         let Some(started) = &mut self.started else { return };
         if with.forced {
-            started.again_at = Some(now.mono + RETRY);
+            started.restart_at = Some(now.mono + RETRY);
             return;
         }
         started.above = started.above.max(started.coordinator.term().number);
@@ -235,12 +235,12 @@ impl TypeMachines {
     ) {
         let Some(started) = &mut self.started else { return };
         if !matches!(input, CoordinatorInput::Tick | CoordinatorInput::Move { .. }) {
-            started.allocating.upset(now.mono);
+            started.allocating.rebalance_soon(now.mono);
         }
         let mut orders = Outbox::new();
         started.coordinator.handle(now, input, &mut orders);
         if started.coordinator.phase() != CoordinatorPhase::Active {
-            let _ = started.allocating.acts(now.mono, false); // an inactive strategy asks nothing
+            let _ = started.allocating.set_active(now.mono, false); // an inactive strategy asks nothing
         }
         for order in orders.drain() {
             self.decided(now, order, with, queue, out);
@@ -282,7 +282,7 @@ impl TypeMachines {
                 }
             }
             CoordinatorOutput::Differs(there) => {
-                started.bound = Some(there);
+                started.stored_settings = Some(there);
                 started.compare(now.mono, &entity_type, with, out);
             }
             CoordinatorOutput::Step(step) => self.step(step, out),
@@ -290,7 +290,7 @@ impl TypeMachines {
             CoordinatorOutput::Acting(term) => {
                 started.above = started.above.max(term.number);
                 out.push(ShardingOutput::Acting { entity_type, term });
-                if let Some(next) = started.allocating.acts(now.mono, true) {
+                if let Some(next) = started.allocating.set_active(now.mono, true) {
                     self.follow(next, with, queue, out);
                 }
             }
@@ -298,7 +298,7 @@ impl TypeMachines {
                 started.above = started.above.max(highest.number);
                 // The singleton still runs here: the next coordinator takes a higher term.
                 if self.singleton.running() == SingletonState::Yes {
-                    started.again_at = Some(now.mono + RETRY);
+                    started.restart_at = Some(now.mono + RETRY);
                 }
                 out.push(ShardingOutput::SteppedDown { entity_type, why });
             }

@@ -52,7 +52,7 @@ impl TypeMachines {
     ) {
         let Some(started) = &mut self.started else { return };
         let (allocating, coordinator) = (&mut started.allocating, &started.coordinator);
-        let next = allocating.advised(now.mono, number, advice, coordinator, &with.state);
+        let next = allocating.strategy_answered(now.mono, number, advice, coordinator, &with.state);
         self.carry_out(now, next, with, out);
         self.allocate(now, with, out);
     }

@@ -86,7 +86,7 @@ impl World {
 
     /// Whether the coordinator has permitted every live leaving region to leave.
     pub(crate) fn leavers_are_let_go(&self) -> bool {
-        let is_let_go = |place: &Rc<RegionNode>| place.has_left() || place.machine.is_let_go();
+        let is_let_go = |place: &Rc<RegionNode>| place.has_left() || place.machine.may_exit();
         self.places.iter().all(|place| !place.up || !place.leaves || is_let_go(place))
     }
 
