@@ -112,9 +112,10 @@ pub(crate) fn skip_gap(gap: Duration, now: Duration) {
 /// Returns the handlers that have been polled for at least `span` as of the last check of a
 /// monitor. Time before the last gap between two checks does not count.
 pub(super) fn awake_for(span: Duration) -> Vec<LongPoll> {
-    let (now, resumed) = (NOW.load(Ordering::Relaxed), RESUMED.load(Ordering::Relaxed));
-    let measured = Duration::from_millis(now.saturating_sub(resumed));
     let mut all = longer_than(span, Duration::ZERO); // zero does not advance the clock
+    // In this order: if the clock was advanced past a gap for the polls, the gap is seen here.
+    let now = NOW.load(Ordering::Acquire);
+    let measured = Duration::from_millis(now.saturating_sub(RESUMED.load(Ordering::Relaxed)));
     all.iter_mut().for_each(|poll| poll.took = poll.took.min(measured));
     all.retain(|poll| poll.took >= span);
     all
@@ -129,7 +130,7 @@ pub(super) fn awake_for(span: Duration) -> Vec<LongPoll> {
 /// present polls; the caller must ignore those.
 pub fn longer_than(span: Duration, now: Duration) -> Vec<LongPoll> {
     let millis = millis(now).max(1);
-    let now = NOW.fetch_max(millis, Ordering::Relaxed).max(millis);
+    let now = NOW.fetch_max(millis, Ordering::Release).max(millis); // after `RESUMED`
     let threads = threads();
     let polled = threads.iter().filter_map(Weak::upgrade).filter_map(|thread| {
         let began = thread.began.load(Ordering::Acquire);
