@@ -192,11 +192,11 @@ impl DotSet {
         }
     }
 
-    /// Reads a set that [`encode`](Self::encode) wrote. Adjacent runs are accepted and joined.
+    /// Reads a set that [`encode`](Self::encode) wrote.
     ///
     /// # Errors
     /// `ImpossibleDot` for a counter of 0 or above [`COUNTER_MAX`], `NotCanonical` for runs that
-    /// overlap or are out of order.
+    /// overlap, are adjacent or out of order.
     pub(crate) fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         let count = reader.length(3)?;
         let mut set = Self::new();

@@ -432,8 +432,8 @@ impl<'a> LayoutReader<'a> {
         Ok(first)
     }
 
-    /// Reads a number in LEB128, also in a longer form than needed. Above 64 bits it fails with
-    /// `Truncated`.
+    /// Reads a number in LEB128. Above 64 bits it fails with `Truncated`, in a longer form than
+    /// needed with [`DecodeError::NotCanonical`].
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
         if let Some((&byte, left)) = self.left.split_first()
             && byte < 0x80

@@ -375,9 +375,9 @@ impl<'a> Measurement<'a> {
         [(0..half), (half..nodes)].map(|side| side.map(NodeIndex::new).collect())
     }
 
-    /// Runs until all replicas have the expected changes and all authors were answered. Every
-    /// failure of the simulation, also a panic of a replica, is reported as
-    /// [`RunFailure::TooLong`].
+    /// Runs until all replicas have the expected changes and all authors were answered;
+    /// [`RunFailure::TooLong`] if that takes too long. Panics with a report of the run if a replica
+    /// has panicked.
     fn wait(&mut self, change: usize) -> Result<(), RunFailure> {
         let done = self.sim.try_run_until(CHANGE_TIMEOUT, |sim| sim.observer().is_done());
         let Err(failure) = done else { return Ok(()) };
