@@ -43,7 +43,7 @@ impl ConsistentHashing {
     }
 
     /// Proposes moves of shards to their owners, by region id of the source and up to the limit.
-    /// Moves in flight use it up, first allocations included. None unless
+    /// Moves in flight use it up, first allocations do not. None unless
     /// [calm](Allocations::is_calm). Leaving regions are sources, too.
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let limit = match self.rebalance_limit {

@@ -33,11 +33,10 @@ impl StrategyError {
 /// one, and for moves when regions or homes have changed (at most once a second) and every
 /// `rebalance-interval`. The answers run on the program's runtime and may wait for other systems.
 ///
-/// An error, a panic, no answer within 5 s, or a home that is not registered, leaves, drains or is
-/// unreachable changes nothing. The strategy is asked again after 100 ms, doubled up to 5 s with
-/// each failure in a row, about another shard first if several wait. Invalid moves are left out of
-/// an answer without a failure. A region of an older program version is accepted;
-/// [`Allocations::targets`] leaves such regions out.
+/// An error, a panic, no answer within 5 s, or a home that is none of the
+/// [targets](Allocations::targets) changes nothing. The strategy is asked again after 100 ms,
+/// doubled up to 5 s with each failure in a row, about another shard first if several wait. Invalid
+/// moves, such as one to a region that is no target, are left out of an answer without a failure.
 ///
 /// The strategy also chooses new homes for the shards of a lost or leaving node. The shards of a
 /// leaving node do not wait for long, because the node would lose what it does not hand over in
@@ -95,10 +94,10 @@ pub trait ShardAllocationStrategy: Send + Sync + 'static {
         "the program's strategy"
     }
 
-    /// Chooses a region of `seen.regions` for a shard without a home. `asker` has messages for the
-    /// shard; it is `None` if the home is lost or leaves, or if all shards are allocated in
-    /// advance. The asker may be a proxy, which is not in `seen.regions`. Not called while there
-    /// is no target.
+    /// Chooses one of the [targets](Allocations::targets) for a shard without a home. `asker` has
+    /// messages for the shard; it is `None` if the home is lost or leaves, or if all shards are
+    /// allocated in advance. The asker may be no target: a proxy, which is not in `seen.regions`,
+    /// or a region of an older program version. Not called while there is no target.
     fn allocate(
         &self,
         shard: ShardId,

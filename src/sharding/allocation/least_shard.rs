@@ -47,7 +47,7 @@ struct BalancePlan<'a> {
     quotas: BTreeMap<RegionId, usize>, // of targets, and of sources that may have to give
     sizes: BTreeMap<RegionId, usize>,  // of all regions
     given: BTreeMap<RegionId, usize>,  // moves in flight and planned, by source
-    taken: BTreeMap<RegionId, usize>,  // and by target, with first allocations
+    taken: BTreeMap<RegionId, usize>,  // and by target
     moves: Vec<Move>,
 }
 
@@ -91,8 +91,8 @@ fn role(region: RegionId, candidate: &Candidate, targets: &BTreeSet<RegionId>) -
 }
 
 impl<'a> BalancePlan<'a> {
-    /// Starts a plan without moves. First allocations in flight count at their target, but at no
-    /// source. There must be a target.
+    /// Starts a plan without moves. First allocations in flight count in the size of their target,
+    /// but as no move. There must be a target.
     fn new(seen: &'a Allocations, targets: BTreeSet<RegionId>, leaving: &[RegionId]) -> Self {
         let sizes: BTreeMap<RegionId, usize> =
             seen.regions.iter().map(|(&region, of)| (region, of.shards.len())).collect();

@@ -64,7 +64,7 @@ impl LeastShardRounds {
     /// Chooses by the older algorithm: the lowest movable shard numbers of the region with the most
     /// shards at rest. As many as its difference to the most suitable region exceeds
     /// `rebalance-threshold`, but at most that threshold, and at most
-    /// `max-simultaneous-rebalance` less the moves and first allocations in flight.
+    /// `max-simultaneous-rebalance` less the moves in flight.
     fn by_threshold(&self, seen: &Allocations, before: &ShardsBefore) -> Vec<ShardId> {
         let room = self.max_simultaneous_rebalance.saturating_sub(seen.moves_in_flight());
         let least = order(seen, before).first().map_or(0, |region| before[region].len());
@@ -82,7 +82,7 @@ impl LeastShardRounds {
     }
 
     /// Chooses by the newer algorithm, at most `absolute` shards and the relative limit, but at
-    /// least one. None while any move or first allocation is in flight.
+    /// least one. None while any move is in flight.
     ///
     /// First the movable shards by which regions exceed the even part, rounded up. If there are
     /// none, one shard of each region that has this even part, as many as other regions lack to one
@@ -119,7 +119,8 @@ impl LeastShardRounds {
 }
 
 /// The shards of each region before the moves in flight: those at rest in the order of their
-/// decisions, then those that leave it.
+/// decisions, then those that leave it and those that are allocated to it first. A shard whose
+/// source is not registered counts at its target.
 fn before(seen: &Allocations) -> ShardsBefore {
     let mut before: ShardsBefore =
         seen.regions.iter().map(|(&region, of)| (region, at_rest(&of.shards, seen))).collect();

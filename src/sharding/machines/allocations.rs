@@ -476,7 +476,7 @@ impl Allocating {
         }
     }
 
-    /// The time at which [`work`](Self::work) or [`rebalance`](Self::rebalance) has something to do.
+    /// The time at which [`work`](Self::work) or [`look`](Self::look) has something to do.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let configured_strategy = match &self.configured_strategy {
             ConfiguredStrategy::Rule(_) => None,

@@ -279,7 +279,7 @@ impl PassivationConfig {
     }
 
     /// Returns the first levels that do not fit, in the section's own or in those of the main area
-    /// and the window of `composite`. The name is always that of the section's own.
+    /// and the window of `composite`, under the name of their setting.
     fn wrong_levels(&self) -> Option<SettingOutOfBounds> {
         let Composite { main, window, .. } = &self.composite;
         let all = [
