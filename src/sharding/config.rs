@@ -85,7 +85,7 @@ pub struct ShardingConfig {
     #[serde(with = "humantime_serde")]
     pub handoff_timeout: Duration,
     /// A lane that is cut for this long while its node is still a member is given up for shards
-    /// that have moved; messages that it had not acknowledged are counted as lost.
+    /// that have moved; messages that it had not acknowledged may be lost.
     #[serde(with = "humantime_serde")]
     pub lane_broken_after: Duration,
     /// Pause before a remembered entity that stopped or failed starts again. Refused: this release

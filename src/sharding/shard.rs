@@ -376,7 +376,7 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Stores a state that an instance exported before a move, and adds the entity if it is
-    /// unknown. Returns false if the entity had one already; the former one is lost then.
+    /// unknown. Returns false if the entity had one already; the new one is lost then.
     fn arrive(
         &mut self,
         id: EntityId,
@@ -490,8 +490,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// Stores the states before any message, so that instances which these messages start find
-    /// them. All are lost and counted if the node has stopped; otherwise each one that another
-    /// replaces.
+    /// them. All are lost and counted if the node has stopped; otherwise each one after the first
+    /// of its entity.
     fn arrive(&mut self, states: Vec<(EntityId, ExportedState)>) {
         let (shard, runtime, mut lost) = (self.shard, self.runtime, 0);
         if runtime.is_over() {

@@ -253,7 +253,8 @@ impl<E: Entity> DeferredDrop<E> {
 impl<E: Entity> Drop for DeferredDrop<E> {
     /// Ends the remaining instances, counts the lost messages and tells their askers, drops all
     /// values, and only then tells the shard that its instances have ended, and the region that the
-    /// drain has. Takes the shard's lock if instances ended.
+    /// drain has; if the node has stopped, the payload is lost instead. Takes the shard's lock if
+    /// instances ended.
     fn drop(&mut self) {
         while self.end_one() {}
         let (runtime, shard) = (&self.runtime, &self.shard);

@@ -104,9 +104,9 @@ struct StartedType {
     asked: Option<(u64, u64)>, // request to the Replicator: its number here and at the coordinator
     restart_at: Option<Instant>, // when a refused coordinator is replaced
     allocating: Allocating,
-    /// The last request about pins, with its number. Answers to earlier requests, such as those of
-    /// an earlier active coordinator, are ignored.
-    asked_pins: Option<(u64, PinsRequest)>, // open request about pins; a newer one replaces it
+    /// The last request about pins, with its number, while it is open. Answers to earlier requests,
+    /// such as those of an earlier active coordinator, are ignored.
+    asked_pins: Option<(u64, PinsRequest)>,
     watching: Option<u64>, // number of the request that watches the pins
 }
 

@@ -119,7 +119,7 @@ pub struct Region {
     leaving: Option<RegionShutdown>, // since the first `RegionInput::Leave`, for good
     heirs: bool,       // value of the last `RegionInput::Heirs`; `false` before it
     left: bool,        // `RegionOutput::Left` was output
-    over: bool,        // since `RegionInput::Over`: every input is ignored
+    over: bool,        // since `RegionInput::Over`: only `after_stop` handles inputs
     dirty: bool,       // an input came since the last `work`, which is due at once
     decision_history: DecisionHistory,
     steps: Vec<Happened>, // of this batch

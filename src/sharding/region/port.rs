@@ -4,7 +4,8 @@
 //!
 //! A region ends in one of two ways. After [`RegionInput::Leave`] it hands over all shards and
 //! reports [`RegionOutput::Left`]. [`RegionInput::Over`] makes it order
-//! [`RegionOutput::StopAll`] at once, without a handover; from then on it ignores all inputs.
+//! [`RegionOutput::StopAll`] at once, without a handover; from then on it ignores all inputs except
+//! the payload of a drain that ended before, which it discards.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
