@@ -220,8 +220,8 @@ pub struct PeerLink {
     placed: [Option<(ConnectionId, Instant)>; 4],
     /// Number of the last attempt of any lane.
     attempt: u64,
-    /// When the link was first without a carrier since a lane last opened. A kept link starts it
-    /// anew whenever its lanes are given up.
+    /// When the link was first without a carrier since a lane last opened on a main connection, or
+    /// since no lane was wanted. A kept link starts it anew whenever its lanes are given up.
     down_since: Option<Instant>,
     rng: SmallRng,
 }
@@ -425,10 +425,11 @@ impl PeerLink {
         matches!(self.lanes[class as usize], LaneState::On { attempt: a, .. } if a == attempt)
     }
 
-    /// Marks a lane as opened, unless the attempt is not the current one. The link then counts as
-    /// up: the times of being down and refused end, dials for the purpose of this class start
-    /// without a pause, and the address of a connection that this node dialled is tried first later
-    /// on. The back-off of the lane itself stays ([`substream_over`](Self::substream_over)).
+    /// Marks a lane as opened, unless the attempt is not the current one. The time of refusals
+    /// ends, and dials for the purpose of its connection start without a pause; on a main
+    /// connection, the time without a carrier ends as well. The address of a connection that this
+    /// node dialled is tried first later on. The back-off of the lane itself stays
+    /// ([`substream_over`](Self::substream_over)).
     fn opened(&mut self, now: Instant, class: TrafficClass, attempt: u64) {
         let LaneState::On { connection, .. } = self.lanes[class as usize] else { return };
         if !self.is_current_attempt(class, attempt) {
@@ -569,8 +570,8 @@ impl PeerLink {
 
     /// Handles a missing carrier: dials if the peer is kept, and gives up all waiting lanes once
     /// the link was down for `link_down_max`. For a kept peer that repeats after the same time; the
-    /// lanes of another peer are unused then. Does nothing while there is a carrier or no lane is
-    /// wanted, but does not count the link as up either.
+    /// lanes of another peer are unused then. Does nothing while there is a carrier, but does not
+    /// count the link as up either. Forgets the time without a carrier while no lane is wanted.
     fn settle_without_carrier(
         &mut self,
         now: Instant,

@@ -1,5 +1,6 @@
-//! Opens files of secrets. A file that its group or others may write to is refused; its owner is
-//! not checked. Each file is opened only once, so that it may be a pipe.
+//! Opens files of secrets. A file is refused if its group or others may write to it, or if neither
+//! the user of this process nor root owns it. Each file is opened only once, so that it may be a
+//! pipe.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -34,10 +35,11 @@ pub struct ReadableSecret {
 
 /// Opens a file of secrets for reading. `holder` is "cluster" or "client", for the error.
 ///
-/// Fails with [`SecretError::Writable`] if the group or others may write to a regular file; a pipe
-/// or a device is taken with any mode, and the owner is not checked. A file that can't be opened
-/// fails with [`SecretError::NotAPath`], without its name, if the setting may be the secret itself,
-/// otherwise with [`SecretError::Unreadable`].
+/// Fails with [`SecretError::Foreign`] if neither the user of this process nor root owns a regular
+/// file, and with [`SecretError::Writable`] if its group or others may write to it; a pipe or a
+/// device is taken with any owner and mode. A file that can't be opened fails with
+/// [`SecretError::NotAPath`], without its name, if the setting may be the secret itself, otherwise
+/// with [`SecretError::Unreadable`].
 pub(in crate::net) fn open(path: &Path, holder: &'static str) -> Result<File, SecretError> {
     let unreadable = |source| match is_no_path(path) {
         true => SecretError::NotAPath { holder, len: path.as_os_str().len() },

@@ -83,7 +83,7 @@ impl Buffer {
 
     /// Adapts the size after a read of `len` bytes: doubles a buffer that the read has filled, up
     /// to `max`, or halves it after [`SMALL_READS`] small reads in a row, but never below the
-    /// unread bytes. A read that is not small starts the count anew.
+    /// unread bytes or [`BYTES_MIN`]. A read that is not small starts the count anew.
     fn note(&mut self, len: usize) {
         if self.end == self.bytes.len() && self.bytes.len() < self.max {
             self.resize((2 * self.bytes.len()).min(self.max));

@@ -191,9 +191,9 @@ impl Lane {
         }))
     }
 
-    /// Node to which the lane leads, as given to [`new`](Self::new). The incarnation is the default
-    /// one if the lane was created for the first contact with a peer, before its incarnation was
-    /// known.
+    /// Node to which the lane leads, as given to [`new`](Self::new). A lane that was created for
+    /// the first contact with a peer has the default incarnation until the peer has told its own
+    /// and the directory has adopted the lane.
     #[must_use]
     pub fn to(&self) -> NodeId {
         let incarnation = ReplicaId::new(self.0.incarnation.load(Ordering::Relaxed));
