@@ -363,9 +363,10 @@ fn plain(address: &str) -> String {
 /// Finds a member by its name in logs, its address or its incarnation. Addresses are compared
 /// without peer id and DNS version, and may have the form `HOST:PORT`.
 ///
-/// An incarnation of 16 hexadecimal digits, alone or as the end of a name, is accepted without a
-/// lookup, because a removed member has no other name: the result need not be a member. Any other
-/// name that no member has is refused with [`RefusalReason::UnknownMember`].
+/// An incarnation of 16 hexadecimal digits, alone or behind the 8 digits of a peer, is accepted
+/// although no member may have it, because a removed member has no other name: the result need not
+/// be a member. It is refused with [`RefusalReason::UnknownMember`] if it is that of a member with
+/// another peer, and so is any other name that no member has.
 pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, RequestRefusal> {
     let members = handles.cluster.members();
     let dialled = address::parse(name).ok().map(|address| plain(&address.to_string()));

@@ -201,11 +201,11 @@ impl Client {
         Self { stream: Box::new(stream), is_answer_due: false }
     }
 
-    /// Sends a request and waits at most `within` for its answer; the time for sending is not
-    /// limited. The client must not be used again after an error other than
-    /// [`AdminRequestError::Refused`] and [`AdminRequestError::TooLong`], nor after the future was
-    /// dropped before it completed. A failed write is reported as the missing answer, because the
-    /// node may have sent a refusal before it closed the connection.
+    /// Sends a request and receives its answer, both together within `within`. The client must not
+    /// be used again after an error other than [`AdminRequestError::Refused`] and
+    /// [`AdminRequestError::TooLong`], nor after the future was dropped before it completed. A
+    /// failed write is reported as the missing answer, because the node may have sent a refusal
+    /// before it closed the connection.
     ///
     /// # Errors
     /// [`AdminRequestError`]; always [`AdminRequestError::Unanswered`] if the client must not be

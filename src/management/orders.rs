@@ -117,7 +117,8 @@ fn named(member: &Member) -> MemberName {
 
 /// Drains this node or, with `undo`, lets it host shards again. Draining is answered when no shard
 /// is left or after `within`, with the shards left by type; it goes on after that. `undo` is
-/// answered at once, with the shards that live here, and has no effect on a leaving node.
+/// answered at once, with the shards that live here; a leaving node refuses it with
+/// [`RefusalReason::Stopped`].
 pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> OrderResult {
     let sharding = &handles.sharding;
     let left = match undo {

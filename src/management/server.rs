@@ -94,10 +94,10 @@ impl Server {
     }
 
     /// Answers one request after the other; returns `Ok` when the caller closes the stream between
-    /// two requests, and when a watch has ended. A request that is unknown or not admitted is
-    /// refused, and so is a watch beyond the limit; then the next one is read. The slot is
-    /// *answering* from the arrival of a request until its answer is sent, so that no eviction can
-    /// interrupt it.
+    /// two requests, and when a watch has ended or was refused. A request that is unknown or not
+    /// admitted is refused, and so is a watch beyond the limit; unless it is a watch, the next one
+    /// is read then. The slot is *answering* from the arrival of a request until its answer is
+    /// sent, so that no eviction can interrupt it.
     async fn answer_requests<S>(
         &self,
         stream: &mut S,
