@@ -131,7 +131,8 @@ impl Succession {
     }
 
     /// An operator orders to resume the cluster: drops all doubts, also later ones, and the wait. A
-    /// prepared resumption continues.
+    /// prepared resumption continues. [`ResumeRefusal::NoSuccessor`] is found again, and ends the
+    /// order.
     pub(super) fn insist(&mut self, now: Now) {
         self.is_ordered = true;
         self.doubt = None;
@@ -140,7 +141,8 @@ impl Succession {
 
     /// The foundation to resume with, once it is due and durable. The first call after `due`
     /// without a doubt prepares it: orders the write of the new configuration, and returns `None`
-    /// like all calls until that write is durable. Then each call returns it.
+    /// like all calls until that write is durable. Then each call returns it. If no configuration
+    /// can succeed the stored one, the call records the doubt [`ResumeRefusal::NoSuccessor`].
     pub(super) fn prepare_or_resume(
         &mut self,
         core: &mut MembershipCore,
