@@ -23,8 +23,8 @@ use crate::sharding::polls::{self, LongPoll};
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A longer time between two checks means that this process, or the monitor's thread, was
-/// suspended: what ran meanwhile is measured from the end of that gap, except stalls that were
-/// counted before.
+/// suspended: what ran meanwhile is measured from the end of that gap. A stall of the runtime that
+/// was counted before goes on, without the gap.
 const GAP: Duration = Duration::from_millis(300);
 
 /// Threshold from which a handler's poll, or the start delay of a probe task, is a stall.
@@ -132,7 +132,7 @@ struct Checks {
 /// A task that was spawned on the watched runtime to measure its start delay.
 struct StallProbe {
     ran: oneshot::Receiver<()>, // closed without a message if the runtime dropped the task
-    since: Instant,             // its spawn, or the end of a later gap
+    since: Instant,             // its spawn, or later, because gaps do not count
     is_told: bool,              // its delay was counted and logged as a stall
 }
 

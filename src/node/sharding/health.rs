@@ -56,7 +56,8 @@ impl Sharding {
     }
 
     /// Like [`ready`](Self::ready), with a time limit of the caller. With a limit of zero it
-    /// reports the present state. A type that is started meanwhile is awaited as well.
+    /// reports the present state, and does not consider `healthcheck.disabled-after`. A type that
+    /// is started meanwhile is awaited as well.
     pub(crate) async fn ready_within(&self, within: Duration) -> Result<(), NotReady> {
         let (shutdown, mut progress) = (&self.0.shutdown, self.0.region_registry.progress());
         let names = || self.names();
