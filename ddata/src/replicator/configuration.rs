@@ -13,7 +13,7 @@ use super::port::{LaneClass, Peer, ReplicatorAlarm, ReplicatorOutput};
 use super::request::{RequestError, RequestId};
 use super::store::{self, EntryMergeResult, Snapshot};
 use super::sums::bucket_of;
-use super::wire::{At, Body, Entry, KeyContext, Query, QueryAnswer};
+use super::wire::{At, Body, ENTRIES_MAX, Entry, KeyContext, Query, QueryAnswer};
 use super::{Replicator, ReplicatorOutbox, SealedSnapshot};
 use crate::causal::CausalContext;
 use crate::clock::Now;
@@ -368,8 +368,8 @@ impl Replicator {
     /// buckets overlap or are out of order.
     ///
     /// Sums under another seed count as different. At most 64 tops are answered. Wanted keys are
-    /// answered until a frame is full or `max_delta_elements` is reached, but at least one; a key
-    /// that gives no repair counts as answered.
+    /// answered until a frame is full or `max_delta_elements` (at most [`ENTRIES_MAX`]) is reached,
+    /// but at least one; a key that gives no repair counts as answered.
     fn answer_from(&self, snapshot: &Snapshot, query: &Query, at: At) -> Option<QueryAnswer> {
         Some(match query {
             Query::Root { sum, seed }
@@ -390,7 +390,8 @@ impl Replicator {
             Query::Keys(_) => return None,
             Query::Want(wants) => {
                 let (mut done, mut bytes, mut entries) = (0, 0, Vec::new());
-                for want in wants.iter().take(self.config.max_delta_elements) {
+                let count_max = self.config.max_delta_elements.min(ENTRIES_MAX);
+                for want in wants.iter().take(count_max) {
                     let theirs = want.context.decode().ok()?;
                     let held = snapshot.get(&want.key);
                     let hidden = matches!(at, At::Sealed(_))

@@ -3,10 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ostraca_ddata::causal::CausalContext;
 use ostraca_ddata::clock::WallTime;
+use ostraca_ddata::key::KeyName;
 use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::request::WriteConsistency as To;
-use ostraca_ddata::replicator::wire::Body;
+use ostraca_ddata::replicator::wire::{
+    At, Body, ContextBytes, ENTRIES_MAX, KeyContext, Query, QueryAnswer,
+};
 
 use crate::bare::{Bare, START, insert, peer};
 use crate::cluster::{millis, secs};
@@ -71,6 +75,32 @@ fn message_has_at_most_max_delta_elements() {
         );
         assert_eq!(pushes.iter().map(|(_, _, entries)| entries.len()).sum::<usize>(), 10);
     }
+}
+
+/// A decoder refuses a message with more of the smallest entries.
+#[test]
+fn comparison_repairs_at_most_entries_max_keys_at_once() {
+    let config = ReplicatorConfig {
+        max_delta_elements: 2 * ENTRIES_MAX,
+        frame_bytes_max: 1 << 20,
+        ..ReplicatorConfig::default()
+    };
+    let mut bare = Bare::with(2, config);
+    let keys = || (0..=ENTRIES_MAX).map(|n| format!("k{n}"));
+    bare.batch(keys().map(|key| insert(&key, "tea", To::Local)).collect());
+    bare.sent();
+    let context = ContextBytes::new(&CausalContext::new());
+    let want = |key: String| KeyContext { key: KeyName::new(&key), context: context.clone() };
+    let query = Query::Want(keys().map(want).collect());
+    bare.hear(1, Body::Compare { session: 1, at: At::Live, query });
+    let repairs = |(_, body)| match body {
+        Body::Compared { answer, .. } => match *answer {
+            QueryAnswer::Entries { entries, .. } => Some(entries.len()),
+            _ => None,
+        },
+        _ => None,
+    };
+    assert_eq!(bare.sent().into_iter().filter_map(repairs).collect::<Vec<_>>(), [ENTRIES_MAX]);
 }
 
 #[test]
