@@ -186,6 +186,11 @@ impl Reachability {
         self.rows.iter().map(|(&observer, row)| (observer, row))
     }
 
+    /// The rows by observer.
+    pub(super) fn into_rows(self) -> BTreeMap<ReplicaId, Row> {
+        self.rows
+    }
+
     /// Adds a decoded row. Returns `false` if the version is 0 (the row is not added) or the
     /// observer already has a row (it is replaced): the caller then rejects the table.
     pub(super) fn insert_row(&mut self, observer: ReplicaId, row: Row) -> bool {

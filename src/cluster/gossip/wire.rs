@@ -92,7 +92,7 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     rmp_serde::to_vec_named(value).expect("plain data always encodes into memory")
 }
 
-/// Decodes a value, within a memory budget of [`BUDGET_FACTOR`](ostraca_ddata::encoded::BUDGET_FACTOR). Bytes after the value are
+/// Decodes a value, within the memory budget of [`from_foreign`]. Bytes after the value are
 /// ignored.
 ///
 /// # Errors
@@ -390,7 +390,7 @@ impl TryFrom<RawDelta> for GossipDelta {
             bases: raw.bases,
             content: raw.content,
             members,
-            rows: table.rows().map(|(observer, row)| (observer, row.clone())).collect(),
+            rows: table.into_rows(),
             tombstones,
             version: clock_of(raw.version)?,
             seen: set_of(raw.seen, MEMBERS_MAX)?,
@@ -398,8 +398,8 @@ impl TryFrom<RawDelta> for GossipDelta {
     }
 }
 
-/// The members by incarnation. Rejects more than `MEMBERS_MAX`, an incarnation listed twice, and a
-/// member with a counter above [`COUNTER_MAX`] or that [`Member::check`] refuses.
+/// The members by incarnation. Rejects more than `MEMBERS_MAX`, and an incarnation listed twice.
+/// Each member was checked when it was decoded.
 fn members_of(list: Vec<Arc<Member>>) -> Result<BTreeMap<ReplicaId, Arc<Member>>, InvalidGossip> {
     within(list.len(), MEMBERS_MAX)?;
     let mut members = BTreeMap::new();
