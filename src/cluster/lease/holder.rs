@@ -43,8 +43,8 @@ pub enum HolderInput {
         beat: Heartbeat,
     },
     /// Everything that ran here has stopped, and nothing will be started again in this incarnation.
-    /// Ends the lease for ever. Ignored while this node is in no configuration: then it has no
-    /// lease, and a later configuration may still give it one.
+    /// Ends the lease for ever. A node that is in no configuration has no lease, and sends its
+    /// release once a configuration contains it.
     Release,
 }
 
@@ -186,7 +186,7 @@ impl LeaseHolder {
     /// Follows an installed configuration. With this node in it: sends heartbeats at once (also
     /// after a stop), or serves without a lease if leases are disabled; a released node repeats its
     /// release to the new voters. Without this node: the lease ends and the node is excluded,
-    /// except that a node that was in none before stays `Outside`. Excluded is final.
+    /// except that a node that was in none before stays `Outside` or `Released`. Excluded is final.
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut Outbox<HolderOutput>) {
         let has_me = epoch.is_member(self.me);
         let before = self.epoch.replace(epoch);
@@ -235,7 +235,8 @@ impl LeaseHolder {
     }
 
     /// Releases the lease: ends it, and sends the release to every voter now and at each heartbeat
-    /// interval. Does nothing if the node is in no configuration, or released or excluded already.
+    /// interval. If the node is in no configuration, [`installed`](Self::installed) sends it later.
+    /// Does nothing if the node is released or excluded already.
     fn release(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         let is_outside = self.state == HolderState::Outside;
         let is_member = matches!(self.state, HolderState::Member | HolderState::Stopped);
