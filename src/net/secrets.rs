@@ -292,13 +292,13 @@ pub(super) async fn follow<T>(
     }
 }
 
-#[derive(Clone)]
 /// State of [`follow`] between two reads of the files.
+#[derive(Clone)]
 struct FileFollower {
     current: Secrets,
     files: Files,              // those of `current` that can be read again
     seen: Option<Secrets>,     // read once, different from `current`
-    complaint: Option<String>, // error of the last read, which was logged
+    complaint: Option<String>, // error or panic of the last read, which was logged
 }
 
 impl FileFollower {

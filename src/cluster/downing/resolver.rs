@@ -235,7 +235,8 @@ impl DowningResolver {
     }
 
     /// When all members are downed for want of a stable view; `None` if the setting or the strategy
-    /// excludes that, or no member is unreachable or an order was given since.
+    /// excludes that, no member is unreachable or an order was given since, or this node is Exiting
+    /// or Down.
     fn down_all_at(&self) -> Option<Instant> {
         let on_top = self.timing.down_all_after.filter(|_| self.strategy.weighs_sides())?;
         // Each node stops itself. An Exiting node leaves anyway, and must not remove the others.
@@ -332,8 +333,8 @@ impl DowningResolver {
         std::mem::take(&mut self.ordered).then_some(ResolverOrder::Withdraw)
     }
 
-    /// Orders the end of all members, also where this side has a quorum; each node orders it.
-    /// `None` before the first view.
+    /// Orders the end of all members, also where this side has a quorum; each node orders it, and
+    /// stops itself. `None` before the first view.
     fn down_all(&mut self, now: Instant) -> Option<ResolverOrder> {
         let view = self.view.as_ref()?;
         let down: BTreeSet<NodeId> = view.downable().collect();

@@ -458,8 +458,8 @@ impl Monitor {
 
     /// Notes evidence from a connection and re-evaluates the member. A member that was not
     /// monitored is from then on, with a heartbeat at once, unless others accuse it; off the ring,
-    /// a later [`set_members`](Self::set_members) drops it if the evidence does not suffice for a
-    /// suspicion. Ignored for this node and nodes that are no members.
+    /// until it answers, others accuse it, or its evidence is void at a later
+    /// [`set_members`](Self::set_members). Ignored for this node and nodes that are no members.
     fn evidence(
         &mut self,
         now: Instant,

@@ -20,7 +20,7 @@ const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
 /// `elapsed` is the time since the last answer; intervals between answers have the given `mean` and
 /// standard `deviation`. The value is 0 at first, 0.3 at the mean, and 1 means that a suspicion is
 /// wrong once in ten times. It increases with `elapsed` and becomes infinite when the probability
-/// is too small for an `f64`. It is never NaN if `deviation` is above zero, as it must be.
+/// is too small for an `f64`. It is never NaN: a `deviation` of zero counts as a nanosecond.
 /// # Example
 /// ```
 /// use std::time::Duration;

@@ -346,15 +346,15 @@ impl Gossip {
 
 impl Gossip {
     /// Admits a node as Joining, without an age, also if `joiner` has another status or an age. Its
-    /// stamp `since` and its hosting revision are taken over if they do not jump.
+    /// stamp `since` and its hosting are taken over.
     ///
     /// A member with the same incarnation stays as it is, also if `joiner` differs from it or the
     /// cluster prepares for a shutdown: [`Joined::Known`].
     ///
     /// # Errors
     /// [`JoinRefused`], checked in this order: an invalid description (also of a known member), a
-    /// removed incarnation, another incarnation of the peer, the preparation for a shutdown, a full
-    /// cluster.
+    /// stamp or a revision that jumps, a removed incarnation, another incarnation of the peer, the
+    /// preparation for a shutdown, a full cluster.
     pub fn admit_member(&mut self, by: ReplicaId, joiner: Member) -> Result<Joined, JoinRefused> {
         let id = joiner.incarnation();
         joiner.check().map_err(JoinRefused::Invalid)?;

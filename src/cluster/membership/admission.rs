@@ -115,7 +115,7 @@ pub(super) fn join(
         let why = "settings that must agree differ; make them equal".to_owned();
         return refuse(core, from, why, false, out);
     }
-    // The stamp orders this join and the removals that are known here. `let_in` sets the status.
+    // The stamp orders this join and the removals known here. `admit_member` sets the status.
     let joiner = Member { since: gossip.next_stamp(), ..member };
     match gossip.admit_member(me, joiner) {
         Ok(joined) => {
@@ -153,7 +153,7 @@ pub(super) fn join(
 /// While this member reaches no quorum of its configuration, it also lets in a node that is Up:
 /// that node may be in a newer configuration, which this member takes from let-in nodes only
 /// (docs/protocol/configurations.md#sender-rule), and may be the only one that can tell of it.
-/// `let_in` refuses a node that was removed here, and one whose counters jump.
+/// `admit_member` refuses a node that was removed here, and one whose counters jump.
 pub(super) fn adopt(
     core: &mut MembershipCore,
     gossip: &mut Gossip,

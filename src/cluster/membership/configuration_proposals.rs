@@ -45,8 +45,9 @@ const PRESS_FIRST: Duration = Duration::from_millis(200);
 const PRESS_TIMES: u32 = 4;
 
 /// A newcomer that has been reachable for this long is steady: unlikely to fail right after its
-/// start. Before, it counts as failed in the check of [`only_as_many_as_may_die`]. A member of the
-/// configuration is steady as soon as it is reachable and connected.
+/// start. Before, it counts as failed in the check of [`only_as_many_as_may_die`], also if a
+/// configuration has taken it in. Any other member of the configuration is steady as soon as it is
+/// reachable and connected.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 
 /// A member of the configuration that is missing in gossip for this long is removed. The member

@@ -228,10 +228,10 @@ fn is_not_down(gossip: &Gossip, id: ReplicaId) -> bool {
 }
 
 /// The gossip state as a view for the downing strategy. All members are included, Down ones too,
-/// and all records between members, also those of Down observers. The durations of the unreachable
-/// members are zero: the resolver measures them. Voters that gossip does not contain get a peer key
-/// of zeros, so that they count and are never reached. No electorate before the first
-/// configuration.
+/// and all records between members, except those of Down observers. The durations of the
+/// unreachable members are zero: the resolver measures them. Voters that gossip does not contain
+/// get a peer key of zeros, so that they count and are never reached. No electorate before the
+/// first configuration.
 pub(super) fn view(core: &MembershipCore, gossip: &Gossip) -> View {
     let me = core.me.incarnation;
     let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);

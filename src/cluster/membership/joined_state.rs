@@ -591,8 +591,9 @@ impl JoinedState {
         self.found(core, now, (core.me, entry), out)
     }
 
-    /// The search has ended: stops, or takes the state that `from` sent. If `from` is a member here
-    /// that is not Down, the state is merged like gossip; otherwise it replaces that of this node.
+    /// The search has a result: stops, or takes the state that `from` sent. If `from` is a member
+    /// here that is not Down, the state is merged like gossip; otherwise it replaces that of this
+    /// node. A state with counters that jump is refused, and the search goes on.
     fn found(
         &mut self,
         core: &mut MembershipCore,

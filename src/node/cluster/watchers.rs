@@ -96,8 +96,9 @@ impl Watchers {
     }
 
     /// Ends all streams, because membership has ended. Events that were sent before are still
-    /// delivered to listeners that do not lag. Keeps a recorded stop reason; otherwise records
-    /// [`MembershipState::Ended`]. A second call has no effect.
+    /// delivered to listeners that do not lag, and the last state to those that do. Keeps a
+    /// recorded stop reason; otherwise records [`MembershipState::Ended`]. A second call has no
+    /// effect.
     pub(crate) fn end(&self) {
         self.lock().take();
         self.seen.send_modify(|seen| {
@@ -120,8 +121,8 @@ impl Watchers {
 
     /// Returns a stream of the state at the time of this call, followed by every change since. It
     /// is empty after [`end`](Self::end). A listener that lags too far skips its buffered events,
-    /// and a warning is logged; it then gets the present state, or the end of the stream if
-    /// membership has ended.
+    /// and a warning is logged; it then gets the present state, which is the last item of the
+    /// stream if membership has ended.
     pub(crate) fn listen(self: &Arc<Self>) -> ClusterEvents {
         let (first, changes) = self.subscribe();
         if changes.is_none() {

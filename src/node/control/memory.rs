@@ -78,7 +78,7 @@ pub(crate) struct MemoryWriter {
 
 impl MemoryWriter {
     /// Starts the task on `runtime`. Once the handle is dropped, it carries out the queued orders
-    /// and ends; a write that fails then is not repeated, but still reported.
+    /// and ends; a write that fails then is neither repeated nor reported.
     pub(crate) fn start(
         dir: PathBuf,
         inbox: ControlInbox,

@@ -136,7 +136,8 @@ impl Searching {
 
     /// Handles a message of the founding protocol, as acceptor or proposer. Counted as nonsense,
     /// without an answer: a message of a node that cannot vote with this one, a foundation that is
-    /// not well formed, a promise that describes another node, and any other kind of message.
+    /// not well formed, a promise that describes another node or has a revision that jumps, and any
+    /// other kind of message.
     pub(super) fn founding_message(
         &mut self,
         core: &mut MembershipCore,
