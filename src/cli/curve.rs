@@ -68,8 +68,8 @@ pub(crate) fn draw(
 }
 
 /// Returns the corners of a step function that rises by one replica at each time, in milliseconds
-/// and percent. 100 % are the replicas in `seen`, so the line always reaches 100 % and continues to
-/// `end`. An empty list gives a straight line from 0 to 100 %.
+/// and percent, and continues to `end`. 100 % are the replicas in `seen`, so a line with any rises
+/// to 100 %; that of an empty list stays at 0.
 #[expect(clippy::cast_precision_loss, reason = "shares for a picture")]
 fn steps(seen: &[Duration], end: f64) -> Vec<(f64, f64)> {
     let all = seen.len().max(1) as f64;

@@ -280,7 +280,6 @@ impl Replicator {
 
     /// The answer with a promise: what this replica holds of the group and the asker lacks, and the
     /// contexts that differ from the asked ones (an empty one for a key that is not held here).
-    /// `None` if a context of the question does not decode; that raises an alarm.
     fn promised(
         &self,
         request: u64,

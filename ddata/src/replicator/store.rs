@@ -464,9 +464,8 @@ impl ReplicaStore {
     }
 
     /// Merges a decoded delta, or returns `Lack` by the causal delta rule
-    /// (docs/protocol/replication.md#causal-delta-rule) without changing the state or creating a
-    /// key. On a `Lack` an existing key still counts as used, and its estimate of the
-    /// size grows. A delta that is known already changes nothing at all.
+    /// (docs/protocol/replication.md#causal-delta-rule). Then, and if the delta is known already,
+    /// nothing is changed, and no key is created.
     fn take_delta(
         &mut self,
         key: &KeyName,

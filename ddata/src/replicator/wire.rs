@@ -554,8 +554,7 @@ impl Nack {
 
 impl Body {
     /// Estimates the encoded size in bytes, so that most messages need not be encoded to know that
-    /// they fit a frame. The estimate is at most slightly below the real size, except that a
-    /// promised term counts 64 bytes, however long the name of its group is. A message of the
+    /// they fit a frame. The estimate is at most slightly below the real size. A message of the
     /// configuration machine counts as longer than any frame, so that its real length is measured.
     pub(super) fn len(&self) -> usize {
         let entries = |entries: &[Entry]| entries.iter().map(Entry::len).sum::<usize>();

@@ -286,7 +286,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Parses the groups of a partition, `{0,1}|{2}`: one word, required.
+    /// Parses the groups of a partition, `{0,1}|{2}`: one word; no groups if it is missing.
     fn groups(&mut self) -> Option<Vec<Vec<NodeIndex>>> {
         match self.rest.next_if(|word| word.starts_with('{')) {
             Some(groups) => groups.split('|').map(parse_set).collect(),

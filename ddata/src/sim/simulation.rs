@@ -299,11 +299,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// `reached` is true then.
     ///
     /// # Errors
-    /// A violation, a panic of a process, or `reached` was still false when `within` had passed.
-    /// Only in the last case can the run be continued.
-    ///
-    /// # Panics
-    /// If the run has failed already.
+    /// A violation, also one that was found before this call, a panic of a process, or `reached`
+    /// was still false when `within` had passed. Only in the last case can the run be continued.
     pub fn try_run_until(
         &mut self,
         within: Duration,
@@ -341,7 +338,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Runs `work` and turns a violation or a panic into a failure. A panic becomes the run's
-    /// violation, so the run cannot be continued. Panics if the run has failed already.
+    /// violation, so the run cannot be continued. If the run has failed already, `work` is not run.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Box<Failure>> {
         if let Some(reason) = self.violation.clone() {
             return Err(Box::new(self.failure(reason))); // found between runs, or reported before

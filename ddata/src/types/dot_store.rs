@@ -386,9 +386,9 @@ pub(crate) struct Stamped {
 }
 
 /// Encodes a tag first: 0 for an ordinary write with a time of a clock, 1 for a guarded one, 2 for
-/// an ordinary write with another time (a version of the caller, or a raised time). Decoding
-/// accepts terms up to [`Term::NUMBER_MAX`] and fails with `NotCanonical` above it. A guarded write
-/// is never `clocked`.
+/// an ordinary write with another time (a version of the caller, or a raised time). Decoding fails
+/// with `NotCanonical` if the term of a guarded write is not [valid](Term::is_valid). A guarded
+/// write is never `clocked`.
 impl DotPayload for Stamped {
     fn encode(&self, writer: &mut LayoutWriter) {
         if self.stamp.term == Term::default() {

@@ -165,8 +165,8 @@ impl ChangeBuilder {
     /// clock, raised above a live time of another ordinary write.
     ///
     /// Fails with `Stale` unless the stamp is above `live`; an ordinary write meets this at any
-    /// guarded one. Exception: an ordinary write at [`HybridTimestamp::MAX`] over the same stamp,
-    /// because no higher one exists.
+    /// guarded one. Exception: an ordinary write without `seq` at [`HybridTimestamp::MAX`] over the
+    /// same stamp, because a clock has no higher one.
     pub(crate) fn stamp(&self, live: Option<Stamp>, seq: Option<u64>) -> Result<Stamp, EditError> {
         let term = self.author.term.unwrap_or_default();
         let above = live.filter(|live| live.term == term).map(|live| live.time.next());
