@@ -30,12 +30,71 @@ pub struct ReachabilityRecord {
     pub verdict: ReachabilityStatus,
 }
 
+/// Verdicts of one observer, sorted by subject. Most rows have one or two, for which a node of a
+/// tree would take ten times their memory, also while a peer's message is decoded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdicts(Vec<(ReplicaId, ReachabilityStatus)>);
+
+impl Verdicts {
+    fn find(&self, subject: ReplicaId) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&subject, |(id, _)| *id)
+    }
+
+    /// The verdict about this subject.
+    pub(super) fn get(&self, subject: ReplicaId) -> Option<ReachabilityStatus> {
+        self.find(subject).ok().map(|at| self.0[at].1)
+    }
+
+    /// Sets the verdict about this subject, and returns the former one.
+    pub(super) fn insert(
+        &mut self,
+        subject: ReplicaId,
+        verdict: ReachabilityStatus,
+    ) -> Option<ReachabilityStatus> {
+        match self.find(subject) {
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, verdict)),
+            Err(at) => {
+                self.0.insert(at, (subject, verdict));
+                None
+            }
+        }
+    }
+
+    fn remove(&mut self, subject: ReplicaId) {
+        if let Ok(at) = self.find(subject) {
+            self.0.remove(at);
+        }
+    }
+
+    /// The verdicts by subject.
+    pub(super) fn iter(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (ReplicaId, ReachabilityStatus)> + '_ {
+        self.0.iter().copied()
+    }
+
+    fn subjects(&self) -> impl Iterator<Item = ReplicaId> + '_ {
+        self.0.iter().map(|(subject, _)| *subject)
+    }
+}
+
+impl TryFrom<Vec<(ReplicaId, ReachabilityStatus)>> for Verdicts {
+    /// A subject that is listed twice.
+    type Error = ReplicaId;
+
+    fn try_from(mut list: Vec<(ReplicaId, ReachabilityStatus)>) -> Result<Self, ReplicaId> {
+        list.sort_unstable_by_key(|(subject, _)| *subject);
+        let twice = list.windows(2).find(|pair| pair[0].0 == pair[1].0);
+        twice.map_or(Ok(()), |pair| Err(pair[0].0)).map(|()| Self(list))
+    }
+}
+
 /// The verdicts of one observer. A subject without an entry is reachable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
     /// Raised by each change of the observer, but not by [`Reachability::retain`].
     pub(super) version: u64,
-    pub(super) verdicts: BTreeMap<ReplicaId, ReachabilityStatus>, // ≤ number of members
+    pub(super) verdicts: Verdicts, // ≤ number of members
 }
 
 impl Row {
@@ -46,9 +105,10 @@ impl Row {
             Ordering::Less => self.clone_from(other),
             Ordering::Greater => {}
             Ordering::Equal => {
-                for (&subject, &verdict) in &other.verdicts {
-                    let mine = self.verdicts.entry(subject).or_insert(verdict);
-                    *mine = verdict.max(*mine);
+                for (subject, verdict) in other.verdicts.iter() {
+                    if self.verdicts.get(subject) < Some(verdict) {
+                        self.verdicts.insert(subject, verdict);
+                    }
                 }
             }
         }
@@ -94,43 +154,43 @@ impl Reachability {
     /// whether there was one. A Terminated verdict remains, and the result is `false`.
     pub fn acquit(&mut self, observer: ReplicaId, subject: ReplicaId) -> bool {
         let Some(row) = self.rows.get_mut(&observer) else { return false };
-        if row.verdicts.get(&subject) != Some(&ReachabilityStatus::Unreachable) {
+        if row.verdicts.get(subject) != Some(ReachabilityStatus::Unreachable) {
             return false;
         }
         row.version += 1;
-        row.verdicts.remove(&subject);
+        row.verdicts.remove(subject);
         true
     }
 
     /// The verdict of `observer` about `subject`; `None` means reachable.
     #[must_use]
     pub fn verdict(&self, observer: ReplicaId, subject: ReplicaId) -> Option<ReachabilityStatus> {
-        self.rows.get(&observer)?.verdicts.get(&subject).copied()
+        self.rows.get(&observer)?.verdicts.get(subject)
     }
 
     /// The worst verdict of any observer about `subject`; `None` means reachable.
     #[must_use]
     pub fn worst(&self, subject: ReplicaId) -> Option<ReachabilityStatus> {
-        self.rows.values().filter_map(|row| row.verdicts.get(&subject)).max().copied()
+        self.rows.values().filter_map(|row| row.verdicts.get(subject)).max()
     }
 
     /// All records, ordered by observer, then by subject.
     pub fn records(&self) -> impl Iterator<Item = ReachabilityRecord> + '_ {
         self.rows.iter().flat_map(|(&observer, row)| {
             let record =
-                move |(&subject, &verdict)| ReachabilityRecord { observer, subject, verdict };
+                move |(subject, verdict)| ReachabilityRecord { observer, subject, verdict };
             row.verdicts.iter().map(record)
         })
     }
 
     /// Subjects about which `observer` has recorded a verdict.
     pub fn accused_by(&self, observer: ReplicaId) -> impl Iterator<Item = ReplicaId> + '_ {
-        self.rows.get(&observer).into_iter().flat_map(|row| row.verdicts.keys().copied())
+        self.rows.get(&observer).into_iter().flat_map(|row| row.verdicts.subjects())
     }
 
     /// Observers that have recorded a verdict about `subject`.
     pub fn accusers_of(&self, subject: ReplicaId) -> impl Iterator<Item = ReplicaId> + '_ {
-        let accuses = move |(_, row): &(&ReplicaId, &Row)| row.verdicts.contains_key(&subject);
+        let accuses = move |(_, row): &(&ReplicaId, &Row)| row.verdicts.get(subject).is_some();
         self.rows.iter().filter(accuses).map(|(&observer, _)| observer)
     }
 
@@ -138,13 +198,13 @@ impl Reachability {
     #[must_use]
     pub fn accused(&self, counts: impl Fn(ReplicaId) -> bool) -> BTreeSet<ReplicaId> {
         let counted = self.rows.iter().filter(|(observer, _)| counts(**observer));
-        counted.flat_map(|(_, row)| row.verdicts.keys().copied()).collect()
+        counted.flat_map(|(_, row)| row.verdicts.subjects()).collect()
     }
 
     /// Whether the table contains no verdict. Rows without verdicts may remain in it.
     #[must_use]
     pub fn is_all_reachable(&self) -> bool {
-        self.rows.values().all(|row| row.verdicts.is_empty())
+        self.rows.values().all(|row| row.verdicts.0.is_empty())
     }
 
     /// Version of the row of `observer`, that is, the number of its changes; 0 if it has no row.
@@ -178,23 +238,19 @@ impl Reachability {
     pub fn retain(&mut self, alive: impl Fn(ReplicaId) -> bool) {
         self.rows.retain(|observer, _| alive(*observer));
         for row in self.rows.values_mut() {
-            row.verdicts.retain(|subject, _| alive(*subject));
+            row.verdicts.0.retain(|(subject, _)| alive(*subject));
         }
     }
 
     pub(super) fn rows(&self) -> impl ExactSizeIterator<Item = (ReplicaId, &Row)> {
         self.rows.iter().map(|(&observer, row)| (observer, row))
     }
+}
 
-    /// The rows by observer.
-    pub(super) fn into_rows(self) -> BTreeMap<ReplicaId, Row> {
-        self.rows
-    }
-
-    /// Adds a decoded row. Returns `false` if the version is 0 (the row is not added) or the
-    /// observer already has a row (it is replaced): the caller then rejects the table.
-    pub(super) fn insert_row(&mut self, observer: ReplicaId, row: Row) -> bool {
-        row.version > 0 && self.rows.insert(observer, row).is_none()
+impl From<BTreeMap<ReplicaId, Row>> for Reachability {
+    /// The table of these rows. The caller has checked that none has version 0.
+    fn from(rows: BTreeMap<ReplicaId, Row>) -> Self {
+        Self { rows }
     }
 }
 

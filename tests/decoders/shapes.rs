@@ -7,6 +7,7 @@ use libp2p::identity::Keypair;
 use ostraca::cluster::gossip::wire::encode;
 use ostraca::cluster::gossip::{ClusterId, Gossip};
 use ostraca::cluster::member::{Address, Member};
+use ostraca::cluster::reachability::ReachabilityStatus;
 use ostraca::cluster::wire::ClusterMessage;
 use ostraca::ddata::causal::{CausalContext, Dot};
 use ostraca::ddata::id::{NodeId, PeerKey, ReplicaId};
@@ -153,10 +154,17 @@ fn cluster() -> Vec<Shape> {
         gossip.admit_member(node(1), member(number)).expect("a new member");
     }
     let status = gossip.status();
+    let mut accused = gossip.clone();
+    for number in 2..=MEMBERS {
+        let unreachable = ReachabilityStatus::Unreachable;
+        assert!(accused.accuse(node(number), node(1), unreachable), "each member has a row");
+    }
+    let accused = ClusterMessage::Gossip(accused.into());
     let gossip = ClusterMessage::Gossip(gossip.into());
     let status = ClusterMessage::GossipStatus(status);
     vec![
         (format!("a state of {MEMBERS} members"), encode(&gossip)),
+        (format!("a state with {MEMBERS} rows"), encode(&accused)),
         (format!("a status of {MEMBERS} members"), encode(&status)),
     ]
 }

@@ -7,8 +7,7 @@
 //! the budget is refused with an error that states the budget. An announced length reserves memory
 //! only in [`list`] and its variants, after the whole length was charged.
 //! Not charged: memory that a type allocates after its parts were decoded, and boxes outside lists.
-//! Protocol types keep both small, except for rows of reachability (docs/testing.md);
-//! `tests/decoders/memory.rs` measures the peak of each.
+//! Protocol types keep both small; `tests/decoders/memory.rs` measures the peak of each.
 
 use std::cell::Cell;
 use std::fmt::{self, Write};

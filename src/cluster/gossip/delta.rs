@@ -17,7 +17,7 @@ use super::exchange::{GossipAnswer, GossipRefused, Received};
 use super::merge::{MergeRelation, join};
 use super::{ClusterId, Gossip, GossipContent, MEMBERS_MAX};
 use crate::cluster::member::Member;
-use crate::cluster::reachability::{Reachability, Row};
+use crate::cluster::reachability::Row;
 
 /// Maximum number of base states that a delta names.
 pub const BASES_MAX: usize = 8;
@@ -193,12 +193,11 @@ impl GossipContent {
             }
         }
         let alive = |id: &ReplicaId| self.members.contains_key(id);
-        let mut brought = Reachability::new();
-        for (&observer, row) in &delta.rows {
-            if alive(&observer) && self.reachability.version_of(observer) < row.version {
-                changed |= brought.insert_row(observer, row.clone());
-            }
-        }
+        let rows = delta.rows.iter().filter(|(observer, row)| {
+            alive(observer) && self.reachability.version_of(**observer) < row.version
+        });
+        let brought: BTreeMap<_, _> = rows.map(|(id, row)| (*id, row.clone())).collect();
+        changed |= !brought.is_empty();
         for (&id, &counter) in &delta.version.dots {
             if alive(&id) && self.version.get(&id) < counter {
                 self.version.dots.insert(id, counter);
@@ -206,7 +205,7 @@ impl GossipContent {
             }
         }
         if changed {
-            self.reachability.join(&brought);
+            self.reachability.join(&brought.into());
             self.tidy();
         }
         changed

@@ -332,9 +332,9 @@ impl GossipContent {
         digest.list(self.reachability.rows(), |digest, (observer, row)| {
             digest.number(observer.get());
             digest.number(row.version);
-            digest.list(&row.verdicts, |digest, (subject, verdict)| {
+            digest.list(row.verdicts.iter(), |digest, (subject, verdict)| {
                 digest.number(subject.get());
-                digest.number(u64::from(*verdict == ReachabilityStatus::Terminated));
+                digest.number(u64::from(verdict == ReachabilityStatus::Terminated));
             });
         });
         digest.list(&self.tombstones, |digest, (id, stamp)| {

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
     use crate::cluster::gossip::{ClusterId, Joined};
     use crate::cluster::member::Address;
-    use crate::cluster::reachability::ReachabilityStatus;
+    use crate::cluster::reachability::{ReachabilityStatus, Verdicts};
 
     const A: ReplicaId = ReplicaId::new(1);
     const B: ReplicaId = ReplicaId::new(2);
@@ -215,12 +215,12 @@ mod tests {
     #[test]
     fn counters_of_other_parts_that_jump_are_refused() {
         let far = super::super::wire::COUNTER_MAX;
-        let row = |version| Row { version, verdicts: [].into() };
+        let row = BTreeMap::from([(B, Row { version: far, verdicts: Verdicts::default() })]);
         let gone = ReplicaId::new(9);
         let forgotten = with_content(|content| content.forgotten = far);
         refuses("stamp of forgotten removals", &forgotten);
         for (what, theirs) in [
-            ("row", with_content(|content| _ = content.reachability.insert_row(B, row(far)))),
+            ("row", with_content(|content| content.reachability = row.clone().into())),
             ("tombstone", with_content(|content| _ = content.tombstones.insert(gone, far))),
             ("version", with_content(|content| _ = content.version.dots.insert(B, far))),
             ("revision", with_member(|member| member.hosting.revision = far)),

@@ -23,7 +23,7 @@ use super::delta::{BASES_MAX, GossipDelta};
 use super::exchange::{GossipSeen, GossipStatus};
 use super::{ClusterId, Gossip, GossipContent, MEMBERS_MAX, TOMBSTONES_MAX};
 use crate::cluster::member::Member;
-use crate::cluster::reachability::{Reachability, ReachabilityStatus, Row};
+use crate::cluster::reachability::{ReachabilityStatus, Row, Verdicts};
 
 /// Maximum length of an encoded value of this module: the default limit of a transport message.
 pub const GOSSIP_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -119,7 +119,7 @@ struct RawGossip {
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "list"
     )]
-    rows: Vec<RawRow>,
+    rows: Vec<ObserverRow>,
     #[serde(
         rename = "t",
         default,
@@ -135,6 +135,14 @@ struct RawGossip {
     version: Vec<(ReplicaId, u64)>,
     #[serde(rename = "s", deserialize_with = "checked_list")]
     seen: Vec<ReplicaId>,
+}
+
+/// A row with its observer, as small as a decoded list of rows can be: [`RawRow`] on the wire.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "RawRow", into = "RawRow")]
+struct ObserverRow {
+    observer: ReplicaId,
+    row: Row,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -181,7 +189,7 @@ struct RawDelta {
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "list"
     )]
-    rows: Vec<RawRow>,
+    rows: Vec<ObserverRow>,
     #[serde(
         rename = "t",
         default,
@@ -237,7 +245,7 @@ impl From<&Gossip> for RawGossip {
         Self {
             cluster: content.cluster,
             members: content.members.values().cloned().collect(),
-            rows: content.reachability.rows().map(RawRow::from).collect(),
+            rows: content.reachability.rows().map(ObserverRow::from).collect(),
             tombstones: content.tombstones.iter().map(|(&id, &stamp)| (id, stamp)).collect(),
             forgotten: content.forgotten,
             preparing_for_shutdown: content.preparing_for_shutdown,
@@ -247,12 +255,18 @@ impl From<&Gossip> for RawGossip {
     }
 }
 
-impl From<(ReplicaId, &Row)> for RawRow {
-    /// Splits the subjects by verdict. A row without verdicts is written too, for its version.
+impl From<(ReplicaId, &Row)> for ObserverRow {
     fn from((observer, row): (ReplicaId, &Row)) -> Self {
+        Self { observer, row: row.clone() }
+    }
+}
+
+impl From<ObserverRow> for RawRow {
+    /// Splits the subjects by verdict. A row without verdicts is written too, for its version.
+    fn from(ObserverRow { observer, row }: ObserverRow) -> Self {
         let subjects_with = |verdict: ReachabilityStatus| {
-            let of = row.verdicts.iter().filter(move |(_, found)| **found == verdict);
-            of.map(|(&subject, _)| subject).collect()
+            let of = row.verdicts.iter().filter(move |(_, found)| *found == verdict);
+            of.map(|(subject, _)| subject).collect()
         };
         Self {
             observer,
@@ -346,7 +360,7 @@ impl TryFrom<RawGossip> for Gossip {
         let members = members_of(raw.members)?;
         let content = GossipContent {
             cluster: raw.cluster,
-            reachability: table_of(raw.rows, &members)?,
+            reachability: rows_of(raw.rows, |id| members.contains_key(&id))?.into(),
             tombstones: map_of(raw.tombstones, TOMBSTONES_MAX)?,
             forgotten: counter(raw.forgotten)?,
             preparing_for_shutdown: raw.preparing_for_shutdown,
@@ -384,13 +398,13 @@ impl TryFrom<RawDelta> for GossipDelta {
         within(raw.rows.len(), MEMBERS_MAX)?;
         // The rows may name members that are not in the delta; unknown nodes are dropped at the
         // merge.
-        let table = rows_of(raw.rows, Ok)?;
+        let rows = rows_of(raw.rows, |_| true)?;
         Ok(Self {
             cluster: raw.cluster,
             bases: raw.bases,
             content: raw.content,
             members,
-            rows: table.into_rows(),
+            rows,
             tombstones,
             version: clock_of(raw.version)?,
             seen: set_of(raw.seen, MEMBERS_MAX)?,
@@ -412,53 +426,51 @@ fn members_of(list: Vec<Arc<Member>>) -> Result<BTreeMap<ReplicaId, Arc<Member>>
     Ok(members)
 }
 
-/// The reachability table of a whole state: observers and subjects must be `members`.
-fn table_of(
-    rows: Vec<RawRow>,
-    members: &BTreeMap<ReplicaId, Arc<Member>>,
-) -> Result<Reachability, InvalidGossip> {
-    rows_of(
-        rows,
-        |id| {
-            if members.contains_key(&id) { Ok(id) } else { Err(InvalidGossip::NoMember(id)) }
-        },
-    )
+impl TryFrom<RawRow> for ObserverRow {
+    type Error = InvalidGossip;
+
+    /// Rejects a version above [`COUNTER_MAX`] and version 0, because an observer's first row has
+    /// version 1; also a subject that is listed twice (with the same or different verdicts), and
+    /// an observer that accuses itself. A row without verdicts is valid.
+    fn try_from(raw: RawRow) -> Result<Self, InvalidGossip> {
+        let RawRow { observer, version, unreachable, terminated } = raw;
+        if counter(version)? == 0 {
+            return Err(InvalidGossip::Counter(0));
+        }
+        let with = |of: Vec<ReplicaId>, verdict| of.into_iter().map(move |id| (id, verdict));
+        let mut list = Vec::with_capacity(unreachable.len() + terminated.len());
+        list.extend(with(unreachable, ReachabilityStatus::Unreachable));
+        list.extend(with(terminated, ReachabilityStatus::Terminated));
+        let verdicts = Verdicts::try_from(list).map_err(InvalidGossip::Twice)?;
+        if verdicts.get(observer).is_some() {
+            return Err(InvalidGossip::SelfAccused(observer));
+        }
+        Ok(Self { observer, row: Row { version, verdicts } })
+    }
 }
 
-/// A reachability table. `member` checks each observer and subject. Rows without records are kept;
-/// a row of version 0 is rejected, as [`InvalidGossip::Twice`], because an observer's first row has
-/// version 1. Also rejects a second row of an observer, a subject that a row lists twice (also with
-/// different verdicts), an observer that accuses itself, and more than [`RECORDS_MAX`] records. The
-/// number of rows is not limited here.
+/// The rows by observer. Rejects an observer or a subject that is no member according to
+/// `is_member`, a second row of an observer, and more than [`RECORDS_MAX`] records. The number of
+/// rows is not limited here.
 fn rows_of(
-    rows: Vec<RawRow>,
-    member: impl Fn(ReplicaId) -> Result<ReplicaId, InvalidGossip>,
-) -> Result<Reachability, InvalidGossip> {
-    let records = rows.iter().map(|row| row.unreachable.len() + row.terminated.len());
-    within(records.sum(), RECORDS_MAX)?;
-    let mut table = Reachability::new();
-    for RawRow { observer, version, unreachable, terminated } in rows {
-        let mut row = Row { version: counter(version)?, verdicts: BTreeMap::new() };
-        let verdicts = [
-            (unreachable, ReachabilityStatus::Unreachable),
-            (terminated, ReachabilityStatus::Terminated),
-        ];
-        for (subject, verdict) in verdicts
-            .into_iter()
-            .flat_map(|(of, verdict)| of.into_iter().map(move |id| (id, verdict)))
-        {
-            if subject == observer {
-                return Err(InvalidGossip::SelfAccused(observer));
-            }
-            if row.verdicts.insert(member(subject)?, verdict).is_some() {
-                return Err(InvalidGossip::Twice(subject));
-            }
-        }
-        if !table.insert_row(member(observer)?, row) {
-            return Err(InvalidGossip::Twice(observer));
-        }
+    rows: Vec<ObserverRow>,
+    is_member: impl Fn(ReplicaId) -> bool,
+) -> Result<BTreeMap<ReplicaId, Row>, InvalidGossip> {
+    within(rows.iter().map(|row| row.row.verdicts.iter().len()).sum(), RECORDS_MAX)?;
+    let ids = |row: &ObserverRow| {
+        let subjects = row.row.verdicts.iter().map(|(subject, _)| subject);
+        std::iter::once(row.observer).chain(subjects).find(|id| !is_member(*id))
+    };
+    if let Some(stranger) = rows.iter().find_map(ids) {
+        return Err(InvalidGossip::NoMember(stranger));
     }
-    Ok(table)
+    let mut observers: Vec<ReplicaId> = rows.iter().map(|row| row.observer).collect();
+    observers.sort_unstable();
+    if let Some(twice) = observers.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(InvalidGossip::Twice(twice[0]));
+    }
+    drop(observers);
+    Ok(rows.into_iter().map(|ObserverRow { observer, row }| (observer, row)).collect())
 }
 
 fn clock_of(list: Vec<(ReplicaId, u64)>) -> Result<VClock<ReplicaId>, InvalidGossip> {
