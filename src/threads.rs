@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crossbeam_utils::CachePadded;
+
 /// Number of places. The first threads that ask get a place each; further threads share these.
 pub(crate) const PLACES: usize = 16;
 
@@ -24,17 +26,12 @@ pub(crate) fn place() -> usize {
 /// One value for each [`place`], in cache lines of its own. Threads that share a place share the
 /// value, so a value that is written needs a lock or an atomic all the same.
 #[derive(Debug)]
-pub(crate) struct PerThread<T>([Apart<T>; PLACES]);
-
-/// A value in cache lines of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Apart<T>(pub(crate) T);
+pub(crate) struct PerThread<T>([CachePadded<T>; PLACES]);
 
 impl<T> PerThread<T> {
     /// Makes one value for each place at once.
     pub(crate) fn new(mut one: impl FnMut() -> T) -> Self {
-        Self(std::array::from_fn(|_| Apart(one())))
+        Self(std::array::from_fn(|_| CachePadded::new(one())))
     }
 
     /// The value of this thread, and of few others.
@@ -44,12 +41,12 @@ impl<T> PerThread<T> {
 
     /// The value of the threads with this [`place`]. Panics from [`PLACES`] on.
     pub(crate) fn at(&self, place: usize) -> &T {
-        &self.0[place].0
+        &self.0[place]
     }
 
     /// The values of all places, also of those that no thread has.
     pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|apart| &apart.0)
+        self.0.iter().map(|padded| &**padded)
     }
 }
 

@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use crossbeam_utils::CachePadded;
 use serde::de::DeserializeOwned;
 
 use super::dead_letters::DeadLetterReason;
@@ -88,9 +88,8 @@ pub(super) enum AskFailure {
     NodeLost(RegionId),
 }
 
-/// The pending asks of one node, shared by all its entity types. Aligned so that the reference
-/// count of its `Arc` is in another cache line.
-#[repr(align(128))]
+/// The pending asks of one node, shared by all its entity types. Its fields for each thread begin a
+/// cache line, so the reference counts of its `Arc` are in another one.
 pub struct PendingAsks {
     rows: PerThread<Mutex<AskTable>>,
     late: AtomicU64,
@@ -120,9 +119,9 @@ impl AskTable {
     }
 }
 
-/// The registry of types, for the thread that decodes an answer.
-#[repr(align(128))] // keeps the counts of its `Arc` apart from others
-pub(super) struct AnswerTypes(pub(super) Arc<TypeRegistry>);
+/// The registry of types, for the thread that decodes an answer. Padded, so that the counts of its
+/// own `Arc` share no cache line with others.
+pub(super) type AnswerTypes = CachePadded<Arc<TypeRegistry>>;
 
 impl Default for PendingAsks {
     fn default() -> Self {
@@ -130,7 +129,7 @@ impl Default for PendingAsks {
         Self {
             rows: PerThread::default(),
             late: AtomicU64::new(0),
-            types: PerThread::new(|| Arc::new(AnswerTypes(Arc::clone(&types)))),
+            types: PerThread::new(|| Arc::new(CachePadded::new(Arc::clone(&types)))),
         }
     }
 }
@@ -155,7 +154,7 @@ impl PendingAsks {
 
     /// Returns the registry of types of the node that owns this table.
     pub(super) fn types(&self) -> &Arc<TypeRegistry> {
-        &self.types.mine().0
+        self.types.mine()
     }
 
     /// Returns the number of pending asks whose answer comes as bytes.
@@ -234,24 +233,16 @@ impl PendingAsks {
 /// Handle of the table for the asks of one thread.
 ///
 /// Reply addresses own this handle. If they owned the table itself, each ask on any thread would
-/// write twice to the one cache line with its reference count.
-#[repr(align(128))] // keeps the counts of its `Arc` apart from others
-pub(super) struct PendingAsksHandle(Arc<PendingAsks>);
-
-impl Deref for PendingAsksHandle {
-    type Target = PendingAsks;
-
-    fn deref(&self) -> &PendingAsks {
-        &self.0
-    }
-}
+/// write twice to the one cache line with its reference count. Padded for the same reason as
+/// [`AnswerTypes`].
+pub(super) type PendingAsksHandle = CachePadded<Arc<PendingAsks>>;
 
 /// The handles of all threads.
 pub(super) struct PendingAsksHandles(PerThread<Arc<PendingAsksHandle>>);
 
 impl PendingAsksHandles {
     pub(super) fn new(asks: &Arc<PendingAsks>) -> Self {
-        Self(PerThread::new(|| Arc::new(PendingAsksHandle(Arc::clone(asks)))))
+        Self(PerThread::new(|| Arc::new(CachePadded::new(Arc::clone(asks)))))
     }
 
     pub(super) fn mine(&self) -> Arc<PendingAsksHandle> {

@@ -54,9 +54,8 @@ static RUNTIMES: AtomicU32 = AtomicU32::new(0);
 /// The executor of a type's entities on this node, see
 /// [`ShardRegion::new`](super::shard_region::ShardRegion::new).
 ///
-/// Aligned to its own cache line, because the counts of its `Arc`, which asks and activations on
-/// all threads change, lie in the line before.
-#[repr(align(128))]
+/// Its fields for each thread begin a cache line, so the counts of its `Arc`, which asks and
+/// activations on all threads change, are in another one.
 pub(super) struct Runtime<E: Entity> {
     pub(super) number: u32,
     pub(super) me: RegionId,

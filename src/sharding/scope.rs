@@ -97,7 +97,7 @@ pub(super) fn reading<T>(types: Arc<AnswerTypes>, read: impl FnOnce() -> T) -> T
 /// itself.
 pub(super) fn types() -> Option<Arc<TypeRegistry>> {
     let of_answer =
-        || ANSWER_TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&of.0)));
+        || ANSWER_TYPES.with(|types| types.borrow().as_ref().map(|of| Arc::clone(&***of)));
     reply_sink().map(|sink| Arc::clone(sink.types())).or_else(of_answer)
 }
 

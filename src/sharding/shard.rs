@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
 use super::active_entities::StopCandidate;
@@ -44,7 +45,6 @@ use super::shard_stage::{ShardStage, SharedStage};
 use super::slow_handlers::{Handling, RunningRow};
 use super::state_transfer::{ExportedState, LeavingInstances, StateExport};
 use super::tracked::UnfinishedTasks;
-use crate::threads::Apart;
 
 /// Why states are lost when the node is out.
 pub(super) const OVER: &str = "their node is out of the configuration";
@@ -59,7 +59,7 @@ pub(super) struct Shard<E: Entity> {
     lapses: AtomicU64, // copy of `ShardEntities::lapses` that handlers read without the lock
     /// Every message changes it. On its own cache line it causes no cache misses for handlers and
     /// senders that read the fields above.
-    inside: Apart<Mutex<ShardInner<E>>>,
+    inside: CachePadded<Mutex<ShardInner<E>>>,
 }
 
 /// The state behind a shard's lock.
@@ -193,7 +193,10 @@ impl<E: Entity> Shard<E> {
             phase: Arc::default(),
             here: AtomicBool::new(false),
             lapses: AtomicU64::new(0),
-            inside: Apart(Mutex::new(ShardInner { gate: Gate::new(me), shard_entities })),
+            inside: CachePadded::new(Mutex::new(ShardInner {
+                gate: Gate::new(me),
+                shard_entities,
+            })),
         }
     }
 
@@ -211,7 +214,7 @@ impl<E: Entity> Shard<E> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, ShardInner<E>> {
-        self.inside.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `act` at the gate under the lock, then updates what is [derived](Self::look) from the

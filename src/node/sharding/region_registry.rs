@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use crossbeam_utils::CachePadded;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -69,9 +70,9 @@ pub(crate) struct RegionRegistry {
 type TypesByName = BTreeMap<String, Arc<HostedType>>;
 
 /// A hosted type, with a reference count for one thread, so that frames on different threads do not
-/// contend for one counter.
-#[repr(align(128))] // keeps the counters of different `Arc`s on separate cache lines
-struct HostedType(Arc<dyn RegionHandle>);
+/// contend for one counter. Padded, so that the counts of its own `Arc` share no cache line with
+/// others.
+type HostedType = CachePadded<Arc<dyn RegionHandle>>;
 
 /// A handler that blocks its thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +113,7 @@ impl RegionRegistry {
         if has_room {
             for types in self.types.all() {
                 let mut types = types.write().unwrap_or_else(PoisonError::into_inner);
-                let hosted = Arc::new(HostedType(Arc::clone(hosting)));
+                let hosted = Arc::new(CachePadded::new(Arc::clone(hosting)));
                 types.insert(entity_type.as_str().to_owned(), hosted);
             }
         }
@@ -151,7 +152,7 @@ impl RegionRegistry {
     }
 
     fn all(&self) -> Vec<Arc<dyn RegionHandle>> {
-        self.types().values().map(|hosted| Arc::clone(&hosted.0)).collect()
+        self.types().values().map(|hosted| Arc::clone(&***hosted)).collect()
     }
 
     /// Delivers a frame that arrived on a user lane. An answer to an ask of this node is taken also
@@ -168,13 +169,13 @@ impl RegionRegistry {
             let taken = stray::take_answer(&self.asks, message.body)?;
             return if taken { Ok(()) } else { Err(NotArrived::Type) };
         };
-        Ok(hosting.0.arrived(RegionId::new(message.from.incarnation), message.body)?)
+        Ok(hosting.arrived(RegionId::new(message.from.incarnation), message.body)?)
     }
 
     /// Forwards an order of a region's machine. Ignores an order for a type that is not registered.
     pub(crate) fn perform(&self, entity_type: &EntityType, order: RegionOutput) {
         if let Some(hosting) = self.find(entity_type.as_str()) {
-            hosting.0.perform(order);
+            hosting.perform(order);
         }
     }
 
@@ -218,13 +219,13 @@ impl RegionRegistry {
     /// Empty for a type that is not registered.
     pub(crate) fn count(&self, entity_type: &EntityType) -> BTreeMap<ShardId, u64> {
         let hosting = self.find(entity_type.as_str());
-        hosting.map(|hosting| hosting.0.entities().into_iter().collect()).unwrap_or_default()
+        hosting.map(|hosting| hosting.entities().into_iter().collect()).unwrap_or_default()
     }
 
     /// Whether an entity is live on this node; `None` if its shard does not live here, or the type
     /// is not registered.
     pub(crate) fn lives(&self, entity_type: &EntityType, entity: &EntityId) -> Option<bool> {
-        self.find(entity_type.as_str())?.0.lives(entity)
+        self.find(entity_type.as_str())?.lives(entity)
     }
 
     /// Finds the handler of this node that a long poll belongs to; `None` if it belongs to another
@@ -232,7 +233,7 @@ impl RegionRegistry {
     pub(crate) fn blocking(&self, poll: &LongPoll) -> Option<BlockingHandler> {
         let types = self.types();
         types.iter().find_map(|(entity_type, hosted)| {
-            let (entity, message) = hosted.0.polled(poll)?;
+            let (entity, message) = hosted.polled(poll)?;
             Some(BlockingHandler {
                 entity_type: entity_type.clone(),
                 entity: entity.map(|entity| entity.to_string()),
@@ -245,12 +246,12 @@ impl RegionRegistry {
 
     /// The shard of an entity; `None` if the type was not started on this node.
     pub(super) fn shard(&self, entity_type: &EntityType, entity: &EntityId) -> Option<ShardId> {
-        Some(self.find(entity_type.as_str())?.0.shard(entity))
+        Some(self.find(entity_type.as_str())?.shard(entity))
     }
 
     /// The home of a shard, if this node knows it.
     pub(super) fn home(&self, entity_type: &EntityType, shard: ShardId) -> Option<RegionId> {
-        self.find(entity_type.as_str())?.0.home(shard)
+        self.find(entity_type.as_str())?.home(shard)
     }
 
     /// Registers a caller of a cluster query. Returns the number of the query and the receiver of

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::task::Waker;
 
+use crossbeam_utils::CachePadded;
 use ostraca_ddata::clock::Instant;
 use slab::Slab;
 
@@ -22,13 +23,10 @@ use crate::threads;
 
 /// The asks of one entity type on one node that have no timer of their own.
 pub(in crate::sharding) struct Timeouts {
-    stripes: [Stripe; STRIPES],
+    /// Each has the asks that began on some of the threads, with their lock in its own cache lines.
+    stripes: [CachePadded<Mutex<StripeState>>; STRIPES],
     swept: AtomicBool, // a sweeper exists
 }
-
-/// The asks that began on some of the threads, with their lock in their own cache lines.
-#[repr(align(128))]
-struct Stripe(Mutex<StripeState>);
 
 #[derive(Default)]
 struct StripeState {
@@ -56,7 +54,7 @@ pub(in crate::sharding) struct Sweeper(Weak<Timeouts>);
 
 impl Timeouts {
     pub(in crate::sharding) fn new() -> Arc<Self> {
-        let stripes = std::array::from_fn(|_| Stripe(Mutex::new(StripeState::default())));
+        let stripes = std::array::from_fn(|_| CachePadded::new(Mutex::new(StripeState::default())));
         Arc::new(Self { stripes, swept: AtomicBool::new(false) })
     }
 
@@ -73,7 +71,7 @@ impl Timeouts {
     }
 
     fn lock(&self, stripe: usize) -> MutexGuard<'_, StripeState> {
-        self.stripes[stripe].0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // ── Called by asks ──

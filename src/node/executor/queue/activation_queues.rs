@@ -9,6 +9,8 @@
 
 use std::collections::VecDeque;
 
+use crossbeam_utils::CachePadded;
+
 /// A worker compares its own line with the others once in this number of takes, counted over all
 /// workers. After a comparison in which another line was late, the next take compares again.
 const COMPARE_EVERY: u32 = 8;
@@ -16,10 +18,15 @@ const COMPARE_EVERY: u32 = 8;
 /// Placeholder for the sequence number of the first element in an empty line.
 const NOBODY: u64 = u64::MAX;
 
+/// Activations with their sequence numbers, in the order of arrival.
+type ActivationLine<B> = CachePadded<VecDeque<(u64, B)>>;
+
 /// Waiting activations by worker slot. A slot may be any number: slots share a line if there are
 /// more of them than lines.
 pub(super) struct ActivationQueues<B> {
-    lines: Box<[ActivationQueue<B>]>, // ≥ 1
+    /// Lines with sequence numbers; ≥ 1. Mostly one thread uses a line, so each has its own cache
+    /// lines.
+    lines: Box<[ActivationLine<B>]>,
     /// Sequence number of the first element of each line; [`NOBODY`] for an empty line.
     firsts: Box<[u64]>,
     len: usize,        // of all lines together
@@ -27,15 +34,11 @@ pub(super) struct ActivationQueues<B> {
     till_compare: u32, // takes until the next comparison of lines; ≥ 1
 }
 
-/// One line, with sequence numbers. It has its own cache lines, because mostly one thread uses it.
-#[repr(align(128))]
-struct ActivationQueue<B>(VecDeque<(u64, B)>);
-
 impl<B> ActivationQueues<B> {
     /// Creates an empty line for each slot, at least one.
     pub(super) fn new(worker_slots: usize) -> Self {
         let worker_slots = worker_slots.max(1);
-        let lines = (0..worker_slots).map(|_| ActivationQueue(VecDeque::new())).collect();
+        let lines = (0..worker_slots).map(|_| CachePadded::new(VecDeque::new())).collect();
         let firsts = vec![NOBODY; worker_slots].into();
         Self { lines, firsts, len: 0, pushed: 0, till_compare: COMPARE_EVERY }
     }
@@ -43,7 +46,7 @@ impl<B> ActivationQueues<B> {
     /// Appends an activation to the line of a slot.
     pub(super) fn push(&mut self, worker_slot: usize, activation: B) {
         let line = worker_slot % self.lines.len();
-        self.lines[line].0.push_back((self.pushed, activation));
+        self.lines[line].push_back((self.pushed, activation));
         if self.firsts[line] == NOBODY {
             self.firsts[line] = self.pushed;
         }
@@ -58,7 +61,7 @@ impl<B> ActivationQueues<B> {
             return None;
         }
         let line = self.choose(worker_slot % self.lines.len());
-        let ActivationQueue(waiting) = &mut self.lines[line];
+        let waiting = &mut self.lines[line];
         let (_, activation) = waiting.pop_front()?;
         self.firsts[line] = waiting.front().map_or(NOBODY, |(number, _)| *number);
         self.len -= 1;
@@ -102,7 +105,7 @@ impl<B> ActivationQueues<B> {
 
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &B> {
-        self.lines.iter().flat_map(|line| line.0.iter().map(|(_, activation)| activation))
+        self.lines.iter().flat_map(|line| line.iter().map(|(_, activation)| activation))
     }
 
     /// Removes all elements of all lines, in the order in which they were pushed.
@@ -110,7 +113,7 @@ impl<B> ActivationQueues<B> {
         self.len = 0;
         self.firsts.fill(NOBODY);
         let lines = self.lines.iter_mut();
-        let mut all: Vec<_> = lines.flat_map(|line| std::mem::take(&mut line.0)).collect();
+        let mut all: Vec<_> = lines.flat_map(|line| std::mem::take(&mut **line)).collect();
         all.sort_unstable_by_key(|(number, _)| *number);
         all.into_iter().map(|(_, activation)| activation).collect()
     }
