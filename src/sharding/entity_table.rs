@@ -3,11 +3,11 @@
 //! An idle entity is only a row: no task, no channel, no queue. The shard's lock protects the
 //! table.
 
-use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use ostraca_ddata::clock::Instant;
 use smallvec::SmallVec;
 
@@ -23,29 +23,6 @@ const SPARE_MAX: usize = 8;
 
 /// In place of a row or slot: there is none.
 pub(super) const NONE: u32 = u32::MAX;
-
-/// Hasher for numbers that are already hashes or random: it only copies their low bits to the high
-/// ones. Only for numbers that no peer and no end user can choose.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PrehashedHasher(u64);
-
-impl Hasher for PrehashedHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    /// Mixes in the bytes of a key that is no `u64`, which does not occur in practice.
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // The map derives the position from the low bits and a tag from the high ones.
-        self.0 = number ^ number.rotate_left(57);
-    }
-}
 
 /// State of an entity that has messages or handles one.
 pub(super) struct BusyEntity<M> {
@@ -88,16 +65,15 @@ pub(super) struct EntitySlot<E: Entity> {
     pub(super) tracker_slot: u32,
     /// Since when it has been idle. In the row, because the periodic check reads all rows.
     pub(super) idle_since: Instant,
-    next: u32, // with the same hash
 }
 
 /// The entity table of a shard. A row number identifies an entity until it is removed; then the
 /// number is reused. Methods that take a row panic if the row is not in use, except `try_get` and
 /// those about dormant states.
 pub(super) struct EntityTable<E: Entity> {
-    /// The first row with a [hash](super::id_hash::hash). The hash is keyed, so chains stay short
-    /// whatever ids end users choose.
-    index: HashMap<u64, u32, BuildHasherDefault<PrehashedHasher>>,
+    /// The [hash](super::id_hash::hash) and the row of each entity. The hash is keyed, so few ids
+    /// share one, whatever ids end users choose. It is kept, so that a growing table reads no row.
+    index: HashTable<(u64, u32)>,
     rows: Vec<Option<EntitySlot<E>>>, // ≤ entities of the shard at a time
     free: Vec<u32>,
     // Dormant states, by row: exported by an instance of a former home, and not imported yet,
@@ -111,7 +87,7 @@ pub(super) struct EntityTable<E: Entity> {
 impl<E: Entity> EntityTable<E> {
     pub(super) fn new() -> Self {
         Self {
-            index: HashMap::default(),
+            index: HashTable::new(),
             rows: Vec::new(),
             free: Vec::new(),
             dormant: BTreeMap::new(),
@@ -127,20 +103,13 @@ impl<E: Entity> EntityTable<E> {
 
     /// Returns the row of the entity with this id, whose hash the caller has computed.
     pub(super) fn find(&self, hash: u64, id: &[u8]) -> Option<u32> {
-        let mut at = self.index.get(&hash).copied()?;
-        loop {
+        let is_of = |at: u32| {
             #[cfg(test)]
             self.compared.set(self.compared.get() + 1);
-            let entity_slot =
-                self.rows[at as usize].as_ref().expect("the index contains only rows in use");
-            if entity_slot.id.as_bytes() == id {
-                return Some(at);
-            }
-            if entity_slot.next == NONE {
-                return None;
-            }
-            at = entity_slot.next;
-        }
+            self.get(at).id.as_bytes() == id
+        };
+        let found = self.index.find(hash, |&(known, at)| known == hash && is_of(at))?;
+        Some(found.1)
     }
 
     /// Adds an idle entity without an instance and returns its row. The caller has checked with
@@ -150,16 +119,10 @@ impl<E: Entity> EntityTable<E> {
             self.rows.push(None);
             u32::try_from(self.rows.len() - 1).expect("fewer than 2^32 entities in a shard")
         });
-        let next = self.index.insert(hash, at).unwrap_or(NONE);
+        self.index.insert_unique(hash, (hash, at), |(hash, _)| *hash);
         let idle_since = Instant::default(); // not idle yet
-        self.rows[at as usize] = Some(EntitySlot {
-            id,
-            instance: None,
-            busy: None,
-            tracker_slot: NONE,
-            idle_since,
-            next,
-        });
+        self.rows[at as usize] =
+            Some(EntitySlot { id, instance: None, busy: None, tracker_slot: NONE, idle_since });
         at
     }
 
@@ -175,31 +138,11 @@ impl<E: Entity> EntityTable<E> {
         let busy = entity_slot.busy.as_ref();
         assert!(busy.is_none_or(|busy| busy.mailbox.is_empty() && !busy.runs));
         assert!(!self.is_dormant(at), "the next entity in the row would get its state");
-        self.unlink(at, entity_slot.next, hash(entity_slot.id.as_bytes()));
+        let hash = hash(entity_slot.id.as_bytes());
+        let entry = self.index.find_entry(hash, |(_, row)| *row == at);
+        entry.expect("every row is in the index").remove();
         self.free.push(at);
         entity_slot.instance
-    }
-
-    /// Takes a row out of the chain of rows with this hash; `next` is the row that follows it.
-    fn unlink(&mut self, at: u32, next: u32, hash: u64) {
-        let first = *self.index.get(&hash).expect("every row is in the index");
-        if first == at {
-            if next == NONE {
-                self.index.remove(&hash);
-            } else {
-                self.index.insert(hash, next);
-            }
-            return;
-        }
-        let mut before = first;
-        loop {
-            let entity_slot = self.rows[before as usize].as_mut().expect("rows in use are linked");
-            if entity_slot.next == at {
-                entity_slot.next = next;
-                return;
-            }
-            before = entity_slot.next;
-        }
     }
 
     /// Returns an entity; `None` if its row is not in use.

@@ -4,17 +4,16 @@
 //! reply address is serialized gets a number and an entry in the table ([`PendingAsks`]), under
 //! which a frame from another node finds it.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crossbeam_utils::CachePadded;
+use rustc_hash::FxHashMap;
 use serde::de::DeserializeOwned;
 
 use super::dead_letters::DeadLetterReason;
-use super::entity_table::PrehashedHasher;
 use super::envelope::{Envelope, decode};
 use super::ids::{RegionId, ShardId};
 use super::scope;
@@ -96,19 +95,22 @@ pub struct PendingAsks {
     types: PerThread<Arc<AnswerTypes>>, // the registry of one node
 }
 
+/// Number of an ask without its place. This node draws it, and no peer can foresee it.
+type AskNumber = u64;
+
 /// The pending asks made on some of the threads.
 #[derive(Default)]
 struct AskTable {
     asked: u64,       // total number of asks
     key: RandomState, // makes numbers from `asked` that no peer can foresee
-    /// By number without its place; ≤ asks that wait.
-    waiting: HashMap<u64, Arc<dyn PendingAsk>, BuildHasherDefault<PrehashedHasher>>,
+    /// At most the asks that wait.
+    waiting: FxHashMap<AskNumber, Arc<dyn PendingAsk>>,
 }
 
 impl AskTable {
     /// Returns a number that no waiting ask has; not 0. Without the key a peer cannot derive it
     /// from the numbers of earlier asks, so it cannot answer the next ask in place of its entity.
-    fn draw(&mut self) -> u64 {
+    fn draw(&mut self) -> AskNumber {
         loop {
             self.asked += 1;
             let number = self.key.hash_one(self.asked) / PLACES;
