@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 use ostraca::management::client::{AdminConnectError, AdminRequestError, Client};
-use ostraca::management::msgpack_value::MsgpackValue;
 use ostraca::management::wire::{
     AdminRequest, AdminResponse, ConsistencyLevel, Data, KEYS_MAX, Packed,
 };
@@ -197,7 +196,7 @@ impl Set {
     /// Sets the key: VALUE is taken as JSON, or as text with `--text` or if it is not JSON.
     async fn run(self) -> CommandResult {
         let Self { key, value, text, consistency, asking } = self;
-        let item = if text { MsgpackValue::Text(value) } else { shown::read(&value) };
+        let item = if text { rmpv::Value::from(value) } else { shown::read(&value) };
         let (value, level) = (Packed::new(&item)?, consistency.level());
         let request = AdminRequest::Set { key: key.clone(), value, level };
         changed(&asking, &request, &consistency, json!({ "set": key })).await

@@ -5,8 +5,8 @@
 
 use std::cmp::Ordering;
 
-use ostraca::management::msgpack_value::MsgpackValue;
 use ostraca::management::wire::{Data, Packed, ValueContent};
+use rmpv::Value as MsgpackValue;
 use serde_json::{Map, Number, Value};
 
 use super::printable::one_line;
@@ -109,30 +109,38 @@ fn order(one: &Value, other: &Value) -> Ordering {
 /// Decodes a packed value to JSON. Bytes that are not a value become a text with their length.
 pub(super) fn unpacked(packed: &Packed) -> Value {
     let unreadable = |_| Value::from(format!("({} bytes that can't be decoded)", packed.len()));
-    packed.item().map_or_else(unreadable, shown)
+    packed.decode().map_or_else(unreadable, shown)
 }
 
-/// Converts a value to JSON, recursively. NaN and infinities become text, and so do integers beyond
-/// 64 bits. If two keys of a map have the same text, the later entry replaces the earlier one.
+/// Converts a value to JSON, recursively. An extension becomes a list of its type and its bytes. If
+/// two keys of a map have the same text, the later entry replaces the earlier one.
 fn shown(item: MsgpackValue) -> Value {
     match item {
         MsgpackValue::Nil => Value::Null,
-        MsgpackValue::Bool(it) => Value::Bool(it),
+        MsgpackValue::Boolean(it) => Value::Bool(it),
         MsgpackValue::Integer(it) => count(&it.to_string()),
-        MsgpackValue::Float(it) => {
-            Number::from_f64(it).map_or_else(|| Value::from(it.to_string()), Value::Number)
-        }
-        MsgpackValue::Text(it) => Value::String(it),
-        MsgpackValue::Bytes(it) => {
-            let digits: String = it.iter().map(|byte| format!("{byte:02x}")).collect();
-            Value::String(format!("0x{digits}"))
-        }
-        MsgpackValue::List(it) => Value::Array(it.into_iter().map(shown).collect()),
+        MsgpackValue::F32(it) => float(it.into()),
+        MsgpackValue::F64(it) => float(it),
+        MsgpackValue::String(it) => String::from_utf8_lossy(it.as_bytes()).into(),
+        MsgpackValue::Binary(it) => digits(&it),
+        MsgpackValue::Array(it) => Value::Array(it.into_iter().map(shown).collect()),
+        MsgpackValue::Ext(number, it) => Value::Array(vec![number.into(), digits(&it)]),
         MsgpackValue::Map(it) => {
             let entry = |(key, value)| (name(shown(key)), shown(value));
             Value::Object(it.into_iter().map(entry).collect::<Map<_, _>>())
         }
     }
+}
+
+/// Converts a float to a JSON number, or to text if it is NaN or infinite.
+fn float(number: f64) -> Value {
+    Number::from_f64(number).map_or_else(|| Value::from(number.to_string()), Value::Number)
+}
+
+/// Converts bytes to text, in hexadecimal.
+fn digits(bytes: &[u8]) -> Value {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Value::String(format!("0x{digits}"))
 }
 
 /// Returns a map key as text: text without quotes, any other value as its JSON.
@@ -145,11 +153,12 @@ fn name(key: Value) -> String {
 
 /// Parses a value of the command line: JSON, or else the whole text, also if it is empty.
 pub(super) fn read(text: &str) -> MsgpackValue {
-    serde_json::from_str(text).unwrap_or_else(|_| MsgpackValue::Text(text.to_owned()))
+    serde_json::from_str(text).unwrap_or_else(|_| MsgpackValue::from(text))
 }
 
 #[cfg(test)]
 mod tests {
+    use ostraca::ddata::encoded::Encoded;
     use ostraca::management::verbatim::Verbatim;
 
     use super::*;
@@ -164,23 +173,17 @@ mod tests {
 
     #[test]
     fn value_that_is_not_json_is_text() {
-        let cases = [
-            ("on", MsgpackValue::Text("on".to_owned())),
-            ("\"3\"", MsgpackValue::Text("3".to_owned())),
-            ("3", MsgpackValue::Integer(3)),
-            ("-0.5", MsgpackValue::Float(-0.5)),
-            ("18446744073709551615", MsgpackValue::Integer(u64::MAX.into())),
+        let cases: [(&str, MsgpackValue); 10] = [
+            ("on", "on".into()),
+            ("\"3\"", "3".into()),
+            ("3", 3.into()),
+            ("-0.5", (-0.5).into()),
+            ("18446744073709551615", u64::MAX.into()),
             ("null", MsgpackValue::Nil),
-            ("[true]", MsgpackValue::List(vec![MsgpackValue::Bool(true)])),
-            (
-                "{\"a\":1}",
-                MsgpackValue::Map(vec![(
-                    MsgpackValue::Text("a".to_owned()),
-                    MsgpackValue::Integer(1),
-                )]),
-            ),
-            ("{\"a\":", MsgpackValue::Text("{\"a\":".to_owned())),
-            ("", MsgpackValue::Text(String::new())),
+            ("[true]", MsgpackValue::Array(vec![true.into()])),
+            ("{\"a\":1}", MsgpackValue::Map(vec![("a".into(), 1.into())])),
+            ("{\"a\":", "{\"a\":".into()),
+            ("", "".into()),
         ];
         for (text, expected) in cases {
             assert_eq!(read(text), expected, "{text}");
@@ -236,14 +239,28 @@ mod tests {
 
     #[test]
     fn value_without_json_form_is_text() {
-        let bytes = Packed::new(&MsgpackValue::Bytes(vec![1, 255])).expect("it has a form");
-        let nan = Packed::new(&MsgpackValue::Float(f64::NAN)).expect("it has a form");
-        assert_eq!(unpacked(&bytes), Value::from("0x01ff"));
-        assert_eq!(unpacked(&nan), Value::from("NaN"));
-        let keys = MsgpackValue::Map(vec![(
-            MsgpackValue::List(vec![MsgpackValue::Integer(1)]),
-            MsgpackValue::Nil,
-        )]);
-        assert_eq!(shown(keys).to_string(), "{\"[1]\":null}");
+        let cases: [(&[u8], &str); 7] = [
+            (&[0xc4, 2, 1, 255], "\"0x01ff\""),
+            (&[0xcb, 0x7f, 0xf8, 0, 0, 0, 0, 0, 0], "\"NaN\""),
+            (&[0xca, 0x3f, 0, 0, 0], "0.5"), // a float of 32 bits
+            (&[0xcf, 255, 255, 255, 255, 255, 255, 255, 255], "18446744073709551615"),
+            (&[0xd3, 0x80, 0, 0, 0, 0, 0, 0, 0], "-9223372036854775808"),
+            (&[0xd5, 5, 1, 2], "[5,\"0x0102\"]"), // an extension
+            (&[0x82, 0xa1, b'k', 0xc3, 0x91, 1, 0xc0], "{\"[1]\":null,\"k\":true}"),
+        ];
+        for (bytes, expected) in cases {
+            let packed = Packed::from(&Encoded::from_bytes(bytes));
+            assert_eq!(unpacked(&packed).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_a_value_are_counted() {
+        let tower = [vec![0x91; 3_000], vec![0xc0]].concat();
+        let lie = [0xdd, 0xff, 0xff, 0xff, 0xff, 0xc0]; // four billion elements, one there
+        for bytes in [&[][..], &[0xc1], &[0x92, 1], &lie, &tower, &[1, 2]] {
+            let expected = format!("({} bytes that can't be decoded)", bytes.len());
+            assert_eq!(unpacked(&Packed::from(&Encoded::from_bytes(bytes))), expected);
+        }
     }
 }

@@ -96,7 +96,6 @@ fn only_here() -> RequestRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::super::msgpack_value::MsgpackValue;
     use super::super::wire::{ConsistencyLevel, Packed};
     use super::*;
 
@@ -106,7 +105,7 @@ mod tests {
 
     #[test]
     fn remote_setting_decides_by_effect_of_request() {
-        let value = Packed::new(&MsgpackValue::Nil).expect("it has a form");
+        let value = Packed::new(&()).expect("it has a form");
         let read = AdminRequest::Watch { key: "k".to_owned() };
         let change =
             AdminRequest::Set { key: "k".to_owned(), value, level: ConsistencyLevel::Local };
@@ -135,7 +134,7 @@ mod tests {
 
     #[test]
     fn refusal_names_the_setting_and_its_values() {
-        let value = Packed::new(&MsgpackValue::Nil).expect("it has a form");
+        let value = Packed::new(&()).expect("it has a form");
         let read = AdminRequest::Watch { key: "k".to_owned() };
         let change =
             AdminRequest::Set { key: "k".to_owned(), value, level: ConsistencyLevel::Local };

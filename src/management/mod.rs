@@ -6,7 +6,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`wire`], [`msgpack_value`], [`verbatim`] | requests, answers and values, and their encoding |
+//! | [`wire`], [`verbatim`] | requests, answers and values, and their encoding |
 //! | [`server`], `answers`, `orders`, [`connection_slots`] | the node's side, over any stream |
 //! | `access` | the requests that a caller may make |
 //! | [`client`] | the tool's side, over any stream |
@@ -17,7 +17,6 @@ mod answers;
 pub mod client;
 pub mod config;
 pub mod connection_slots;
-pub mod msgpack_value;
 mod orders;
 pub mod server;
 pub mod socket;

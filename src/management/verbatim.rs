@@ -8,7 +8,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A MessagePack value in encoded form. It is serialized as the value itself. A decoded tree of
-/// small values takes up to 64 times the memory of its bytes, so the value is decoded only where it
+/// small values takes up to 80 times the memory of its bytes, so the value is decoded only where it
 /// is shown. Equality compares bytes: two encodings of one value may differ.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Verbatim(Vec<u8>);

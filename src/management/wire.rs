@@ -17,7 +17,6 @@ use serde::de::{DeserializeOwned, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::msgpack_value::MsgpackValue;
 use super::verbatim::Verbatim;
 
 /// Upper limit of the times that a caller may set in a request.
@@ -492,20 +491,20 @@ impl From<content::Content> for ValueContent {
 pub struct Packed(Vec<u8>);
 
 impl Packed {
-    /// Encodes a value.
+    /// Encodes a value, with named fields.
     ///
     /// # Errors
-    /// If the value nests deeper than the encoder's limit of 1,024 levels. Integers outside
-    /// MessagePack's range become 16 bytes.
-    pub fn new(item: &MsgpackValue) -> Result<Self, ostraca_ddata::encoded::EncodeError> {
-        Ok(Self::from(&Encoded::new(item)?))
+    /// If its `Serialize` fails, or it nests deeper than the encoder's limit of 1,024 levels.
+    pub fn new(value: &impl Serialize) -> Result<Self, ostraca_ddata::encoded::EncodeError> {
+        Ok(Self::from(&Encoded::new(value)?))
     }
 
-    /// Decodes the value.
+    /// Decodes the value. The crate `rmpv` has a type for values whose Rust types this program does
+    /// not have.
     ///
     /// # Errors
-    /// [`ValueError`] if the bytes are not a MessagePack value.
-    pub fn item(&self) -> Result<MsgpackValue, ValueError> {
+    /// [`ValueError`] if the bytes are not a `T`, or nest deeper than 64 levels.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, ValueError> {
         from_msgpack(&self.0)
     }
 
@@ -537,12 +536,8 @@ impl From<&Encoded> for Packed {
 }
 
 impl fmt::Debug for Packed {
-    /// Shows the decoded value, or only the number of bytes if they are no value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.item() {
-            Ok(item) => write!(f, "{item:?}"),
-            Err(_) => write!(f, "Packed({} bytes)", self.0.len()),
-        }
+        write!(f, "Packed({} bytes)", self.0.len())
     }
 }
 

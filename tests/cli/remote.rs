@@ -2,7 +2,6 @@
 
 use ostraca::management::client::{AdminRequestError, Client};
 use ostraca::management::config::Remote;
-use ostraca::management::msgpack_value::MsgpackValue;
 use ostraca::management::wire::{
     AdminRequest, AdminResponse, ConsistencyLevel, Packed, RefusalReason,
 };
@@ -36,7 +35,7 @@ async fn asked(
 }
 
 fn set() -> AdminRequest {
-    let value = Packed::new(&MsgpackValue::Integer(1)).expect("it has a form");
+    let value = Packed::new(&1).expect("it has a form");
     AdminRequest::Set { key: "k".to_owned(), value, level: ConsistencyLevel::Local }
 }
 

@@ -6,7 +6,6 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use ostraca::management::client::{AdminRequestError, Client};
-use ostraca::management::msgpack_value::MsgpackValue;
 use ostraca::management::server::Server;
 use ostraca::management::wire::{
     AdminRequest, AdminResponse, ConsistencyLevel, Packed, RefusalReason, ValueContent,
@@ -80,7 +79,7 @@ async fn invalid_request_affects_only_its_connection() {
         assert_eq!(contains(&answers, expected), Ok(()), "one after the other: {answers:?}");
     }
     can_be_asked(&socket).await;
-    let value = Packed::new(&MsgpackValue::Integer(1)).expect("it has a form");
+    let value = Packed::new(&1).expect("it has a form");
     let set = AdminRequest::Set { key: "k".to_owned(), value, level: ConsistencyLevel::Local };
     let mut client = Client::connect(&socket).await.expect("it listens");
     client.ask(&set, SOON).await.expect("it is set");
@@ -126,7 +125,7 @@ async fn slow_watcher_receives_the_latest_value() {
         let next = tokio::time::timeout(SOON, watching.next()).await.expect("there is more");
         let Some(told) = next.expect("told") else { continue };
         let Ok(ValueContent::Register(Some(value))) = told.content() else { panic!("{told:?}") };
-        let MsgpackValue::Text(text) = value.item().expect("a value") else { panic!("{value:?}") };
+        let text: String = value.decode().expect("a text");
         let (n, _) = text.split_once(' ').expect("a number first");
         seen.push(n.parse::<u32>().expect("a number"));
     }

@@ -10,7 +10,6 @@ use ostraca::cluster::wire::{ClusterMessage, ComparedSettings};
 use ostraca::ddata::id::{NodeId, PeerKey, ReplicaId};
 use ostraca::ddata::replicator::epoch::EpochId;
 use ostraca::ddata::types::Term;
-use ostraca::management::msgpack_value::MsgpackValue;
 use ostraca::management::verbatim::Verbatim;
 use ostraca::management::wire::{
     AdminRequest, AdminResponse, ConsistencyLevel, Data, MemberInfo as ManagedMember, Members,
@@ -164,11 +163,7 @@ pub(crate) fn sharding() -> Vec<Vec<u8>> {
 
 pub(crate) fn management() -> Vec<Vec<u8>> {
     let text = |text: &str| text.to_owned();
-    let value = Packed::new(&MsgpackValue::List(vec![
-        MsgpackValue::Integer(7),
-        MsgpackValue::Text(text("on")),
-    ]));
-    let value = value.expect("a value of two levels");
+    let value = Packed::new(&(7, "on")).expect("a value of two levels");
     let requests = [
         AdminRequest::Members,
         AdminRequest::Shards { entity_type: text("counter"), within_ms: 3_000 },

@@ -3,8 +3,8 @@
 
 use super::*;
 
-fn packed(item: &MsgpackValue) -> Packed {
-    Packed::new(item).expect("it has a form")
+fn packed(value: &impl Serialize) -> Packed {
+    Packed::new(value).expect("it has a form")
 }
 
 fn text(text: &str) -> String {
@@ -13,7 +13,7 @@ fn text(text: &str) -> String {
 
 fn requests() -> Vec<AdminRequest> {
     let level = ConsistencyLevel::Majority { within_ms: 3_000 };
-    let value = packed(&MsgpackValue::Text(text("on")));
+    let value = packed(&"on");
     vec![
         AdminRequest::Members,
         AdminRequest::Shards { entity_type: text("cart"), within_ms: 5 },
@@ -38,8 +38,8 @@ fn requests() -> Vec<AdminRequest> {
 }
 
 fn answers() -> Vec<AdminResponse> {
-    let all = [MsgpackValue::Integer(1), MsgpackValue::Nil].each_ref().map(packed).to_vec();
-    let entry = (packed(&MsgpackValue::Bool(true)), ValueContent::Count(text("-7")));
+    let all = vec![packed(&1), packed(&())];
+    let entry = (packed(&true), ValueContent::Count(text("-7")));
     let held = |shape: &str, content: ValueContent| {
         AdminResponse::Value(Some(Data { shape: text(shape), content: Verbatim::of(&content) }))
     };
@@ -57,10 +57,7 @@ fn answers() -> Vec<AdminResponse> {
         AdminResponse::Members(members()),
         AdminResponse::Shards(shards),
         AdminResponse::Value(None),
-        AdminResponse::Explained(ExplainAnswer {
-            text: text("why"),
-            detail: packed(&MsgpackValue::Nil),
-        }),
+        AdminResponse::Explained(ExplainAnswer { text: text("why"), detail: packed(&()) }),
         held("flag", ValueContent::Flag(true)),
         held("or-set", ValueContent::Elements(all.clone())),
         held("lww-register", ValueContent::Register(None)),
@@ -152,7 +149,7 @@ fn unknown_fields_are_skipped_and_missing_ones_default() {
 fn deepest_map_round_trips() {
     let mut content = ValueContent::Count(text("1"));
     for _ in 0..16 {
-        content = ValueContent::Map(vec![(packed(&MsgpackValue::Nil), content)]);
+        content = ValueContent::Map(vec![(packed(&()), content)]);
     }
     let answer =
         AdminResponse::Value(Some(Data { shape: text("deep"), content: Verbatim::of(&content) }));
