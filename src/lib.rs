@@ -115,6 +115,9 @@ pub mod prelude;
 mod runtime;
 pub mod sharding;
 mod threads;
+#[cfg(test)]
+#[path = "../tests/fixtures/waits.rs"]
+mod waits;
 
 pub use config::Config;
 pub use node::Node;

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{Running, SOON, ostraca, run, said, watch};
+use crate::waits::{SOON, until};
+use crate::{Running, ostraca, run, said, watch};
 
 /// Exit code, stdout and stderr of a finished command.
 pub(crate) fn ended(output: &Output) -> (i32, String, String) {
@@ -452,17 +453,13 @@ async fn shards_of_a_type_started_elsewhere_names_its_hosts() {
     let at = other.addresses()[0].to_string();
     let at = at.split("/p2p/").next().expect("a part");
     let expected = format!("; hosted by the nodes at {at}: ask one of them (--node {at})");
-    let until = Instant::now() + SOON;
-    loop {
+    let errors = async || {
         let (code, _, errors) = ended(&run(&["shards", "bell", "--socket", &socket]));
         assert_eq!(code, 3, "{errors}");
         assert!(errors.contains("bell was not started on this node"), "{errors}");
-        if errors.contains(&expected) {
-            break;
-        }
-        assert!(Instant::now() < until, "gossip names the host: {errors}");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+        errors
+    };
+    until("gossip names the host", errors, |errors| errors.contains(&expected)).await;
     other.stop().await;
     node.stop().await;
 }

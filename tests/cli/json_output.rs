@@ -9,8 +9,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::asking::{ended, json, node_at};
-use crate::orders::{pair, ring, tool, until};
-use crate::{SOON, ostraca, run};
+use crate::orders::{pair, ring, tool};
+use crate::waits::{SOON, eventually};
+use crate::{ostraca, run};
 
 /// Commands that print a log, or a script for a shell.
 const NO_ANSWER: [&str; 2] = ["node", "completions"];
@@ -133,7 +134,7 @@ async fn orders_print_json() {
     assert_eq!(order(&["rebalance", "bell"]).await, rebalanced);
     let other = second.cluster().me().to_string();
     assert_eq!(order(&["down", &other, "--yes"]).await, named("down", &second));
-    until("it is removed", async || first.cluster().members().len() == 1).await;
+    eventually("it is removed", async || first.cluster().members().len() == 1).await;
     assert_eq!(order(&["leave"]).await, named("leave", &first));
     first.stop().await;
 

@@ -6,7 +6,8 @@ use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Running, SOON, ostraca, watch};
+use super::{Running, ostraca, watch};
+use crate::waits::SOON;
 
 /// An `ostraca node` process; killed when dropped, and at the latest after [`SOON`].
 struct Node(Child);

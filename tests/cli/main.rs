@@ -13,6 +13,8 @@ mod recovering;
 mod remote;
 mod restarts;
 mod serving;
+#[path = "../fixtures/waits.rs"]
+mod waits;
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
@@ -24,8 +26,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Time limit of a step: ten times the longest on a loaded machine.
-const SOON: Duration = Duration::from_secs(90);
+use waits::SOON;
 
 fn ostraca() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ostraca"));

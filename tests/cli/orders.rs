@@ -13,7 +13,8 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::asking::{Bell, ended, json, node_at, settings, start};
-use crate::{SOON, run};
+use crate::run;
+use crate::waits::{SOON, eventually};
 
 pub(crate) type Ended = (i32, String, String);
 
@@ -25,16 +26,6 @@ pub(crate) async fn tool(socket: &str, arguments: &[&str]) -> Ended {
         ended(&run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
     });
     asked.await.expect("no panic")
-}
-
-/// Waits until `is_so` returns `true`.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(SOON, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 /// Two nodes that host the type `bell`, each with a socket; the coordinator runs on the first.
@@ -58,7 +49,7 @@ pub(crate) async fn pair(dir: &TempDir) -> [(Node, String, ShardRegion<Bell>); 2
 pub(crate) async fn ring(bells: &ShardRegion<Bell>) {
     for n in 0..20 {
         let bell = bells.entity(&format!("bell-{n}"));
-        until("the bell rings", async || bell.ask(|reply| reply).await.is_ok()).await;
+        eventually("the bell rings", async || bell.ask(|reply| reply).await.is_ok()).await;
     }
 }
 
@@ -89,7 +80,7 @@ async fn drain_gives_all_shards_away_until_undone() {
     let dir = tempfile::tempdir().expect("a directory");
     let [(first, socket, bells), (second, _, _)] = pair(&dir).await;
     ring(&bells).await;
-    until("both host", async || hosted(&first).await > 0 && hosted(&second).await > 0).await;
+    eventually("both host", async || hosted(&first).await > 0 && hosted(&second).await > 0).await;
     let (code, answer, errors) = tool(&socket, &["drain", "--timeout", "60s"]).await;
     assert_eq!((code, errors.as_str()), (0, ""), "{answer}");
     assert!(answer.contains(" hosts no shards and gets none"), "{answer}");
@@ -103,7 +94,7 @@ async fn drain_gives_all_shards_away_until_undone() {
 
     let (code, answer, _) = tool(&socket, &["drain", "--undo", "--json"]).await;
     assert_eq!((code, &json(&answer)["draining"]), (0, &false.into()), "{answer}");
-    until("shards come back", async || hosted(&first).await > 0).await;
+    eventually("shards come back", async || hosted(&first).await > 0).await;
     second.stop().await;
     first.stop().await;
 }
@@ -179,7 +170,7 @@ async fn down_removes_a_member_and_names_it() {
     let (code, answer, errors) = tool(&socket, &["down", &host_port, "--yes"]).await;
     assert_eq!((code, errors.as_str()), (0, ""));
     assert!(answer.starts_with(&format!("{me} at {at} was declared dead")), "{answer}");
-    until("it is removed", async || first.cluster().members().len() == 1).await;
+    eventually("it is removed", async || first.cluster().members().len() == 1).await;
     first.stop().await;
 }
 

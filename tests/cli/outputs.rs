@@ -10,7 +10,8 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::asking::{ended, json, node_at, settings, start};
-use crate::{SOON, ostraca, run, said, watch};
+use crate::waits::SOON;
+use crate::{ostraca, run, said, watch};
 
 #[test]
 fn commands_without_a_node_print_json() {

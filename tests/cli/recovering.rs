@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{SOON, run, said};
+use crate::waits::{SOON, eventually, soon, until};
+use crate::{run, said};
 
 const ENTITIES: u64 = 30;
 
@@ -61,12 +62,10 @@ async fn place(dir: &TempDir, name: &str, seeds: &[Multiaddr]) -> Place {
     config.cluster.lease.stop_after = Duration::from_secs(3_600);
     config.management.control_socket = Some(socket.clone());
     let node = Node::start(config).await.expect("it starts");
-    let up = tokio::time::timeout(SOON, node.cluster().wait_until_up()).await;
-    up.expect("in time").expect("it joins");
+    soon(node.cluster().wait_until_up()).await.expect("it joins");
     let sharding = node.sharding();
     let region = sharding.start("counter", |_| Counter::default()).await.expect("it starts");
-    let registered = tokio::time::timeout(SOON, sharding.wait_until_registered("counter")).await;
-    registered.expect("in time").expect("it serves");
+    soon(sharding.wait_until_registered("counter")).await.expect("it serves");
     Place { node, region, socket: socket.to_str().expect("UTF-8").to_owned() }
 }
 
@@ -81,16 +80,8 @@ fn entity(number: u64) -> String {
 }
 
 /// Repeats a request until it is answered.
-async fn answered<T>(mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-    let tries = async {
-        loop {
-            match ask().await {
-                Some(answer) => return answer,
-                None => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
-    };
-    tokio::time::timeout(SOON, tries).await.expect("an answer in time")
+async fn answered(ask: impl AsyncFnMut() -> Option<u64>) -> u64 {
+    until("it answers", ask, Option::is_some).await.expect("an answer")
 }
 
 async fn add(at: &Place, number: u64) -> u64 {
@@ -150,12 +141,11 @@ async fn forced_recovery_keeps_survivors_entity_state() {
     only_an_operator_on_its_host_is_heard(&last, &seeds[0]).await;
 
     drop((one, other)); // stops both as a kill would
-    answered(async || (!last.node.lease().serves()).then_some(())).await;
-    let missed = async || {
-        let state = last.node.cluster().state().await.expect("it runs");
-        (state.unreachable.len() == 2).then_some(())
-    };
-    answered(missed).await;
+    eventually("its lease expires", async || !last.node.lease().serves()).await;
+    eventually("both are unreachable", async || {
+        last.node.cluster().state().await.expect("it runs").unreachable.len() == 2
+    })
+    .await;
     let (code, answer, errors) = tool(&last, &["recover"]);
     assert_eq!((code, errors.as_str()), (0, ""));
     assert!(answer.starts_with("1 of 3 members would go on:\n"), "{answer}");

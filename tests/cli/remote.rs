@@ -9,7 +9,7 @@ use ostraca::net::client::connect_as;
 use ostraca::net::identity::Identity;
 use ostraca::prelude::*;
 
-use crate::SOON;
+use crate::waits::SOON;
 
 async fn node(remote: Remote) -> Node {
     let mut config = Config::default();

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::{Running, SOON, ostraca, run, said, watch};
+use crate::waits::SOON;
+use crate::{Running, ostraca, run, said, watch};
 
 fn free_ports(count: usize) -> Vec<u16> {
     let held: Vec<TcpListener> =

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::SOON;
+use crate::waits::{SOON, soon};
 
 fn config(socket: &Path) -> Config {
     let mut config = Config::default();
@@ -50,8 +50,7 @@ async fn answer_to(socket: &Path, bytes: &[u8]) -> Vec<u8> {
     let _ = stream.write_all(bytes).await; // the server may have closed the connection
     let _ = stream.shutdown().await;
     let mut answer = Vec::new();
-    let read = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await;
-    let _ = read.expect("it hangs up"); // a reset also ends the connection
+    let _ = soon(stream.read_to_end(&mut answer)).await; // a reset also ends the connection
     answer
 }
 
@@ -100,8 +99,8 @@ async fn thousand_idle_connections_block_no_caller() {
     }
     can_be_asked(&socket).await;
     let mut byte = [0];
-    let evicted = tokio::time::timeout(SOON, idle[0].read(&mut byte)).await;
-    assert!(matches!(evicted, Ok(Ok(0) | Err(_))), "the longest idle one is evicted: {evicted:?}");
+    let evicted = soon(idle[0].read(&mut byte)).await;
+    assert!(matches!(evicted, Ok(0) | Err(_)), "the longest idle one is evicted: {evicted:?}");
     drop(idle);
     can_be_asked(&socket).await;
     node.stop().await;
@@ -122,7 +121,7 @@ async fn slow_watcher_receives_the_latest_value() {
     }
     let mut seen = Vec::new();
     while seen.last() != Some(&199) {
-        let next = tokio::time::timeout(SOON, watching.next()).await.expect("there is more");
+        let next = soon(watching.next()).await;
         let Some(told) = next.expect("told") else { continue };
         let Ok(ValueContent::Register(Some(value))) = told.content() else { panic!("{told:?}") };
         let text: String = value.decode().expect("a text");
@@ -132,10 +131,7 @@ async fn slow_watcher_receives_the_latest_value() {
     assert!(seen.len() < 20, "nothing was kept but the last: {seen:?}");
     assert!(seen.is_sorted(), "{seen:?}");
     drop(watching);
-    tokio::time::timeout(SOON, serving)
-        .await
-        .expect("the server notices the end")
-        .expect("no panic");
+    soon(serving).await.expect("no panic"); // the server notices the end
     node.stop().await;
 }
 
@@ -151,8 +147,8 @@ async fn watch_beyond_the_limit_is_refused() {
             Ok(None) if n < 16 => watching.push(watch),
             Err(AdminRequestError::Refused(why)) if n == 16 && why.why == RefusalReason::Busy => {
                 assert!(why.text.contains("16 connections of this node watch"), "{why}");
-                let next = tokio::time::timeout(SOON, watch.next()).await;
-                assert!(matches!(next, Ok(Err(AdminRequestError::Ended))), "{next:?}");
+                let next = soon(watch.next()).await;
+                assert!(matches!(next, Err(AdminRequestError::Ended)), "{next:?}");
             }
             other => panic!("{n}: {other:?}"),
         }

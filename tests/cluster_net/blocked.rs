@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::fixture::{Background, Plan, SOON, eventually, soon};
+use crate::fixture::{Background, Plan};
 use crate::process_log::{alone, begin_log, lines};
+use crate::waits::{SOON, eventually, soon};
 
 /// Longer than a lease lasts, and longer than a silent node remains a member.
 const BLOCKS: Duration = Duration::from_secs(12);

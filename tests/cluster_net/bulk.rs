@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ostraca::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::fixture::{Plan, SOON, eventually, free_addresses, soon};
+use crate::fixture::{Plan, free_addresses};
+use crate::waits::{SOON, eventually, soon};
 
 /// Bytes of a long message.
 const LONG: usize = 1_000_000;

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use ostraca::prelude::*;
 
-use crate::fixture::{
-    Plan, all_up, drop_all, events_until, eventually, free_addresses, gone, soon,
-};
+use crate::fixture::{Plan, all_up, drop_all, events_until, free_addresses, gone};
+use crate::waits::{eventually, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_node_is_removed_and_never_unreachable() {

@@ -10,7 +10,7 @@ use ostraca::sharding::ids::EntityId;
 use ostraca::sharding::passivation::settings::PassivationStrategy;
 use serde::{Deserialize, Serialize};
 
-use crate::fixture::{eventually, soon};
+use crate::waits::{eventually, soon};
 
 /// Locks by entity id, as files or sockets would be held.
 #[derive(Clone, Default)]

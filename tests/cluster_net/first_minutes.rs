@@ -11,8 +11,9 @@ use ostraca::net::address::{is_loopback, socket_address};
 use ostraca::net::config::Secret;
 use ostraca::prelude::*;
 
-use crate::fixture::{eventually, free_addresses, soon};
+use crate::fixture::free_addresses;
 use crate::process_log::{self, begin_log, lines};
+use crate::waits::{eventually, soon};
 
 /// Runs the named test in a process of its own.
 async fn alone(test: &str, what: impl Future<Output = ()>) {

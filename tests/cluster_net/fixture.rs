@@ -13,8 +13,7 @@ use ostraca::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-/// Timeout of every wait: ten times the longest duration here on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(90);
+use crate::waits::{eventually, soon};
 
 /// Ports handed out to tests of this process, so that no two tests get the same one.
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
@@ -127,21 +126,6 @@ pub(crate) async fn start_again(config: &Config) -> Node {
     })
     .await;
     node.expect("it has started")
-}
-
-/// Polls until the condition holds; fails after [`SOON`].
-pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let tries = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    assert!(tokio::time::timeout(SOON, tries).await.is_ok(), "never: {what}");
-}
-
-/// Waits for a future; fails after [`SOON`].
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, future).await.expect("it hangs")
 }
 
 /// A runtime of its own, as in a separate process. It may be dropped within another one.

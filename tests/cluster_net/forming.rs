@@ -8,7 +8,8 @@ use ostraca::node::StartError;
 use ostraca::node::cluster::{DownError, JoinError, LeaveError};
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, all_up, drop_all, eventually, free_addresses, soon};
+use crate::fixture::{Plan, all_up, drop_all, free_addresses};
+use crate::waits::{eventually, soon};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

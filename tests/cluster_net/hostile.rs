@@ -15,7 +15,8 @@ use ostraca::net::identity::Identity;
 use ostraca::net::{Busy, Inbound, Receiver, TrafficClass};
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, free_addresses, soon};
+use crate::fixture::{Plan, all_up, drop_all, free_addresses};
+use crate::waits::{SOON, eventually, soon};
 
 /// Keeps the newest configuration that each node has sent.
 #[derive(Default)]

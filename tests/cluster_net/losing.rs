@@ -12,7 +12,8 @@ use ostraca::node::StartError;
 use ostraca::node::downing_lease::{DowningLease, LeaseError, LeaseName};
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, gone, soon, start_again};
+use crate::fixture::{Plan, all_up, drop_all, events_until, gone, start_again};
+use crate::waits::{eventually, soon};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

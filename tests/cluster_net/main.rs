@@ -22,4 +22,6 @@ mod sharding;
 mod signals;
 mod strategies;
 mod types;
+#[path = "../fixtures/waits.rs"]
+mod waits;
 mod writers;

@@ -10,7 +10,8 @@ use ostraca::net::client::connect_as;
 use ostraca::net::identity::Identity;
 use ostraca::prelude::*;
 
-use crate::fixture::{Background, SOON, eventually, soon};
+use crate::fixture::Background;
+use crate::waits::{SOON, eventually, soon};
 
 /// Threads of the node's runtime.
 const THREADS: usize = 2;

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::fixture::SOON;
+use crate::waits::SOON;
 
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 

@@ -3,8 +3,9 @@
 use ostraca::net::address::socket_address;
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, all_up, eventually, free_addresses, soon, start_again};
+use crate::fixture::{Plan, all_up, free_addresses, start_again};
 use crate::process_log::{alone, begin_log, lines};
+use crate::waits::{eventually, soon};
 
 /// One node with a data directory and no seeds, as in an operator's first starts.
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,8 @@ use ostraca::prelude::*;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-use crate::fixture::{Plan, SOON, all_up, eventually, free_addresses, soon};
+use crate::fixture::{Plan, all_up, free_addresses};
+use crate::waits::{SOON, eventually, soon};
 
 const ENTITIES: u64 = 30;
 

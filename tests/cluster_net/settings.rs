@@ -12,7 +12,8 @@ use ostraca::node::sharding::NotReady;
 use ostraca::prelude::*;
 use ostraca::sharding::ids::EntityType;
 
-use crate::fixture::{Plan, all_up, drop_all, eventually, gone, soon};
+use crate::fixture::{Plan, all_up, drop_all, gone};
+use crate::waits::{eventually, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_show_the_app_version_of_the_settings() {

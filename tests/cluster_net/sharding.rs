@@ -16,7 +16,8 @@ use ostraca::sharding::extractor::Extractor;
 use ostraca::sharding::ids::{EntityId, RegionId, ShardId};
 use serde::{Deserialize, Serialize};
 
-use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, gone, soon};
+use crate::fixture::{Plan, all_up, drop_all, gone};
+use crate::waits::{SOON, eventually, soon};
 
 const ENTITIES: u64 = 60;
 

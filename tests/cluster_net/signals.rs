@@ -9,7 +9,8 @@ use rustix::process::{Pid, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::fixture::{Plan, all_up, drop_all, events_until, eventually, soon};
+use crate::fixture::{Plan, all_up, drop_all, events_until};
+use crate::waits::{eventually, soon};
 
 /// The seed's address for the child process; unset in the test itself.
 const SEED: &str = "OSTRACA_TEST_SEED";

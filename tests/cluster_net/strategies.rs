@@ -14,7 +14,8 @@ use ostraca::sharding::allocation::{
 use ostraca::sharding::config::{AllocationStrategyName, ShardingConfig as Settings};
 use ostraca::sharding::ids::{RegionId, ShardId};
 
-use crate::fixture::{Plan, SOON, all_up, drop_all, eventually, soon};
+use crate::fixture::{Plan, all_up, drop_all};
+use crate::waits::{SOON, eventually, soon};
 
 const ENTITIES: u64 = 20;
 

@@ -6,7 +6,8 @@ use ostraca::prelude::*;
 use ostraca::sharding::config::ShardingConfig as Settings;
 use serde::{Deserialize, Serialize};
 
-use crate::fixture::{Plan, all_up, drop_all, eventually, free_addresses, soon};
+use crate::fixture::{Plan, all_up, drop_all, free_addresses};
+use crate::waits::{eventually, soon};
 
 /// Answers with the node that hosts it.
 struct Guest;

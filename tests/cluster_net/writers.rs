@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use ostraca::prelude::*;
 
-use crate::fixture::{Plan, SOON, eventually, soon};
+use crate::fixture::Plan;
+use crate::waits::{SOON, eventually, soon};
 
 const KEYS: u32 = 20_000;
 

@@ -10,7 +10,8 @@ use ostraca::net::config::{NetConfig, NetLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::nodes::{Node, config, serves, soon};
+use crate::nodes::{Node, config, serves};
+use crate::waits::soon;
 
 /// Header of multistream-select, and the names of libp2p's Noise and of the node's own.
 const HEADER: &[u8] = b"\x13/multistream/1.0.0\n";
@@ -20,7 +21,7 @@ const OWN: &[u8] = b"\x15/ostraca/noise-psk/1\n";
 /// Everything that the node sends until it closes the connection.
 async fn heard(node: &Node, said: &[u8]) -> Vec<u8> {
     let to = socket_address(&node.address).expect("an address of TCP");
-    let mut stream = soon("a connection", TcpStream::connect(to)).await.expect("it listens");
+    let mut stream = soon(TcpStream::connect(to)).await.expect("it listens");
     stream.write_all(said).await.expect("sent");
     let mut heard = Vec::new();
     let end = async {
@@ -32,7 +33,7 @@ async fn heard(node: &Node, said: &[u8]) -> Vec<u8> {
             }
         }
     };
-    soon("the node closes the connection", end).await;
+    soon(end).await;
     heard
 }
 

@@ -20,8 +20,7 @@ use ostraca_ddata::id::ReplicaId;
 use tokio::sync::{Notify, mpsc};
 
 use crate::proxy::Proxy;
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::waits::{SOON, eventually, soon};
 
 /// Stores received messages, as many as there is room for.
 struct Recorder {
@@ -88,7 +87,7 @@ impl TestNode {
     /// Starts the next incarnation of a host that was dropped.
     async fn again(config: &NetConfig) -> Self {
         let mut again = None;
-        until("the lock is free", async || {
+        eventually("the lock is free", async || {
             let identity = Identity::load(config.data_dir.as_deref());
             let Ok(identity) = identity else { return false };
             let inbox = Recorder::with_room(1_000);
@@ -130,8 +129,8 @@ impl TestNode {
                 }
             }
         };
-        let waited = tokio::time::timeout(PATIENCE, wanted).await;
-        waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}; came: {skipped:#?}"))
+        let waited = tokio::time::timeout(SOON, wanted).await;
+        waited.unwrap_or_else(|_| panic!("not within {SOON:?}: {what}; came: {skipped:#?}"))
     }
 
     async fn up(&mut self) -> NodeId {
@@ -159,17 +158,6 @@ impl TestNode {
     }
 }
 
-/// Waits until `met` returns `true`.
-async fn until(what: &str, mut met: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !met().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let waited = tokio::time::timeout(PATIENCE, waiting).await;
-    waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"));
-}
-
 fn quick() -> NetConfig {
     NetConfig {
         limits: NetLimits {
@@ -195,7 +183,7 @@ fn number(body: &[u8]) -> u64 {
 /// Waits for `count` messages, numbered from 0 in order.
 async fn receives_in_order(host: &TestNode, count: u64) {
     let mut next = 0;
-    until("all messages arrive", async || {
+    eventually("all messages arrive", async || {
         for (_, _, body) in host.inbox.take() {
             assert_eq!(number(&body), next, "lost, repeated or out of order");
             next += 1;
@@ -238,7 +226,7 @@ async fn two_nodes_talk_on_every_lane_in_both_directions() {
     }
     for (host, from, said) in [(&a, &b, b"from b"), (&b, &a, b"from a")] {
         let mut heard = Vec::new();
-        until("every lane is heard", async || {
+        eventually("every lane is heard", async || {
             heard.extend(host.inbox.take());
             heard.len() == 4
         })
@@ -269,20 +257,19 @@ async fn longest_times_are_accepted() {
         a.send(b.id().incarnation, class, b"from a");
     }
     let mut count = 0;
-    until("every lane is heard", async || {
+    eventually("every lane is heard", async || {
         count += b.inbox.take().len();
         count == TrafficClass::ALL.len()
     })
     .await;
-    let stopped = tokio::time::timeout(PATIENCE, a.net.stop_within(longest)).await;
-    assert!(stopped.is_ok(), "all is acknowledged");
+    soon(a.net.stop_within(longest)).await; // all is acknowledged
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bulk_has_a_connection_of_its_own() {
     let (a, b) = pair(&quick()).await;
     a.send(b.id().incarnation, TrafficClass::Bulk, &[7; 1_000_000]);
-    until("the large message arrives", async || b.inbox.take().len() == 1).await;
+    eventually("the large message arrives", async || b.inbox.take().len() == 1).await;
     let peers = a.net.peers().await;
     assert_eq!(peers.iter().map(|peer| peer.connections).collect::<Vec<_>>(), [2]);
 }
@@ -308,7 +295,7 @@ async fn crossing_dials() {
     }
     receives_in_order(&a, 200).await;
     receives_in_order(&b, 200).await;
-    until("one connection is left", async || {
+    eventually("one connection is left", async || {
         let both = [a.net.peers().await, b.net.peers().await];
         both.iter().flatten().all(|peer| peer.connections == 1 && peer.linked)
     })
@@ -323,7 +310,7 @@ async fn crossing_dials() {
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_connections_keep_order_without_loss() {
     const MESSAGES: u64 = 30_000;
-    let (mut a, mut b, proxy) = behind_a_proxy(&patient(PATIENCE)).await;
+    let (mut a, mut b, proxy) = behind_a_proxy(&patient(SOON)).await;
     a.up().await;
     b.up().await;
     let send = async |from: &TestNode, to: &TestNode| {
@@ -365,9 +352,9 @@ async fn link_cut_for_good_counts_unacknowledged_exactly() {
     let to = b.id().incarnation;
     a.send(to, TrafficClass::User, &0_u64.to_be_bytes());
     let lane = a.net.lane(to, TrafficClass::User).expect("known");
-    until("the first is acknowledged", async || lane.stats().unacknowledged == 0).await;
+    eventually("the first is acknowledged", async || lane.stats().unacknowledged == 0).await;
     proxy.close();
-    until("the connection is gone", async || !a.net.peers().await[0].linked).await;
+    eventually("the connection is gone", async || !a.net.peers().await[0].linked).await;
     for n in 1..=17_u64 {
         a.send(to, TrafficClass::User, &n.to_be_bytes());
     }
@@ -381,7 +368,7 @@ async fn link_cut_for_good_counts_unacknowledged_exactly() {
     proxy.open();
     a.send(to, TrafficClass::User, &18_u64.to_be_bytes());
     let mut heard = Vec::new();
-    until("the lane goes on after the gap", async || {
+    eventually("the lane goes on after the gap", async || {
         heard.extend(b.inbox.take().into_iter().map(|(_, _, body)| number(&body)));
         heard.len() >= 2
     })
@@ -397,7 +384,7 @@ async fn restarted_peer_gets_no_messages_for_the_old_one() {
     assert_eq!(a.up().await, b.id());
     let old = b.id();
     proxy.close();
-    until("the connection is gone", async || !a.net.peers().await[0].linked).await;
+    eventually("the connection is gone", async || !a.net.peers().await[0].linked).await;
     a.send(old.incarnation, TrafficClass::Data, b"for the old one");
     drop(b);
     let b = TestNode::again(&NetConfig { advertise: vec![proxy.address.clone()], ..keeps }).await;
@@ -419,7 +406,7 @@ async fn restarted_peer_gets_no_messages_for_the_old_one() {
     assert_eq!(lost, 1);
     a.send(b.id().incarnation, TrafficClass::Data, b"for the new one");
     let mut heard = Vec::new();
-    until("the new one hears", async || {
+    eventually("the new one hears", async || {
         heard.extend(b.inbox.take().into_iter().map(|(_, _, body)| body));
         !heard.is_empty()
     })
@@ -472,7 +459,7 @@ async fn peer_with_other_secret_or_cluster_never_comes_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_queued_at_the_stop_still_arrive() {
-    let (a, b) = pair(&patient(PATIENCE)).await;
+    let (a, b) = pair(&patient(SOON)).await;
     for n in 0..5_000_u64 {
         a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
     }
@@ -498,7 +485,7 @@ async fn two_saturated_nodes_that_answer_each_other_do_not_deadlock() {
     };
     let answer = async |host: &TestNode, to: ReplicaId| {
         let (mut asked, mut answered) = (0, 0);
-        until("all is asked and answered", async || {
+        eventually("all is asked and answered", async || {
             for (_, _, body) in host.inbox.take() {
                 if body.len() == 9 {
                     asked += 1;
@@ -527,7 +514,7 @@ async fn known_failures_26_and_30_requests_share_few_substreams() {
         a.send_waiting(b.id().incarnation, TrafficClass::User, &n.to_be_bytes()).await;
     }
     let mut answered = 0;
-    until("every request is answered", async || {
+    eventually("every request is answered", async || {
         for (from, class, body) in b.inbox.take() {
             let lane = b.net.lane(from.incarnation, class).expect("known");
             lane.answer(&[], &body).expect("room");

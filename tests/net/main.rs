@@ -18,6 +18,8 @@ mod secrets;
 mod strangers;
 mod swarm;
 mod talk;
+#[path = "../fixtures/waits.rs"]
+mod waits;
 
 use std::process::Command;
 

@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::Duration;
 
 use futures::future::{Either, join, join_all, select};
 use futures::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -23,9 +22,9 @@ use self::peer::{FlushedSocket, Theirs};
 use crate::lanes::cuts::{block_on, seeds};
 use crate::lanes::pipe::{Chance, PipeEnd, pipe};
 use crate::talk::{nature, said, say};
+use crate::waits::soon;
 
 const STREAMS_MAX: usize = 8;
-const WITHIN: Duration = Duration::from_secs(60);
 
 fn dialling<C>(socket: C) -> Muxer<C>
 where
@@ -126,10 +125,6 @@ async fn ask(stream: SubstreamBox, seed: u64, number: usize) {
     assert!(heard == said, "stream {number}: {} of {} bytes, or others", heard.len(), said.len());
 }
 
-async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(WITHIN, future).await.expect("it goes on")
-}
-
 /// Both ends open streams and echo those of the other.
 fn talk(
     seed: u64,
@@ -138,7 +133,7 @@ fn talk(
     let mut chance = Chance(seed);
     let (near, far) = pipe(nature(&mut chance));
     let counts = [1 + chance.below(3), chance.below(3)];
-    block_on(within(LocalSet::new().run_until(async move {
+    block_on(soon(LocalSet::new().run_until(async move {
         let mut asked = Vec::new();
         for (mut muxer, count) in
             ends(FlushedSocket::new(near), FlushedSocket::new(far)).into_iter().zip(counts)
@@ -193,7 +188,7 @@ fn small_writes_of_many_threads_all_arrive() {
     const ROUNDS: usize = 4_000;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(3).enable_all().build().expect("a runtime");
-    runtime.block_on(within(async {
+    runtime.block_on(soon(async {
         let (near, far) = tokio::io::duplex(16 * 1024);
         let (mut near, far) = (
             dialling(FlushedSocket::new(near.compat())),
@@ -237,7 +232,7 @@ fn small_writes_of_many_threads_all_arrive() {
 /// The result of the future that finishes first; panics after a while.
 async fn first<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> Either<A, B> {
     let (a, b) = (std::pin::pin!(a), std::pin::pin!(b));
-    match within(select(a, b)).await {
+    match soon(select(a, b)).await {
         Either::Left((a, _)) => Either::Left(a),
         Either::Right((b, _)) => Either::Right(b),
     }

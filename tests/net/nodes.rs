@@ -2,10 +2,8 @@
 //! deadline.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use libp2p::swarm::{ConnectionId, DialError, ListenError, SwarmEvent};
@@ -22,12 +20,7 @@ use ostraca::net::wire::{IncarnationNonce, NodeInfo};
 use ostraca::net::{NodeId, TrafficClass};
 use tokio::sync::{mpsc, oneshot};
 
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Waits at most [`DEADLINE`], at least ten times longer than anything here takes.
-pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
-}
+use crate::waits::{SOON, soon};
 
 pub(crate) fn secret(byte: u8) -> Secrets {
     one_secret(byte).into()
@@ -104,7 +97,7 @@ impl Node {
         let mut swarm = swarm(&config, identity.keypair()).expect("a free port");
         let address = match config.listen.is_empty() {
             true => Multiaddr::empty(),
-            false => soon("listening", listening(&mut swarm)).await,
+            false => soon(listening(&mut swarm)).await,
         };
         let (orders, taken) = mpsc::unbounded_channel();
         let (tell, seen) = mpsc::unbounded_channel();
@@ -133,7 +126,7 @@ impl Node {
     pub(crate) async fn count(&self) -> (Refusals, usize) {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Count(reply));
-        soon("a count", answer).await.expect("the node's task answers")
+        soon(answer).await.expect("the node's task answers")
     }
 
     /// Waits for an observation that `pick` accepts; skips all others.
@@ -150,7 +143,8 @@ impl Node {
                 }
             }
         };
-        soon(what, found).await
+        let found = tokio::time::timeout(SOON, found).await;
+        found.unwrap_or_else(|_| panic!("never: {what}"))
     }
 
     /// Dials and waits until the connection is established on this side.
@@ -182,14 +176,14 @@ impl Node {
     ) -> Result<CountedSubstream, OpenFailed> {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Open(id, class, reply));
-        soon("a substream", answer).await.unwrap_or(Err(OpenFailed::Closed))
+        soon(answer).await.unwrap_or(Err(OpenFailed::Closed))
     }
 
     /// Opens a substream like a client's.
     pub(crate) async fn call(&self, id: ConnectionId) -> Result<CountedSubstream, OpenFailed> {
         let (reply, answer) = oneshot::channel();
         self.order(Do::Call(id, reply));
-        soon("a substream", answer).await.unwrap_or(Err(OpenFailed::Closed))
+        soon(answer).await.unwrap_or(Err(OpenFailed::Closed))
     }
 
     /// Opens a lane on a connection to `peer`.

@@ -22,7 +22,8 @@ use proptest::prelude::*;
 use serde::Serialize;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-use crate::nodes::{DEADLINE, live, soon};
+use crate::nodes::live;
+use crate::waits::{SOON, soon};
 
 fn facts() -> NodeInfo {
     NodeInfo {
@@ -297,13 +298,13 @@ proptest! {
             far.close().await.expect("closed");
             let us = standing(Some(1));
             let from = PeerId::random();
-            let accepted = handshake::accept(&mut near, &us, from, TrafficClass::User, DEADLINE).await;
+            let accepted = handshake::accept(&mut near, &us, from, TrafficClass::User, SOON).await;
             assert!(accepted.is_err(), "{accepted:?}");
             let (near, far) = tokio::io::duplex(64 * 1024);
             let (mut near, mut far) = (near.compat(), far.compat());
             far.write_all(&bytes).await.expect("room");
             far.close().await.expect("closed");
-            let let_in = handshake::answer(&mut near, &us, from, DEADLINE, || Ok(())).await;
+            let let_in = handshake::answer(&mut near, &us, from, SOON, || Ok(())).await;
             assert!(let_in.is_err(), "{let_in:?}");
         });
     }
@@ -345,20 +346,20 @@ async fn opening_reads_no_byte_beyond_its_end() {
     let (mut near, mut far) = (near.compat(), far.compat());
     let (us, them) = (standing(Some(1)), standing(Some(1)));
     let opening = async {
-        let opened = handshake::open(&mut near, &us, WANTED(them.peer), DEADLINE).await;
+        let opened = handshake::open(&mut near, &us, WANTED(them.peer), SOON).await;
         near.write_all(b"frames").await.expect("room");
         opened
     };
     let accepting = async {
-        let asked = handshake::accept(&mut far, &them, us.peer, TrafficClass::Data, DEADLINE).await;
+        let asked = handshake::accept(&mut far, &them, us.peer, TrafficClass::Data, SOON).await;
         let asked = asked.expect("a friend");
         assert_eq!(asked.node.peer, us.peer);
-        asked.welcome(&mut far, &them, 41, DEADLINE).await.expect("sent");
+        asked.welcome(&mut far, &them, 41, SOON).await.expect("sent");
         let mut next = [0; 6];
         futures::AsyncReadExt::read_exact(&mut far, &mut next).await.expect("what follows");
         next
     };
-    let (opened, next) = soon("an opening", async { tokio::join!(opening, accepting) }).await;
+    let (opened, next) = soon(async { tokio::join!(opening, accepting) }).await;
     let opened = opened.expect("welcome");
     assert_eq!((opened.accepted, &next), (41, b"frames"));
     assert_eq!(opened.facts, them.facts);
@@ -371,8 +372,7 @@ async fn an_oversized_opening_is_cut_at_its_length() {
         let (mut near, mut far) = (near.compat(), far.compat());
         far.write_all(&len.to_be_bytes()).await.expect("room");
         let us = standing(None);
-        let accepted =
-            handshake::accept(&mut near, &us, us.peer, TrafficClass::User, DEADLINE).await;
+        let accepted = handshake::accept(&mut near, &us, us.peer, TrafficClass::User, SOON).await;
         let said = len as usize;
         assert!(
             matches!(accepted, Err(HandshakeError::TooLong { len }) if len == said),
@@ -397,7 +397,7 @@ async fn dripped_opening_ends_at_its_timeout() {
             far.write_all(&[byte]).await.expect("room");
         }
     };
-    let accepted = soon("the end", async {
+    let accepted = soon(async {
         tokio::select! {
             accepted = accepting => accepted,
             () = dripping => unreachable!("it never ends"),
@@ -425,11 +425,11 @@ async fn a_lane_of_another_class_than_negotiated_is_a_violation() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let (mut near, mut far) = (near.compat(), far.compat());
     let (us, them) = (standing(None), standing(None));
-    let opening = handshake::open(&mut near, &us, WANTED(them.peer), DEADLINE);
+    let opening = handshake::open(&mut near, &us, WANTED(them.peer), SOON);
     let accepting = async move {
-        handshake::accept(&mut far, &them, us.peer, TrafficClass::Control, DEADLINE).await
+        handshake::accept(&mut far, &them, us.peer, TrafficClass::Control, SOON).await
     };
-    let (opened, accepted) = soon("an end", async { tokio::join!(opening, accepting) }).await;
+    let (opened, accepted) = soon(async { tokio::join!(opening, accepting) }).await;
     let (said, negotiated) = (TrafficClass::Data, TrafficClass::Control);
     assert!(
         matches!(accepted, Err(HandshakeError::OtherClass { said: s, negotiated: n })

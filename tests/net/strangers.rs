@@ -17,7 +17,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::memory_log::MemoryLog;
-use crate::nodes::{Node, config, serves, soon};
+use crate::nodes::{Node, config, serves};
+use crate::waits::{eventually, soon};
 
 const PREFACE: &[u8] = b"\x13/multistream/1.0.0\n\x15/ostraca/noise-psk/1\n";
 
@@ -26,7 +27,7 @@ async fn knock(node: &Node) -> TcpStream {
     let to = socket_address(&node.address).expect("an address of TCP");
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(SocketAddr::new(IpAddr::from([127, 0, 0, 2]), 0)).expect("loopback is a /8");
-    soon("a connection", socket.connect(to)).await.expect("it listens")
+    soon(socket.connect(to)).await.expect("it listens")
 }
 
 /// Waits until the node has closed the connection, cleanly or not.
@@ -40,7 +41,7 @@ async fn cut(stream: &mut TcpStream) {
             }
         }
     };
-    soon("the node closes the connection", end).await;
+    soon(end).await;
 }
 
 /// Short handshake timeout. Honest peers also need a part of it on a busy machine.
@@ -95,7 +96,7 @@ async fn dripping_client_is_cut_at_the_handshake_timeout() {
                 () = hear => true,
             }
         };
-        assert!(soon("an end", was_cut).await, "the node accepted 51 s of dripping");
+        assert!(soon(was_cut).await, "the node accepted 51 s of dripping");
     }
     assert_eq!(node.count().await.1, 0);
     serves(&node).await;
@@ -114,12 +115,8 @@ fn patient(listen: Vec<Multiaddr>) -> NetConfig {
 
 /// Waits until this many handshakes were evicted since the start.
 async fn evicts(node: &Node, wanted: u64) {
-    let evicted = async {
-        while node.count().await.0.handshakes < wanted {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    soon("handshakes are evicted", evicted).await;
+    let are_evicted = async || node.count().await.0.handshakes >= wanted;
+    eventually("handshakes are evicted", are_evicted).await;
 }
 
 /// Holds this many silent connections from each address, and replaces those that are cut.
@@ -332,7 +329,7 @@ async fn garbage_from_an_admitted_peer_costs_only_its_lane() {
             "{asked:?}"
         );
         let mut rest = Vec::new();
-        let _ = soon("its end", line.read_to_end(&mut rest)).await; // the greeting, and a reset
+        let _ = soon(line.read_to_end(&mut rest)).await; // the greeting, and a reset
     }
     peer.open(id, node.peer(), |_| {}).await.expect("the connection is as good as before");
 }

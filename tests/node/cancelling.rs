@@ -6,7 +6,8 @@ use futures::FutureExt;
 use ostraca::node::InboxLimits;
 use ostraca::prelude::*;
 
-use crate::cluster::{Cluster, Plan, eventually, hold, soon};
+use crate::cluster::{Cluster, Plan, hold};
+use crate::waits::{eventually, soon};
 
 fn hits() -> Key<PNCounter> {
     Key::new("hits")

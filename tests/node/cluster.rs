@@ -1,8 +1,6 @@
-//! Helpers: clusters of Replicators in one process, and bounded waits.
+//! Helpers: clusters of Replicators in one process.
 
-use std::future::Future;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use ostraca::ddata::data::Registry;
 use ostraca::ddata::durable::MemoryStore;
@@ -19,9 +17,7 @@ use ostraca::node::routes::Fact;
 use ostraca::prelude::*;
 
 use crate::network::{Network, node_id};
-
-/// Limit of every wait: ten times as long as any test here takes on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+use crate::waits::soon;
 
 pub(crate) struct Plan {
     pub(crate) nodes: u8,
@@ -109,21 +105,6 @@ impl Cluster {
             node.running.stop().await.expect("the Replicator did not panic");
         }
     }
-}
-
-/// Waits until a condition is met.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
-    let tries = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    assert!(tokio::time::timeout(SOON, tries).await.is_ok(), "never: {what}");
-}
-
-/// Waits for a future, at most for [`SOON`].
-pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, future).await.expect("the future completes in time")
 }
 
 /// Blocks the Replicator's task until this is dropped. Needs a runtime with two threads.

@@ -12,7 +12,8 @@ use ostraca::node::replicator::FlushError;
 use ostraca::node::routes::ReplicatorEvent;
 use ostraca::prelude::*;
 
-use crate::cluster::{setup, soon, stored};
+use crate::cluster::{setup, stored};
+use crate::waits::soon;
 
 /// A store that outlives the node, and can be made to fail.
 #[derive(Clone, Default)]

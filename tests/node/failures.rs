@@ -12,7 +12,8 @@ use ostraca::node::parts::start_replicator;
 use ostraca::node::routes::Fact;
 use ostraca::prelude::*;
 
-use crate::cluster::{Cluster, Plan, epoch, eventually, setup, single, soon};
+use crate::cluster::{Cluster, Plan, epoch, setup, single};
+use crate::waits::{eventually, soon};
 
 fn hits() -> Key<PNCounter> {
     Key::new("hits")

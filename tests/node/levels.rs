@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ostraca::prelude::*;
 
-use crate::cluster::{Cluster, eventually, soon};
+use crate::cluster::Cluster;
+use crate::waits::{eventually, soon};
 
 fn hits() -> Key<PNCounter> {
     Key::new("hits")

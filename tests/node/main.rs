@@ -16,4 +16,6 @@ mod network;
 mod receiving;
 mod stopping;
 mod subscriptions;
+#[path = "../fixtures/waits.rs"]
+mod waits;
 mod wire;

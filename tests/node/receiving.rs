@@ -10,8 +10,9 @@ use ostraca::net::{Busy, Inbound, TrafficClass};
 use ostraca::node::InboxLimits;
 use ostraca::node::routes::{self, Subsystem};
 
-use crate::cluster::{Plan, eventually, hold, soon};
+use crate::cluster::{Plan, hold};
 use crate::network::node_id;
+use crate::waits::{eventually, soon};
 
 fn message() -> Vec<u8> {
     ReplicatorMessage { epoch: None, body: Body::Used(vec![]) }.encode()

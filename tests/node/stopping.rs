@@ -9,7 +9,8 @@ use ostraca::node::replicator::{FlushError, QueryError};
 use ostraca::node::routes::{Fact, ReplicatorEvent};
 use ostraca::prelude::*;
 
-use crate::cluster::{Cluster, epoch, eventually, hold, setup, soon};
+use crate::cluster::{Cluster, epoch, hold, setup};
+use crate::waits::{eventually, soon};
 
 fn hits() -> Key<PNCounter> {
     Key::new("hits")

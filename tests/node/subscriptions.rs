@@ -3,7 +3,8 @@
 use futures::{Stream, StreamExt};
 use ostraca::prelude::*;
 
-use crate::cluster::{Cluster, eventually, hold, single, soon};
+use crate::cluster::{Cluster, hold, single};
+use crate::waits::{eventually, soon};
 
 fn hits() -> Key<PNCounter> {
     Key::new("hits")

@@ -4,8 +4,9 @@
 use ostraca::ddata::replicator::wire::{Body, ReplicatorMessage};
 use ostraca::net::{Inbound, TrafficClass};
 
-use crate::cluster::{Plan, eventually};
+use crate::cluster::Plan;
 use crate::network::node_id;
+use crate::waits::eventually;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_message_kind_is_counted_and_skipped() {

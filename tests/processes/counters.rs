@@ -13,8 +13,8 @@ use ostraca::sharding::entity::BoxError;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-use crate::peer::PATIENCE;
 use crate::served::{Kind, tell};
+use crate::waits::SOON;
 
 pub(crate) const SHARDS: u32 = 30;
 
@@ -27,7 +27,7 @@ const TOLD: u64 = 3;
 /// Pause between two asks of one sender, so that other tasks run.
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// Timeout of an ask: longer than a move delays it on a busy machine, and less than [`PATIENCE`].
+/// Timeout of an ask: longer than a move delays it on a busy machine, and less than [`SOON`].
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 
 const TYPE: &str = "counter";
@@ -183,7 +183,7 @@ impl Sums {
 /// Creates a ledger with the counter's first answer.
 async fn begin(counter: &EntityRef<Counter>) -> Ledger {
     let mut ledger = Ledger::default();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + SOON;
     while !ask(counter, &mut ledger).await {
         assert!(Instant::now() < until, "a counter does not answer");
     }
@@ -203,7 +203,7 @@ async fn feed(counter: EntityRef<Counter>, mut ledger: Ledger, enough: Arc<Atomi
         ask(&counter, &mut ledger).await;
         tokio::time::sleep(PAUSE).await;
     }
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + SOON;
     while !ask(&counter, &mut ledger).await {
         assert!(Instant::now() < until, "a counter does not answer again");
     }

@@ -4,14 +4,14 @@
 //! without the privileges for namespaces.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::cluster::{Hosts, agree};
 use crate::counters::{SHARDS, Sums};
 use crate::hosts;
 use crate::member::Running;
-use crate::peer::PATIENCE;
 use crate::served::Kind;
+use crate::waits::until;
 
 /// Number of hosts of counters; the feeder runs on a further host, the last one.
 const HOSTS: usize = 3;
@@ -38,15 +38,7 @@ impl Running {
 
     /// Waits until the report meets a condition.
     async fn hosts(&mut self, what: &str, is_so: impl Fn(&Hosting) -> bool) -> Hosting {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let hosting = self.hosting().await;
-            if is_so(&hosting) {
-                return hosting;
-            }
-            assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}: {hosting:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until(what, async || self.hosting().await, is_so).await
     }
 
     /// Incarnation of the node, without its peer id.

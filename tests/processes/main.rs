@@ -9,6 +9,8 @@
 
 #[path = "../fixtures/namespaces.rs"]
 mod namespaces;
+#[path = "../fixtures/waits.rs"]
+mod waits;
 
 mod cluster;
 mod counters;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ostraca::cluster::config::DowningStrategyName;
 use ostraca::cluster::member::Address;
@@ -17,10 +17,11 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::counters::{Counters, SHARDS};
 use crate::outside::Outside;
-use crate::peer::{PATIENCE, Peer};
+use crate::peer::Peer;
 use crate::served::{Order, tell};
+use crate::waits::until;
 
-/// Timeout of a majority operation. Less than [`PATIENCE`], so that the test gets the error.
+/// Timeout of a majority operation. Less than that of a wait, so that the test gets the error.
 const WITHIN: Duration = Duration::from_secs(50);
 
 /// Timeout of each of many successive writes: longer than a busy machine delays one, and shorter
@@ -325,15 +326,7 @@ impl Running {
 
     /// Waits until the member's view meets a condition.
     pub(crate) async fn sees(&mut self, what: &str, is_so: impl Fn(&View) -> bool) -> View {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let view = self.view().await;
-            if is_so(&view) {
-                return view;
-            }
-            assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}: {view:?}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until(what, async || self.view().await, is_so).await
     }
 
     /// Waits until the member has ended by itself, successfully.
@@ -364,14 +357,10 @@ impl Running {
 
     /// Waits until the member has sent `count` messages of membership.
     pub(crate) async fn has_sent(&mut self, count: u64) {
-        let until = Instant::now() + PATIENCE;
-        loop {
+        let sent = async || {
             let sent = self.peer.asks("sent").await.expect("the member runs");
-            if sent.parse::<u64>().expect("a count") >= count {
-                return;
-            }
-            assert!(Instant::now() < until, "the member has sent only {sent} messages");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            sent.parse::<u64>().expect("a count")
+        };
+        until("the member has sent enough messages", sent, |sent| *sent >= count).await;
     }
 }

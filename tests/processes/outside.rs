@@ -5,13 +5,12 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use ostraca::node::downing_lease::{DowningLease, LeaseError, LeaseName};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::peer::PATIENCE;
+use crate::waits;
 
 /// An entry of the journal; owners are incarnations.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,15 +107,7 @@ impl Outside {
 
     /// Waits until the entries meet a condition.
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&[Entry]) -> bool) -> Vec<Entry> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let entries = self.entries();
-            if is_so(&entries) {
-                return entries;
-            }
-            assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}: {entries:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        waits::until(what, async || self.entries(), |entries| is_so(entries)).await
     }
 }
 

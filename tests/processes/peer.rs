@@ -1,7 +1,6 @@
 //! [`Peer`]: a test's handle to a peer process. Orders go in line by line, reports come out.
 
 use std::process::{ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
 use libp2p::{Multiaddr, PeerId};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,9 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::served::{self, ORDER, Order};
-
-/// Limit of every wait: more than ten times as long as any takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::waits::{SOON, eventually, soon, until};
 
 /// Handle to a peer process. Dropping it kills the process.
 pub(crate) struct Peer {
@@ -89,8 +86,7 @@ impl Peer {
 
     /// Waits until the process has ended.
     pub(crate) async fn exits(&mut self) -> ExitStatus {
-        let exit = tokio::time::timeout(PATIENCE, self.child.wait()).await;
-        exit.expect("the process ends in time").expect("a child of this process")
+        soon(self.child.wait()).await.expect("a child of this process")
     }
 
     /// Sends SIGTERM to the process.
@@ -121,15 +117,7 @@ impl Peer {
 
     /// Waits until the status meets a condition.
     pub(crate) async fn becomes(&mut self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status().await;
-            if is_so(&status) {
-                return status;
-            }
-            assert!(Instant::now() < until, "not within {PATIENCE:?}: {what}: {status:?}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until(what, async || self.status().await, is_so).await
     }
 
     pub(crate) async fn kill(mut self) {
@@ -141,16 +129,11 @@ impl Peer {
     pub(crate) async fn pause(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.process.as_raw_pid());
-        let until = Instant::now() + PATIENCE;
-        loop {
+        eventually("the process stops", async || {
             let text = std::fs::read_to_string(&stat).expect("the process exists");
-            let state = text.rsplit(") ").next().and_then(|rest| rest.chars().next());
-            if state == Some('T') {
-                return;
-            }
-            assert!(Instant::now() < until, "the process does not stop");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+            text.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        })
+        .await;
     }
 
     pub(crate) fn go_on(&self) {
@@ -182,7 +165,7 @@ async fn next_of(told: &mut Lines<BufReader<ChildStdout>>, words: &[&str]) -> (u
         }
         panic!("the peer ended without reporting {words:?}");
     };
-    match tokio::time::timeout(PATIENCE, found).await {
+    match tokio::time::timeout(SOON, found).await {
         Ok(found) => found,
         Err(_) => panic!("the peer did not report {words:?}, but {heard:?}"),
     }

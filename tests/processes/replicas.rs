@@ -11,10 +11,11 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::hosts;
 use crate::namespaces::Namespaces;
-use crate::peer::{PATIENCE, Peer};
+use crate::peer::Peer;
 use crate::served::{Kind, Order, tell};
+use crate::waits::until;
 
-/// Timeout of a majority write. Less than [`PATIENCE`], so that the test gets the error.
+/// Timeout of a majority write. Less than that of a wait, so that the test gets the error.
 const WITHIN: Duration = Duration::from_secs(50);
 
 /// Timeout of a write that no majority can acknowledge.
@@ -111,16 +112,11 @@ async fn found_cluster(all: &mut [Peer]) {
 
 /// Waits until the peer's report has the wanted content.
 async fn holds(peer: &mut Peer, wanted: &str) {
-    let until = tokio::time::Instant::now() + PATIENCE;
-    loop {
+    let report = async || {
         peer.order("report").await;
-        let report = peer.tells("report").await;
-        if report == wanted {
-            return;
-        }
-        assert!(tokio::time::Instant::now() < until, "{report:?} instead of {wanted:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        peer.tells("report").await
+    };
+    until(wanted, report, |report| report == wanted).await;
 }
 
 /// Lets the peer increment the counter; returns the numbers of acknowledged and failed writes.

@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-use crate::peer::PATIENCE;
 use crate::served::tell;
+use crate::waits::{SOON, soon};
 
 /// The environment variable that makes a run of this program the node.
 const NODE: &str = "OSTRACA_TEST_STOPPING_NODE";
@@ -20,7 +20,7 @@ const NODE: &str = "OSTRACA_TEST_STOPPING_NODE";
 async fn hang_in_shutdown() {
     tracing_subscriber::fmt().with_writer(std::io::stdout).with_ansi(false).init();
     let mut config = Config::default();
-    let timeout = PATIENCE * 10;
+    let timeout = SOON * 10;
     config.shutdown.phases.insert(Phase::ServiceStop, PhaseSettings { timeout });
     let node = Node::start(config).await.expect("it starts");
     let shutdown = node.shutdown();
@@ -52,7 +52,7 @@ async fn line_with(lines: &mut Lines<BufReader<ChildStdout>>, text: &str) {
         }
         panic!("the process ended without printing {text:?}");
     };
-    let waited = tokio::time::timeout(PATIENCE, line).await;
+    let waited = tokio::time::timeout(SOON, line).await;
     assert!(waited.is_ok(), "the process does not print {text:?}");
 }
 
@@ -84,6 +84,6 @@ async fn second_signal_ends_a_shutdown_begun_otherwise() {
     line_with(&mut lines, "node.stopping").await;
     send(&child, Signal::INT);
     line_with(&mut lines, "node.impatient").await;
-    let ended = tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends");
-    assert_eq!(ended.expect("it is ours").code(), Some(130));
+    let ended = soon(child.wait()).await.expect("it is ours");
+    assert_eq!(ended.code(), Some(130));
 }

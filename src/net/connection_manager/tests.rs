@@ -6,14 +6,14 @@ use std::sync::Mutex;
 
 use futures::future::BoxFuture;
 use libp2p::TransportError;
+use tokio::time::timeout;
 
 use super::*;
 use crate::net::config::NetLimits;
 use crate::net::noise::NoiseError;
 use crate::net::warning_throttle::WarningSource;
 use crate::net::{Busy, Inbound};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::waits::{SOON, eventually, soon};
 
 /// Stores received messages, but rejects all until `takes` is set.
 struct Taker {
@@ -50,7 +50,7 @@ struct Bench {
 
 impl Bench {
     async fn start() -> Self {
-        let limits = NetLimits { link_down_max: PATIENCE, ..NetLimits::default() };
+        let limits = NetLimits { link_down_max: SOON, ..NetLimits::default() };
         let config = NetConfig { limits, ..NetConfig::default() };
         let identity = Identity::load(None).expect("an identity");
         let taker = Arc::new(Taker { takes: watch::Sender::new(false), got: Mutex::default() });
@@ -85,12 +85,12 @@ impl Bench {
 
     /// Runs the connection manager until `met` holds.
     async fn until(&mut self, what: &str, met: impl Fn(&Self) -> bool) {
-        soon(what, async {
+        let met = async {
             while !met(self) {
                 self.step().await;
             }
-        })
-        .await;
+        };
+        timeout(SOON, met).await.unwrap_or_else(|_| panic!("never: {what}"));
     }
 
     fn keep(&mut self, other: &Self) {
@@ -112,14 +112,9 @@ impl Bench {
     }
 }
 
-async fn soon<T>(what: &str, wanted: impl Future<Output = T>) -> T {
-    let waited = tokio::time::timeout(PATIENCE, wanted).await;
-    waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"))
-}
-
 /// Runs both managers until `met` holds.
 async fn until(what: &str, a: &mut Bench, b: &mut Bench, met: impl Fn(&Bench, &Bench) -> bool) {
-    soon(what, async {
+    let met = async {
         while !met(a, b) {
             tokio::select! {
                 () = a.step() => {}
@@ -127,8 +122,8 @@ async fn until(what: &str, a: &mut Bench, b: &mut Bench, met: impl Fn(&Bench, &B
                 () = tokio::time::sleep(Duration::from_millis(5)) => {}
             }
         }
-    })
-    .await;
+    };
+    timeout(SOON, met).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 /// Starts two connection managers, of which the first keeps its link to the second.
@@ -151,17 +146,12 @@ async fn stop_waits_for_the_report_of_a_broken_lane() {
     until("all are under way", &mut a, &mut b, |_, _| lane.stats().unsent == 0).await;
     b.manager.swarm.disconnect_peer_id(from.peer).expect("they are connected");
     // The tasks of the lane have ended, but the connection manager has not processed their reports.
-    soon("the break is seen", async {
-        while a.manager.peers[&to.peer].carries() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    eventually("the break is seen", async || !a.manager.peers[&to.peer].carries()).await;
     b.taker.takes.send_replace(true);
     let taker = b.taker.clone();
     let serving = tokio::spawn(b.manager.run());
     let (done, stopped) = oneshot::channel();
-    soon("the end", a.manager.stop(Duration::MAX, done)).await;
+    soon(a.manager.stop(Duration::MAX, done)).await;
     assert_eq!(stopped.await, Ok(()));
     let got: Vec<_> = (0..MESSAGES).map(|n| n.to_be_bytes().to_vec()).collect();
     assert_eq!(*taker.got.lock().expect("no test panics under it"), got);

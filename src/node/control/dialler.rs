@@ -305,8 +305,7 @@ mod tests {
     use crate::net::handle::NetEvent;
     use crate::net::identity::Identity;
     use crate::net::{Busy, Inbound, Receiver, TrafficClass};
-
-    const PATIENCE: Duration = Duration::from_secs(60);
+    use crate::waits::{eventually, soon};
 
     /// A receiver that accepts every message.
     struct Taker;
@@ -353,7 +352,7 @@ mod tests {
                     }
                 }
             };
-            tokio::time::timeout(PATIENCE, up).await.expect("never up")
+            soon(up).await
         }
 
         /// Creates a dialler whose resolver gives the result of `answer` for the number of the
@@ -408,16 +407,6 @@ mod tests {
         assert_eq!(a.up(&dialling).await, b.net.me());
     }
 
-    async fn until(what: &str, met: impl Fn() -> bool) {
-        let waiting = async {
-            while !met() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let waited = tokio::time::timeout(PATIENCE, waiting).await;
-        waited.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {what}"));
-    }
-
     #[tokio::test]
     async fn release_ends_the_resolving_of_a_name() {
         let (a, b) = (TestHost::start().await, TestHost::start().await);
@@ -427,10 +416,10 @@ mod tests {
             dialling.keep(b.node(), &name());
             dialling.keep(b.node(), &name());
             dialling.not_reached(b.net.me().peer);
-            until("the name is queried", || asked.load(Ordering::SeqCst) >= least).await;
+            eventually("the name is queried", async || asked.load(Ordering::SeqCst) >= least).await;
             assert_eq!(dialling.tasks(), 1, "repeated orders start one task only");
             dialling.release(b.node());
-            until("no task queries the name", || dialling.tasks() == 0).await;
+            eventually("no task queries the name", async || dialling.tasks() == 0).await;
         }
     }
 
@@ -440,11 +429,11 @@ mod tests {
         let (mut a, b) = (TestHost::start().await, TestHost::start().await);
         let (dialling, asked) = a.dialling(|_| None);
         dialling.keep(b.node(), &name());
-        until("the name is queried", || asked.load(Ordering::SeqCst) > 0).await;
+        eventually("the name is queried", async || asked.load(Ordering::SeqCst) > 0).await;
         drop((dialling, a.net));
         let ended = async { while a.events.recv().await.is_some() {} };
-        tokio::time::timeout(PATIENCE, ended).await.expect("the transport ends");
-        until("no task queries the name", || Arc::strong_count(&asked) == 1).await;
+        soon(ended).await; // the transport ends
+        eventually("no task queries the name", async || Arc::strong_count(&asked) == 1).await;
     }
 
     /// A member's address may be of a form that this release cannot resolve.
@@ -454,7 +443,7 @@ mod tests {
         let inbox = Inbox::new(InboxLimits::default());
         let dialling = Dialler::new(a.net.clone(), inbox);
         dialling.keep(b.node(), &Address::new("/dnsaddr/b.example").expect("short"));
-        until("no task queries the name", || dialling.tasks() == 0).await;
+        eventually("no task queries the name", async || dialling.tasks() == 0).await;
         dialling.not_reached(b.net.me().peer);
         assert_eq!(dialling.tasks(), 0, "it must not be queried again");
     }

@@ -6,8 +6,9 @@ use std::thread;
 use futures::FutureExt;
 use ostraca_ddata::clock::Now;
 
-use super::super::inbox::{InboxLimits, Urgency};
+use super::super::inbox::{InboxLimits, QueueLengths, Urgency};
 use super::*;
+use crate::waits::until;
 
 /// A machine that outputs each word it gets, and requests a tick after each batch or at a given
 /// time.
@@ -156,13 +157,8 @@ async fn deadline_wakes_an_idle_machine() {
     let world = driver.core.world.clone();
     let running = tokio::spawn(driver.run());
     inbox.fact(Heard::WakeIn(Duration::from_millis(2))).expect("open");
-    for _ in 0..1_000 {
-        if batches(&world).concat() == [u32::MAX] {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    assert_eq!(batches(&world).concat(), [u32::MAX]);
+    let words = async || batches(&world).concat();
+    until("the tick comes", words, |words| *words == [u32::MAX]).await;
     inbox.close();
     running.await.expect("the loop ended");
 }
@@ -328,12 +324,8 @@ async fn loop_keeps_a_deadline_that_a_callers_turn_brings_forward() {
     ask(&inbox, Heard::WakeIn(Duration::from_secs(3_600)));
     tokio::task::yield_now().await;
     ask(&inbox, Heard::WakeIn(Duration::from_millis(2)));
-    let told = async {
-        while batches(&world).concat() != [u32::MAX] {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), told).await.expect("the tick came");
+    let words = async || batches(&world).concat();
+    until("the tick comes", words, |words| *words == [u32::MAX]).await;
     inbox.close();
     running.await.expect("the loop ended");
 }
@@ -358,10 +350,10 @@ async fn loop_handles_inputs_that_came_during_a_callers_turn() {
     let world = driver.core.world.clone();
     let running = tokio::spawn(driver.run());
     tokio::task::yield_now().await;
-    let (release, until) = std::sync::mpsc::channel();
+    let (release, released) = std::sync::mpsc::channel();
     let caller = thread::spawn({
         let inbox = inbox.clone();
-        move || ask(&inbox, Heard::Hold(until))
+        move || ask(&inbox, Heard::Hold(released))
     });
     while inbox.rests() {
         tokio::task::yield_now().await;
@@ -372,12 +364,8 @@ async fn loop_handles_inputs_that_came_during_a_callers_turn() {
         tokio::task::yield_now().await; // the caller's turn does not block this thread
     }
     release.send(()).expect("the caller waits");
-    let done = async {
-        while batches(&world).concat() != [1, u32::MAX] {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), done).await.expect("the input is handled");
+    let words = async || batches(&world).concat();
+    until("the input is handled", words, |words| *words == [1, u32::MAX]).await;
     caller.join().expect("no panic");
     inbox.close();
     running.await.expect("the loop ended");
@@ -422,12 +410,8 @@ async fn each_input_is_handled_once_and_in_order_per_sender() {
             .expect("joined")
             .expect("no panic");
     }
-    let all_handled = async {
-        while inbox.waiting() != super::super::inbox::QueueLengths::default() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), all_handled).await.expect("no push is lost");
+    let waiting = async || inbox.waiting();
+    until("no push is lost", waiting, |waiting| *waiting == QueueLengths::default()).await;
     inbox.close();
     let (_, world) = running.await.expect("the loop ended");
     let mut said: BTreeMap<u32, Vec<u32>> = BTreeMap::new();

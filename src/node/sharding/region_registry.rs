@@ -406,6 +406,7 @@ mod tests {
     use crate::node::parts;
     use crate::node::sharding::{Sharding, ShardingSetup};
     use crate::node::shutdown::{CoordinatedShutdown, ShutdownConfig};
+    use crate::waits::eventually;
 
     #[derive(Default)]
     struct HostingRecorder(Mutex<Vec<String>>);
@@ -577,9 +578,7 @@ mod tests {
         assert!(host(&region_registry, "one", &one));
         let reminds = region_registry.remind_every(Duration::from_millis(1));
         let reminded = || one.0.lock().expect("no panic").iter().filter(|x| *x == "remind").count();
-        while reminded() < 3 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        eventually("it is reminded", async || reminded() >= 3).await;
         region_registry.end();
         reminds.await.expect("the task ends with the machines");
     }
@@ -636,12 +635,7 @@ mod tests {
         let cut = format!("cut {}", RegionId::new(peer.incarnation));
         let is_cut =
             |recorder: &HostingRecorder| recorder.0.lock().expect("no panic").contains(&cut);
-        let waits = async {
-            while !is_cut(&hasty) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), waits).await.expect("it gives up the lane");
+        eventually("it gives up the lane", async || is_cut(&hasty)).await;
         tokio::task::yield_now().await; // timers that expired at the same time take effect
         assert!(!is_cut(&patient), "an hour has not passed");
     }

@@ -13,8 +13,8 @@ const FLOOD: usize = 20;
 fn crowded() -> NetConfig {
     let limits = NetLimits {
         handshakes: HANDSHAKES,
-        first_message_within: PATIENCE * 10,
-        handshake_within: PATIENCE * 10,
+        first_message_within: SOON * 10,
+        handshake_within: SOON * 10,
         ..quick().limits
     };
     NetConfig { limits, ..quick() }
@@ -25,7 +25,7 @@ async fn silent(host: &TestNode, from: IpAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(SocketAddr::new(from, 0)).expect("loopback is a /8");
     let to = SocketAddr::from(([127, 0, 0, 1], host.port()));
-    let connected = tokio::time::timeout(PATIENCE, socket.connect(to)).await;
+    let connected = tokio::time::timeout(SOON, socket.connect(to)).await;
     connected.expect("it answers").expect("it listens")
 }
 
@@ -37,14 +37,14 @@ async fn held_by_flood(host: &TestNode, from: IpAddr) -> usize {
         flood.push(silent(host, from).await);
     }
     let mut held = 0;
-    until("each connection holds a slot or was evicted", async || {
+    eventually("each connection holds a slot or was evicted", async || {
         let stats = host.net.stats().await;
         held = stats.handshakes;
         (stats.exceeded.handshakes - before) as usize + held == FLOOD
     })
     .await;
     drop(flood);
-    until("all handshakes have ended", async || host.net.stats().await.handshakes == 0).await;
+    eventually("all handshakes have ended", async || host.net.stats().await.handshakes == 0).await;
     held
 }
 
@@ -57,7 +57,7 @@ async fn address_of_an_admitted_node_has_reserved_slots() {
     friend.keep(&host);
     assert_eq!(host.up().await, friend.id());
     // The node is reported up before its first lane is registered.
-    until("all slots are open to its address", async || {
+    eventually("all slots are open to its address", async || {
         held_by_flood(&host, home).await == HANDSHAKES
     })
     .await;

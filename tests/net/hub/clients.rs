@@ -14,10 +14,6 @@ fn closed_to_strangers() -> NetConfig {
     NetConfig { secret: Some(secret(1)), ..quick() }
 }
 
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("never: {what}"))
-}
-
 /// Echoes the data of every client until the client shuts down its half.
 fn echoes(host: &TestNode) -> tokio::task::JoinHandle<()> {
     let mut clients = host.net.clients();
@@ -37,12 +33,12 @@ async fn is_echoed(client: &mut ClientStream, word: &[u8]) {
     let mut heard = vec![0; word.len()];
     client.write_all(word).await.expect("written");
     client.flush().await.expect("sent");
-    soon("an echo", client.read_exact(&mut heard)).await.expect("it answers");
+    soon(client.read_exact(&mut heard)).await.expect("it answers");
     assert_eq!(heard, word);
 }
 
 async fn refused(config: &NetConfig, address: &Multiaddr) -> ConnectError {
-    let connected = soon("an answer", connect(config, address, PATIENCE)).await;
+    let connected = soon(connect(config, address, SOON)).await;
     connected.expect_err("it is refused")
 }
 
@@ -54,17 +50,17 @@ async fn client_with_same_settings_talks_both_ways() {
         let echoing = echoes(&host);
         let named = format!("/dns4/localhost/tcp/{}", host.port()).parse().expect("valid");
         for address in [&host.net.listening()[0], &host.address(), &named] {
-            let mut client = connect(&config, address, PATIENCE).await.expect("it is admitted");
+            let mut client = connect(&config, address, SOON).await.expect("it is admitted");
             assert_eq!(client.peer(), host.id().peer);
             is_echoed(&mut client, b"word").await;
             is_echoed(&mut client, &[7; 100_000]).await;
             client.write_all(b"last").await.expect("written");
             client.shutdown().await.expect("shut down");
             let mut rest = Vec::new();
-            soon("the end", client.read_to_end(&mut rest)).await.expect("a clean end");
+            soon(client.read_to_end(&mut rest)).await.expect("a clean end");
             assert_eq!(rest, b"last");
         }
-        until("all places are free again", async || host.net.stats().await.clients == 0).await;
+        eventually("all places are free again", async || host.net.stats().await.clients == 0).await;
         echoing.abort();
     }
 }
@@ -83,7 +79,7 @@ async fn client_never_disturbs_lanes_or_appears_as_a_peer() {
         a.send_waiting(b.id().incarnation, TrafficClass::User, &n.to_be_bytes()).await;
         b.send_waiting(a.id().incarnation, TrafficClass::User, &n.to_be_bytes()).await;
         if n % 1_000 == 0 {
-            let client = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
+            let client = connect(&config, &a.address(), SOON).await.expect("it is admitted");
             clients.push(client);
         }
         if n % 100 == 0 {
@@ -98,7 +94,7 @@ async fn client_never_disturbs_lanes_or_appears_as_a_peer() {
     assert_eq!((stats.clients, peers(&stats)), (3, before));
     assert_eq!((stats.refused, stats.violations, stats.given_up), (0, 0, 0));
     drop(clients);
-    until("they are gone", async || a.net.stats().await.clients == 0).await;
+    eventually("they are gone", async || a.net.stats().await.clients == 0).await;
     b.net.stop().await;
     // Events arrive in order: the clients have caused none before this one.
     let next = a.event("anything", Some).await;
@@ -120,7 +116,7 @@ async fn clients_are_admitted_with_either_secret() {
     let tools = [(&[1][..], &[][..]), (&[2], &[]), (&[], &[8]), (&[], &[9]), (&[1], &[9])];
     for (cluster, client) in tools {
         let config = NetConfig { secret: secrets(cluster, client), ..quick() };
-        let called = connect(&config, &host.address(), PATIENCE).await;
+        let called = connect(&config, &host.address(), SOON).await;
         is_echoed(&mut called.expect("it is admitted"), b"word").await;
     }
     for (cluster, client) in [(&[8][..], &[][..]), (&[], &[1]), (&[], &[7])] {
@@ -170,8 +166,8 @@ async fn client_of_other_cluster_or_secret_learns_the_cause() {
         "{error:?}"
     );
     assert!(error.to_string().contains("set cluster-name to that"), "{error}");
-    until("it is counted", async || host.net.stats().await.refused == 1).await;
-    connect(&config, &host.address(), PATIENCE).await.expect("it serves its own");
+    eventually("it is counted", async || host.net.stats().await.refused == 1).await;
+    connect(&config, &host.address(), SOON).await.expect("it serves its own");
     echoing.abort();
 }
 
@@ -186,9 +182,9 @@ async fn allow_list_applies_to_clients_on_both_sides() {
     assert!(matches!(error, ConnectError::Cut { .. }), "{error:?}");
     assert!(error.to_string().contains("net.allowed-peers"), "{error}");
     assert_eq!(host.net.stats().await.exceeded.not_allowed, 1);
-    let called = connect_as(&friend, &config, &host.address(), PATIENCE).await;
+    let called = connect_as(&friend, &config, &host.address(), SOON).await;
     is_echoed(&mut called.expect("it is on the list"), b"word").await;
-    let picky = connect_as(&friend, &listed, &host.address(), PATIENCE).await;
+    let picky = connect_as(&friend, &listed, &host.address(), SOON).await;
     let error = picky.expect_err("the node is not on the client's list");
     assert!(matches!(error, ConnectError::NotInOwnList { .. }), "{error:?}");
     echoing.abort();
@@ -206,17 +202,17 @@ async fn node_without_room_or_taker_refuses_clients() {
     };
     is(&error, &LaneRefusal::Unserved);
     let mut clients = host.net.clients(); // the clients wait in the channel
-    let first = connect(&config, &host.address(), PATIENCE).await.expect("there is room");
-    let _second = connect(&config, &host.address(), PATIENCE).await.expect("there is room");
+    let first = connect(&config, &host.address(), SOON).await.expect("there is room");
+    let _second = connect(&config, &host.address(), SOON).await.expect("there is room");
     let full = LaneRefusal::Limit { what: "net.limits.clients".to_owned() };
     let error = refused(&config, &host.address()).await;
     is(&error, &full);
     assert!(error.to_string().contains("try again later, or raise it there"), "{error}");
-    let served = soon("the first", clients.recv()).await.expect("it was delivered");
+    let served = soon(clients.recv()).await.expect("it was delivered");
     is(&refused(&config, &host.address()).await, &full); // taken from the channel, but still open
     drop((first, served));
-    until("its place is free", async || host.net.stats().await.clients == 1).await;
-    connect(&config, &host.address(), PATIENCE).await.expect("there is room again");
+    eventually("its place is free", async || host.net.stats().await.clients == 1).await;
+    connect(&config, &host.address(), SOON).await.expect("there is room again");
     drop(clients);
     is(&refused(&config, &host.address()).await, &LaneRefusal::Unserved);
 }
@@ -272,7 +268,7 @@ async fn client_distinguishes_missing_protocol_from_refusal() {
             }
         }
     });
-    let error = refused(&config, &soon("listening", address).await.expect("it listens")).await;
+    let error = refused(&config, &soon(address).await.expect("it listens")).await;
     assert!(matches!(error, ConnectError::Unsupported { .. }), "{error:?}");
     assert!(error.to_string().contains(CLIENT_PROTOCOL), "{error}");
     driving.abort();
@@ -286,10 +282,10 @@ async fn client_with_a_nodes_key_is_refused_and_lanes_continue() {
     for n in 0..100_u64 {
         a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
     }
-    let own = connect_as(&a._identity, &config, &a.address(), PATIENCE).await;
+    let own = connect_as(&a._identity, &config, &a.address(), SOON).await;
     let error = own.expect_err("a node must not call itself");
     assert!(matches!(error, ConnectError::OwnIdentity { .. }), "{error:?}");
-    let twin = connect_as(&b._identity, &config, &a.address(), PATIENCE).await;
+    let twin = connect_as(&b._identity, &config, &a.address(), SOON).await;
     let error = twin.expect_err("a node has this key");
     assert!(
         matches!(&error, ConnectError::Refused { refusal: LaneRefusal::Twin, .. }),
@@ -322,13 +318,13 @@ async fn silent_clients_are_bounded_and_time_out() {
         }
         crowd.push(stranger); // with its connection
     }
-    until("the others are refused", async || {
+    eventually("the others are refused", async || {
         let stats = host.net.stats().await;
         stats.exceeded.clients >= 8 && stats.clients == 0
     })
     .await;
-    until("there is room when their time is over", async || {
-        connect(&config, &host.address(), PATIENCE).await.is_ok()
+    eventually("there is room when their time is over", async || {
+        connect(&config, &host.address(), SOON).await.is_ok()
     })
     .await;
     drop((crowd, strangers));
@@ -341,7 +337,7 @@ async fn client_and_node_protocols_do_not_mix() {
     let echoing = echoes(&host);
     let mut peer = Node::start(nodes::config()).await;
     let connection = peer.connect_at(host.id().peer, host.net.listening()[0].clone()).await;
-    let (to, within) = (host.id().peer, PATIENCE);
+    let (to, within) = (host.id().peer, SOON);
     let mut line = peer.call(connection).await.expect("a substream");
     let wanted = ostraca::net::handshake::LaneParameters {
         peer: to,
@@ -367,8 +363,8 @@ async fn client_that_stops_reading_does_not_block_the_node() {
     let config = NetConfig { limits, ..closed_to_strangers() };
     let (a, b) = pair(&config).await;
     let mut clients = a.net.clients();
-    let deaf = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
-    let mut server = soon("the client", clients.recv()).await.expect("it was delivered");
+    let deaf = connect(&config, &a.address(), SOON).await.expect("it is admitted");
+    let mut server = soon(clients.recv()).await.expect("it was delivered");
     let talking = tokio::spawn(async move {
         let failed = loop {
             if let Err(error) = server.write_all(&[7; 64 * 1024]).await {
@@ -377,18 +373,18 @@ async fn client_that_stops_reading_does_not_block_the_node() {
         };
         failed.kind()
     });
-    let mut other = connect(&config, &a.address(), PATIENCE).await.expect("it is admitted");
-    let mut served = soon("the client", clients.recv()).await.expect("it was delivered");
+    let mut other = connect(&config, &a.address(), SOON).await.expect("it is admitted");
+    let mut served = soon(clients.recv()).await.expect("it was delivered");
     for n in 0..100_u64 {
         a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
         served.write_u64(n).await.expect("written");
         served.flush().await.expect("sent");
-        assert_eq!(soon("its number", other.read_u64()).await.expect("they come"), n);
+        assert_eq!(soon(other.read_u64()).await.expect("they come"), n);
     }
     receives_in_order(&b, 100).await;
-    let failed = soon("it times out", talking).await.expect("no panic");
+    let failed = soon(talking).await.expect("no panic");
     assert_eq!(failed, std::io::ErrorKind::TimedOut);
-    until("its place is free", async || a.net.stats().await.clients == 1).await;
+    eventually("its place is free", async || a.net.stats().await.clients == 1).await;
     drop(deaf);
 }
 
@@ -400,23 +396,23 @@ async fn stream_ends_with_its_connection_from_either_side() {
     let one = Identity::load(None).expect("an identity");
     let (mut here, mut there) = (Vec::new(), Vec::new());
     for _ in 0..=config.limits.connections_per_peer {
-        let called = connect_as(&one, &config, &host.address(), PATIENCE).await;
+        let called = connect_as(&one, &config, &host.address(), SOON).await;
         here.push(called.expect("it is admitted"));
-        there.push(soon("the client", clients.recv()).await.expect("it was delivered"));
+        there.push(soon(clients.recv()).await.expect("it was delivered"));
     }
     // The oldest connection exceeds the limit, so the node closes it.
     for oldest in [here.remove(0), there.remove(0)] {
         let (mut reader, _writer) = tokio::io::split(oldest);
         let mut rest = Vec::new();
-        let _ = soon("its end", reader.read_to_end(&mut rest)).await; // may fail
+        let _ = soon(reader.read_to_end(&mut rest)).await; // may fail
         assert_eq!(rest, b"");
     }
     drop(here.remove(0));
     let mut rest = Vec::new();
-    let _ = soon("its end", there.remove(0).read_to_end(&mut rest)).await; // may fail
+    let _ = soon(there.remove(0).read_to_end(&mut rest)).await; // may fail
     host.net.stop().await;
     for mut left in here.into_iter().chain(there) {
-        let _ = soon("its end", left.read_to_end(&mut rest)).await; // may fail
+        let _ = soon(left.read_to_end(&mut rest)).await; // may fail
     }
     assert_eq!(rest, b"");
     let error = refused(&config, &host.address()).await;
@@ -433,7 +429,7 @@ async fn admitted_clients_do_not_count_as_unadmitted() {
     let echoing = echoes(&host);
     let mut clients = Vec::new();
     for _ in 0..UNADMITTED + 4 {
-        let called = connect(&config, &host.address(), PATIENCE).await;
+        let called = connect(&config, &host.address(), SOON).await;
         let mut client = called.expect("it is admitted");
         is_echoed(&mut client, b"word").await;
         clients.push(client);

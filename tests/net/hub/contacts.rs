@@ -114,7 +114,7 @@ async fn addresses_told_in_hello_are_never_dialled() {
     assert_eq!(a.up().await, h.id());
     a.net.keep(h.id().peer, Vec::new());
     a.send(h.id().incarnation, TrafficClass::Bulk, b"bulk");
-    until("bulk arrives", async || !h.inbox.take().is_empty()).await;
+    eventually("bulk arrives", async || !h.inbox.take().is_empty()).await;
     let node = h.id();
     h.net.stop().await;
     assert_eq!(a.event("the link is gone", is_closed).await, node);

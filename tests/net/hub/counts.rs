@@ -23,7 +23,7 @@ async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
         a.send(b.id().incarnation, TrafficClass::User, &body);
     }
     // The receiver accepts nothing, so everything stays in the lane.
-    until("all is written", async || {
+    eventually("all is written", async || {
         let user = of_peer(&a, &b).await.outbound[TrafficClass::User as usize];
         user.is_some_and(|user| user.sent == MESSAGES)
     })
@@ -33,13 +33,13 @@ async fn queues_batches_and_bytes_are_counted_by_lane_and_peer() {
     assert_eq!((user.kept_bytes as u64, user.sent_bytes), (MESSAGES * FRAMED, MESSAGES * FRAMED));
     assert!((1..MESSAGES / 2).contains(&user.batches), "coalesced: {}", user.batches);
     // It may not have read any of it yet.
-    until("there is no room", async || {
+    eventually("there is no room", async || {
         of_peer(&b, &a).await.inbound[TrafficClass::User as usize].busy > 0
     })
     .await;
     b.inbox.room.store(usize::MAX / 2, Ordering::SeqCst);
     receives_in_order(&b, MESSAGES).await;
-    until("all is acknowledged", async || {
+    eventually("all is acknowledged", async || {
         let user = of_peer(&a, &b).await.outbound[TrafficClass::User as usize];
         user.is_some_and(|user| user.unacknowledged == 0 && user.kept_bytes == 0)
     })
@@ -60,13 +60,13 @@ async fn refusals_and_violations_are_counted() {
     let connection = other.connect_at(host.id().peer, address).await;
     let refused = other.open(connection, host.id().peer, |_| {}).await;
     assert!(refused.is_err(), "another cluster");
-    until("it is counted", async || host.net.stats().await.refused == 1).await;
+    eventually("it is counted", async || host.net.stats().await.refused == 1).await;
     other.standing.facts.cluster = "ostraca".to_owned();
     let lane = other.open(connection, host.id().peer, |_| {}).await;
     let (_, mut line) = lane.expect("its own cluster");
     futures::AsyncWriteExt::write_all(&mut line, &[0xff; 64]).await.expect("written");
     futures::AsyncWriteExt::flush(&mut line).await.expect("written");
-    until("it is counted", async || host.net.stats().await.violations == 1).await;
+    eventually("it is counted", async || host.net.stats().await.violations == 1).await;
     let stats = host.net.stats().await;
     assert_eq!((stats.refused, stats.given_up, stats.exceeded.lanes), (1, 0, 0));
 }

@@ -74,7 +74,7 @@ async fn hello_with(
     };
     begun.line.write_all(&encode(&hello).expect("encodes")).await.expect("written");
     begun.line.flush().await.expect("flushed");
-    decode_answer(&nodes::soon("an answer", opening(&mut begun.line)).await).expect("an answer")
+    decode_answer(&soon(opening(&mut begun.line)).await).expect("an answer")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,7 +172,7 @@ async fn claim_of_another_incarnation_is_refused() {
     assert_eq!(host.up().await, node);
     let lane = host.net.lane(node.incarnation, TrafficClass::User).expect("it is known");
     assert_eq!(lane.to(), node);
-    until("each refusal is counted", async || host.net.stats().await.refused == 8).await;
+    eventually("each refusal is counted", async || host.net.stats().await.refused == 8).await;
     assert_eq!(host.net.peers().await.len(), 1, "the false claimant is not known");
 }
 
@@ -192,7 +192,7 @@ async fn welcome_with_another_incarnation_is_refused() {
     };
     let mean = Node::start_as(nodes::config(), lies).await;
     host.net.keep(mean.peer(), vec![mean.address.clone()]);
-    until("it is refused", async || host.net.stats().await.refused > 0).await;
+    eventually("it is refused", async || host.net.stats().await.refused > 0).await;
     let known = host.net.peers().await;
     let mean = known.iter().find(|known| known.peer == mean.peer()).expect("it is kept");
     assert_eq!(mean.incarnation, None);

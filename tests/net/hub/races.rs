@@ -52,7 +52,7 @@ async fn hello_before_its_connection_closes_leaves_no_connection() {
     }
     mean.stop().await;
     tokio::time::sleep(Duration::from_secs(5)).await; // usually enough for late events
-    until("of 50 connections, all closed, none is left", async || {
+    eventually("of 50 connections, all closed, none is left", async || {
         host.net.peers().await.iter().all(|peer| peer.connections == 0)
     })
     .await;
@@ -76,8 +76,8 @@ async fn unlisted_peer_backs_off() {
 async fn the_first_message_of_a_lane_is_sent_before_the_stop() {
     let mut lost = 0;
     for _ in 0..20 {
-        let (a, b) = pair(&patient(PATIENCE)).await;
-        until("the control lane is up", async || {
+        let (a, b) = pair(&patient(SOON)).await;
+        eventually("the control lane is up", async || {
             a.net.peers().await.iter().all(|peer| peer.linked)
         })
         .await;

@@ -7,7 +7,7 @@ const UNADMITTED: usize = 4;
 
 /// Settings with which only the limit of unadmitted connections closes a connection.
 fn crowded(config: NetConfig) -> NetConfig {
-    let limits = NetLimits { idle_timeout: PATIENCE * 2, unadmitted: UNADMITTED, ..config.limits };
+    let limits = NetLimits { idle_timeout: SOON * 2, unadmitted: UNADMITTED, ..config.limits };
     NetConfig { secret: Some(nodes::secret(1)), limits, ..config }
 }
 
@@ -32,7 +32,7 @@ async fn peers_without_hello_hold_few_connections() {
     }
     assert_eq!(host.net.stats().await.exceeded.unadmitted, 2 * UNADMITTED as u64);
     host.send(friend.id().incarnation, TrafficClass::User, b"still linked");
-    until("the first node is linked", async || !friend.inbox.take().is_empty()).await;
+    eventually("the first node is linked", async || !friend.inbox.take().is_empty()).await;
     let late = TestNode::start(&config).await;
     late.keep(&host);
     assert_eq!(host.up().await, late.id());

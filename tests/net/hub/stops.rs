@@ -8,7 +8,8 @@ const MESSAGES: u64 = 100;
 impl TestNode {
     /// Waits until the stop has begun, which means that there are no lanes for senders.
     async fn stops(&self, to: ReplicaId) {
-        until("the stop has begun", async || self.net.lane(to, TrafficClass::User).is_none()).await;
+        eventually("the stop has begun", async || self.net.lane(to, TrafficClass::User).is_none())
+            .await;
     }
 
     fn has_lost_nothing(&mut self) {
@@ -21,7 +22,7 @@ impl TestNode {
 /// Starts two nodes, the second one behind a proxy and without room, with messages in flight to it.
 async fn with_messages_under_way() -> (TestNode, TestNode, Proxy) {
     // A connection without lanes stays open, so that the lanes of the other one can move to it.
-    let limits = NetLimits { idle_timeout: PATIENCE, ..patient(PATIENCE).limits };
+    let limits = NetLimits { idle_timeout: SOON, ..patient(SOON).limits };
     let config = NetConfig { limits, ..quick() };
     let proxy = Proxy::start().await;
     let of_b = NetConfig { advertise: vec![proxy.address.clone()], ..config.clone() };
@@ -33,7 +34,7 @@ async fn with_messages_under_way() -> (TestNode, TestNode, Proxy) {
         a.send(b.id().incarnation, TrafficClass::User, &n.to_be_bytes());
     }
     let lane = a.net.lane(b.id().incarnation, TrafficClass::User).expect("known");
-    until("all are under way", async || lane.stats().unsent == 0).await;
+    eventually("all are under way", async || lane.stats().unsent == 0).await;
     (a, b, proxy)
 }
 
@@ -85,8 +86,8 @@ async fn stop_does_not_wait_for_a_gone_peer() {
         _ => None,
     });
     refused.await;
-    let stopped = tokio::time::timeout(PATIENCE / 2, a.net.stop()).await;
-    assert!(stopped.is_ok(), "link_down_max is {PATIENCE:?}");
+    let stopped = tokio::time::timeout(SOON / 2, a.net.stop()).await;
+    assert!(stopped.is_ok(), "link_down_max is {SOON:?}");
     let lost = a.event("it is counted", |event| match event {
         NetEvent::LaneBroken { node, class: TrafficClass::User, messages } => {
             Some((node, messages))
@@ -101,8 +102,8 @@ async fn stop_does_not_wait_for_a_gone_peer() {
 async fn short_stop_counts_remaining_messages() {
     let (mut a, b, _proxy) = with_messages_under_way().await;
     let short = a.net.stop_within(Duration::from_millis(100));
-    let stopped = tokio::time::timeout(PATIENCE / 2, short).await;
-    assert!(stopped.is_ok(), "link_down_max is {PATIENCE:?}");
+    let stopped = tokio::time::timeout(SOON / 2, short).await;
+    assert!(stopped.is_ok(), "link_down_max is {SOON:?}");
     let lost = a.event("it is counted", |event| match event {
         NetEvent::LaneBroken { node, class: TrafficClass::User, messages } => {
             Some((node, messages))

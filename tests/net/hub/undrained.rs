@@ -10,7 +10,7 @@ fn a_control_lane_keeps_16_mib() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_control_reader_is_disconnected_and_loss_counted() {
-    let idle_timeout = PATIENCE; // must not be the reason to close it
+    let idle_timeout = SOON; // must not be the reason to close it
     let limits = NetLimits { lane_bytes_max: [64 * 1024; 4], idle_timeout, ..quick().limits };
     let config = NetConfig { limits, ..quick() };
     let (mut a, b) = pair_with_room(&config, 0).await;
@@ -36,7 +36,7 @@ async fn slow_control_reader_is_disconnected_and_loss_counted() {
     assert_eq!(both.await, sent, "none was accepted");
     a.keep(&b);
     b.inbox.room.store(1_000, Ordering::SeqCst);
-    until("the next lane has room, and is read", async || {
+    eventually("the next lane has room, and is read", async || {
         let lane = a.net.lane(to, TrafficClass::Control).expect("known");
         let _ = lane.send(&[], b"anew"); // refused while the old one is not yet given up
         b.inbox.take().iter().any(|(_, _, body)| body == b"anew")
@@ -48,8 +48,8 @@ async fn slow_control_reader_is_disconnected_and_loss_counted() {
 async fn stalled_control_reader_is_disconnected_without_loss() {
     let limits = NetLimits {
         control_undrained_max: Duration::from_millis(500),
-        link_down_max: PATIENCE,
-        idle_timeout: PATIENCE, // must not be the reason to close it
+        link_down_max: SOON,
+        idle_timeout: SOON, // must not be the reason to close it
         ..quick().limits
     };
     let config = NetConfig { limits, ..quick() };
@@ -99,7 +99,7 @@ async fn full_data_lane_does_not_disconnect() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lane_that_always_breaks_is_abandoned_and_counted() {
     // Between two attempts the connection has no lane, and must not be closed as idle.
-    let limits = NetLimits { idle_timeout: PATIENCE, ..quick().limits };
+    let limits = NetLimits { idle_timeout: SOON, ..quick().limits };
     let config = NetConfig { secret: Some(nodes::secret(1)), limits, ..quick() };
     let mut host = TestNode::start(&config).await;
     let mut node = Node::start(nodes::config()).await;
@@ -143,7 +143,8 @@ async fn announced_frame_limit_is_respected() {
         for class in TrafficClass::ALL {
             from.send(to.id().incarnation, class, &[7; 60_000]);
         }
-        until("all arrive", async || to.inbox.got.lock().expect("not poisoned").len() == 4).await;
+        eventually("all arrive", async || to.inbox.got.lock().expect("not poisoned").len() == 4)
+            .await;
         assert!(to.inbox.take().iter().all(|(_, _, body)| body.len() == 60_000));
     }
     for host in [&a, &b] {

@@ -47,7 +47,7 @@ where
         stream.write_all(&vec![2; PLENTY]).await?;
         stream.flush().await
     };
-    within(write).await
+    soon(write).await
 }
 
 /// The peer has credit left, or has used up its window before the stream is dropped.
@@ -64,7 +64,7 @@ fn yamux_writer_to_dropped_stream_fails() {
                 };
                 let written =
                     async { LocalSet::new().run_until(write_to_dropped(near, far, before)).await };
-                let error = block_on(within(written)).expect_err("the stream is not read");
+                let error = block_on(soon(written)).expect_err("the stream is not read");
                 assert_ne!(error.kind(), std::io::ErrorKind::TimedOut);
             });
         }
@@ -191,7 +191,7 @@ fn orderly_ends_between_own_muxers_stay_orderly() {
         let (near, far) = pipe(nature(&mut chance));
         let (near, far) = (dialling(FlushedSocket::new(near)), dialled(FlushedSocket::new(far)));
         let len = chance.size(1_000_000);
-        block_on(within(LocalSet::new().run_until(ask_and_drop(near, far, len))));
+        block_on(soon(LocalSet::new().run_until(ask_and_drop(near, far, len))));
     });
 }
 

@@ -79,7 +79,7 @@ fn flush(stream: &mut Stream<TestSocket>) {
 /// Reads this many bytes at the other end.
 pub(super) async fn found(far: &mut DuplexStream, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    within(far.read_exact(&mut bytes)).await.expect("so much is there");
+    soon(far.read_exact(&mut bytes)).await.expect("so much is there");
     bytes
 }
 
@@ -416,9 +416,9 @@ async fn connection_end_wakes_readers_and_writers() {
         }
         assert!(!reading.is_finished() && !writing.is_finished());
         ends(muxer);
-        let read = within(reading).await.expect("no panic");
+        let read = soon(reading).await.expect("no panic");
         assert_eq!(read.expect_err("no end").kind(), ErrorKind::ConnectionAborted);
-        assert!(within(writing).await.expect("no panic").is_err());
+        assert!(soon(writing).await.expect("no panic").is_err());
     }
 }
 
@@ -427,10 +427,10 @@ async fn close_sends_written_data_then_go_away() {
     let (mut muxer, mut far) = by_hand(1 << 20);
     let mut stream = opened(&mut muxer).expect("room");
     assert_eq!(write(&mut stream, b"to the end"), 10);
-    within(poll_fn(|cx| Pin::new(&mut muxer).poll_close(cx))).await.expect("closed");
+    soon(poll_fn(|cx| Pin::new(&mut muxer).poll_close(cx))).await.expect("closed");
     assert_eq!(found(&mut far, 22).await, data(SYN, 2, b"to the end"));
     assert_eq!(found(&mut far, 12).await, frame(GOODBYE, 0, 0, 0));
-    assert_eq!(within(far.read(&mut [0; 9])).await.expect("closed"), 0);
+    assert_eq!(soon(far.read(&mut [0; 9])).await.expect("closed"), 0);
 }
 
 /// A muxer whose other end sends these pieces and reads nothing, and the stream that it has opened.
@@ -452,7 +452,7 @@ async fn received_data_is_read_after_the_peer_stops_reading() {
     let (muxer, mut stream) = deaf(&says, || Err(ErrorKind::BrokenPipe.into()));
     stream.write_all(b"?").await.expect("there is room");
     stream.flush().await.expect("the connection reports its end");
-    assert!(matches!(within(drive(muxer)).await, MuxerError::Closed));
+    assert!(matches!(soon(drive(muxer)).await, MuxerError::Closed));
     let mut heard = Vec::new();
     let end = stream.read_to_end(&mut heard).await.expect_err("no end was received");
     assert_eq!((&heard[..], end.kind()), (&b"one two "[..], ErrorKind::ConnectionAborted));
@@ -460,7 +460,7 @@ async fn received_data_is_read_after_the_peer_stops_reading() {
     let (muxer, mut stream) = deaf(&says[..2], || Err(ErrorKind::BrokenPipe.into()));
     stream.write_all(b"?").await.expect("there is room");
     stream.flush().await.expect("the connection reports its end");
-    let end = within(drive(muxer)).await;
+    let end = soon(drive(muxer)).await;
     assert!(matches!(&end, MuxerError::Io(why) if why.kind() == ErrorKind::BrokenPipe), "{end:?}");
 }
 
@@ -490,7 +490,7 @@ async fn panic_in_an_inline_write_ends_the_connection() {
         let _ = stream.flush().now_or_never();
     }));
     assert!(flushed.is_err() && is_woken());
-    assert!(matches!(within(drive(muxer)).await, MuxerError::Closed));
+    assert!(matches!(soon(drive(muxer)).await, MuxerError::Closed));
     let end = stream.read_to_end(&mut Vec::new()).await.expect_err("no end was received");
     assert_eq!(end.kind(), ErrorKind::ConnectionAborted);
 }
