@@ -50,7 +50,7 @@ const ROOMS: &[Room] = &[
     Room {
         below: DDATA,
         name: "foundation",
-        files: &["machine.rs", "clock.rs", "id.rs", "fault_injection.rs"],
+        files: &["machine.rs", "clock.rs", "id.rs", "fault_injection.rs", "log_throttle.rs"],
         never: &["causal", "types", "data", "key", "replicator", "durable"],
     },
     Room {

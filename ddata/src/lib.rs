@@ -36,6 +36,7 @@ pub mod encoded;
 pub mod fault_injection;
 pub mod id;
 pub mod key;
+pub mod log_throttle;
 pub mod machine;
 pub mod replicator;
 #[cfg(feature = "sim")]

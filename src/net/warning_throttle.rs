@@ -4,24 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time;
 
 use libp2p::{Multiaddr, PeerId};
-
-/// Minimum time between two logged warnings of one kind about one source; between the first two
-/// about dials of one address as well.
-const PAUSE: Duration = Duration::from_secs(60);
-
-/// Maximum number of sources tracked one by one within a minute, for each pair of a kind of warning
-/// and a kind of source. All further sources of the pair share one warning a minute: a stranger can
-/// use as many peer ids as it likes, and must neither fill the log nor silence it. Because pairs
-/// are counted separately, strangers never silence a warning about a known peer, or one of another
-/// kind.
-const TRACKED_MAX: usize = 64;
-
-/// Maximum pause between two warnings about dials of one address. A node dials its absent seeds for
-/// ever: with a warning a minute, a seed that never returns would fill the log.
-const DIAL_PAUSE_MAX: Duration = Duration::from_secs(3_600);
+use ostraca_ddata::clock::Instant;
+use ostraca_ddata::log_throttle::{GrowingThrottle, SourceThrottle};
 
 /// Maximum number of tracked pairs of a dialled address and a kind of warning. Further addresses
 /// share one warning a minute for each kind.
@@ -41,10 +28,9 @@ pub enum WarningSource {
 }
 
 impl WarningSource {
-    const COUNT: usize = 4;
-
-    /// Group of the source, as its index in [`KindTimes::further`]. Each group has its own limits.
-    const fn group(self) -> usize {
+    /// Group of the source. Each group has its own limits, so that strangers never silence a
+    /// warning about a known peer.
+    const fn group(self) -> u8 {
         match self {
             Self::Unnamed => 0,
             Self::Known(_) => 1,
@@ -62,85 +48,63 @@ impl From<Option<PeerId>> for WarningSource {
 }
 
 /// Times of the recently logged warnings. Metrics count every case; only the log is throttled.
-#[derive(Debug, Default)]
-pub struct WarningThrottle {
-    kinds: BTreeMap<&'static str, KindTimes>, // ≤ kinds in this crate's code
-    dials: BTreeMap<(Multiaddr, &'static str), DialTimes>, // ≤ ADDRESSES_MAX
-}
-
-#[derive(Debug, Default)]
-struct KindTimes {
-    tracked: BTreeMap<WarningSource, Instant>, // ≤ TRACKED_MAX of each kind of source
-    /// Last warning that all untracked sources share, for each kind of source.
-    further: [Option<Instant>; WarningSource::COUNT],
-}
-
 #[derive(Debug)]
-struct DialTimes {
-    last: Instant,
-    /// Number of logged warnings since the address was first tracked or last answered.
-    count: u32,
+pub struct WarningThrottle {
+    started: time::Instant,
+    /// By kind of warning, each in this crate's code, and group of the source.
+    sources: SourceThrottle<(&'static str, u8), WarningSource>,
+    /// By address and kind. A node dials its absent seeds for ever: with a warning a minute, a seed
+    /// that never returns would fill the log.
+    dials: BTreeMap<(Multiaddr, &'static str), GrowingThrottle>, // ≤ ADDRESSES_MAX
 }
 
-impl DialTimes {
-    /// Whether the pause after the last logged warning continues. The pause doubles with each
-    /// logged warning, from [`PAUSE`] to [`DIAL_PAUSE_MAX`].
-    fn is_pausing(&self, now: Instant) -> bool {
-        let doublings = self.count.saturating_sub(1).min(16); // the maximum is reached after 6
-        now.duration_since(self.last) < (PAUSE * (1 << doublings)).min(DIAL_PAUSE_MAX)
+impl Default for WarningThrottle {
+    fn default() -> Self {
+        let (sources, dials) = (SourceThrottle::default(), BTreeMap::new());
+        Self { started: time::Instant::now(), sources, dials }
     }
 }
 
 impl WarningThrottle {
+    fn since_start(&self, now: time::Instant) -> Instant {
+        Instant::default() + now.saturating_duration_since(self.started)
+    }
+
     /// Returns whether to log this kind of warning about that source now, and if so, records it. A
     /// warning that is not logged does not extend the pause. Once 64 sources of one variant of
     /// [`WarningSource`] were logged within a minute, all further ones of the variant share one
     /// warning a minute.
     pub fn due(
         &mut self,
-        now: Instant,
+        now: time::Instant,
         source: impl Into<WarningSource>,
         kind: &'static str,
     ) -> bool {
-        let is_recent = |last: &Instant| now.duration_since(*last) < PAUSE;
-        let source = source.into();
-        let KindTimes { tracked, further } = self.kinds.entry(kind).or_default();
-        if tracked.get(&source).is_some_and(is_recent) {
-            return false;
-        }
-        tracked.retain(|_, last| is_recent(last));
-        if tracked.keys().filter(|other| other.group() == source.group()).count() < TRACKED_MAX {
-            tracked.insert(source, now);
-            return true;
-        }
-        let shared = &mut further[source.group()];
-        let is_due = !shared.as_ref().is_some_and(is_recent);
-        if is_due {
-            *shared = Some(now);
-        }
-        is_due
+        let (now, source) = (self.since_start(now), source.into());
+        self.sources.permit(now, (kind, source.group()), source)
     }
 
     /// Returns whether to log this kind of warning about a failed dial now, and if so, records it.
     /// The peer at the address is not known. At the limit of 256 addresses those whose pause has
     /// passed are forgotten, so that their pauses grow from a minute again; if none has, the
     /// address shares one warning a minute with all further ones.
-    pub fn dial_due(&mut self, now: Instant, address: &Multiaddr, kind: &'static str) -> bool {
-        let key = (address.clone(), kind);
-        if let Some(times) = self.dials.get_mut(&key) {
-            let is_due = !times.is_pausing(now);
-            if is_due {
-                *times = DialTimes { last: now, count: times.count.saturating_add(1) };
-            }
-            return is_due;
+    pub fn dial_due(
+        &mut self,
+        now: time::Instant,
+        address: &Multiaddr,
+        kind: &'static str,
+    ) -> bool {
+        let (at, key) = (self.since_start(now), (address.clone(), kind));
+        if let Some(dial) = self.dials.get_mut(&key) {
+            return dial.permit(at);
         }
         if self.dials.len() >= ADDRESSES_MAX {
-            self.dials.retain(|_, times| times.is_pausing(now));
+            self.dials.retain(|_, dial| dial.is_pausing(at));
         }
         if self.dials.len() >= ADDRESSES_MAX {
             return self.due(now, None, kind); // only these addresses share `Unnamed` of this kind
         }
-        self.dials.insert(key, DialTimes { last: now, count: 1 });
+        self.dials.insert(key, GrowingThrottle::with_first(at));
         true
     }
 
@@ -153,7 +117,11 @@ impl WarningThrottle {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::{Duration, Instant};
+
+    use ostraca_ddata::log_throttle::{PAUSE, SOURCES_MAX};
+
+    use super::{ADDRESSES_MAX, IpAddr, Multiaddr, PeerId, WarningSource, WarningThrottle};
 
     #[test]
     fn one_warning_a_minute_per_peer_and_kind() {
@@ -172,11 +140,10 @@ mod tests {
         let start = Instant::now();
         let stranger = || Some(PeerId::random());
         let logged = (0..10_000).filter(|_| warning_throttle.due(start, stranger(), "secret"));
-        assert_eq!(logged.count(), TRACKED_MAX + 1);
+        assert_eq!(logged.count(), SOURCES_MAX + 1);
         assert!(warning_throttle.due(start, None, "secret"), "one without a name");
         assert!(warning_throttle.due(start, stranger(), "cluster"), "another kind");
         assert!(warning_throttle.due(start + PAUSE, stranger(), "secret"), "a minute later");
-        assert!(warning_throttle.kinds["secret"].tracked.len() <= TRACKED_MAX);
     }
 
     fn address(port: u16) -> Multiaddr {

@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
+use ostraca_ddata::log_throttle::LogThrottle;
 use ostraca_ddata::machine::{Machine, Outbox};
 use tokio::runtime::Handle;
 
 use super::clock::Clock;
 use super::inbox::{Inbox, InboxEntry, InlineRunner, TakePolicy, TakeResult};
-use super::log_throttle::LogThrottle;
 use crate::sharding::yield_now;
 
 /// Maximum number of inputs in one turn.
@@ -446,7 +446,7 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         let now = self.clock.mono();
         let took = now - began;
         self.counters.turn(turn, took);
-        if took >= SLOW_TURN && self.slow.now(now) {
+        if took >= SLOW_TURN && self.slow.permit(now) {
             let (part, millis) = (W::NAME, took.as_millis());
             tracing::warn!(
                 part,

@@ -31,7 +31,6 @@ pub mod executor;
 mod inbox;
 mod lanes;
 pub mod lease;
-mod log_throttle;
 pub mod message_sender;
 mod names;
 pub mod parts;

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::log_throttle::SourceThrottle;
 use ostraca_ddata::replicator::port;
 
 use super::clock::Clock;
 use super::control::machine::{ControlInbox, ControlInput};
 use super::inbox::{Inbox, Urgency};
-use super::log_throttle::PeerThrottle;
 use super::routes::membership::{self, RoutedLeaseMessage};
 use super::routes::{self, ReceivedMessage, Subsystem};
 use super::sharding::region_registry::RegionRegistry;
@@ -42,7 +42,7 @@ pub(crate) struct DataReceiver {
     clock: Clock,
     taken: AtomicU64,       // put into `inbox`
     undecodable: AtomicU64, // dropped, for any of the parts
-    warned: Mutex<PeerThrottle>,
+    warned: Mutex<SourceThrottle<(), ReplicaId>>,
 }
 
 impl DataReceiver {
@@ -153,7 +153,8 @@ impl DataReceiver {
         let count = self.undecodable.fetch_add(1, Ordering::Relaxed) + 1;
         let now = self.clock.mono();
         let from = message.from.incarnation;
-        let is_due = self.warned.lock().unwrap_or_else(PoisonError::into_inner).now(now, from);
+        let is_due =
+            self.warned.lock().unwrap_or_else(PoisonError::into_inner).permit(now, (), from);
         if is_due {
             let (from, class, bytes) = (message.from, message.class, message.body.len());
             tracing::warn!(

@@ -13,6 +13,7 @@ use libp2p::Multiaddr;
 use ostraca_ddata::data::Registry;
 use ostraca_ddata::durable::StoreError;
 use ostraca_ddata::fault_injection::FaultInjection;
+use ostraca_ddata::log_throttle::LogThrottle;
 use ostraca_ddata::replicator::ReplicatorParameters;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -35,7 +36,6 @@ use super::event_pump::{ConnectedNodes, EventPump, MembershipHandles, PendingDis
 use super::inbox::{Inbox, InboxLimits};
 use super::lanes::Lanes;
 use super::lease::LeaseDeadline;
-use super::log_throttle::LogThrottle;
 use super::names::NodeNames;
 use super::parts::{self, InNode, ReplicatorPart, ReplicatorSetup};
 use super::routes;

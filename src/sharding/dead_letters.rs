@@ -4,14 +4,10 @@
 //! (docs/protocol/message-order.md#every-known-loss-is-reported-to-the-asker). Telling it is up to
 //! the caller.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use ostraca_ddata::clock::Instant;
 
 use super::ids::{EntityType, ShardId};
-
-/// Least time in nanoseconds between two log lines for one reason.
-const EVERY: u64 = 60_000_000_000;
+use super::loss_counter::LossCounter;
 
 /// Reason why a message was not handled, or not to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
@@ -145,10 +141,7 @@ impl DeadLetterReason {
 
 /// Counters of the lost messages of one entity type on one node.
 #[derive(Debug, Default)]
-pub(super) struct DeadLetters {
-    counts: [AtomicU64; ALL.len()],
-    logged: [AtomicU64; ALL.len()], // time of the last log line; 0: never
-}
+pub(super) struct DeadLetters([LossCounter; ALL.len()]);
 
 impl DeadLetters {
     /// Counts `count` messages, and logs the reason at most once a minute, with the total so far.
@@ -160,16 +153,7 @@ impl DeadLetters {
         of: (&EntityType, Option<ShardId>),
         now: impl FnOnce() -> Instant,
     ) {
-        if count == 0 {
-            return;
-        }
-        let at = why as usize;
-        let total = self.counts[at].fetch_add(count as u64, Ordering::Relaxed) + count as u64;
-        let (now, last) = (now().as_nanos().max(1), self.logged[at].load(Ordering::Relaxed));
-        if last != 0 && now.saturating_sub(last) < EVERY {
-            return;
-        }
-        self.logged[at].store(now, Ordering::Relaxed);
+        let Some(total) = self.0[why as usize].add_and_log(count, now) else { return };
         let (entity_type, shard) = (of.0, of.1.map(tracing::field::display));
         tracing::warn!(
             %entity_type, shard, count, total, reason = why.name(), %why,
@@ -179,7 +163,7 @@ impl DeadLetters {
 
     /// Returns the number of messages lost for this reason.
     pub(super) fn of(&self, why: DeadLetterReason) -> u64 {
-        self.counts[why as usize].load(Ordering::Relaxed)
+        self.0[why as usize].count()
     }
 
     /// Iterates over all reasons with their numbers, also those that are 0.

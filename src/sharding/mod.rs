@@ -38,6 +38,7 @@ mod id_hash;
 pub mod ids;
 pub mod installed;
 mod instance;
+mod loss_counter;
 pub mod machines;
 pub mod mailbox;
 mod panics;

@@ -26,6 +26,7 @@ use super::gate::{
 };
 use super::id_hash::hash;
 use super::ids::{EntityId, EntityType, RegionId, ShardId};
+use super::loss_counter::LossCounter;
 use super::mailbox::MailboxLimits;
 use super::panics;
 use super::passivation_tracker::PassivationTracker;
@@ -38,9 +39,8 @@ use super::shard::{DeliveryContext, Shard, ShardEffects, ShardInner};
 use super::shard_region::RegionSetup;
 use super::shard_stage::ShardStage;
 use super::slow_handlers::SlowHandlers;
-use super::state_transfer::{DeferredDrop, LostStates};
+use super::state_transfer::DeferredDrop;
 use super::timeouts::Timeouts;
-use super::timers::LostTimers;
 use super::waiting_shards::WaitingShards;
 use crate::cluster::lease::Departure;
 
@@ -78,8 +78,10 @@ pub(super) struct Runtime<E: Entity> {
     budget: Mutex<Budget>,
     held: Mutex<HeldBudget>,
     dead: DeadLetters,
-    pub(super) lost_states: LostStates,
-    pub(super) lost_timers: LostTimers,
+    /// Exported states that no instance will import.
+    pub(super) lost_states: LossCounter,
+    /// Timers that an active-entity limit stopped before they sent their message.
+    pub(super) lost_timers: LossCounter,
     pub(super) waiting_shards: WaitingShards,
     removed: Mutex<VecDeque<RegionId>>, // ≤ REMOVED_MAX
     callers: Callers,
@@ -174,8 +176,8 @@ impl<E: Entity> Runtime<E> {
             budget: Mutex::new(Budget::new(buffers)),
             held: Mutex::new(HeldBudget::new(held, buffers.of_moved())),
             dead: DeadLetters::default(),
-            lost_states: LostStates::default(),
-            lost_timers: LostTimers::default(),
+            lost_states: LossCounter::default(),
+            lost_timers: LossCounter::default(),
             waiting_shards: WaitingShards::default(),
             removed: Mutex::default(),
             callers: Callers::new(),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures::task::AtomicWaker;
 use ostraca_ddata::clock::Instant;
+use ostraca_ddata::log_throttle::LogThrottle;
 
 use super::activation_task::yield_now;
 use super::entity::Entity;
@@ -32,9 +33,6 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// Number of rows that are checked under one hold of the shard's lock.
 const ROWS_AT_A_TIME: usize = 1_000;
-
-/// Minimum time between two log records of shards that rebalancing leaves out.
-const LEFT_OUT_PAUSE: Duration = Duration::from_secs(60);
 
 /// Duration of a poll from which it counts as blocking its thread.
 const BLOCKS_FROM: Duration = Duration::from_millis(500);
@@ -92,11 +90,11 @@ pub(super) struct SlowHandlers {
     reported: Mutex<Reported>,
 }
 
-/// The last report to the region, and the time of the last log record about it.
+/// The last report to the region, and the throttle of the log record about it.
 #[derive(Debug, Default)]
 struct Reported {
     shards: BTreeSet<ShardId>, // ≤ number-of-shards
-    logged: Option<Instant>,
+    throttle: LogThrottle,
 }
 
 /// A handler that has run for `slow-handler-after`, with its age.
@@ -300,7 +298,7 @@ impl<E: Entity> Runtime<E> {
 
     /// Reports the Open shards with slow handlers to the region if they differ from the last
     /// report, also when none is left. Of the new ones the one with the oldest handler is also
-    /// logged, unless one was within `LEFT_OUT_PAUSE`.
+    /// logged, at most once a minute.
     fn report_slow(&self, slow: &BTreeMap<ShardId, SlowHandler>) {
         let now = self.world.now();
         let reported = &self.slow_handlers.reported;
@@ -310,9 +308,7 @@ impl<E: Entity> Runtime<E> {
         }
         let new = slow.iter().filter(|(shard, _)| !reported.shards.contains(*shard));
         let oldest = new.max_by_key(|(_, (_, age))| *age);
-        let is_due = reported.logged.is_none_or(|logged| now >= logged + LEFT_OUT_PAUSE);
-        if let Some((shard, (entity, age))) = oldest.filter(|_| is_due) {
-            reported.logged = Some(now);
+        if let Some((shard, (entity, age))) = oldest.filter(|_| reported.throttle.permit(now)) {
             let (entity_type, shards) = (&self.entity_type, slow.len());
             let message_type = std::any::type_name::<E::Message>();
             tracing::info!(

@@ -8,10 +8,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use ostraca_ddata::clock::Instant;
 
 use super::activation_task::yield_now;
 use super::batch::SingleMessage;
@@ -19,7 +18,7 @@ use super::dead_letters::DeadLetterReason;
 use super::entity::Entity;
 use super::fault_injection::ShardingFault;
 use super::gate::MailboxLimitCheck;
-use super::ids::{ENTITY_BYTES_MAX, EntityId, EntityType, ShardId};
+use super::ids::{ENTITY_BYTES_MAX, EntityId, ShardId};
 use super::instance::Instance;
 use super::panics;
 use super::payload;
@@ -27,9 +26,6 @@ use super::runtime::Runtime;
 use super::shard::{OVER, Shard};
 use super::tracked::UnfinishedTasks;
 use crate::sharding::region::{Reach, RegionInput};
-
-/// Least time in nanoseconds between two log lines about lost states.
-const EVERY: u64 = 60_000_000_000;
 
 /// Bytes reserved for the fields around a state in a frame between regions.
 const AROUND_BYTES: usize = 256;
@@ -39,49 +35,6 @@ const TURN: usize = 256;
 
 /// A state that an instance exported and no other has imported yet.
 pub(super) type ExportedState = Box<[u8]>;
-
-/// Counts states that no instance will import.
-#[derive(Debug, Default)]
-pub(super) struct LostStates {
-    count: AtomicU64,
-    logged: AtomicU64, // time of the last log line; 0: never
-}
-
-impl LostStates {
-    pub(super) fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    /// Counts lost states of a shard, and logs at most once a minute per type. The log line has the
-    /// total, because losses between two lines are only counted. No effect for a `count` of 0.
-    fn add(
-        &self,
-        count: usize,
-        of: (&EntityType, ShardId),
-        why: &'static str,
-        now: impl FnOnce() -> Instant,
-    ) {
-        if count == 0 {
-            return;
-        }
-        let total = self.count.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
-        let (now, last) = (now().as_nanos().max(1), self.logged.load(Ordering::Relaxed));
-        if last != 0 && now.saturating_sub(last) < EVERY {
-            return;
-        }
-        self.logged.store(now, Ordering::Relaxed);
-        let (entity_type, shard) = of;
-        tracing::warn!(
-            %entity_type, %shard, count, total, why,
-            "sharding.lost_states: exported entity states were lost and will not be imported"
-        );
-    }
-
-    /// Counts the lost state of one entity, which the caller logs.
-    fn one(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 impl<E: Entity> Runtime<E> {
     /// Asks an instance that ends for its state. Runs user code, so it must not be called under a
@@ -113,7 +66,7 @@ impl<E: Entity> Runtime<E> {
                 );
             }
         }
-        self.lost_states.one();
+        self.lost_states.add(1);
         None
     }
 
@@ -143,13 +96,20 @@ impl<E: Entity> Runtime<E> {
                 );
             }
         }
-        self.lost_states.one();
+        self.lost_states.add(1);
         false
     }
 
-    /// Counts states that were lost, for the reason `why`; logs at most once a minute.
+    /// Counts states of a shard that were lost, for the reason `why`. Logs at most once a minute
+    /// per type; the log line has the total. No effect for a `count` of 0.
     pub(super) fn lose_states(&self, count: usize, shard: ShardId, why: &'static str) {
-        self.lost_states.add(count, (&self.entity_type, shard), why, || self.world.now());
+        let total = self.lost_states.add_and_log(count, || self.world.now());
+        let Some(total) = total else { return };
+        let entity_type = &self.entity_type;
+        tracing::warn!(
+            %entity_type, %shard, count, total, why,
+            "sharding.lost_states: exported entity states were lost and will not be imported"
+        );
     }
 
     /// Counts the messages and states of a payload that no later home can take, and tells the

@@ -1,17 +1,14 @@
-//! Timers of entities: the handle, the number pending in an instance, and the count of those lost
-//! to an active-entity limit.
+//! Timers of entities: the handle, the number pending in an instance, and the loss of those whose
+//! entity an active-entity limit stops.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::entity::Entity;
 use super::ids::{EntityId, ShardId};
 use super::runtime::Runtime;
 use super::tracked::TaskControl;
-
-/// Least time in nanoseconds between two log lines about lost timers of one entity type.
-const LOG_EVERY: u64 = 60_000_000_000;
 
 /// Number of timers of one instance that have not sent their message yet; a set receive timeout
 /// counts as one. While it is above 0, the instance does not stop for being idle.
@@ -66,34 +63,13 @@ impl fmt::Debug for Timer {
     }
 }
 
-/// Counts timers that an active-entity limit stopped before they sent their message.
-#[derive(Debug, Default)]
-pub(super) struct LostTimers {
-    count: AtomicU64,
-    logged: AtomicU64, // time of the last log line in nanoseconds; 0: never
-}
-
-impl LostTimers {
-    pub(super) fn count(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-}
-
 impl<E: Entity> Runtime<E> {
     /// Counts and logs the pending timers of an instance that stops because of the active-entity
     /// limit. Logs at most once a minute per type, and then only this entity and the total. No
     /// effect for a `count` of 0.
     pub(super) fn lose_timers(&self, count: usize, shard: ShardId, entity: &EntityId) {
-        if count == 0 {
-            return;
-        }
-        let LostTimers { count: all, logged } = &self.lost_timers;
-        let total = all.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
-        let (now, last) = (self.world.now().as_nanos().max(1), logged.load(Ordering::Relaxed));
-        if last != 0 && now.saturating_sub(last) < LOG_EVERY {
-            return;
-        }
-        logged.store(now, Ordering::Relaxed);
+        let total = self.lost_timers.add_and_log(count, || self.world.now());
+        let Some(total) = total else { return };
         let entity_type = &self.entity_type;
         tracing::warn!(
             %entity_type, %entity, %shard, count, total,

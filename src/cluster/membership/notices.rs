@@ -7,16 +7,11 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
+use ostraca_ddata::log_throttle::GrowingThrottle;
 
 use super::MembershipOutbox;
 use super::port::{MembershipOutput, OperatorNotice};
 use crate::cluster::member::Address;
-
-/// Minimum pause between two notices of one kind.
-const PAUSE: Duration = Duration::from_secs(60);
-
-/// Maximum pause between two notices about the same silent seeds.
-const PAUSE_MAX: Duration = Duration::from_secs(3_600);
 
 /// A cause that has not recurred for this long has ended, and is reported anew when it recurs. With
 /// default settings membership raises a notice about a silent seed at least every 40 s.
@@ -31,11 +26,7 @@ pub(super) struct Notices {
 /// State of one kind of notice, from its first notice on.
 #[derive(Debug)]
 struct KindState {
-    /// Time at which such a notice was last sent.
-    said_at: Instant,
-    /// Number of sent notices about the present cause; 0 while those about a new cause are held
-    /// back.
-    repeats: u32,
+    throttle: GrowingThrottle,
     /// Time at which such a notice was last raised, sent or not.
     raised_at: Instant,
     /// Seeds that were silent then.
@@ -43,38 +34,35 @@ struct KindState {
 }
 
 impl Notices {
-    /// Sends the notice, or drops it if the last one of its kind was sent less than [`PAUSE`] ago.
+    /// Sends the notice, or drops it if the last one of its kind was sent less than a minute ago.
     ///
     /// For `SeedsSilent` and `NoSeedInside` the pause doubles with each notice about the same
-    /// cause, up to [`PAUSE_MAX`]. The cause is new if no such notice was raised for
-    /// [`ENDED_AFTER`], or if a seed is silent that was not silent before; the pause is [`PAUSE`]
-    /// again then, and the notice still waits for it.
+    /// cause, up to an hour. The cause is new if no such notice was raised for [`ENDED_AFTER`], or
+    /// if a seed is silent that was not silent before; the pause is a minute again then, and the
+    /// notice still waits for it.
     pub(super) fn say(&mut self, now: Instant, notice: OperatorNotice, out: &mut MembershipOutbox) {
         let silent = silent(&notice);
         match self.kinds.entry(kind(&notice)) {
             Entry::Vacant(vacant) => {
-                let silent = silent.to_vec();
-                vacant.insert(KindState { said_at: now, repeats: 1, raised_at: now, silent });
+                let (throttle, silent) = (GrowingThrottle::with_first(now), silent.to_vec());
+                vacant.insert(KindState { throttle, raised_at: now, silent });
             }
             Entry::Occupied(mut occupied) => {
                 let state = occupied.get_mut();
-                let has_ended = now.saturating_since(state.raised_at) >= ENDED_AFTER;
-                if has_ended || silent.iter().any(|seed| !state.silent.contains(seed)) {
-                    state.repeats = 0;
-                }
-                state.raised_at = now;
-                state.silent = silent.to_vec();
                 let grows = matches!(
                     notice,
                     OperatorNotice::SeedsSilent { .. } | OperatorNotice::NoSeedInside
                 );
-                let doublings = state.repeats.saturating_sub(1).min(16);
-                let pause = if grows { (PAUSE * (1 << doublings)).min(PAUSE_MAX) } else { PAUSE };
-                if now.saturating_since(state.said_at) < pause {
+                let has_ended = now.saturating_since(state.raised_at) >= ENDED_AFTER;
+                let is_other = || silent.iter().any(|seed| !state.silent.contains(seed));
+                if !grows || has_ended || is_other() {
+                    state.throttle.restart();
+                }
+                state.raised_at = now;
+                state.silent = silent.to_vec();
+                if !state.throttle.permit(now) {
                     return;
                 }
-                state.said_at = now;
-                state.repeats = state.repeats.saturating_add(1);
             }
         }
         out.push(MembershipOutput::Notice(notice));
@@ -115,6 +103,7 @@ const fn kind(notice: &OperatorNotice) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use ostraca_ddata::log_throttle::PAUSE;
     use ostraca_ddata::machine::Outbox;
 
     use super::*;

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use ostraca_ddata::id::{NodeId, ReplicaId};
+use ostraca_ddata::log_throttle::LogThrottle;
 
 use super::super::clock::Clock;
 use super::super::cluster::watchers::Watchers;
@@ -15,7 +16,6 @@ use super::super::downing_lease::LeaseRequester;
 use super::super::driver::MachineEnvironment;
 use super::super::lanes::Lanes;
 use super::super::lease::LeaseDeadline;
-use super::super::log_throttle::LogThrottle;
 use super::super::message_sender::NotSent;
 use super::super::parts::ReplicatorNotifier;
 use super::super::routes::membership::{
@@ -149,7 +149,7 @@ impl ControlEnvironment {
         shard: ShardId,
         bytes: usize,
     ) {
-        if self.never_fits.now(self.clock.mono()) {
+        if self.never_fits.permit(self.clock.mono()) {
             tracing::warn!(
                 to = %self.net.name_of(to), %entity_type, %shard, bytes,
                 "sharding.payload_too_long: the next home of the shard waits for messages, and \
@@ -177,7 +177,7 @@ impl ControlEnvironment {
     ) {
         match sent {
             Ok(()) | Err(NotSent::NoLink) => {}
-            Err(why) if self.not_sent.now(self.clock.mono()) => {
+            Err(why) if self.not_sent.permit(self.clock.mono()) => {
                 tracing::warn!(
                     to = %self.net.name_of(to), ?header, bytes, %why,
                     "cluster.not_sent: a control message was dropped; important ones are repeated"

@@ -11,6 +11,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use ostraca_ddata::clock::Instant;
+use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::log_throttle::SourceThrottle;
 use tokio::runtime::Handle;
 
 use super::region_registry::RegionRegistry;
@@ -21,7 +23,6 @@ use crate::node::clock::Clock;
 use crate::node::control::machine::{ControlInbox, ControlInput};
 use crate::node::executor::Executor;
 use crate::node::lease::LeaseDeadline;
-use crate::node::log_throttle::PeerThrottle;
 use crate::node::names::NodeNames;
 use crate::sharding::activation::Activation;
 use crate::sharding::ids::{EntityType, RegionId};
@@ -57,7 +58,7 @@ pub(crate) struct TypeEnvironment {
     /// Cached lanes of each thread. A broken lane stays until the next frame to its region.
     lanes: PerThread<RwLock<BTreeMap<RegionId, Lane>>>, // each ≤ KNOWN_MAX
     /// Throttle of `sharding.frame_lost`: once a minute for each node.
-    complained: Mutex<PeerThrottle>,
+    complained: Mutex<SourceThrottle<(), ReplicaId>>,
 }
 
 /// Result of appending a frame to a lane.
@@ -126,7 +127,7 @@ impl TypeEnvironment {
     /// Logs that a frame for a region is lost, at most once a minute for each node and type.
     fn complain(&self, to: RegionId, why: &dyn std::fmt::Display) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
-        if complained.now(self.shared.clock.mono(), to.replica()) {
+        if complained.permit(self.shared.clock.mono(), (), to.replica()) {
             let entity_type = &self.entity_type;
             tracing::error!(
                 %entity_type, to = %self.name_of(to), %why,

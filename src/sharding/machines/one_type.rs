@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
+use ostraca_ddata::log_throttle::LogThrottle;
 use ostraca_ddata::machine::{Machine, Outbox};
 use ostraca_ddata::replicator::epoch::Epoch;
 
@@ -41,9 +42,6 @@ use crate::sharding::wire::{RegistrationRefusal, ShardingMessage, ToRegion};
 
 /// Pause between two requests of a singleton, and before a refused coordinator is replaced.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// Minimum time between two reports of differing settings.
-const COMPLAIN: Duration = Duration::from_secs(60);
 
 /// State shared by all types of a node.
 #[derive(Clone, Debug)]
@@ -94,7 +92,7 @@ struct StartedType {
     /// The stored settings, if they disagree; never reset. Changes at other nodes cannot resolve
     /// that.
     stored_settings: Option<AgreedSettings>,
-    complained: Option<Instant>, // time of the last `ShardingOutput::Differs`
+    differs: LogThrottle, // of `ShardingOutput::Differs`
     key: HomesKey,
     proxy: Proxy,
     region: Region,
@@ -529,7 +527,7 @@ impl StartedType {
             hosts,
             withdrawn: false,
             stored_settings: None,
-            complained: None,
+            differs: LogThrottle::new(),
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
             region: Region::new(RegionId::new(me), config, ShardingFaultInjection::none())
@@ -549,8 +547,8 @@ impl StartedType {
 
     /// Withdraws the node as a candidate if the stored settings or a coordinator's settings differ
     /// from its own, or restores it once they agree; a change is announced to membership. Reports
-    /// the difference at once, then at most once per [`COMPLAIN`]. Stored settings come before
-    /// those of a coordinator.
+    /// the difference at once, then at most once a minute. Stored settings come before those of a
+    /// coordinator.
     fn compare(
         &mut self,
         now: Instant,
@@ -565,10 +563,9 @@ impl StartedType {
             (self.withdrawn, with.announce) = (refused.is_some(), true);
         }
         let Some((coordinator, there)) = refused else { return };
-        if self.complained.is_some_and(|at| now - at < COMPLAIN) {
+        if !self.differs.permit(now) {
             return;
         }
-        self.complained = Some(now);
         let (entity_type, here) = (entity_type.clone(), self.agreed.clone());
         let there = there.clone();
         out.push(ShardingOutput::Differs { entity_type, here, coordinator, there });

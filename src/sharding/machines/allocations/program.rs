@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
+use ostraca_ddata::log_throttle::LogThrottle;
 
 use super::snapshot::AllocationSnapshot;
 use crate::cluster::events::ClusterState;
@@ -31,9 +32,6 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Minimum time between two reports of failures.
-const COMPLAIN: Duration = Duration::from_secs(60);
-
 /// Open questions to the strategy, and its pauses.
 #[derive(Clone, Debug)]
 pub(super) struct ProgramStrategy {
@@ -47,7 +45,7 @@ pub(super) struct ProgramStrategy {
     snapshots_built: u64, // from scratch; tests check that this is rare
     leavers: BTreeMap<RegionId, LeavingRegion>, // ≤ members
     last: u64,            // number of the last question
-    complained: Option<Instant>,
+    failures: LogThrottle,
 }
 
 /// A leaving region, and whether its shards still wait for the strategy.
@@ -79,7 +77,7 @@ impl ProgramStrategy {
             snapshots_built: 0,
             leavers: BTreeMap::new(),
             last: 0,
-            complained: None,
+            failures: LogThrottle::new(),
         }
     }
 
@@ -158,14 +156,9 @@ impl ProgramStrategy {
         deadlines.into_iter().flatten().chain(leavers).min()
     }
 
-    /// Returns the reason to report, unless a failure was reported within [`COMPLAIN`]; then
-    /// `None`.
-    pub(super) fn complain(&mut self, now: Instant, why: Arc<str>) -> Option<Arc<str>> {
-        let lately = self.complained.is_some_and(|at| now - at < COMPLAIN);
-        if !lately {
-            self.complained = Some(now);
-        }
-        (!lately).then_some(why)
+    /// Returns the reason to report, unless a failure was reported within a minute; then `None`.
+    pub(super) fn complain(&self, now: Instant, why: Arc<str>) -> Option<Arc<str>> {
+        self.failures.permit(now).then_some(why)
     }
 }
 
