@@ -106,6 +106,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod adaptive_yield;
 pub mod cluster;
 pub mod config;
 pub mod management;

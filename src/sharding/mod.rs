@@ -9,7 +9,6 @@
 pub mod activation;
 mod activation_task;
 mod active_entities;
-mod adaptive_yield;
 pub mod agreed_settings;
 pub mod allocation;
 mod ask_cycles;

@@ -19,7 +19,6 @@ use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
 use super::active_entities::StopCandidate;
-use super::adaptive_yield::AdaptiveYield;
 use super::batch::{MessageInTransit, SingleMessage};
 use super::dead_letters::DeadLetterReason;
 use super::entity::Entity;
@@ -45,9 +44,22 @@ use super::shard_stage::{ShardStage, SharedStage};
 use super::slow_handlers::{Handling, RunningRow};
 use super::state_transfer::{ExportedState, LeavingInstances, StateExport};
 use super::tracked::UnfinishedTasks;
+use crate::adaptive_yield::AdaptiveYield;
 
 /// Why states are lost when the node is out.
 pub(super) const OVER: &str = "their node is out of the configuration";
+
+/// Whether an entity that has handled all its messages yields once before its task ends, so that a
+/// message that arrives meanwhile needs no further task.
+///
+/// That pays if the sender is on this node and asks again at once, or sends a stream of messages.
+/// It is wasted if messages come one by one from other nodes: an answer takes longer than the
+/// yield, and the entity's data have left the core's cache when it continues. Measured with 1,000
+/// entities and 1,024 asks in flight: from one other node 460,000 a second with the yield and
+/// 600,000 without; to entities on three nodes, the asker's own among them, 950,000 and 760,000.
+/// With a patience of 2, streams to 1,000 entities in turn, for which every second yield pays, lose
+/// a fifth of their rate.
+pub(super) type ActivationYield = AdaptiveYield<8, 16>;
 
 /// A shard on this node.
 pub(super) struct Shard<E: Entity> {
@@ -84,7 +96,7 @@ pub(super) struct ShardEntities<E: Entity> {
     /// Number of tasks that are dropping idle instances. No activation begins before they have
     /// ended.
     leaving: u32,
-    pub(super) adaptive_yield: AdaptiveYield,
+    pub(super) adaptive_yield: ActivationYield,
     wanted: bool, // the region was asked for the home
     /// Entities that are busy at the shard's home.
     pub(super) full_mailboxes: Option<Box<FullMailboxes>>,
@@ -179,7 +191,7 @@ impl<E: Entity> Shard<E> {
             passivation_tracker,
             lapses: 0,
             leaving: 0,
-            adaptive_yield: AdaptiveYield::new(),
+            adaptive_yield: ActivationYield::yielding(),
             wanted: false,
             full_mailboxes: None,
             callers_saw: None,

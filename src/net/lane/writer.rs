@@ -19,6 +19,7 @@ use super::buffer::Buffer;
 use super::combiner::WriterCombiner;
 use super::outbound::WriterStep;
 use super::{Lane, LaneEnd};
+use crate::adaptive_yield::AdaptiveYield;
 use crate::net::TrafficClass;
 use crate::net::frame::{self, FRAME_BYTES, Frame, FrameParseResult, FrameViolation, kind};
 
@@ -51,7 +52,7 @@ where
         idle: false,
         yield_requested: None,
         yielding_since: None,
-        adaptive_yield: WriterYield::default(),
+        adaptive_yield: WriterYield::trying(),
         closing: false,
         ended: None,
         waker: None,
@@ -109,46 +110,7 @@ struct LaneWriter<S> {
 /// tokio also wakes a second thread for a task that is woken by the third task of a chain in which
 /// each has woken the next, and the path of a response has a chain of that length without the
 /// writer's task.
-#[derive(Debug, Default)]
-struct WriterYield {
-    tries_left: u8,   // further yields without gain that are allowed
-    since_yield: u8,  // messages written alone since the last yield
-    late_trial: bool, // the next trial comes one message later
-}
-
-impl WriterYield {
-    /// Consecutive yields without gain after which it stops.
-    const VAIN_MAX: u8 = 4;
-    /// Messages written alone between two trials. Every second time it is one more, because
-    /// otherwise all trials could hit the last messages of bursts, which nothing follows.
-    const TRIAL_EVERY: u8 = 8;
-
-    /// Called when an idle writer has a message to write. Returns whether it yields before: while
-    /// tries are left, and otherwise at every eighth or ninth message. Counts the messages in
-    /// between.
-    fn should_yield(&mut self) -> bool {
-        self.since_yield += 1;
-        let trial = self.since_yield >= Self::TRIAL_EVERY + u8::from(self.late_trial);
-        let tries = self.tries_left > 0 || trial;
-        if tries {
-            self.since_yield = 0;
-            self.late_trial ^= trial;
-        }
-        tries
-    }
-
-    /// Whether yielding has found more messages in one of the last [`VAIN_MAX`](Self::VAIN_MAX)
-    /// tries.
-    const fn pays_off(&self) -> bool {
-        self.tries_left > 0
-    }
-
-    /// Records how many further messages were found after yielding. Any allow
-    /// [`VAIN_MAX`](Self::VAIN_MAX) further tries; none takes one of them.
-    const fn learn(&mut self, more: u64) {
-        self.tries_left = if more > 0 { Self::VAIN_MAX } else { self.tries_left.saturating_sub(1) };
-    }
-}
+type WriterYield = AdaptiveYield<4, 8>;
 
 /// Bytes being written, and the offset of the next one.
 enum PendingWrite {
@@ -182,13 +144,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
             return Poll::Ready(ended);
         }
         if let Some(before) = self.yielding_since.take() {
-            self.adaptive_yield.learn(self.lane.appended() - before);
+            self.adaptive_yield.learn(self.lane.appended() > before);
         } else if let Some(before) = self.yield_requested.take() {
             self.yielding_since = Some(before);
             // Messages that arrived before this poll would also have been written alone.
-            match self.lane.appended() - before {
-                0 => {}
-                more => self.adaptive_yield.learn(more),
+            if self.lane.appended() > before {
+                self.adaptive_yield.learn(true);
             }
             if self.adaptive_yield.pays_off() {
                 // A wake from within a poll puts the task at the end of the queue, from which any
@@ -339,44 +300,5 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
             self.acks.consume(len);
         }
         newest.map_or(Ok(()), |accepted| self.lane.acknowledge(self.turn, accepted))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::WriterYield;
-
-    /// Number of yields for 800 messages, if each yield finds this many further messages.
-    fn given(more: u64) -> usize {
-        let mut adaptive_yield = WriterYield::default();
-        let given = (0..800).filter(|_| {
-            let given = adaptive_yield.should_yield();
-            if given {
-                adaptive_yield.learn(more);
-            }
-            given
-        });
-        given.count()
-    }
-
-    #[test]
-    fn writer_yields_while_it_finds_more_messages() {
-        assert_eq!(given(3), 793, "always, once it was tried");
-    }
-
-    #[test]
-    fn lone_messages_rarely_wait_for_a_yield() {
-        assert_eq!(given(0), 94, "one of eight, one of nine, and so on");
-    }
-
-    #[test]
-    fn writer_stops_yielding_without_gain() {
-        let mut adaptive_yield = WriterYield::default();
-        adaptive_yield.learn(1);
-        for _ in 0..4 {
-            assert!(adaptive_yield.should_yield());
-            adaptive_yield.learn(0);
-        }
-        assert!(!adaptive_yield.should_yield());
     }
 }

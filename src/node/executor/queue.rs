@@ -16,6 +16,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use activation_queues::ActivationQueues;
 
+use crate::adaptive_yield::AdaptiveYield;
+
+/// Whether a worker that finds no work spins: yields a few times before it ends. If messages follow
+/// each other quickly, this saves starting a worker for each; if they are rare, it only keeps a
+/// thread from sleeping.
+type AdaptiveSpin = AdaptiveYield<4, 16>;
+
 /// Settings of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueSettings {
@@ -126,7 +133,7 @@ impl<B> Queue<B> {
             pace: PollSpeed::Quick,
             shift: 0,
             looks: 0,
-            adaptive_yield: AdaptiveSpin::default(),
+            adaptive_yield: AdaptiveSpin::yielding(),
             watched: false,
             closed: false,
         };
@@ -197,14 +204,15 @@ impl<B> Queue<B> {
         }
         if let Some(activation) = inner.activations.take(place.worker_slot) {
             if std::mem::take(&mut place.has_spun) {
-                inner.adaptive_yield.paid();
+                inner.adaptive_yield.learn(true);
             }
             return WorkerStep::Work(activation);
         }
         if !std::mem::replace(&mut place.has_spun, true) {
-            place.spins_left = inner.adaptive_yield.grant(self.settings.spin_budget);
+            let spins = inner.adaptive_yield.should_yield();
+            place.spins_left = if spins { self.settings.spin_budget } else { 0 };
         } else if place.spins_left == 0 {
-            inner.adaptive_yield.in_vain();
+            inner.adaptive_yield.learn(false);
         }
         if place.spins_left > 0 {
             place.spins_left -= 1;
@@ -335,53 +343,6 @@ impl WorkerSpawnRequest {
             spins_left: 0,
             has_spun: false,
         })
-    }
-}
-
-/// Adaptive spinning: decides whether a worker that finds no work yields a few times before it
-/// ends.
-///
-/// If messages follow each other quickly, this saves starting a worker for each; if they are rare,
-/// it only keeps a thread from sleeping. Workers therefore spin while this has recently found work,
-/// and otherwise only in every [`TRIAL_EVERY`](Self::TRIAL_EVERY)th case.
-#[derive(Debug)]
-struct AdaptiveSpin {
-    worth: u8,   // how many further spins may find nothing
-    hurried: u8, // number of workers that ended at once since the last spin
-}
-
-impl Default for AdaptiveSpin {
-    fn default() -> Self {
-        Self { worth: Self::WORTH, hurried: 0 }
-    }
-}
-
-impl AdaptiveSpin {
-    /// Number of successive spins without success after which workers end at once.
-    const WORTH: u8 = 4;
-    /// Without success, one of so many workers still spins, to find out whether it is worth it
-    /// again.
-    const TRIAL_EVERY: u8 = 16;
-
-    /// Returns the spin budget of a worker that has found no work: `spin_budget`, or 0 if spinning
-    /// was not worth it recently and this is no trial.
-    const fn grant(&mut self, spin_budget: u8) -> u8 {
-        self.hurried += 1;
-        if self.worth > 0 || self.hurried >= Self::TRIAL_EVERY {
-            self.hurried = 0;
-            return spin_budget;
-        }
-        0
-    }
-
-    /// Records that a worker has found work while it was spinning.
-    const fn paid(&mut self) {
-        self.worth = Self::WORTH;
-    }
-
-    /// Records that a worker has used up its spin budget without finding work.
-    const fn in_vain(&mut self) {
-        self.worth = self.worth.saturating_sub(1);
     }
 }
 
