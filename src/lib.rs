@@ -108,6 +108,9 @@
 
 mod adaptive_yield;
 pub mod cluster;
+mod combiner;
+#[cfg(test)]
+mod combiner_threads;
 pub mod config;
 pub mod management;
 pub mod net;
@@ -124,6 +127,12 @@ pub use config::Config;
 pub use node::Node;
 pub use node::replicator::Replicator;
 pub use ostraca_ddata as ddata;
+
+/// Synchronisation primitives of [`combiner`]. Its loom tests replace them with loom's.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicBool, Ordering, fence};
+    pub(crate) use std::sync::{Mutex, MutexGuard};
+}
 
 /// Compiles and runs the programs of the README as doc tests.
 #[cfg(doctest)]

@@ -9,8 +9,7 @@
 //!
 //! If [`MachineEnvironment::ON_CALLERS`] is set, a caller that pushes to a sleeping machine runs
 //! one turn on its own thread, and a caller that finds the machine busy only pushes (flat
-//! combining: Hendler, Incze, Shavit, Tzafrir, "Flat Combining and the Synchronization-Parallelism
-//! Tradeoff", SPAA 2010). The loop handles deadlines and the work that callers leave.
+//! combining, by a [`Combiner`]). The loop handles deadlines and the work that callers leave.
 //!
 //! A panic of the machine or its environment ends the driver: the future of [`Driver::run`] panics,
 //! also if a caller ran the turn, which is not affected itself.
@@ -18,8 +17,8 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ostraca_ddata::clock::Instant;
@@ -29,6 +28,7 @@ use tokio::runtime::Handle;
 
 use super::clock::Clock;
 use super::inbox::{Inbox, InboxEntry, InlineRunner, TakePolicy, TakeResult};
+use crate::combiner::{Combiner, OwnerAccess, RemoveOnDrop};
 use crate::sharding::yield_now;
 
 /// Maximum number of inputs in one turn.
@@ -180,18 +180,22 @@ where
         let inbox = self.core.inbox.clone();
         let _emptied = Emptied(inbox.clone());
         let shared = Arc::new(SharedCore {
-            core: Mutex::new(Some(self.core)),
-            loop_waits: AtomicBool::new(false),
+            core: Combiner::new(self.core),
             inbox: inbox.clone(),
             runtime: Handle::current(),
         });
-        let _over = MachineDropGuard(&shared);
+        let _over = RemoveOnDrop(&shared.core); // after it no caller runs a turn
         if W::ON_CALLERS {
             let shared: Arc<dyn InlineRunner> = shared.clone();
             inbox.run_by(Arc::downgrade(&shared));
         }
         loop {
-            match shared.step() {
+            let step = match shared.core.work(DriverCore::step) {
+                OwnerAccess::Free(step) => step,
+                OwnerAccess::Busy => LoopStep::Rest(None), // a caller runs a turn
+                OwnerAccess::Gone => unreachable!("only the loop removes the machine"),
+            };
+            match step {
                 LoopStep::More => tokio::task::yield_now().await, // lets other tasks run
                 LoopStep::Rest(until) => {
                     let is_pushed = match until {
@@ -205,7 +209,10 @@ where
                         give_way(&inbox, until).await;
                     }
                 }
-                LoopStep::Over(core) => return core.end(),
+                LoopStep::Over => {
+                    let core = shared.core.remove().expect("only the loop removes the machine");
+                    return core.end();
+                }
             }
         }
     }
@@ -231,73 +238,23 @@ async fn give_way<M: Machine>(inbox: &Inbox<M>, until: Option<tokio::time::Insta
 }
 
 /// The loop's next step.
-enum LoopStep<M: Machine, W> {
+enum LoopStep {
     /// A turn was run, and more inputs or deadlines are pending: yield, and step again.
     More,
     /// Sleep until the inbox wakes the loop, or until this time.
     Rest(Option<tokio::time::Instant>),
-    /// The inbox is closed and empty: end with this core, which was taken from the shared state.
-    Over(Box<DriverCore<M, W>>),
+    /// The inbox is closed and empty, or a turn on a caller's thread has panicked: remove the core
+    /// and [`end`](DriverCore::end) it.
+    Over,
 }
 
-/// The machine, shared between the loop and callers that run turns of at most [`TURN_NOW_MAX`]
-/// inputs. No thread blocks on the lock: a caller that finds it held wakes the loop instead, and a
-/// loop that finds it held is woken by the holder.
+/// The machine, which the loop owns, and callers use for turns of at most [`TURN_NOW_MAX`] inputs.
+/// No thread blocks on it: a caller that finds it in use wakes the loop instead, and a loop that
+/// finds it in use is woken by the caller.
 struct SharedCore<M: Machine, W> {
-    core: Mutex<Option<DriverCore<M, W>>>, // `None` after the loop's end
-    loop_waits: AtomicBool,                // the loop has found the lock held
+    core: Combiner<DriverCore<M, W>>,
     inbox: Inbox<M>,
     runtime: Handle,
-}
-
-impl<M: Machine, W: MachineEnvironment<M>> SharedCore<M, W> {
-    /// Runs a turn if inputs or a deadline are pending. If some are pending after it, returns
-    /// [`LoopStep::More`]; otherwise checks again, and puts the machine to sleep once nothing is
-    /// pending. Runs no turn if a caller runs one: returns [`LoopStep::Rest`] without a time then.
-    /// Only the loop may call this, and not again after [`LoopStep::Over`].
-    ///
-    /// # Panics
-    /// With the panic of its own turn, or of an earlier turn on a caller's thread; in the latter
-    /// case it drops the machine first.
-    fn step(&self) -> LoopStep<M, W> {
-        let Some(mut guard) = self.lock_for_loop() else { return LoopStep::Rest(None) };
-        let core = guard.as_mut().expect("only the loop takes the core, at its end");
-        if let Some(panic) = core.failed.take() {
-            *guard = None; // a machine that has panicked must not run again
-            drop(guard);
-            std::panic::resume_unwind(panic); // as if it had happened on the loop's task
-        }
-        loop {
-            match core.take(TURN_MAX) {
-                TakeResult::TheLast => break,
-                TakeResult::Nothing if !core.is_due() => {
-                    core.armed = core.machine.next_deadline();
-                    return LoopStep::Rest(core.armed.map(|at| core.clock.moment(at)));
-                }
-                TakeResult::Some | TakeResult::Nothing => core.turn(),
-            }
-            // Yield only if there is more to do, because the runtime wakes a thread for a yielding
-            // task.
-            if !core.batch.is_empty() || core.is_due() || core.inbox.has_any() {
-                return LoopStep::More;
-            }
-        }
-        LoopStep::Over(Box::new(guard.take().expect("the core is present until the loop's end")))
-    }
-
-    /// Takes the lock for the loop, without waiting. Returns `None` if a caller runs a turn, which
-    /// then sees `loop_waits` and wakes the loop.
-    fn lock_for_loop(&self) -> Option<MutexGuard<'_, Option<DriverCore<M, W>>>> {
-        self.loop_waits.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // either the lock is free here, or its holder sees `loop_waits`
-        let guard = match self.core.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::WouldBlock) => return None,
-            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
-        };
-        self.loop_waits.store(false, Ordering::Relaxed);
-        Some(guard)
-    }
 }
 
 impl<M, W> InlineRunner for SharedCore<M, W>
@@ -305,47 +262,27 @@ where
     M: Machine<Input: Send, Output: Send> + Send,
     W: MachineEnvironment<M>,
 {
-    /// Runs a turn within the loop's runtime. If another thread holds the machine, only wakes the
-    /// loop. Does nothing if the loop has ended. Never panics: a panic of the turn is kept for the
-    /// loop, which is woken and resumes it. Also wakes the loop if work or an earlier deadline is
-    /// left, or the loop has found the lock held.
+    /// Runs a turn within the loop's runtime. If another thread uses the machine, or the loop has
+    /// ended, only wakes the loop. Never panics: a panic of the turn is kept for the loop, which is
+    /// woken and resumes it. Also wakes the loop if work or an earlier deadline is left, or the
+    /// loop has found the machine in use.
     fn run_inline(&self) {
-        let mut guard = match self.core.try_lock() {
-            Ok(guard) => guard,
-            // Another thread runs a turn, and may have checked the inbox for the last time already.
-            Err(TryLockError::WouldBlock) => return self.inbox.notify(),
-            Err(TryLockError::Poisoned(_)) => return,
-        };
-        let Some(core) = guard.as_mut() else { return };
-        let inside = self.runtime.enter(); // the caller may run outside of the loop's runtime
-        let done = catch_unwind(AssertUnwindSafe(|| core.turn_now()));
-        drop(inside);
-        let is_done = done.unwrap_or_else(|panic| {
-            core.failed = Some(panic); // the loop resumes it; the caller is not affected
-            false
+        let is_done = self.core.help(|core| {
+            let _inside = self.runtime.enter(); // the caller may run outside of the loop's runtime
+            let done = catch_unwind(AssertUnwindSafe(|| core.turn_now()));
+            done.unwrap_or_else(|panic| {
+                core.failed = Some(panic); // the loop resumes it; the caller is not affected
+                false
+            })
         });
-        drop(guard);
-        fence(Ordering::SeqCst);
-        if self.loop_waits.load(Ordering::Relaxed) || !is_done {
+        // If it was in use, its user may have checked the inbox for the last time already.
+        if !is_done {
             self.inbox.notify();
         }
     }
 }
 
-/// Drops the machine when the loop ends in any way, after the turn that a caller may be running,
-/// for which it blocks. No turn follows. Does nothing after [`LoopStep::Over`].
-struct MachineDropGuard<'a, M: Machine, W>(&'a SharedCore<M, W>);
-
-impl<M: Machine, W> Drop for MachineDropGuard<'_, M, W> {
-    fn drop(&mut self) {
-        let mut guard = self.0.core.lock().unwrap_or_else(PoisonError::into_inner);
-        let core = guard.take();
-        drop(guard);
-        drop(core);
-    }
-}
-
-/// The machine with all that a turn needs, under the lock of [`SharedCore`].
+/// The machine with all that a turn needs.
 struct DriverCore<M: Machine, W> {
     machine: M,
     world: W,
@@ -374,6 +311,34 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
             turn_span: TURN_SPAN,
             armed: None,
             failed: None,
+        }
+    }
+
+    /// Runs a turn for the loop if inputs or a deadline are pending. If some are pending after it,
+    /// returns [`LoopStep::More`]; otherwise checks again, and puts the machine to sleep once
+    /// nothing is pending. Runs no turn after one that has panicked on a caller's thread. Must not
+    /// be called again after [`LoopStep::Over`].
+    ///
+    /// # Panics
+    /// With the panic of its own turn.
+    fn step(&mut self) -> LoopStep {
+        if self.failed.is_some() {
+            return LoopStep::Over;
+        }
+        loop {
+            match self.take(TURN_MAX) {
+                TakeResult::TheLast => return LoopStep::Over,
+                TakeResult::Nothing if !self.is_due() => {
+                    self.armed = self.machine.next_deadline();
+                    return LoopStep::Rest(self.armed.map(|at| self.clock.moment(at)));
+                }
+                TakeResult::Some | TakeResult::Nothing => self.turn(),
+            }
+            // Yield only if there is more to do, because the runtime wakes a thread for a yielding
+            // task.
+            if !self.batch.is_empty() || self.is_due() || self.inbox.has_any() {
+                return LoopStep::More;
+            }
         }
     }
 
@@ -413,7 +378,14 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
 
     /// Ticks the machine for work that is due now, at most [`LAST_TICKS`] times, performs the
     /// outputs, and returns machine and world.
+    ///
+    /// # Panics
+    /// With the panic of a turn on a caller's thread, after it has dropped the machine.
     fn end(mut self) -> (M, W) {
+        if let Some(panic) = self.failed.take() {
+            drop(self); // a machine that has panicked must not run again
+            std::panic::resume_unwind(panic); // as if it had happened on the loop's task
+        }
         for _ in 0..LAST_TICKS {
             if self.tick() == 0 {
                 break;

@@ -19,7 +19,6 @@
 //! [`Turn`](inbound::Turn), which it drops when a later generation wants the lane.
 
 mod buffer;
-mod combiner;
 pub mod inbound;
 mod names;
 mod outbound;
@@ -46,15 +45,13 @@ use outbound::{OutboundQueue, WriterStep};
 use shared_outbound::SharedOutboundQueue;
 use writer::InlineWrite;
 
-/// Synchronisation primitives of [`combiner`], [`shared_outbound`] and [`inbound`]. Tests compile
-/// these modules against loom's types under the same names.
+/// Synchronisation primitives of [`shared_outbound`] and [`inbound`]. Tests compile these modules
+/// against loom's types under the same names.
 mod sync {
     pub(super) use std::sync::{Mutex, MutexGuard};
 
     /// Mutex for critical sections shorter than the time to park a thread: before parking_lot
     /// parks, it yields, so that a preempted holder can run if there are more threads than cores.
-    /// The standard `Mutex` is for longer ones, such as an inline write: the sending thread itself
-    /// writes to the substream, instead of waking the writer's task.
     pub(super) use parking_lot::{Mutex as ShortMutex, MutexGuard as ShortGuard};
 
     pub(super) use futures::task::AtomicWaker;

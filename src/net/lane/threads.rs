@@ -9,7 +9,6 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,12 +23,12 @@ use crate::net::TrafficClass;
 use crate::net::config::NetLimits;
 use crate::net::frame::{self, FRAME_BYTES, FrameParseResult};
 
-use combiner::{CombinerHandle, WriterCombiner};
+use combiner::Combiner;
 use inbound::InboundLane;
 use shared_outbound::SharedOutboundQueue;
 
-#[path = "combiner.rs"]
-#[expect(clippy::duplicate_mod, reason = "with other types")]
+#[path = "../../combiner.rs"]
+#[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
 mod combiner;
 #[path = "inbound.rs"]
 #[expect(
@@ -75,6 +74,7 @@ mod sync {
     use std::pin::Pin;
     use std::task::{Context, Poll, Waker};
 
+    pub(super) use loom::sync::atomic::{AtomicBool, Ordering, fence};
     pub(super) use loom::sync::{Mutex, MutexGuard, MutexGuard as ShortGuard};
 
     use super::{LaneFault, has};
@@ -330,7 +330,7 @@ fn write(lane: &SharedOutboundQueue, peer: PeerMode) -> (WriterEnd, u64) {
     }
 }
 
-/// A writer behind a [`WriterCombiner`], like that of [`writer`](super::writer), so that senders
+/// A writer behind a [`Combiner`], like that of [`writer`](super::writer), so that senders
 /// can write inline.
 struct ModelWriter {
     lane: Arc<SharedOutboundQueue>,
@@ -385,9 +385,9 @@ impl ModelWriter {
 }
 
 /// Sends like a lane whose senders may write inline. Waits for room while the lane is full.
-fn send(lane: &SharedOutboundQueue, handle: &CombinerHandle<ModelWriter>, body: &[u8]) {
+fn send(lane: &SharedOutboundQueue, combiner: &Combiner<ModelWriter>, body: &[u8]) {
     while let Err(full) = lane.send(&[], body, || {
-        handle.write_inline(ModelWriter::write_inline) || has(LaneFault::CombinerTrusted)
+        combiner.try_help(ModelWriter::write_inline) || has(LaneFault::CombinerTrusted)
     }) {
         assert!(matches!(full, SendError::Full { .. }), "{full}");
         block_on(lane.room());
@@ -442,7 +442,7 @@ fn room_is_found() {
 fn task_or_sender_writes() {
     let lane = lane(1);
     let wake_up = Arc::<ThreadWaker>::default();
-    let combiner = WriterCombiner::new(ModelWriter {
+    let combiner = Arc::new(Combiner::new(ModelWriter {
         turn: lane.resume(0).expect("nothing was acknowledged"),
         lane: Arc::clone(&lane),
         copy: Vec::new(),
@@ -450,21 +450,18 @@ fn task_or_sender_writes() {
         idle: false,
         ended: false,
         waker: Waker::from(Arc::clone(&wake_up)),
-    });
-    let (handle, others) = (combiner.handle(), combiner.handle());
-    let combiner = ManuallyDrop::new(combiner); // its drop locks: a second panic in loom's unwinding
+    }));
+    let (owner, helper) = (Arc::clone(&combiner), Arc::clone(&combiner));
     let task = thread::spawn(move || {
-        while !combiner.with(ModelWriter::poll) {
+        while !owner.work_blocking(ModelWriter::poll) {
             wake_up.0.wait();
         }
-        let sent = combiner.with(|writer| writer.sent);
-        drop(ManuallyDrop::into_inner(combiner));
-        sent
+        owner.remove().expect("it is removed once").sent
     });
     let other = Arc::clone(&lane);
-    let other = thread::spawn(move || send(&other, &others, b"1"));
-    send(&lane, &handle, b"2");
-    send(&lane, &handle, b"3");
+    let other = thread::spawn(move || send(&other, &helper, b"1"));
+    send(&lane, &combiner, b"2");
+    send(&lane, &combiner, b"3");
     other.join().expect("no thread panicked");
     lane.finish();
     assert_eq!(task.join().expect("no thread panicked"), 3);

@@ -16,10 +16,10 @@ use std::task::{Context, Poll, Waker, ready};
 use futures::io::{AsyncRead, AsyncWrite};
 
 use super::buffer::Buffer;
-use super::combiner::WriterCombiner;
 use super::outbound::WriterStep;
 use super::{Lane, LaneEnd};
 use crate::adaptive_yield::AdaptiveYield;
+use crate::combiner::{Combiner, RemoveOnDrop};
 use crate::net::TrafficClass;
 use crate::net::frame::{self, FRAME_BYTES, Frame, FrameParseResult, FrameViolation, kind};
 
@@ -42,7 +42,7 @@ where
         Err(violation) => return LaneEnd::Violation(violation),
     };
     let _connected = Connected { lane: lane.clone(), turn };
-    let combiner = WriterCombiner::new(LaneWriter {
+    let combiner = Arc::new(Combiner::new(LaneWriter {
         stream,
         lane: lane.clone(),
         turn,
@@ -57,12 +57,13 @@ where
         ended: None,
         waker: None,
         acks: Buffer::new(FRAME_BYTES),
-    });
-    let handle = combiner.handle();
+    }));
+    let _removed = RemoveOnDrop(&combiner); // a sender may hold the function for a while
+    let helper = Arc::clone(&combiner);
     let inline_write: Arc<InlineWrite> =
-        Arc::new(move || handle.write_inline(LaneWriter::write_inline));
+        Arc::new(move || helper.try_help(LaneWriter::write_inline));
     lane.set_inline_writer(turn, &inline_write);
-    poll_fn(|cx| combiner.with(|writer| writer.poll(cx))).await
+    poll_fn(|cx| combiner.work_blocking(|writer| writer.poll(cx))).await
 }
 
 /// Marks the lane as unconnected when the writer of this turn ends or is dropped.

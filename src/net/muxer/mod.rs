@@ -13,14 +13,11 @@
 //! that is idle, a task that writes to a stream. A `SharedStream` holds the state of one stream.
 //! Its lock is never held during reading, writing or encryption.
 
-mod combiner;
 mod half_closed;
 mod header;
 mod pipe;
 mod session;
 mod stream;
-#[cfg(test)]
-mod threads;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -37,16 +34,10 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use parking_lot::Mutex;
 use tokio::task::coop;
 
-use self::combiner::{SessionAccess, SessionCombiner};
 use self::pipe::{SharedStream, store_waker};
 use self::session::MuxerSession;
 pub use self::stream::Stream;
-
-/// Synchronisation primitives of [`combiner`], replaced by loom's in its tests.
-mod sync {
-    pub(super) use std::sync::Mutex;
-    pub(super) use std::sync::atomic::{AtomicBool, Ordering, fence};
-}
+use crate::combiner::{Combiner, OwnerAccess};
 
 /// Creates muxers with a limit of streams.
 #[derive(Clone, Debug)]
@@ -171,7 +162,7 @@ impl SendQueue {
 /// State of a connection that its streams share.
 #[derive(Debug)]
 struct SharedMuxer<C> {
-    combiner: SessionCombiner<MuxerSession<C>>,
+    combiner: Combiner<MuxerSession<C>>, // the connection's task owns the session
     waiting: SendQueue,
     task: Mutex<Option<Waker>>,
 }
@@ -186,19 +177,22 @@ impl<C> SharedMuxer<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> SharedMuxer<C> {
-    /// Writes waiting frames inline, if the session is not in use and the caller has coop budget
-    /// left; otherwise wakes the connection's task. Also wakes it if the inline write panics.
+    /// Writes waiting frames inline, if the session is not in use, the connection's task does not
+    /// wait for it and the caller has coop budget left; otherwise wakes the connection's task. Also
+    /// wakes it if it wanted the session meanwhile, and if the inline write panics.
     fn push(&self) {
         let _ended_by_a_panic = WakeOnPanic(self);
         // A task without remaining coop budget could write nothing.
-        let is_left = !coop::has_budget_remaining()
-            || self.combiner.write_inline(|session| {
+        let is_done = coop::has_budget_remaining()
+            && !self.combiner.owner_waits()
+            && self.combiner.help(|session| {
                 let task = self.task.lock().clone();
                 if let Some(task) = task {
                     session.push(&task, &self.waiting);
                 }
+                true
             });
-        if is_left {
+        if !is_done {
             self.wake();
         }
     }
@@ -216,7 +210,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> SharedMuxer<C> {
         ask: impl FnOnce(&mut MuxerSession<C>, &mut Context<'_>) -> Poll<Result<T, MuxerError>>,
     ) -> Poll<Result<T, MuxerError>> {
         self.register(cx);
-        into_poll(self.combiner.ask(|session| ask(session, cx)))
+        into_poll(self.combiner.query(|session| ask(session, cx)))
     }
 }
 
@@ -233,11 +227,11 @@ impl<C> Drop for WakeOnPanic<'_, C> {
 
 /// Translates an access: pending while the session is in use, [`MuxerError::Closed`] once it is
 /// gone.
-fn into_poll<T>(found: SessionAccess<Poll<Result<T, MuxerError>>>) -> Poll<Result<T, MuxerError>> {
+fn into_poll<T>(found: OwnerAccess<Poll<Result<T, MuxerError>>>) -> Poll<Result<T, MuxerError>> {
     match found {
-        SessionAccess::Free(result) => result,
-        SessionAccess::Busy => Poll::Pending,
-        SessionAccess::Gone => Poll::Ready(Err(MuxerError::Closed)),
+        OwnerAccess::Free(result) => result,
+        OwnerAccess::Busy => Poll::Pending,
+        OwnerAccess::Gone => Poll::Ready(Err(MuxerError::Closed)),
     }
 }
 
@@ -251,7 +245,7 @@ pub struct Muxer<C> {
 impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
     fn new(socket: C, mode: MuxerSide, streams_max: usize) -> Self {
         let shared = SharedMuxer {
-            combiner: SessionCombiner::new(MuxerSession::new(socket, mode, streams_max)),
+            combiner: Combiner::new(MuxerSession::new(socket, mode, streams_max)),
             waiting: SendQueue::default(),
             task: Mutex::new(None),
         };

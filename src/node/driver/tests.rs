@@ -1,6 +1,7 @@
 //! Tests of the driver: turns of its loop, and turns that callers run.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::thread;
 
 use futures::FutureExt;
