@@ -122,6 +122,7 @@ mod threads;
 #[cfg(test)]
 #[path = "../tests/fixtures/waits.rs"]
 mod waits;
+mod wakers;
 
 pub use config::Config;
 pub use node::Node;

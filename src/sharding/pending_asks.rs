@@ -19,6 +19,7 @@ use super::ids::{RegionId, ShardId};
 use super::scope;
 use super::types::TypeRegistry;
 use crate::threads::{self, PerThread};
+use crate::wakers::store_waker;
 
 /// Distance between two numbers of one place; the remainder of a number is its place.
 const PLACES: u64 = threads::PLACES as u64;
@@ -322,10 +323,7 @@ impl<T> AskSlot<T> {
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, AskFailure>> {
         match &mut *self.lock() {
             AskState::Waiting(waker) => {
-                match waker {
-                    Some(waker) if waker.will_wake(cx.waker()) => {}
-                    waker => *waker = Some(cx.waker().clone()),
-                }
+                store_waker(waker, cx.waker());
                 Poll::Pending
             }
             AskState::Over(result) => Poll::Ready(

@@ -22,6 +22,7 @@ use crate::adaptive_yield::AdaptiveYield;
 use crate::combiner::{Combiner, RemoveOnDrop};
 use crate::net::TrafficClass;
 use crate::net::frame::{self, FRAME_BYTES, Frame, FrameParseResult, FrameViolation, kind};
+use crate::wakers::store_waker;
 
 /// Number of writes, and of reads of acknowledgements, before the task yields.
 const STEPS_PER_POLL: usize = 16;
@@ -135,10 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
         if !self.lane.register(self.turn, cx.waker()) {
             return Poll::Ready(LaneEnd::Superseded);
         }
-        match &mut self.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            waker => *waker = Some(cx.waker().clone()),
-        }
+        store_waker(&mut self.waker, cx.waker());
         if !self.closing
             && let Err(ended) = self.read_acks(cx)
         {

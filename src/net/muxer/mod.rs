@@ -34,10 +34,11 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use parking_lot::Mutex;
 use tokio::task::coop;
 
-use self::pipe::{SharedStream, store_waker};
+use self::pipe::SharedStream;
 use self::session::MuxerSession;
 pub use self::stream::Stream;
 use crate::combiner::{Combiner, OwnerAccess};
+use crate::wakers::store_waker;
 
 /// Creates muxers with a limit of streams.
 #[derive(Clone, Debug)]

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::MuxerViolation;
 use super::header::{Flags, FrameHeader, FrameKind, HEADER_BYTES, WINDOW_FIRST};
 use crate::net::noise::PLAIN_MAX;
+use crate::wakers::store_waker;
 
 /// Maximum number of bytes waiting to be sent on a stream: with its headers they fit into one
 /// message of the cipher, if nothing precedes them.
@@ -487,14 +488,6 @@ impl StreamState {
             self.fin = HalfState::Ended; // go-away implies it
         }
         [self.reader.take(), self.writer.take()]
-    }
-}
-
-/// Stores a waker in the slot, in place of the one before.
-pub(super) fn store_waker(slot: &mut Option<Waker>, waker: &Waker) {
-    match slot {
-        Some(kept) => kept.clone_from(waker),
-        None => *slot = Some(waker.clone()),
     }
 }
 
