@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 use super::clock::Clock;
 use super::inbox::{Inbox, InboxEntry, InlineRunner, TakePolicy, TakeResult};
 use crate::combiner::{Combiner, OwnerAccess, RemoveOnDrop};
-use crate::sharding::yield_now;
+use crate::wakers::yield_now;
 
 /// Maximum number of inputs in one turn.
 pub const TURN_MAX: usize = 1_024;

@@ -41,6 +41,7 @@ use super::shard_stage::ShardStage;
 use super::state_transfer::ExportedState;
 use super::tracked::UnfinishedTasks;
 use super::types::TypeRegistry;
+use crate::wakers::yield_now;
 
 /// The next action of the activation.
 enum ActivationStep {
@@ -749,17 +750,4 @@ impl<E: Entity> Drop for ActivationTask<E> {
     fn drop(&mut self) {
         self.end(ActivationEnd::Dropped);
     }
-}
-
-/// Yields to other tasks once, on any executor.
-pub(crate) async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

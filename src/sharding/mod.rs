@@ -70,6 +70,5 @@ mod types;
 mod waiting_shards;
 pub mod wire;
 
-pub(crate) use activation_task::yield_now;
 pub(crate) use frame::is_answer;
 pub(crate) use panics::forget_panic;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::activation_task::yield_now;
 use super::active_entities::{ActiveEntities, StopCandidate};
 use super::config::ShardingConfig;
 use super::entity::Entity;
@@ -17,6 +16,7 @@ use super::passivation::{self, settings};
 use super::runtime::Runtime;
 use super::shard::{DeliveryContext, Shard, ShardEffects, ShardEntities};
 use super::shard_stage::ShardStage;
+use crate::wakers::yield_now;
 
 /// Shortest time between two checks.
 const SWEEP_MIN: Duration = Duration::from_millis(10);

@@ -18,7 +18,6 @@ use futures::task::AtomicWaker;
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::log_throttle::LogThrottle;
 
-use super::activation_task::yield_now;
 use super::entity::Entity;
 use super::ids::{EntityId, ShardId};
 use super::polls::{self, LongPoll};
@@ -26,6 +25,7 @@ use super::region::RegionInput;
 use super::runtime::Runtime;
 use super::shard::{DeliveryContext, Shard, ShardEntities};
 use super::shard_stage::ShardStage;
+use crate::wakers::yield_now;
 
 // Bounds of the pause between two checks, which is a quarter of `slow-handler-after`.
 const LOOK_MIN: Duration = Duration::from_millis(10);

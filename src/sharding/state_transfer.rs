@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::activation_task::yield_now;
 use super::batch::SingleMessage;
 use super::dead_letters::DeadLetterReason;
 use super::entity::Entity;
@@ -26,6 +25,7 @@ use super::runtime::Runtime;
 use super::shard::{OVER, Shard};
 use super::tracked::UnfinishedTasks;
 use crate::sharding::region::{Reach, RegionInput};
+use crate::wakers::yield_now;
 
 /// Bytes reserved for the fields around a state in a frame between regions.
 const AROUND_BYTES: usize = 256;

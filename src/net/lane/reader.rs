@@ -23,6 +23,7 @@ use super::inbound::Turn;
 use crate::net::config::NetLimits;
 use crate::net::frame::{self, ACK_BYTES, Frame, FrameParseResult, FrameViolation, Header, kind};
 use crate::net::{Busy, Inbound, NodeId, Receiver, TrafficClass};
+use crate::wakers::yield_now;
 
 /// Bytes accepted after which an acknowledgement is sent even if more can be read: at most this,
 /// and a quarter of the bytes that a lane may buffer or have in flight. Each acknowledgement costs
@@ -523,18 +524,4 @@ impl Acks {
 /// The end of a stream without an end frame.
 fn eof() -> LaneEnd {
     io::Error::from(io::ErrorKind::UnexpectedEof).into()
-}
-
-/// Lets other tasks run, on any runtime: the task wakes itself and is pending once.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if yielded {
-            return Poll::Ready(());
-        }
-        yielded = true;
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

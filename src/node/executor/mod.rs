@@ -35,7 +35,8 @@ use tokio::runtime::Handle;
 use tokio::task::coop;
 
 use crate::sharding::activation::{Activation, ActivationFuture};
-use crate::sharding::{forget_panic, yield_now};
+use crate::sharding::forget_panic;
+use crate::wakers::yield_now;
 use queue::{
     AddResult, PollSpeed, Queue, QueueCheck, QueueSettings, WorkerSpawnRequest, WorkerState,
     WorkerStep,
