@@ -1,5 +1,7 @@
-//! Settings that this release does not implement. A node starts only with their default values,
-//! because a setting that is accepted and ignored would promise a behaviour that no code provides.
+//! Settings that this release does not implement, and settings that were removed. A node starts
+//! only with the default values of the former, because a setting that is accepted and ignored would
+//! promise a behaviour that no code provides. The latter are unknown names, whose error names the
+//! replacement.
 
 use std::time::Duration;
 
@@ -53,6 +55,34 @@ const REFUSED: [UnimplementedSetting; 6] = [
     },
 ];
 
+/// Removed settings: the end of their section, their name, and what has their effect.
+const REMOVED: [(&str, &str, &str); 3] = [
+    (
+        "passivation.composite",
+        "window",
+        "the window is least recently used; for no window set window-proportion, \
+         minimum-window-proportion and maximum-window-proportion to 0",
+    ),
+    (
+        "passivation.composite",
+        "optimizer",
+        "the window adapts its size; for a fixed size set minimum-window-proportion and \
+         maximum-window-proportion to window-proportion",
+    ),
+    (
+        "passivation.composite",
+        "filter",
+        "candidates are always filtered; without a filter choose the policy of main as \
+         passivation.strategy",
+    ),
+];
+
+/// Returns what has the effect of a removed setting; `None` if the section never had this name.
+pub(super) fn replacement(section: &str, name: &str) -> Option<&'static str> {
+    let removed = REMOVED.iter().find(|(of, it, _)| section.ends_with(of) && *it == name);
+    removed.map(|(.., instead)| *instead)
+}
+
 /// Returns one error for each unimplemented setting that differs from its default; a setting that
 /// is set to its default is accepted. Empty if the configuration is fine.
 pub(super) fn check(config: &Config) -> impl Iterator<Item = InvalidConfig> {
@@ -101,6 +131,18 @@ mod tests {
             let error = config.check().expect_err(text).to_string();
             assert!(error.starts_with(said), "{error}");
             assert!(error.contains(refused.why) && error.ends_with("leave it out"), "{error}");
+        }
+    }
+
+    #[test]
+    fn removed_settings_are_refused_with_their_replacement() {
+        for (section, name, instead) in REMOVED {
+            for above in ["cluster.sharding", "cluster.sharding.types.cart"] {
+                let text = format!("[{above}.{section}]\n{name} = \"none\"");
+                let error = load::from_text(&text).expect_err(&text).to_string();
+                assert!(error.contains(&format!("{section}.{name}: ")), "{error}");
+                assert!(error.ends_with(&format!("was removed: {instead}")), "{error}");
+            }
         }
     }
 

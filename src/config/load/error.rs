@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use figment::error::{Actual, Kind};
 
-use crate::config::defaults;
+use crate::config::{defaults, refused};
 
 /// Maximum number of names that an error lists if none of them resembles the name found.
 const LISTED_MAX: usize = 24;
@@ -129,11 +129,14 @@ fn is_address(key: &str) -> bool {
 
 /// Text for a name that its section does not have. `names` are the settings of the section.
 ///
-/// Suggests the most similar name of the section, unless other sections have exactly this name:
-/// then it names these, except if the similarity is at least [`SURE_MIN`]. With neither, lists the
-/// section's names, or refers to the command that prints them if there are more than
-/// [`LISTED_MAX`].
+/// For a removed setting, names its replacement. Otherwise suggests the most similar name of the
+/// section, unless other sections have exactly this name: then it names these, except if the
+/// similarity is at least [`SURE_MIN`]. With neither, lists the section's names, or refers to the
+/// command that prints them if there are more than [`LISTED_MAX`].
 fn unknown_setting(section: &str, name: &str, names: &[&str]) -> String {
+    if let Some(instead) = refused::replacement(section, name) {
+        return format!("this setting was removed: {instead}");
+    }
     let names: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
     let elsewhere: Vec<String> = defaults::sections_with(name)
         .filter(|other| *other != section)

@@ -37,7 +37,7 @@ fn settings_survive_a_round_trip() {
     let mut sharding =
         ShardingConfig { role: Some("backend".to_owned()), ..ShardingConfig::default() };
     sharding.write_majority_plus = MajorityPlus::All(AllWord::All);
-    sharding.passivation.composite.window = Some(Policy::MostRecentlyUsed);
+    sharding.passivation.composite.main = Policy::MostRecentlyUsed;
     let orders = EntityType::new("orders").expect("a valid name");
     let own = Overrides { number_of_shards: Some(100), ..Overrides::default() };
     sharding.types.insert(orders, own);
@@ -151,26 +151,20 @@ fn every_value_out_of_range_is_named() {
 
 #[test]
 fn wrong_proportions_are_named_with_their_policy() {
-    for policy in ["main", "window"] {
-        let levels = "{ policy = \"segmented\", proportions = [1.0] }";
-        let error = refusal(&format!("[passivation.composite]\n{policy} = {levels}"));
-        let expected = format!("passivation.composite.{policy}.proportions is [1.0]");
-        assert!(error.contains(&expected), "{error}");
-    }
+    let levels = "{ policy = \"segmented\", proportions = [1.0] }";
+    let error = refusal(&format!("[passivation.composite]\nmain = {levels}"));
+    assert!(error.contains("passivation.composite.main.proportions is [1.0]"), "{error}");
 }
 
 #[test]
 fn e20_strategies_read_from_text_and_built_in_code_are_equal() {
     let text = "[passivation]\nstrategy = \"composite\"\nactive-entity-limit = 20\n\
         idle-timeout = \"0s\"\n[passivation.composite]\nwindow-proportion = 0.2\n\
-        optimizer = \"none\"\nfilter = \"none\"\nwindow = { policy = \"least-recently-used\" }\n\
         main = { policy = \"segmented\", proportions = [0.25, 0.75] }";
     let mut built = PassivationConfig { active_entity_limit: 20, ..PassivationConfig::default() };
     built.strategy = crate::sharding::passivation::settings::PassivationStrategy::Composite;
     built.idle_timeout = Duration::ZERO;
     built.composite.window_proportion = 0.2;
-    built.composite.optimizer = crate::sharding::passivation::settings::Optimizer::None;
-    built.composite.filter = crate::sharding::passivation::settings::Filter::None;
     built.composite.main = Policy::Segmented(Segmented { proportions: vec![0.25, 0.75] });
     assert_eq!(read(text).passivation, built);
 }

@@ -1,13 +1,13 @@
 //! An admission window for newcomers before the main area, and a filter between them. Entities that
 //! are used only once, as in a scan, do not displace frequently used ones.
 //!
-//! W-TinyLFU, of Einziger, Friedman, Manes (2017), with an adaptive window (2018), for any two
-//! policies.
+//! W-TinyLFU, of Einziger, Friedman, Manes (2017), with an adaptive window (2018), for any policy of
+//! the main area.
 
 use super::Slot;
 use super::hill_climber::WindowOptimizer;
 use super::replacement::Replacement;
-use super::settings::{self, Filter, Optimizer};
+use super::settings::{self, Policy};
 use super::sketch::Sketch;
 
 /// Treatment of the frequency counts when the limit changes.
@@ -21,47 +21,41 @@ pub(super) enum CountRetention {
 
 /// Active entities in a window and a main area, each entity in one of them. A newcomer enters the
 /// window. An entity that leaves the window is a candidate for the main area, and stops if it does
-/// not enter. Without a window each newcomer is such a candidate.
+/// not enter. If the window has no room at all, each newcomer is such a candidate.
 #[derive(Clone, Debug)]
 pub(super) struct CompositePolicy {
     settings: settings::Composite,
     counts: CountRetention,
     limit: usize,
-    share: f64, // of the limit, for the window; 0 without one
-    window: Replacement,
+    share: f64,          // of the limit, for the window
+    window: Replacement, // least recently used
     main: Replacement,
-    sketch: Option<Sketch>,            // `None` without a filter
-    climbing: Option<WindowOptimizer>, // `None` if the window keeps its share
-    hashes: Vec<u64>,                  // by slot; as long as the highest slot ever used
-    candidates: Vec<Slot>,             // empty between calls
+    sketch: Sketch,
+    climbing: WindowOptimizer,
+    hashes: Vec<u64>,      // by slot; as long as the highest slot ever used
+    candidates: Vec<Slot>, // empty between calls
 }
 
 impl CompositePolicy {
-    /// Makes an empty policy. A window whose size rounds down to 0 acts as if there were none. The
-    /// optimizer is used only if the settings have a window.
+    /// Makes an empty policy. A window whose size rounds down to 0 acts as if there were none.
     pub(super) fn new(
         settings: &settings::Composite,
         limit: usize,
         counts: CountRetention,
     ) -> Self {
-        let share = if settings.window.is_some() { settings.window_proportion } else { 0.0 };
-        let in_window = super::portion(share, limit).min(limit);
-        let window = settings.window.clone().unwrap_or_default();
-        let optimizes = settings.window.is_some() && settings.optimizer == Optimizer::HillClimbing;
-        let mut composite = Self {
+        let in_window = super::portion(settings.window_proportion, limit).min(limit);
+        Self {
             counts,
             limit,
-            share,
-            window: Replacement::new(&window, in_window),
+            share: settings.window_proportion,
+            window: Replacement::new(&Policy::LeastRecentlyUsed, in_window),
             main: Replacement::new(&settings.main, limit - in_window),
-            sketch: None,
-            climbing: optimizes.then(|| WindowOptimizer::new(&settings.hill_climbing, limit)),
+            sketch: Sketch::new(&settings.frequency_sketch, limit),
+            climbing: WindowOptimizer::new(&settings.hill_climbing, limit),
             hashes: Vec::new(),
             candidates: Vec::new(),
             settings: settings.clone(),
-        };
-        composite.forget_counts();
-        composite
+        }
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -82,12 +76,8 @@ impl CompositePolicy {
     /// areas, for which no entity stops.
     pub(super) fn access(&mut self, slot: Slot, hash: u64, out: &mut Vec<Slot>) {
         let was_active = self.contains(slot);
-        if let Some(climbing) = &mut self.climbing {
-            climbing.record(was_active);
-        }
-        if let Some(sketch) = &mut self.sketch {
-            sketch.increment(hash);
-        }
+        self.climbing.record(was_active);
+        self.sketch.increment(hash);
         if self.window.contains(slot) {
             self.window.touch(slot);
         } else if self.main.contains(slot) {
@@ -95,7 +85,7 @@ impl CompositePolicy {
         } else {
             self.enter(slot, hash, out);
         }
-        if let Some(step) = self.climbing.as_mut().and_then(WindowOptimizer::step) {
+        if let Some(step) = self.climbing.step() {
             self.climb(step);
         }
     }
@@ -105,14 +95,13 @@ impl CompositePolicy {
     /// appended to `out`. Also resets the counts with [`CountRetention::Dropped`].
     pub(super) fn set_limit(&mut self, limit: usize, out: &mut Vec<Slot>) {
         self.limit = limit;
-        match (&mut self.sketch, self.counts) {
-            (Some(sketch), CountRetention::Kept) => sketch.set_limit(limit),
-            (_, CountRetention::Kept) => {}
-            (_, CountRetention::Dropped) => self.forget_counts(),
+        match self.counts {
+            CountRetention::Kept => self.sketch.set_limit(limit),
+            CountRetention::Dropped => {
+                self.sketch = Sketch::new(&self.settings.frequency_sketch, limit);
+            }
         }
-        if let Some(climbing) = &mut self.climbing {
-            climbing.set_limit(limit);
-        }
+        self.climbing.set_limit(limit);
         let in_window = super::portion(self.share, limit).min(limit);
         self.main.aim(limit - in_window);
         self.window.aim(in_window);
@@ -121,12 +110,6 @@ impl CompositePolicy {
         candidates.drain(..).for_each(|candidate| self.judge(candidate, out));
         self.candidates = candidates;
         self.main.shrink(out);
-    }
-
-    /// Replaces the sketch by an empty one that fits the limit; no sketch without a filter.
-    fn forget_counts(&mut self) {
-        self.sketch = (self.settings.filter == Filter::FrequencySketch)
-            .then(|| Sketch::new(&self.settings.frequency_sketch, self.limit));
     }
 
     /// Adds a newcomer to the window; entities that leave the window for it become candidates.
@@ -163,12 +146,10 @@ impl CompositePolicy {
     }
 
     /// Returns whether the candidate was used more often lately, by the sketch; not with equal
-    /// counts. Always true without a filter.
+    /// counts.
     fn is_better(&self, candidate: Slot, victim: Slot) -> bool {
-        self.sketch.as_ref().is_none_or(|sketch| {
-            let count = |slot: Slot| sketch.count(self.hashes[slot.index()]);
-            count(candidate) > count(victim)
-        })
+        let count = |slot: Slot| self.sketch.count(self.hashes[slot.index()]);
+        count(candidate) > count(victim)
     }
 
     /// Moves the border between window and main area by `step`, a share of the limit, within the

@@ -140,23 +140,18 @@ pub struct LeastFrequentlyUsed {
 pub struct Composite {
     /// Policy of the main area.
     pub main: Policy,
-    /// Policy of the window. Unset: no window.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<Policy>,
-    /// Initial share of the limit for the window; 0 to 1.
+    /// Initial share of the limit for the window; 0 to 1. The window adapts its size, in the
+    /// direction that raises the share of messages that find their entity active.
     pub window_proportion: f64,
-    /// Least share of the limit for the window when it adapts.
+    /// Least share of the limit for the window. If it is the greatest share as well, the window
+    /// keeps its size; if both and `window-proportion` are 0, there is no window.
     pub minimum_window_proportion: f64,
-    /// Greatest share of the limit for the window when it adapts.
+    /// Greatest share of the limit for the window.
     pub maximum_window_proportion: f64,
-    /// Whether the size of the window adapts.
-    pub optimizer: Optimizer,
     /// How the size of the window adapts.
     pub hill_climbing: HillClimbing,
-    /// Whether a candidate from the window must be used more often than the entity that it
-    /// replaces.
-    pub filter: Filter,
-    /// How frequencies are estimated.
+    /// How frequencies are estimated. A candidate from the window must have been used more often
+    /// lately than the entity that it replaces.
     pub frequency_sketch: FrequencySketch,
 }
 
@@ -164,38 +159,13 @@ impl Default for Composite {
     fn default() -> Self {
         Self {
             main: Policy::Segmented(Segmented::default()),
-            window: Some(Policy::LeastRecentlyUsed),
             window_proportion: 0.01,
             minimum_window_proportion: 0.01,
             maximum_window_proportion: 1.0,
-            optimizer: Optimizer::HillClimbing,
             hill_climbing: HillClimbing::default(),
-            filter: Filter::FrequencySketch,
             frequency_sketch: FrequencySketch::default(),
         }
     }
-}
-
-/// Adaptation of an admission window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Optimizer {
-    /// The window keeps its size.
-    None,
-    /// By steps in the direction that raises the share of messages that find their entity active.
-    #[default]
-    HillClimbing,
-}
-
-/// Admission from the window into a full main area.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Filter {
-    /// Every entity is admitted.
-    None,
-    /// An entity that was used more often lately than the one that it would replace.
-    #[default]
-    FrequencySketch,
 }
 
 /// Settings of the adaptation of an admission window.
@@ -278,14 +248,12 @@ impl PassivationConfig {
         first_wrong(checks).or_else(|| self.wrong_levels()).or_else(|| self.composite.wrong())
     }
 
-    /// Returns the first levels that do not fit, in the section's own or in those of the main area
-    /// and the window of `composite`, under the name of their setting.
+    /// Returns the first levels that do not fit, the section's own or those of the main area of
+    /// `composite`, with the name of their setting.
     fn wrong_levels(&self) -> Option<SettingOutOfBounds> {
-        let Composite { main, window, .. } = &self.composite;
         let all = [
             ("segmented.proportions", Some(&self.segmented)),
-            ("composite.main.proportions", main.levels()),
-            ("composite.window.proportions", window.as_ref().and_then(Policy::levels)),
+            ("composite.main.proportions", self.composite.main.levels()),
         ];
         let mut given = all.into_iter().filter_map(|(setting, levels)| Some((setting, levels?)));
         let (setting, wrong) = given.find(|(_, levels)| !levels.fit())?;

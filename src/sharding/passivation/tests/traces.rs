@@ -3,8 +3,8 @@
 //! taken from Pekko's own specifications.
 
 use super::super::settings::{
-    self, Composite, Filter, FrequencySketch, HillClimbing, LeastFrequentlyUsed, Optimizer,
-    PassivationStrategy, Policy, Segmented,
+    self, Composite, FrequencySketch, HillClimbing, LeastFrequentlyUsed, PassivationStrategy,
+    Policy, Segmented,
 };
 use super::super::{Limited, PassivationPolicy};
 use super::{Shards, none};
@@ -193,7 +193,8 @@ fn l9_window_and_filter_keep_frequently_used_entities() {
         Composite {
             main: Policy::Segmented(Segmented { proportions: vec![0.25, 0.75] }),
             window_proportion: 0.2,
-            optimizer: Optimizer::None,
+            minimum_window_proportion: 0.2,
+            maximum_window_proportion: 0.2,
             ..Default::default()
         },
     );
@@ -213,8 +214,16 @@ fn l9_window_and_filter_keep_frequently_used_entities() {
 
 #[test]
 fn l10_l11_without_window_newcomer_must_beat_the_oldest() {
-    let main = Policy::LeastRecentlyUsed;
-    let mut region = composite(10, Composite { main, window: None, ..Default::default() });
+    let mut region = composite(
+        10,
+        Composite {
+            main: Policy::LeastRecentlyUsed,
+            window_proportion: 0.0,
+            minimum_window_proportion: 0.0,
+            maximum_window_proportion: 0.0,
+            ..Default::default()
+        },
+    );
     region.each(1, 1..=20, past(11, |id| id));
     region.often(1, 11..=20, |_| 5, |id| vec![id - 10]);
     for id in 1..=10 {
@@ -245,7 +254,6 @@ fn climbing_to(maximum_window_proportion: f64) -> Shards {
                 step_decay: 0.5,
             },
             frequency_sketch: FrequencySketch { reset_multiplier: 100.0, ..Default::default() },
-            ..Default::default()
         },
     )
 }
@@ -299,12 +307,4 @@ fn window_grows_to_its_maximum() {
         }
         assert_eq!(areas(region.shard(1)).0.len(), expected, "{maximum}");
     }
-}
-
-#[test]
-fn without_filter_every_newcomer_replaces_the_oldest() {
-    let main = Policy::LeastRecentlyUsed;
-    let settings = Composite { main, window: None, filter: Filter::None, ..Default::default() };
-    let mut region = composite(10, settings);
-    region.each(1, 1..=20, past(11, |id| id - 10));
 }
