@@ -262,14 +262,7 @@ impl Publisher {
         Self::default()
     }
 
-    /// The first event of a new subscription: the last published state, which may be older than the
-    /// present gossip.
-    #[must_use]
-    pub fn current_state(&self) -> ClusterEvent {
-        ClusterEvent::CurrentState(Arc::clone(&self.told))
-    }
-
-    /// The last published state.
+    /// The last published state, which may be older than the present gossip.
     #[must_use]
     pub const fn told(&self) -> &Arc<ClusterState> {
         &self.told
@@ -392,10 +385,9 @@ mod tests {
     }
 
     #[test]
-    fn subscriber_gets_state_first_then_each_change_once() {
+    fn each_change_is_published_once() {
         let mut publisher = Publisher::new();
-        let ClusterEvent::CurrentState(nothing) = publisher.current_state() else { panic!() };
-        assert_eq!(*nothing, ClusterState::default());
+        assert_eq!(**publisher.told(), ClusterState::default());
 
         let mut gossip = state("A B; seen A B");
         let first = publisher.publish(&gossip, id('A'));
@@ -403,7 +395,7 @@ mod tests {
         assert_eq!(first, ["^A", "^B", "L A", "converged true"]);
         assert_eq!(publisher.publish(&gossip, id('A')), []);
 
-        let ClusterEvent::CurrentState(told) = publisher.current_state() else { panic!() };
+        let told = Arc::clone(publisher.told());
         assert_eq!(told.leader, Some(node(1)));
         gossip.remove(id('A'), &[id('B')]);
         let later = publisher.publish(&gossip, id('A'));

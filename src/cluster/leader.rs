@@ -24,14 +24,8 @@ pub fn leader(gossip: &Gossip, me: ReplicaId) -> Option<ReplicaId> {
     first(&reachable(gossip, me), None)
 }
 
-/// The leader among the members with `role`, of any status; `None` if no such member is reachable.
-#[must_use]
-pub fn role_leader(gossip: &Gossip, me: ReplicaId, role: &str) -> Option<ReplicaId> {
-    first(&reachable(gossip, me), Some(role))
-}
-
-/// The leader of each role that a member has, reachable or not. `None`: no member with that role is
-/// reachable.
+/// The leader of each role that a member has, reachable or not: among the members with that role,
+/// of any status. `None`: no such member is reachable.
 #[must_use]
 pub fn role_leaders(gossip: &Gossip, me: ReplicaId) -> BTreeMap<String, Option<ReplicaId>> {
     let reachable = reachable(gossip, me);
@@ -121,17 +115,15 @@ mod tests {
             ("A Bx C D E", 'E', ['D', 'C', 'A']),
         ];
         for (text, me, expected) in table {
-            let gossip = state(&format!("{text}{roles}"));
+            let leaders = role_leaders(&state(&format!("{text}{roles}")), id(me));
             for (role, expected) in ["role1", "role2", "role3"].into_iter().zip(expected) {
-                let found = role_leader(&gossip, id(me), role);
+                let found = leaders[role];
                 assert_eq!(found, Some(id(expected)), "{role} of {text} as {me} sees it");
-                assert_eq!(role_leaders(&gossip, id(me))[role], found);
             }
         }
-        let gossip = state("A B C; role r B; A>B");
-        assert_eq!(role_leader(&gossip, id('A'), "r"), None, "its only member is unreachable");
-        assert_eq!(role_leaders(&gossip, id('A')), BTreeMap::from([("r".to_owned(), None)]));
-        assert_eq!(role_leader(&gossip, id('A'), "nobody's"), None);
+        let leaders = role_leaders(&state("A B C; role r B; A>B"), id('A'));
+        let unreachable = BTreeMap::from([("r".to_owned(), None)]);
+        assert_eq!(leaders, unreachable, "its only member is unreachable");
     }
 
     #[test]

@@ -21,14 +21,11 @@ use super::member::{Address, Member};
 pub struct ComparedSettings {
     /// Names and values that must agree: protocol version, cluster name, state-store-mode.
     #[serde(rename = "m")]
-    pub must: Vec<(String, String)>, // ≤ SETTINGS_MAX
+    pub must: Vec<(String, String)>, // few; those of a peer are bounded by its message
     /// Names and values that should agree: the downing strategy.
     #[serde(rename = "s", default)]
-    pub should: Vec<(String, String)>, // ≤ SETTINGS_MAX
+    pub should: Vec<(String, String)>, // likewise
 }
-
-/// Maximum number of settings in each of the two lists.
-pub const SETTINGS_MAX: usize = 64;
 
 /// Ballot of the founding protocol. The proposer makes it unique.
 #[derive(

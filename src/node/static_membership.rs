@@ -9,9 +9,8 @@ use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::{Epoch, EpochId, EpochSettings};
 use ostraca_ddata::replicator::port::Peer;
 
+use super::Node;
 use super::routes::Fact;
-use super::{Node, StartError};
-use crate::config::Config;
 
 /// Why no static cluster was formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,21 +28,6 @@ pub enum StaticMembershipError {
 }
 
 impl Node {
-    /// Starts a node without membership and forms a static cluster with `peers`, all of which must
-    /// do the same. Waits until all are connected. For tests and examples.
-    ///
-    /// # Errors
-    /// [`StartError`] or [`StaticMembershipError`]; the node is dropped then.
-    #[doc(hidden)]
-    pub async fn start_static(
-        config: Config,
-        peers: &[Multiaddr],
-    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let node = Self::listen(config).await.map_err(|error: StartError| Box::new(error))?;
-        node.found_static(peers).await?;
-        Ok(node)
-    }
-
     /// Waits until all `peers` are connected, and installs a configuration of them and this node.
     /// All of them must do the same; the order does not matter. This node's own addresses and
     /// repeated peers are ignored; without others it forms a cluster of one. Returns when the

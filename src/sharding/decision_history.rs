@@ -230,7 +230,8 @@ impl DecisionHistory {
     }
 
     /// Returns the entries about a shard, the one added last first.
-    pub fn of_shard(&self, shard: ShardId) -> impl Iterator<Item = &Remembered> {
+    #[cfg(test)]
+    pub(crate) fn of_shard(&self, shard: ShardId) -> impl Iterator<Item = &Remembered> {
         self.entries.iter().rev().filter(move |entry| entry.shard == shard)
     }
 }

@@ -31,12 +31,6 @@ impl Coordinator {
         by_region
     }
 
-    /// Shards whose newest acknowledged decision is not carried out yet, with or without a home.
-    pub fn moving(&self) -> impl Iterator<Item = ShardId> + '_ {
-        let open = self.records.iter().filter(|(_, record)| !record.is_settled());
-        open.map(|(shard, _)| *shard)
-    }
-
     /// Shards under way, see [`moving_of`](Self::moving_of): the shard, its previous home if it had
     /// one, and its next home.
     pub fn under_way(&self) -> impl Iterator<Item = (ShardId, Option<RegionId>, RegionId)> + '_ {

@@ -58,6 +58,7 @@ impl CompositePolicy {
         }
     }
 
+    #[cfg(test)]
     pub(super) const fn len(&self) -> usize {
         self.window.len() + self.main.len()
     }

@@ -236,27 +236,14 @@ impl PassivationPolicy {
         self.idle.as_ref().and_then(Idle::next_deadline)
     }
 
-    /// Returns the number of entities that count, at most [`limit`](Self::limit). 0 without a
-    /// limit.
-    #[must_use]
-    pub fn counted(&self) -> usize {
+    /// Returns the number of entities that count, at most the limit. 0 without a limit.
+    #[cfg(test)]
+    fn counted(&self) -> usize {
         match &self.limited {
             Limited::No => 0,
             Limited::By(replacement) => replacement.len(),
             Limited::ByTwo(composite) => composite.len(),
         }
-    }
-
-    /// Returns the number of chosen entities that stop as soon as they are no longer busy.
-    #[must_use]
-    pub const fn waiting_to_stop(&self) -> usize {
-        self.leaving.len()
-    }
-
-    /// Returns the limit of active entities.
-    #[must_use]
-    pub const fn limit(&self) -> usize {
-        self.limit
     }
 
     /// Empties `going`, the entities that a policy has just chosen and forgotten: appends them to

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use ostraca::sharding::coordinator::Coordinator;
 use ostraca::sharding::explanation::{DecisionReports, DecisionSource, Topic};
 use ostraca::sharding::ids::{RegionId, ShardId};
 use ostraca::sharding::machines::{ClusterQuery, ClusterQueryResult, ClusterShardingStats};
@@ -125,11 +124,11 @@ type Story = Vec<(DecisionSource, usize, Option<usize>, Option<usize>)>;
 impl Cluster {
     /// Whether every decision is carried out.
     fn is_settled(&self) -> bool {
-        let coordinators = self
+        let mut coordinators = self
             .sim
             .processes()
             .filter_map(|(_, node)| node.machines.of(&counter())?.coordinator());
-        coordinators.flat_map(Coordinator::moving).next().is_none()
+        coordinators.all(|it| it.records().all(|(_, record)| record.is_settled()))
     }
 
     fn story_of(&mut self, asker: usize, shard: ShardId, places: usize) -> Story {
