@@ -87,9 +87,9 @@ impl Replicator {
         told
     }
 
-    /// Opens a push and sends it to `peers`, or opens none if there are no peers. The waiting
-    /// requests learn where their entries are; those that are complete without any peer are
-    /// answered.
+    /// Opens a push and sends it to `peers`. Without peers it is opened only if a request waits for
+    /// it, so that an install sends it to the new members. The waiting requests learn where their
+    /// entries are; those that are complete without any peer are answered.
     fn open_push(
         &mut self,
         now: Now,
@@ -99,7 +99,7 @@ impl Replicator {
         out: &mut ReplicatorOutbox,
     ) {
         let places: Vec<(u32, RequestId)> = waiting.iter().collect();
-        if !peers.is_empty() {
+        if !(peers.is_empty() && places.is_empty()) {
             let push = self.pushes.open(now.mono, entries.clone(), waiting, peers);
             for &to in peers {
                 let entries = entries.clone();

@@ -194,9 +194,9 @@ impl Pushes {
         self.open.len()
     }
 
-    /// Opens a push to `peers`, of which there must be one, and returns its number, which is above
-    /// 0. Records that it is sent, but sends nothing. Above the bounds the oldest unawaited pushes
-    /// are left to anti-entropy, even this one.
+    /// Opens a push to `peers` and returns its number, which is above 0. Without peers a request
+    /// must wait for it, or it is never closed. Records that it is sent, but sends nothing. Above
+    /// the bounds the oldest unawaited pushes are left to anti-entropy, even this one.
     pub(super) fn open(
         &mut self,
         now: Instant,

@@ -86,8 +86,8 @@ impl Replicator {
 
     /// Pushes questions for a request to some replicas: `probes`, whose indices must count from 0.
     /// A replica whose context is known is sent at once what it lacks instead, under the same
-    /// indices. The push waits for the request and is resent until it is acknowledged. Does nothing
-    /// without replicas or probes.
+    /// indices. The push waits for the request and is resent until it is acknowledged; without
+    /// replicas it is sent to nobody before the next install. Does nothing without probes.
     pub(super) fn push_to(
         &mut self,
         now: Now,
@@ -97,7 +97,7 @@ impl Replicator {
         known: impl Fn(&ReplicaId) -> Option<CausalContext>,
         out: &mut ReplicatorOutbox,
     ) {
-        if peers.is_empty() || probes.is_empty() {
+        if probes.is_empty() {
             return;
         }
         let waiting = vec![smallvec![id]; probes.len()];

@@ -177,6 +177,35 @@ fn request_for_all_asks_all_members_after_an_install() {
     assert_eq!(asked.len(), 38);
 }
 
+/// Regression test: without peers no push was opened, so that a write which was incomplete at the
+/// next install was sent to none of its members.
+#[test]
+fn write_of_a_sealed_sole_replica_completes_after_install() {
+    let mut bare = Bare::of(1);
+    let join = vec![peer(1), peer(2)];
+    bare.feed(ReplicatorInput::Propose(MembershipChange { join, ..MembershipChange::default() }));
+    assert!(bare.replicator.epochs().sealed(), "no joiner has synced");
+    let id = bare.ask(insert("k", "tea", WRITE_MAJORITY));
+    assert_eq!((bare.answer(id), bare.pushes()), (None, vec![]));
+    bare.hear(1, Body::Epoch(EpochMessage::Synced { epoch: epoch_id() }));
+    assert!(bare.replicator.epochs().eligible(), "the next configuration is installed");
+    let next = bare.replicator.epochs().id();
+    let pushes = bare.pushes();
+    let [(first, push, _), (second, ..)] = &pushes[..] else { panic!("{pushes:?}") };
+    assert_eq!((*first, *second, bare.answer(id)), (peer(1), peer(2), None));
+    bare.hear_in(peer(1), next, ack(*push));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Updated { .. }))));
+    bare.hear_in(peer(2), next, ack(*push));
+    assert_eq!(bare.replicator.stats().pushes_open, 0);
+}
+
+#[test]
+fn majority_write_of_a_sole_replica_leaves_no_push_open() {
+    let mut bare = Bare::of(1);
+    assert!(bare.now(insert("k", "tea", WRITE_MAJORITY)).is_ok());
+    assert_eq!((bare.replicator.stats().pushes_open, bare.sent()), (0, vec![]));
+}
+
 #[test]
 fn guarded_update_without_change_probes_with_its_guard() {
     type Home = LWWRegister<u32>;

@@ -8,13 +8,13 @@ use ostraca_ddata::replicator::config::ReplicatorConfig;
 use ostraca_ddata::replicator::epoch::{Ballot, EpochConfig, EpochMessage, MembershipChange};
 use ostraca_ddata::replicator::port::{ReplicatorInput, ReplicatorOutput};
 use ostraca_ddata::replicator::request::{
-    ReadConsistency as Read, ReplicatorRequest, RequestError, SubscriptionId, SubscriptionNotice,
-    WriteConsistency as To,
+    ReadConsistency as Read, ReplicatorReply, ReplicatorRequest, RequestError, SubscriptionId,
+    SubscriptionNotice, WriteConsistency as To,
 };
 use ostraca_ddata::replicator::wire::{At, Body, Query, QueryAnswer};
-use ostraca_ddata::types::Term;
+use ostraca_ddata::types::{LWWRegister, Term};
 
-use crate::bare::{Bare, ack, epoch_id, get, insert, peer};
+use crate::bare::{Bare, ack, change, epoch_id, get, insert, peer};
 use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, secs};
 
 fn on_disk() -> ReplicatorConfig {
@@ -207,6 +207,32 @@ fn unawaited_repairs_are_written_to_disk() {
     let entry = Some(written("d2", "tea").remove(0).into());
     bare.hear(1, Body::ReadAnswer { request: id.0, counts: false, context: None, entry });
     assert_eq!(bare.persists.len(), 1, "a repair in a read answer is written, too");
+}
+
+/// Regression test: the recovery write waits for the own disk only, and was sent to none of the
+/// members of a configuration that was installed meanwhile.
+#[test]
+fn recovery_write_without_peers_completes_after_install() {
+    let mut bare = Bare::with(1, on_disk());
+    bare.ask(change::<LWWRegister<u32>, _>("d-1", To::Local, |home| home.set(&1)));
+    bare.stored(full());
+    let (group, term) = (Group::new("d-"), Term { number: 1, owner: peer(0) });
+    let id = bare.ask(ReplicatorRequest::Fence { group, term, within: secs(3) });
+    bare.stored(Ok(()));
+    assert_eq!(bare.answer(id), None, "the promise is on disk, the value is not");
+    let join = vec![peer(1), peer(2)];
+    bare.feed(ReplicatorInput::Propose(MembershipChange { join, ..MembershipChange::default() }));
+    bare.persist_all();
+    assert_eq!(bare.answer(id), None, "the replica is sealed");
+    bare.hear(1, Body::Epoch(EpochMessage::Synced { epoch: epoch_id() }));
+    bare.persist_all();
+    let next = bare.replicator.epochs().id();
+    let pushes = bare.pushes();
+    let Some((_, push, _)) = pushes.iter().find(|(to, ..)| *to == peer(1)) else {
+        panic!("{pushes:?}")
+    };
+    bare.hear_in(peer(1), next, ack(*push));
+    assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Fenced { .. }))));
 }
 
 #[test]
