@@ -440,9 +440,10 @@ impl Replicator {
     /// Any other answer (late, duplicate, of another peer) is ignored. Promised terms are merged in
     /// a sync only.
     ///
-    /// `Same` from the live state may end flushes that wait for the peer. `Gone` ends the
-    /// comparison; only a failed pull of a synced state is reported to the machine. If a sync still
-    /// lacks one of the repairs, the question stays open and is sent again.
+    /// `Same` answers only the root question; from the live state it may end flushes that wait for
+    /// the peer. `Gone` ends the comparison; only a failed pull of a synced state is reported to
+    /// the machine. If a sync still lacks one of the repairs, the question stays open and is sent
+    /// again.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     pub(super) fn on_compared(
         &mut self,
@@ -455,13 +456,15 @@ impl Replicator {
         out: &mut ReplicatorOutbox,
     ) {
         let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else { return };
-        let began = comparison.began;
+        let (began, is_root) = (comparison.began, matches!(comparison.asked(), Query::Root { .. }));
         self.heard_of(now, from);
         if at != At::Live {
             self.take_promises(promises, out);
             self.store.settle_all();
         }
         let step = match answer {
+            // It would end a sync that has not merged everything.
+            QueryAnswer::Same if !is_root => SyncStep::Mismatch,
             QueryAnswer::Same if at == At::Live => {
                 if !self.pushes.caught_up(from, began) {
                     self.contacted.remove(&from); // the next round goes to it again

@@ -129,6 +129,34 @@ fn invalid_promises_are_not_merged_in_a_sync() {
     assert_eq!(bare.replicator.stats().undecodable, 2);
 }
 
+/// Regression test: `Same` ended a sync whatever the open question was.
+#[test]
+fn same_answers_only_the_root_question_of_a_sync() {
+    let mut bare = Bare::joining(ReplicatorConfig::default());
+    let install = Body::Epoch(EpochMessage::Install { epoch: first_epoch(3) });
+    bare.hear_in(peer(1), Some(epoch_id()), install);
+    let asked = |bare: &mut Bare| {
+        let asked = bare.sent().into_iter().find_map(|(to, body)| match body {
+            Body::Compare { session, at: at @ At::Synced(_), .. } => Some((to, session, at)),
+            _ => None,
+        });
+        asked.expect("the replica syncs")
+    };
+    let answer = |bare: &mut Bare, (source, session, at), answer: QueryAnswer| {
+        let (answer, promises) = (answer.into(), vec![]);
+        let body = Body::Compared { session, at, answer, promises };
+        bare.hear_in(source, Some(epoch_id()), body);
+    };
+    let root = asked(&mut bare);
+    answer(&mut bare, root, QueryAnswer::Tops(vec![1; 256]));
+    let keys = asked(&mut bare);
+    answer(&mut bare, keys, QueryAnswer::Same);
+    assert!(!bare.replicator.epochs().synced(), "no key of the source was merged");
+    assert_eq!(bare.replicator.stats().false_digests, 1);
+    answer(&mut bare, keys, QueryAnswer::Keys { held: vec![], upto: u16::MAX });
+    assert!(bare.replicator.epochs().synced());
+}
+
 #[test]
 fn ballots_and_ids_near_the_last_number_are_refused() {
     let id = EpochId { generation: 1, number: u64::MAX };
