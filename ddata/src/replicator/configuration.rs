@@ -642,16 +642,22 @@ impl Replicator {
         upto: u16,
         out: &mut ReplicatorOutbox,
     ) -> SyncStep {
+        // Decoded before the rest of the ranges is scheduled: a question that stays open after an
+        // undecodable context would otherwise schedule the rest twice.
+        let decoded: Result<Vec<_>, _> = held
+            .into_iter()
+            .map(|held| held.context.decode().map(|context| (held.key, context)))
+            .collect();
+        let Ok(decoded) = decoded else { return SyncStep::Mismatch };
         let Some(comparison) = self.anti_entropy.get_mut(session, from, at) else {
             return SyncStep::Mismatch;
         };
         let Some(covered) = comparison.covered(upto) else { return SyncStep::Mismatch };
         let mut theirs = BTreeMap::new();
-        for held in held {
-            let Ok(context) = held.context.decode() else { return SyncStep::Mismatch };
-            let bucket = bucket_of(&held.key);
+        for (key, context) in decoded {
+            let bucket = bucket_of(&key);
             if covered.iter().any(|(first, last)| (*first..=*last).contains(&bucket)) {
-                theirs.insert(held.key, context);
+                theirs.insert(key, context);
             }
         }
         let (gives, deferred) = match at {

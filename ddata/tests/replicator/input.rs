@@ -496,6 +496,33 @@ fn answer_to_an_earlier_question_is_ignored() {
     assert_eq!(given, 40);
 }
 
+/// Regression test: an undecodable context left the rest of the ranges scheduled, and the next
+/// answer scheduled it again. No peer answers a question whose ranges overlap.
+#[test]
+fn undecodable_context_leaves_no_ranges_scheduled() {
+    let mut bare = Bare::of(2);
+    bare.feed(ReplicatorInput::LinkUp(peer(1)));
+    let question = |bare: &mut Bare| {
+        bare.sent().into_iter().find_map(|(_, body)| match body {
+            Body::Compare { session, query, .. } => Some((session, query)),
+            _ => None,
+        })
+    };
+    let compared = |session, answer: QueryAnswer| {
+        let answer = answer.into();
+        Body::Compared { session, at: At::Live, answer, promises: vec![] }
+    };
+    let (root, _) = question(&mut bare).unwrap();
+    bare.hear(1, compared(root, QueryAnswer::Tops(vec![1; 256])));
+    let (keys, query) = question(&mut bare).unwrap();
+    assert_eq!(query, Query::Keys(vec![(0, u16::MAX)]));
+    bare.hear(1, compared(keys, QueryAnswer::Keys { held: vec![false_held()], upto: 100 }));
+    assert_eq!(bare.replicator.stats().false_digests, 1);
+    bare.hear(1, compared(keys, QueryAnswer::Keys { held: vec![], upto: 100 }));
+    let (_, rest) = question(&mut bare).unwrap();
+    assert_eq!(rest, Query::Keys(vec![(101, u16::MAX)]));
+}
+
 #[test]
 fn answers_to_any_question_are_bounded() {
     let mut bare = forty_keys();
