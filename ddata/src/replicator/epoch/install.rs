@@ -23,7 +23,7 @@ impl Epochs {
     /// once. The parent must have checked [`may_found`](Self::may_found); otherwise this panics.
     pub(super) fn found(&mut self, now: Now, epoch: SharedEpoch, out: &mut EpochOutbox) {
         assert!(self.may_found(&epoch), "this node is in a cluster already");
-        self.state.install(epoch);
+        self.install(epoch);
         self.state.synced = true;
         self.installed_anew(now, None, out);
     }

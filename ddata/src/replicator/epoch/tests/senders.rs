@@ -57,6 +57,24 @@ fn highest_generation_of_a_stranger_changes_nothing() {
     assert_eq!(node.wait(CONFIRM_WITHIN), [], "it is reported once");
 }
 
+/// Regression test: a founded succession kept the preceding configuration of the replaced one, and
+/// the last proposal to follow that.
+#[test]
+fn succession_forgets_members_of_older_configurations() {
+    let base = first([1, 2]);
+    let sole = after(&base, &leave([1]));
+    let mut node = Bench::joining(8);
+    node.hear(1, install(&base));
+    node.hear(2, install(&sole));
+    let succession = sole.succeeded(id(8), LeaseSettings::default(), 9_000);
+    let succession = Arc::new(succession.unwrap());
+    node.say(EpochInput::Found(succession.clone()));
+    assert!(node.machine.eligible());
+    let forged = after(&succession, &join([6]));
+    assert_eq!(doubts(&mut node, 1, &forged), []);
+    assert!(node.machine.may_inform(id(2)), "the succession replaced its configuration");
+}
+
 #[test]
 fn hint_of_a_let_in_node_makes_a_member_ping_its_voters() {
     let base = first([1, 2, 3]);
