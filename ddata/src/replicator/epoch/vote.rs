@@ -257,11 +257,16 @@ impl Epochs {
 
     /// The lease of `id` ended early: asks the lease machine again for each peer that was told that
     /// it runs, so that the proposer need not wait for it. A node that leaves in order releases its
-    /// lease while others propose its removal. Does nothing if no peer was told so.
+    /// lease while others propose its removal. An open question of a peer is asked again instead of
+    /// the answered one, because it is newer. Does nothing if no peer asked about `id`.
     pub(super) fn released(&mut self, id: ReplicaId, out: &mut EpochOutbox) {
-        let names = |asked: &WithholdRequest| asked.removed.contains(&id);
-        let told = self.consents.leased.values().filter(|asked| names(asked)).cloned();
-        for asked in told.collect::<Vec<_>>() {
+        let mut newest = self.consents.leased.clone();
+        for query in self.consents.waiting.values() {
+            if let ConsentQuery::Withhold(asked) = query {
+                newest.insert(asked.from, asked.clone());
+            }
+        }
+        for asked in newest.into_values().filter(|asked| asked.removed.contains(&id)) {
             self.ask_consent(ConsentQuery::Withhold(asked), out);
         }
     }

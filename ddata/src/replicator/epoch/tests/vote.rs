@@ -160,6 +160,26 @@ fn early_release_repeats_withheld_answer() {
     assert_eq!(voter.say(EpochInput::Released(id(3))), []);
 }
 
+/// Regression test: the repeated question replaced an open one of the same peer's newer ballot.
+#[test]
+fn early_release_repeats_the_newest_withhold_of_a_peer() {
+    let base = first([1, 2, 3]);
+    let (epoch, removed) = (base.id(), || ids([3]));
+    let mut voter = Bench::member(2, &base);
+    let withhold =
+        |number| EpochMessage::Withhold { epoch, ballot: ballot(number, 1), removed: removed() };
+    voter.hear(1, withhold(1));
+    let remaining = vec![(id(3), Duration::from_secs(1))];
+    voter.say(EpochInput::Consent { query: 1, remaining });
+    voter.hear(1, withhold(2));
+    let out = voter.say(EpochInput::Released(id(3)));
+    let why = Consenting::Withhold;
+    assert_eq!(out, [EpochOutput::AskConsent { query: 3, removed: removed(), why }]);
+    let out = voter.say(EpochInput::Consent { query: 3, remaining: Vec::new() });
+    let ballot = ballot(2, 1);
+    assert_eq!(out, [send(1, EpochMessage::Withheld { epoch, ballot, remaining: Vec::new() })]);
+}
+
 #[test]
 fn voter_for_own_removal_stops_serving_first() {
     let base = first([1, 2, 3]);
