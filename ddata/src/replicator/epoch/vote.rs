@@ -180,8 +180,9 @@ impl Epochs {
 
     /// Handles `Accept`: accepts the proposal, promises its ballot and answers `Accepted`. A voter
     /// that was not sealed is sealed by it. The lease machine is not asked: a quorum has consented
-    /// before. An `Accept` of the ballot accepted last is only answered again. Refused if a higher
-    /// ballot is promised; counted and dropped if the proposal cannot follow.
+    /// before. An `Accept` of the ballot accepted last is only answered again; it is counted and
+    /// dropped if it names another proposal. Refused if a higher ballot is promised; counted and
+    /// dropped if the proposal cannot follow.
     pub(super) fn on_accept(
         &mut self,
         now: Now,
@@ -193,7 +194,14 @@ impl Epochs {
             return;
         }
         let VoteRequest { from, ballot, proposal } = asked.clone();
-        let again = self.state.accepted.as_ref().is_some_and(|(last, _)| *last == ballot);
+        let last = self.state.accepted.as_ref().filter(|(last, _)| *last == ballot);
+        let again = last.is_some();
+        if last.is_some_and(|(_, accepted)| *accepted != proposal)
+            && !self.fault_injection.has(ReplicatorFault::BallotWithoutNode)
+        {
+            self.stats.nonsense += 1; // a proposer has one proposal per ballot
+            return;
+        }
         match self.state.accept(ballot, proposal.clone(), self.fault_injection) {
             BallotOrder::Not(promise) => self.refuse(asked, BallotRefusal::Promised(promise), out),
             promised => {

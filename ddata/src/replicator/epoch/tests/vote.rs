@@ -55,6 +55,20 @@ fn accept_seals_and_is_named_to_next_ballot() {
     assert_eq!(out, [send(3, sealed(&base, ballot(2, 3), named))]);
 }
 
+/// Regression test: the second proposal replaced the first, and was not written to disk.
+#[test]
+fn second_proposal_of_one_ballot_is_not_accepted() {
+    let base = first([1, 2, 3]);
+    let (one, other) = (after(&base, &join([4])), after(&base, &join([5])));
+    let mut voter = Bench::member(2, &base);
+    voter.hear(1, accept(&base, ballot(1, 1), &one));
+    assert_eq!(voter.hear(1, accept(&base, ballot(1, 1), &other)), []);
+    assert_eq!(voter.machine.stats().nonsense, 1);
+    let again = voter.hear(1, accept(&base, ballot(1, 1), &one));
+    assert_eq!(again, [send(1, accepted(&base, ballot(1, 1)))]);
+    assert_eq!(voter.machine.state().accepted, Some((ballot(1, 1), one)));
+}
+
 #[test]
 fn seal_with_removal_waits_for_lease_machine() {
     let base = first([1, 2, 3]);
