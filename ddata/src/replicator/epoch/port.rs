@@ -255,11 +255,11 @@ pub enum ProposalRefusal {
     /// The change has no next configuration.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// No quorum of the members that would remain has answered: perhaps more members are gone.
-    /// Nothing was sealed.
+    /// No quorum of the members that would remain has answered: perhaps more members are gone. An
+    /// earlier ballot of the batch may have sealed voters, which end that when their patience ends.
     #[error(
-        "no quorum of the members that would remain has answered; nothing was sealed, propose the \
-         removal of all members that are gone"
+        "no quorum of the members that would remain has answered; propose the removal of all \
+         members that are gone"
     )]
     TooFewAnswered,
     /// No quorum of the proposed configuration synced: perhaps a joiner is dead. To end the seal,

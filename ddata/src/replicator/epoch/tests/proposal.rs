@@ -192,6 +192,28 @@ fn removal_without_live_rest_is_refused_then_repeatable() {
     assert!(asks.contains(&send(2, seal(&base, ballot(2, 1), &alone))), "{asks:?}");
 }
 
+/// Regression test: the refusal claimed that no voter was sealed. Here 2 was sealed by the first
+/// ballot of the batch, which refusals of other voters ended.
+#[test]
+fn change_may_be_given_back_after_a_voter_was_sealed() {
+    let base = first([1, 2, 3, 4, 5]);
+    let b = ballot(1, 1);
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(leave([4, 5])));
+    node.say(consent(1));
+    node.hear(2, withheld(&base, b, vec![]));
+    node.hear(3, withheld(&base, b, vec![])); // its own question before the seal stays open
+    node.hear(2, sealed(&base, b, None));
+    for from in [3, 4, 5] {
+        let leased = BallotRefusal::Leased(vec![(id(5), Duration::from_secs(3))]);
+        node.hear(from, refused(&base, b, leased));
+    }
+    let out = node.wait(Duration::from_secs(2));
+    let why = ProposalRefusal::TooFewAnswered;
+    assert!(!why.to_string().contains("sealed"), "{why}");
+    assert_eq!(out.last(), Some(&outcome(ProposalOutcome::Refused { why })));
+}
+
 #[test]
 fn late_answer_lets_batch_proceed_without_leased_removals() {
     let base = first([1, 2, 3, 4]);
