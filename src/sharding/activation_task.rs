@@ -104,6 +104,10 @@ impl<E: Entity> ReplySink for ReplyPath<E> {
         self.0.send(to, frame);
     }
 
+    fn lose_answer(&self, why: DeadLetterReason) {
+        self.0.lose_answer(why);
+    }
+
     fn types(&self) -> &Arc<TypeRegistry> {
         self.0.asks.types()
     }

@@ -49,7 +49,8 @@ pub enum DeadLetterReason {
     /// The payload of a move carried the message, and a later home may have handled it.
     #[error("it was carried by a move that another one overtook; it may have been handled")]
     Discarded,
-    /// The message was handled, and its handler dropped the reply address without an answer.
+    /// The message was handled, and its handler dropped the reply address without an answer, or
+    /// the answer's own `Serialize` refused it. Only the latter is counted.
     #[error("it was handled, and no answer was given")]
     NoAnswer,
     /// The message is longer than the lane to the entity's node allows.

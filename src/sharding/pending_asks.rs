@@ -57,6 +57,9 @@ pub(super) trait ReplySink: Send + Sync {
     /// Sends a frame that [`frame`](super::frame) wrote.
     fn send(&self, to: ReplyAddress, frame: &[u8]);
 
+    /// Counts an answer that will not be sent.
+    fn lose_answer(&self, why: DeadLetterReason);
+
     /// Returns the registry of types of the node that sends.
     fn types(&self) -> &Arc<TypeRegistry>;
 }

@@ -61,7 +61,8 @@ impl<T: Serialize> Reply<T> {
                 let mut bytes = Vec::with_capacity(64);
                 frame::answer(&mut bytes, to.correlation);
                 if rmp_serde::encode::write_named(&mut bytes, &value).is_err() {
-                    frame::refused(&mut bytes, to.correlation, DeadLetterReason::Unencodable);
+                    way.lose_answer(DeadLetterReason::NoAnswer);
+                    frame::refused(&mut bytes, to.correlation, DeadLetterReason::NoAnswer);
                 }
                 way.send(to, &bytes);
             }

@@ -23,35 +23,36 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Sends a reply or a refusal to another node. A reply that is too long for a lane is replaced
-    /// by a refusal with that reason. If the lane takes nothing, the reply is lost and counted,
-    /// except towards a removed region: no ask waits there.
+    /// Sends a reply or a refusal to another node. A reply that is too long for a lane is counted,
+    /// and replaced by a refusal with that reason. If the lane takes nothing, the reply is lost and
+    /// counted, except towards a removed region: no ask waits there. A lost refusal is not counted,
+    /// because its message was.
     fn send_there(&self, to: ReplyAddress, bytes: &[u8]) {
         let sent = if bytes.len() <= self.message_bytes_max {
             self.world.answer(to.node, bytes)
         } else {
             Err(NoRoom::TooLong)
         };
-        match sent {
-            Ok(()) => {}
+        let why = match sent {
+            Ok(()) => return,
             Err(NoRoom::TooLong) => {
                 let mut refused = Vec::with_capacity(16);
                 frame::refused(&mut refused, to.correlation, DeadLetterReason::AnswerTooLong);
                 // otherwise the asker's timeout expires
                 let _sent = self.world.answer(to.node, &refused);
+                DeadLetterReason::AnswerTooLong
             }
             // A region outside the configuration no longer waits for replies.
-            Err(NoRoom::NoLane) if self.is_removed(to.node) => {}
-            Err(NoRoom::NoLane | NoRoom::Full) => self.lose_answer(bytes),
+            Err(NoRoom::NoLane) if self.is_removed(to.node) => return,
+            Err(NoRoom::NoLane | NoRoom::Full) => DeadLetterReason::AnswerLost,
+        };
+        if let Ok(ShardingFrame::Answer { .. }) = ShardingFrame::read(bytes) {
+            self.lose_answer(why);
         }
     }
 
-    /// Counts a lost reply; its asker gets none. A lost refusal is not counted, because its message
-    /// was.
-    fn lose_answer(&self, bytes: &[u8]) {
-        if let Ok(ShardingFrame::Answer { .. }) = ShardingFrame::read(bytes) {
-            let of = (&self.entity_type, None);
-            self.dead_letters().add(DeadLetterReason::AnswerLost, 1, of, || self.world.now());
-        }
+    /// Counts a reply that its asker does not get.
+    pub(super) fn lose_answer(&self, why: DeadLetterReason) {
+        self.dead_letters().add(why, 1, (&self.entity_type, None), || self.world.now());
     }
 }

@@ -1,6 +1,6 @@
 //! Robustness against bodies from other nodes and against panics of the user's code: nesting deeper
-//! than the limit, a `Deserialize` that panics, and a handler that panics before it returns its
-//! future.
+//! than the limit, a `Deserialize` that panics, a `Serialize` that fails, and a handler that panics
+//! before it returns its future.
 
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::DeadLetterReason;
@@ -8,7 +8,8 @@ use ostraca::sharding::entity::{Entity, Supervision};
 use ostraca::sharding::entity_ref::AskError;
 use ostraca::sharding::ids::EntityId;
 use ostraca::sharding::reply::Reply;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::ser::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::nodes::{Nodes, Plan};
 
@@ -31,12 +32,23 @@ impl<'de> Deserialize<'de> for Rude {
     }
 }
 
+/// A value whose `Serialize` fails.
+#[derive(Debug, Deserialize)]
+struct Mute;
+
+impl Serialize for Mute {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(S::Error::custom("planned by the test"))
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 enum Talk {
     Plain,
     Deep(Deep),
     AskDeep(usize, Reply<Deep>),
     AskRude(Reply<Rude>),
+    AskMute(Reply<Mute>),
     PanicAtOnce,
     Count(Reply<u64>),
 }
@@ -56,6 +68,7 @@ impl Entity for Listener {
                 Talk::Plain | Talk::Deep(_) => self.handled += 1,
                 Talk::AskDeep(levels, reply) => reply.send(Deep::of(levels)),
                 Talk::AskRude(reply) => reply.send(Rude(1)),
+                Talk::AskMute(reply) => reply.send(Mute),
                 Talk::Count(reply) => reply.send(self.handled),
                 Talk::PanicAtOnce => {}
             }
@@ -100,6 +113,18 @@ fn panic_in_deserialize_of_an_answer_fails_only_that_ask() {
     let answer = nodes.wait_for(async move { listener.ask(Talk::AskRude).await });
     assert!(matches!(answer, Err(AskError::Decode { .. })), "{answer:?}");
     assert_eq!(count(&mut nodes), 0, "the lane still works");
+}
+
+#[test]
+fn answer_that_does_not_encode_is_refused_and_counted() {
+    let mut nodes = nodes();
+    let listener = nodes.nodes[1].region.entity("l");
+    let answer = nodes.wait_for(async move { listener.ask(Talk::AskMute).await });
+    assert!(
+        matches!(answer, Err(AskError::Refused { why: DeadLetterReason::NoAnswer, .. })),
+        "{answer:?}"
+    );
+    assert_eq!((nodes.lost(DeadLetterReason::NoAnswer), nodes.all_lost()), (1, 1));
 }
 
 #[test]

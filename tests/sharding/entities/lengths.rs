@@ -88,7 +88,7 @@ fn message_too_long_for_the_lane_is_counted_and_skipped() {
 }
 
 #[test]
-fn an_answer_that_is_too_long_is_refused_at_once() {
+fn an_answer_that_is_too_long_is_refused_and_counted() {
     let mut nodes = nodes();
     let store = nodes.nodes[1].region.entity("s");
     let long = async move { store.ask(|reply| Load::Get(MESSAGE_BYTES_MAX, reply)).await };
@@ -97,6 +97,7 @@ fn an_answer_that_is_too_long_is_refused_at_once() {
         matches!(asked, Err(AskError::Refused { why: DeadLetterReason::AnswerTooLong, .. })),
         "{asked:?}"
     );
+    assert_eq!((nodes.lost(DeadLetterReason::AnswerTooLong), nodes.all_lost()), (1, 1));
 }
 
 type Asked = Arc<Mutex<Option<Result<u64, AskError>>>>;

@@ -73,7 +73,12 @@ impl Pages {
         let counts = self.regions.values().flat_map(ShardRegion::dead_letters);
         // Their messages were handled; only the answers are counted as lost.
         let of_messages = counts.filter(|(why, _)| {
-            !matches!(why, DeadLetterReason::NoAnswer | DeadLetterReason::AnswerLost)
+            !matches!(
+                why,
+                DeadLetterReason::NoAnswer
+                    | DeadLetterReason::AnswerLost
+                    | DeadLetterReason::AnswerTooLong
+            )
         });
         of_messages.map(|(_, count)| count).sum()
     }
