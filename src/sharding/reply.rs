@@ -55,19 +55,21 @@ impl<T: Serialize> Reply<T> {
     /// same holds for an answer that is longer than a lane allows. An address that was not decoded
     /// from a message gives the value to the asker without encoding it.
     pub fn send(mut self, value: T) {
-        match std::mem::replace(&mut self.target, ReplyTarget::Used) {
-            ReplyTarget::Here { slot, asks, .. } => slot.fill(value, &asks),
+        match &self.target {
+            ReplyTarget::Here { slot, asks, .. } => slot.fill(value, asks),
             ReplyTarget::There { to, way } => {
+                // If this panics, the address is dropped unused, which tells the asker.
                 let mut bytes = Vec::with_capacity(64);
                 frame::answer(&mut bytes, to.correlation);
                 if rmp_serde::encode::write_named(&mut bytes, &value).is_err() {
                     way.lose_answer(DeadLetterReason::NoAnswer);
                     frame::refused(&mut bytes, to.correlation, DeadLetterReason::NoAnswer);
                 }
-                way.send(to, &bytes);
+                way.send(*to, &bytes);
             }
             ReplyTarget::Used => {}
         }
+        self.target = ReplyTarget::Used;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Robustness against bodies from other nodes and against panics of the user's code: nesting deeper
-//! than the limit, a `Deserialize` that panics, a `Serialize` that fails, and a handler that panics
-//! before it returns its future.
+//! than the limit, a `Deserialize` that panics, a `Serialize` that fails or panics, and a handler that
+//! panics before it returns its future.
 
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::DeadLetterReason;
@@ -32,12 +32,15 @@ impl<'de> Deserialize<'de> for Rude {
     }
 }
 
-/// A value whose `Serialize` fails.
+/// A value whose `Serialize` fails, or panics if `panics` is true.
 #[derive(Debug, Deserialize)]
-struct Mute;
+struct Mute {
+    panics: bool,
+}
 
 impl Serialize for Mute {
     fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        assert!(!self.panics, "planned by the test");
         Err(S::Error::custom("planned by the test"))
     }
 }
@@ -48,7 +51,7 @@ enum Talk {
     Deep(Deep),
     AskDeep(usize, Reply<Deep>),
     AskRude(Reply<Rude>),
-    AskMute(Reply<Mute>),
+    AskMute(bool, Reply<Mute>),
     PanicAtOnce,
     Count(Reply<u64>),
 }
@@ -68,7 +71,7 @@ impl Entity for Listener {
                 Talk::Plain | Talk::Deep(_) => self.handled += 1,
                 Talk::AskDeep(levels, reply) => reply.send(Deep::of(levels)),
                 Talk::AskRude(reply) => reply.send(Rude(1)),
-                Talk::AskMute(reply) => reply.send(Mute),
+                Talk::AskMute(panics, reply) => reply.send(Mute { panics }),
                 Talk::Count(reply) => reply.send(self.handled),
                 Talk::PanicAtOnce => {}
             }
@@ -119,12 +122,26 @@ fn panic_in_deserialize_of_an_answer_fails_only_that_ask() {
 fn answer_that_does_not_encode_is_refused_and_counted() {
     let mut nodes = nodes();
     let listener = nodes.nodes[1].region.entity("l");
-    let answer = nodes.wait_for(async move { listener.ask(Talk::AskMute).await });
+    let ask = async move { listener.ask(|reply| Talk::AskMute(false, reply)).await };
+    let answer = nodes.wait_for(ask);
     assert!(
         matches!(answer, Err(AskError::Refused { why: DeadLetterReason::NoAnswer, .. })),
         "{answer:?}"
     );
     assert_eq!((nodes.lost(DeadLetterReason::NoAnswer), nodes.all_lost()), (1, 1));
+}
+
+#[test]
+fn asker_learns_that_encoding_its_answer_panicked() {
+    let mut nodes = nodes();
+    let listener = nodes.nodes[1].region.entity("l");
+    let ask = async move { listener.ask(|reply| Talk::AskMute(true, reply)).await };
+    let answer = nodes.wait_for(ask);
+    assert!(
+        matches!(answer, Err(AskError::Refused { why: DeadLetterReason::EntityFailed, .. })),
+        "{answer:?}"
+    );
+    assert_eq!((nodes.lost(DeadLetterReason::EntityFailed), nodes.all_lost()), (1, 1));
 }
 
 #[test]
