@@ -241,6 +241,7 @@ impl TypeMachines {
         started.coordinator.handle(now, input, &mut orders);
         if started.coordinator.phase() != CoordinatorPhase::Active {
             let _ = started.allocating.set_active(now.mono, false); // an inactive strategy asks nothing
+            started.asked_pins = None; // nor does the answer to its last request make it ask again
         }
         for order in orders.drain() {
             self.decided(now, order, with, queue, out);

@@ -520,3 +520,14 @@ fn without_a_majority_the_local_pins_choose_homes() {
     let again = asks(&bench.pass(1_000 * MS));
     assert!(matches!(again[..], [(_, PinsRequest::Catch { .. })]), "{again:?}");
 }
+
+#[test]
+fn open_request_about_pins_ends_with_its_coordinator() {
+    let (mut bench, told) = acting(None, AllocationStrategyName::External, &[1]);
+    let (catch, _) = asks(&told)[1];
+    bench.tell(ShardingInput::LeaseLost);
+    let late = Err(RequestError::Timeout(Default::default()));
+    let mut told = bench.tell(ShardingInput::Answered { id: catch, reply: late });
+    told.extend(bench.pass(1_000 * MS));
+    assert!(asks(&told).is_empty(), "{told:?}");
+}
