@@ -20,7 +20,8 @@ use crate::key::KeyName;
 /// An action that follows when the records of an order are on disk, or when writing them failed.
 #[derive(Clone, Debug)]
 pub(super) enum WriteCompletion {
-    /// Records that these keys are on disk up to these contexts. On a failure nothing follows.
+    /// Records that these keys are on disk up to these contexts. On a failure they are written
+    /// again later, because no change or message need follow that would order it.
     Synced(Vec<(KeyName, CausalContext)>),
     /// Acknowledges a push. On a failure the entries in `stored` are refused.
     Ack {
@@ -65,7 +66,8 @@ pub(super) struct PendingSync {
 /// because a network may drop messages, too.
 const HELD_MAX: usize = 65_536;
 
-/// How long after a failed write of a vote, or of the end of a sync, it is tried again.
+/// How long after a failed write of a vote, or of the end of a sync, it is tried again; without
+/// write-behind also of a key.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The gate for outgoing messages, by the state of this replica's latest vote.
@@ -181,6 +183,12 @@ impl Durability {
     pub(super) fn write_behind(&mut self, key: &KeyName, due: Instant) {
         self.behind.insert(key.clone());
         self.behind_due.get_or_insert(due);
+    }
+
+    /// Schedules another write of a key whose write has failed, after the interval of write-behind
+    /// or, without one, [`RETRY_AFTER`].
+    pub(super) fn write_again(&mut self, now: Instant, key: &KeyName, interval: Option<Duration>) {
+        self.write_behind(key, now + interval.unwrap_or(RETRY_AFTER));
     }
 
     /// The earliest time of a retry or of a write-behind.

@@ -400,15 +400,20 @@ impl Replicator {
         }
     }
 
-    /// Carries out an action whose records could not be written: an acknowledgement refuses the
-    /// entries that it would have stored, a request fails or counts this replica as one whose store
-    /// failed, and a sync is tried again later. Messages that waited for the records of a promise
-    /// are dropped; messages that were held back behind a vote pass the gate again.
+    /// Carries out an action whose records could not be written: keys are scheduled for another
+    /// write, an acknowledgement refuses the entries that it would have stored, a request fails or
+    /// counts this replica as one whose store failed, and a sync is tried again later. Messages
+    /// that waited for the records of a promise are dropped; messages that were held back behind a
+    /// vote pass the gate again.
     fn not_stored(&mut self, now: Now, after: WriteCompletion, out: &mut ReplicatorOutbox) {
         match after {
-            WriteCompletion::Synced(_)
-            | WriteCompletion::Send(_)
-            | WriteCompletion::Promised(..) => {}
+            WriteCompletion::Synced(keys) => {
+                let interval = self.config.write_behind_interval;
+                for (key, _) in keys {
+                    self.durability.write_again(now.mono, &key, interval);
+                }
+            }
+            WriteCompletion::Send(_) | WriteCompletion::Promised(..) => {}
             WriteCompletion::Held(outputs) => self.send_orders(outputs, out),
             WriteCompletion::Merged(owed) => self.durability.owe_later(now.mono, owed),
             WriteCompletion::Ack { to, push, scope, mut nacks, stored, epoch } => {

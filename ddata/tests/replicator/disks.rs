@@ -15,7 +15,7 @@ use ostraca_ddata::replicator::wire::{At, Body, Query, QueryAnswer};
 use ostraca_ddata::types::{LWWRegister, Term};
 
 use crate::bare::{Bare, ack, change, epoch_id, get, insert, peer};
-use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, secs};
+use crate::cluster::{READ_MAJORITY, WRITE_MAJORITY, first_epoch, millis, secs};
 
 fn on_disk() -> ReplicatorConfig {
     ReplicatorConfig { durable_keys: vec![Pattern::new("d*")], ..ReplicatorConfig::default() }
@@ -233,6 +233,25 @@ fn recovery_write_without_peers_completes_after_install() {
     };
     bare.hear_in(peer(1), next, ack(*push));
     assert!(matches!(bare.answer(id), Some(Ok(ReplicatorReply::Fenced { .. }))));
+}
+
+/// Regression test: a key whose write had failed was written again only after its next change, or a
+/// message about it.
+#[test]
+fn failed_write_of_a_key_is_repeated_without_a_change() {
+    let behind = ReplicatorConfig { write_behind_interval: Some(millis(20)), ..on_disk() };
+    for (config, pause) in [(behind, millis(20)), (on_disk(), secs(1))] {
+        let mut bare = Bare::with(3, config);
+        bare.hear(1, Body::Write { push: 0, whole: true, entries: written("d1", "tea").into() });
+        bare.pass(millis(20));
+        assert_eq!(bare.persists.len(), 1);
+        for result in [full(), full(), Ok(())] {
+            bare.stored(result);
+            assert_eq!(bare.persists.len(), 0);
+            bare.pass(pause);
+        }
+        assert_eq!(bare.persists.len(), 0, "it is on disk");
+    }
 }
 
 #[test]
