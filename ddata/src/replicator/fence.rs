@@ -55,7 +55,7 @@ impl From<PromiseRefusal> for RequestError {
     fn from(refusal: PromiseRefusal) -> Self {
         match refusal {
             PromiseRefusal::Higher(current) => Self::Fenced { current, nowhere: false },
-            PromiseRefusal::NoRoom => Self::Overloaded { limit: GROUPS_MAX },
+            PromiseRefusal::NoRoom => Self::TooManyGroups { limit: GROUPS_MAX },
         }
     }
 }
@@ -293,7 +293,7 @@ mod tests {
         let refused = promises.promise(&Group::new("shard-"), term(1, 1), NONE);
         assert_eq!(refused, Err(PromiseRefusal::NoRoom));
         let error = refused.map_err(RequestError::from);
-        assert_eq!(error, Err(RequestError::Overloaded { limit: GROUPS_MAX }));
+        assert_eq!(error, Err(RequestError::TooManyGroups { limit: GROUPS_MAX }));
         assert_eq!(promises.promise(&groups[0].0, term(2, 1), NONE), Ok(true));
     }
 }

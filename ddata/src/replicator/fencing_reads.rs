@@ -35,7 +35,8 @@ impl Replicator {
     ///
     /// # Errors
     /// `NotJoined`, `Overloaded`, `UnfitGroup` for an empty group, `TooLarge` for a long one,
-    /// `UnfitTerm`, and `Fenced` if a higher term is promised here. Nothing was promised or sent.
+    /// `UnfitTerm`, `TooManyGroups`, and `Fenced` if a higher term is promised here. Nothing was
+    /// promised or sent.
     pub(super) fn fence(
         &mut self,
         now: Now,
@@ -57,7 +58,7 @@ impl Replicator {
             return Err(RequestError::TooLarge { bytes, limit });
         }
         if !self.promises.has_room(&group) {
-            return Err(RequestError::Overloaded { limit: GROUPS_MAX });
+            return Err(RequestError::TooManyGroups { limit: GROUPS_MAX });
         }
         let current = self.promises.get(&group);
         if term <= current && self.promises.refuses(&group, term, self.fault_injection).is_some() {

@@ -371,6 +371,12 @@ pub enum RequestError {
         /// The value of the setting `max_pending_requests`.
         limit: usize,
     },
+    /// No term was taken: this replica keeps promised terms of as many groups as it may.
+    #[error("this replica has promised terms of {limit} groups, the maximum; no term was taken")]
+    TooManyGroups {
+        /// The most groups that a replica accepts fencing reads for.
+        limit: usize,
+    },
     /// Nothing was changed: the name of the key is empty.
     #[error("a key's name has at least one character; nothing was changed")]
     EmptyKey,

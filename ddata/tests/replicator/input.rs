@@ -805,7 +805,9 @@ fn groups_beyond_ten_thousand_are_refused() {
     assert!(answers.iter().all(|body| matches!(body, Body::Promised { .. })));
     assert_eq!(answers.len(), 10_000, "fences of further groups get no answer and time out");
     let fence = ReplicatorRequest::Fence { group: Group::new("new"), term, within: secs(1) };
-    assert_eq!(bare.now(fence), Err(RequestError::Overloaded { limit: 10_000 }));
+    let refused = bare.now(fence).unwrap_err();
+    assert_eq!(refused, RequestError::TooManyGroups { limit: 10_000 });
+    assert!(refused.to_string().contains("10000 groups"), "{refused}");
     let guarded = bare.now(insert("g00042-k", "tea", To::Local));
     assert_eq!(guarded, Err(RequestError::Guarded { group: Group::new("g00042-") }));
     assert!(bare.now(insert("k", "tea", To::Local)).is_ok());
