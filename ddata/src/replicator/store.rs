@@ -127,9 +127,14 @@ impl From<DecodeError> for EntryRefusal {
     }
 }
 
-/// Refuses names that no release sends: a key that is too long, a group that does not contain the
-/// key, a group or term that is not valid. An entry without a guard is checked for its key only.
+/// Refuses names that no release sends: a key that is empty or too long, a group that does not
+/// contain the key, a group or term that is not valid. An entry without a guard is checked for its
+/// key only.
 fn check_names(entry: &Entry) -> Result<(), DecodeError> {
+    if entry.key.as_str().is_empty() {
+        // Requests refuse such a key, so that no program could change or delete it.
+        return Err(DecodeError::Message("a key with an empty name".into()));
+    }
     if entry.key.as_str().len() > KEY_BYTES_MAX {
         return Err(DecodeError::TooLong { what: "bytes of a key", limit: KEY_BYTES_MAX });
     }

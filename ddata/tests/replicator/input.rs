@@ -285,7 +285,7 @@ fn alarm_measures_the_value_not_its_history() {
 }
 
 #[test]
-fn too_long_names_are_refused_from_program_and_peers() {
+fn too_long_and_empty_names_are_refused_from_program_and_peers() {
     let mut bare = Bare::of(3);
     let longest = "k".repeat(KEY_BYTES_MAX);
     assert!(bare.now(insert(&longest, "tea", To::Local)).is_ok());
@@ -305,10 +305,12 @@ fn too_long_names_are_refused_from_program_and_peers() {
     assert_eq!(bare.now(fence(&long)), too_large);
 
     let mut entries = pushed(&mut other(1), insert("k", "tea", To::Local));
-    entries[0].key = KeyName::new(&long);
-    bare.sent();
-    bare.hear(1, write(entries));
-    assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
+    for name in [long.as_str(), ""] {
+        entries[0].key = KeyName::new(name);
+        bare.sent();
+        bare.hear(1, write(entries.clone()));
+        assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
+    }
     let (group, term) = (Group::new(&long), Term { number: 1, owner: peer(1) });
     bare.hear(1, Body::Fence { request: 1, group, term, held: vec![] });
     assert_eq!((bare.replicator.promises(), bare.replicator.stats().keys), (vec![], 1));
