@@ -23,7 +23,7 @@ use crate::types::delta::KeyState;
 /// Most groups that this replica accepts fencing reads for.
 pub(super) const GROUPS_MAX: usize = 10_000;
 
-/// How far a peer's term may lie above the base that [`Promises::is_near`] computes: 2^48. That is
+/// How far a term may lie above the base that [`Promises::highest_near`] computes: 2^48. That is
 /// more than a clock in milliseconds shows, because an owner may use such a clock for its terms,
 /// also in a cluster with a low generation, such as 1, and hence a low base.
 ///
@@ -105,13 +105,13 @@ impl Promises {
         self.terms.keys().any(|group| group.contains(key))
     }
 
-    /// Whether a peer's term is at most [`TERM_JUMP_MAX`] above a base that honest owners can have
-    /// reached: the promise held here or, if higher, the end of the terms of this cluster
-    /// generation. A lower term is near.
-    pub(super) fn is_near(&self, group: &Group, term: Term, generation: u64) -> bool {
+    /// The highest number of a term that does not jump: [`TERM_JUMP_MAX`] above a base that honest
+    /// owners can have reached. That is the promise held here or, if higher, the end of the terms
+    /// of this cluster generation.
+    pub(super) fn highest_near(&self, group: &Group, generation: u64) -> u64 {
         let generation_end = generation.saturating_add(1).saturating_mul(TERMS_PER_GENERATION);
         let base = self.get(group).number.max(generation_end);
-        term.number <= base.saturating_add(TERM_JUMP_MAX)
+        base.saturating_add(TERM_JUMP_MAX)
     }
 
     /// Whether there is room for a promise for this group. A group with a promise needs no room.

@@ -35,8 +35,8 @@ impl Replicator {
     ///
     /// # Errors
     /// `NotJoined`, `Overloaded`, `UnfitGroup` for an empty group, `TooLarge` for a long one,
-    /// `UnfitTerm`, `TooManyGroups`, and `Fenced` if a higher term is promised here. Nothing was
-    /// promised or sent.
+    /// `UnfitTerm`, `TermJumps`, `TooManyGroups`, and `Fenced` if a higher term is promised here.
+    /// Nothing was promised or sent.
     pub(super) fn fence(
         &mut self,
         now: Now,
@@ -56,6 +56,10 @@ impl Replicator {
         let (bytes, limit) = (group.as_str().len(), KEY_BYTES_MAX);
         if bytes > limit {
             return Err(RequestError::TooLarge { bytes, limit });
+        }
+        let highest = self.promises.highest_near(&group, epoch.generation);
+        if term.number > highest {
+            return Err(RequestError::TermJumps { term, highest });
         }
         if !self.promises.has_room(&group) {
             return Err(RequestError::TooManyGroups { limit: GROUPS_MAX });
@@ -240,7 +244,7 @@ impl Replicator {
             self.stats.strangers += 1; // it may join or have left: it asks again
             return;
         };
-        if !is_promise(group, term) || !self.promises.is_near(group, term, generation) {
+        if !is_promise(group, term) || term.number > self.promises.highest_near(group, generation) {
             let (bytes, number) = (group.as_str().len(), term.number);
             let why = format!(
                 "a fence for term {number} of a group with a name of {bytes} bytes: the name is \

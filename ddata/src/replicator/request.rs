@@ -431,6 +431,15 @@ pub enum RequestError {
         /// The term that was refused.
         term: Term,
     },
+    /// Nothing was changed: the term is so far above all earlier ones that no voter promises it
+    /// (docs/protocol/leases.md#fencing-read).
+    #[error("term {} jumps: the highest that is promised now is {highest}; nothing was changed", .term.number)]
+    TermJumps {
+        /// The term that was refused.
+        term: Term,
+        /// The highest number of a term that is promised now.
+        highest: u64,
+    },
     /// Nothing was changed: a group without a name would guard every key.
     #[error("a group needs a name, or it would guard every key; nothing was changed")]
     UnfitGroup,

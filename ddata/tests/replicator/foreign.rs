@@ -49,7 +49,23 @@ fn invalid_terms_and_empty_groups_are_refused_here() {
     assert_eq!(bare.now(fence("", term(1))), Err(RequestError::UnfitGroup));
     assert_eq!(bare.now(home("", term(1))), Err(RequestError::UnfitGroup));
     assert!(bare.now(insert("k", "tea", To::Local)).is_ok(), "no group has become known");
-    assert!(bare.now(fence("g-", term(u64::MAX / 2))).is_ok());
+    assert!(bare.now(fence("g-", term(1))).is_ok());
+}
+
+/// Regression test: this replica promised such a term, which its peers never do, so that the fence
+/// timed out and the promise stayed.
+#[test]
+fn own_fence_for_a_term_that_jumps_is_refused() {
+    let mut bare = Bare::of(3);
+    bare.sent();
+    let highest = (1 << 48) + (1 << 21); // in generation 1
+    for number in [highest + 1, u64::MAX / 2] {
+        let term = term(number);
+        assert_eq!(bare.now(fence("g-", term)), Err(RequestError::TermJumps { term, highest }));
+    }
+    assert_eq!((bare.replicator.promises(), bare.sent()), (vec![], vec![]));
+    let id = bare.ask(fence("g-", term(highest)));
+    assert_eq!((bare.answer(id), bare.replicator.promises().len()), (None, 1));
 }
 
 #[test]
