@@ -29,7 +29,7 @@ impl Coordinator {
         from: Option<RegionId>,
         plan: PlannedHome,
     ) {
-        let PlannedHome { to, why, since } = plan;
+        let PlannedHome { to, why, since, .. } = plan;
         let entry = Remembered {
             from,
             to,

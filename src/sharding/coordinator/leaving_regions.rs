@@ -3,6 +3,7 @@
 //! (docs/protocol/sharding.md#a-leaving-region-moves-all-shards-in-one-batch).
 
 use super::outbound::send;
+use super::pending_decisions::PlannedHome;
 use super::{Coordinator, CoordinatorOutbox};
 use crate::sharding::fault_injection::ShardingFault;
 use crate::sharding::ids::{Generation, RegionId, ShardId};
@@ -36,16 +37,14 @@ impl Coordinator {
         region.leaving = true;
         self.pending_decisions.touch_all();
         self.leavers.entry(from).or_default();
-        self.take_back_wishes(|to| to == from);
+        self.take_back_wishes(|wish| wish.to == Some(from) && !wish.runs);
         self.check_homes();
     }
 
-    /// Drops planned decisions whose target is unfit, if their write has not begun. A shard without
-    /// a home is unplaced again. One with a home stays there, unless that home is lost or leaves,
-    /// too.
-    pub(super) fn take_back_wishes(&mut self, unfit: impl Fn(RegionId) -> bool) {
-        let vain =
-            self.pending_decisions.wishes.iter().filter(|(_, wish)| wish.to.is_some_and(&unfit));
+    /// Drops planned decisions that are unfit, if their write has not begun. A shard without a home
+    /// is unplaced again. One with a home stays there, unless that home is lost or leaves, too.
+    pub(super) fn take_back_wishes(&mut self, unfit: impl Fn(&PlannedHome) -> bool) {
+        let vain = self.pending_decisions.wishes.iter().filter(|(_, wish)| unfit(wish));
         for shard in vain.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             self.pending_decisions.wishes.remove(&shard);
             self.pending_decisions.touch(shard);

@@ -15,6 +15,9 @@ pub(super) struct PlannedHome {
     pub(super) to: Option<RegionId>, // `None`: the shard gets no home
     pub(super) why: Arc<str>,
     pub(super) since: Now, // when it was planned
+    /// Whether the shard was found running at `to`. Such a decision is written even if the region
+    /// leaves: the next home could otherwise start beside it, because no decision would list it.
+    pub(super) runs: bool,
 }
 
 /// A write under way to the Replicator.
@@ -81,7 +84,21 @@ impl PendingDecisions {
     ) {
         self.unplaced.remove(&shard);
         self.touch(shard);
-        self.wishes.insert(shard, PlannedHome { to, why: why.clone(), since });
+        self.wishes.insert(shard, PlannedHome { to, why: why.clone(), since, runs: false });
+    }
+
+    /// Adds the first decision about a shard, which stays where it was found running.
+    pub(super) fn plan_running(
+        &mut self,
+        since: Now,
+        shard: ShardId,
+        at: RegionId,
+        why: &Arc<str>,
+    ) {
+        self.plan(since, shard, Some(at), why);
+        if let Some(wish) = self.wishes.get_mut(&shard) {
+            wish.runs = true;
+        }
     }
 
     /// The home of a shard by a decision that waits for its write or is being written; of two, by

@@ -385,7 +385,7 @@ impl Coordinator {
         let why = reason("counted after a recovery by force");
         for (shard, merged) in all {
             let (from, home) = (merged.home, self.decide_again(merged));
-            let wish = PlannedHome { to: home.region, why: why.clone(), since: now };
+            let wish = PlannedHome { to: home.region, why: why.clone(), since: now, runs: false };
             self.remember(now, shard, &home, from, wish);
             homes.insert(shard, home);
         }
@@ -425,7 +425,7 @@ impl Coordinator {
             home.generation = self.next_generation();
             home.epoch = home.epoch.max(self.installed.epoch); // never lower than in the old cell
             let (from, home) = (home.region, home.clone());
-            let wish = PlannedHome { to: from, why: why.clone(), since: now };
+            let wish = PlannedHome { to: from, why: why.clone(), since: now, runs: false };
             self.remember(now, shard, &home, from, wish);
         }
     }

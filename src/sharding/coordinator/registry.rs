@@ -154,8 +154,9 @@ impl Coordinator {
     /// Checks one shard that a region hosts at `at`. Orders its release if the acknowledged
     /// decision is not older than `at` and neither names the region as home nor lists it at `at` or
     /// above. A shard without a decision, acknowledged or planned, is planned to stay where it was
-    /// found running. Counts a duplicate home if the region had heard of the acknowledged decision,
-    /// and a shard that the type does not have.
+    /// found running, also if that region leaves: its `Leaving` follows, and moves the shard. Counts
+    /// a duplicate home if the region had heard of the acknowledged decision, and a shard that the
+    /// type does not have.
     fn audit_shard(
         &mut self,
         now: Now,
@@ -171,7 +172,7 @@ impl Coordinator {
             // Possible only after a quorum has lost its data: the shard stays where it runs.
             if self.pending_decisions.planned(shard).is_none() {
                 let why = reason("it was found running");
-                self.pending_decisions.plan(now, shard, Some(from), &why);
+                self.pending_decisions.plan_running(now, shard, from, &why);
             }
             return;
         };
@@ -247,8 +248,7 @@ impl Coordinator {
             send(new.replica(), ToRegion::Here(self.term), out);
         }
         let members = self.installed.members.clone();
-        let gone = |home: RegionId| !members.contains(&home);
-        self.take_back_wishes(gone);
+        self.take_back_wishes(|wish| wish.to.is_some_and(|home| !members.contains(&home)));
         // A removed predecessor may have been the last that a decision without a home waited for.
         let settle = |(shard, record): (&ShardId, &mut super::ShardRecord)| {
             record.settle_empty(&self.installed).then_some(*shard)

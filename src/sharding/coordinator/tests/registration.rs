@@ -125,6 +125,23 @@ fn shard_running_without_a_decision_is_kept_there() {
     assert_eq!(written(&out), [(1, vec![(SHARD, cell(g(1), Some(2), &[]))])]);
 }
 
+/// Otherwise the next home would not wait for the leaving region.
+#[test]
+fn shard_running_at_a_leaving_region_is_recorded_first() {
+    let mut bench = Bench::acting(1..=3);
+    let other = ShardId::new(8);
+    bench.hear(1, ToCoordinator::GetShardHome(vec![other]));
+    bench.place(&[(other, 1)]); // the write is pending
+    let lost = Generation::new(Term { number: 1, owner: ReplicaId::new(3) }, 4);
+    bench.register(3, &[(SHARD, lost)]);
+    bench.hear(3, ToCoordinator::Leaving);
+    let out = bench.answer(StoreAnswer::Written);
+    assert_eq!(written(&out), [(2, vec![(SHARD, cell(g(2), Some(3), &[]))])]);
+    assert_eq!(questions(&bench.answer(StoreAnswer::Written)), [[SHARD]]);
+    let out = bench.place(&[(SHARD, 2)]);
+    assert_eq!(written(&out), [(3, vec![(SHARD, cell(g(3), Some(2), &[(3, 2)]))])]);
+}
+
 #[test]
 fn a_leaving_region_is_emptied_by_one_write_and_is_no_target() {
     let mut bench = Bench::acting(1..=3);
