@@ -104,11 +104,17 @@ fn depends_on_promise(output: &ReplicatorOutput) -> bool {
     }
 }
 
+/// Number of requests to which these actions reply.
+fn replies_in(after: &[WriteCompletion]) -> usize {
+    after.iter().filter(|action| matches!(action, WriteCompletion::Reply(..))).count()
+}
+
 /// The open orders, the gate, and durable keys that wait for write-behind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Durability {
     next: u64,                                    // the number of the last order
     pending: BTreeMap<u64, Vec<WriteCompletion>>, // ≤ batches the store has not written
+    replies: usize,                               // `Reply` actions in `pending`
     gate: OutputGate,
     /// Syncs whose last write failed, and when it is tried again.
     owed: VecDeque<(Instant, PendingSync)>, // ≤ open syncs
@@ -120,6 +126,7 @@ impl Durability {
     /// Registers an order and returns its number, which the store's result will name.
     pub(super) fn order(&mut self, after: Vec<WriteCompletion>) -> u64 {
         self.next += 1;
+        self.replies += replies_in(&after);
         self.pending.insert(self.next, after);
         self.next
     }
@@ -170,7 +177,14 @@ impl Durability {
         if [OutputGate::Behind(id), OutputGate::Again(id)].contains(&self.gate) {
             self.gate = if stored { OutputGate::Open } else { OutputGate::Shut(now + RETRY_AFTER) };
         }
-        self.pending.remove(&id).unwrap_or_default()
+        let after = self.pending.remove(&id).unwrap_or_default();
+        self.replies -= replies_in(&after);
+        after
+    }
+
+    /// Number of requests that wait for nothing but their order.
+    pub(super) const fn replies(&self) -> usize {
+        self.replies
     }
 
     /// Whether a failed write of a vote must be repeated now.

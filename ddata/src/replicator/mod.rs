@@ -262,10 +262,12 @@ impl Replicator {
         self.promises.all()
     }
 
-    /// Number of open requests, including those that wait for durable data to load.
+    /// Number of open requests, including those that wait for durable data to load, and those at
+    /// `Local` that wait for the disk.
     fn pending(&self) -> usize {
         let loading = self.loading.as_ref().map_or(0, VecDeque::len);
-        self.writes.len() + self.reads.len() + self.fencings.len() + self.flushes.len() + loading
+        let on_peers = self.writes.len() + self.reads.len() + self.fencings.len();
+        on_peers + self.flushes.len() + self.durability.replies() + loading
     }
 
     /// Whether this replica may acknowledge and answer in the installed configuration. False as

@@ -106,10 +106,30 @@ impl Replicator {
     }
 
     /// Refuses a further open request with `Overloaded` if `max_pending_requests` are open: writes,
-    /// reads, fencing reads, flushes and queued requests together.
+    /// reads, fencing reads, flushes, queued requests and those at `Local` that wait for the disk
+    /// together.
     pub(super) fn has_room(&self) -> Result<(), RequestError> {
         let limit = self.config.max_pending_requests;
         if self.pending() >= limit { Err(RequestError::Overloaded { limit }) } else { Ok(()) }
+    }
+
+    /// Resolves the level of a change of this key; `None` for `Local`.
+    ///
+    /// # Errors
+    /// Those of [`wanted`](Self::wanted), and `Overloaded` at `Local` if the reply must wait for
+    /// the disk.
+    fn wanted_by_change(
+        &self,
+        key: &KeyName,
+        consistency: WriteConsistency,
+    ) -> Result<Option<ResolvedLevel>, RequestError> {
+        if let Some((level, within)) = consistency.level() {
+            return self.wanted(self.floored(level), within).map(Some);
+        }
+        if self.config.is_durable(key) && self.config.write_behind_interval.is_none() {
+            self.has_room()?;
+        }
+        Ok(None)
     }
 
     /// Resolves a level in the installed configuration. The caller has applied the floor with
@@ -264,8 +284,7 @@ impl Replicator {
         if guard.is_some() && !matches!(level, Some(Level::Majority { .. } | Level::All)) {
             return Err(RequestError::TooWeak);
         }
-        let wanted =
-            consistency.level().map(|(l, w)| self.wanted(self.floored(l), w)).transpose()?;
+        let wanted = self.wanted_by_change(&key, consistency)?;
         let time = self.clock.tick(now.wall);
         let term = guard.as_ref().map(|guard| guard.term);
         let author = Author { replica: self.me, time, term, fault_injection: self.fault_injection };
@@ -325,8 +344,7 @@ impl Replicator {
         Self::check_key(key)?;
         let held = self.store.get(key);
         self.check_guard(key, held.map(Arc::as_ref), None)?;
-        let wanted =
-            consistency.level().map(|(l, w)| self.wanted(self.floored(l), w)).transpose()?;
+        let wanted = self.wanted_by_change(key, consistency)?;
         let Some(shape) = held.map(|held| held.state.shape().clone()) else {
             Self::reply(id, Ok(ReplicatorReply::Deleted { dots: DotSet::new() }), out);
             return Ok(());

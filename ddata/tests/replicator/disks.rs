@@ -185,6 +185,27 @@ fn full_queue_while_loading_refuses_no_subscription() {
     assert!(matches!(bare.answer(waiting), Some(Ok(_))));
 }
 
+/// Regression test: requests at `Local` that waited for the disk were not counted.
+#[test]
+fn local_changes_that_wait_for_the_disk_are_bounded() {
+    let mut bare = Bare::with(1, ReplicatorConfig { max_pending_requests: 2, ..on_disk() });
+    let first = bare.ask(insert("d1", "tea", To::Local));
+    let second = bare.ask(insert("d2", "tea", To::Local));
+    assert_eq!(bare.replicator.stats().requests_pending, 2);
+    let overloaded = Err(RequestError::Overloaded { limit: 2 });
+    assert_eq!(bare.now(insert("d3", "tea", To::Local)), overloaded);
+    let delete = ReplicatorRequest::Delete { key: "d1".into(), consistency: To::Local };
+    assert_eq!(bare.now(delete), overloaded);
+    assert!(bare.holds("d1", "tea") && bare.replicator.stats().keys == 2);
+    assert!(bare.now(insert("other", "tea", To::Local)).is_ok(), "it waits for no disk");
+    bare.stored(full());
+    bare.stored(Ok(()));
+    let failed = Err(RequestError::StoreFailure { failed: 1 });
+    assert_eq!(bare.answer(first), Some(failed));
+    assert!(matches!(bare.answer(second), Some(Ok(_))));
+    assert_eq!(bare.replicator.stats().requests_pending, 0);
+}
+
 // ── records that must be on disk before a message leaves ──
 
 /// The entries that another member pushes when it inserts this word.
