@@ -92,7 +92,8 @@ struct StartedType {
     /// The stored settings, if they disagree; never reset. Changes at other nodes cannot resolve
     /// that.
     stored_settings: Option<AgreedSettings>,
-    differs: LogThrottle, // of `ShardingOutput::Differs`
+    differs: LogThrottle, // of `ShardingOutput::Differs`, for the settings in `reported`
+    reported: Option<AgreedSettings>, // by the last `ShardingOutput::Differs`
     key: HomesKey,
     proxy: Proxy,
     region: Region,
@@ -528,6 +529,7 @@ impl StartedType {
             withdrawn: false,
             stored_settings: None,
             differs: LogThrottle::new(),
+            reported: None,
             key: HomesKey::new(entity_type, settings.write_majority_plus),
             proxy: Proxy::new(0, RETRY),
             region: Region::new(RegionId::new(me), config, ShardingFaultInjection::none())
@@ -547,8 +549,8 @@ impl StartedType {
 
     /// Withdraws the node as a candidate if the stored settings or a coordinator's settings differ
     /// from its own, or restores it once they agree; a change is announced to membership. Reports
-    /// the difference at once, then at most once a minute. Stored settings come before those of a
-    /// coordinator.
+    /// a difference at once, and the same one at most once a minute. Stored settings come before
+    /// those of a coordinator.
     fn compare(
         &mut self,
         now: Instant,
@@ -563,11 +565,12 @@ impl StartedType {
             (self.withdrawn, with.announce) = (refused.is_some(), true);
         }
         let Some((coordinator, there)) = refused else { return };
-        if !self.differs.permit(now) {
+        if !self.differs.permit(now) && self.reported.as_ref() == Some(there) {
             return;
         }
-        let (entity_type, here) = (entity_type.clone(), self.agreed.clone());
         let there = there.clone();
+        self.reported = Some(there.clone());
+        let (entity_type, here) = (entity_type.clone(), self.agreed.clone());
         out.push(ShardingOutput::Differs { entity_type, here, coordinator, there });
     }
 }

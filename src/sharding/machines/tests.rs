@@ -471,21 +471,22 @@ fn settings_mismatch_disqualifies_until_the_node_is_alone() {
     });
     let here = MachineMessage::Singleton(SingletonMessage::Here);
     bench.tell(ShardingInput::Message { from: OTHER, entity_type: counter(), word: here });
-    let hear = |bench: &mut Bench| {
+    let hear = |bench: &mut Bench, shards| {
         let (from, entity_type) = (OTHER, counter());
-        bench.tell(ShardingInput::Message { from, entity_type, word: differs(100) })
+        bench.tell(ShardingInput::Message { from, entity_type, word: differs(shards) })
     };
-    let told = hear(&mut bench);
-    let complaint = ShardingOutput::Differs {
+    let told = hear(&mut bench, 100);
+    let complaint = |shards| ShardingOutput::Differs {
         entity_type: counter(),
         here: agreed(1_000),
         coordinator: Some(OTHER),
-        there: agreed(100),
+        there: agreed(shards),
     };
-    assert!(told.contains(&complaint), "{told:?}");
+    assert!(told.contains(&complaint(100)), "{told:?}");
     assert_eq!(offers(&told), Some(false));
-    assert_eq!(hear(&mut bench), [], "reported once a minute");
-    assert!(bench.pass(Duration::from_secs(60)).contains(&complaint));
+    assert_eq!(hear(&mut bench, 100), [], "reported once a minute");
+    assert_eq!(hear(&mut bench, 200), [complaint(200)], "another difference");
+    assert!(bench.pass(Duration::from_secs(60)).contains(&complaint(200)));
     let alone = bench.up(&[1, 2], |state| {
         state.members.remove(&OTHER);
     });
