@@ -335,9 +335,12 @@ impl Allocating {
                 Ok(StrategyAnswer::Home(to)) if is_target(coordinator, state, to) => {
                     self.chosen(shard, to, coordinator).into_iter().collect()
                 }
-                Ok(advice) => {
-                    let why =
-                        format!("it answered {advice:?} for shard {shard}, which is no target");
+                Ok(StrategyAnswer::Home(to)) => {
+                    let why = format!("it answered {to} for shard {shard}, which is no target");
+                    self.failed_at_home(now, why.into(), coordinator, state)
+                }
+                Ok(StrategyAnswer::Moves(_)) => {
+                    let why = format!("it answered no home for shard {shard}, but moves");
                     self.failed_at_home(now, why.into(), coordinator, state)
                 }
                 Err(why) => self.failed_at_home(now, why, coordinator, state),

@@ -242,6 +242,14 @@ fn unknown_region_as_answer_changes_nothing() {
 }
 
 #[test]
+fn moves_as_answer_for_a_home_are_reported_as_such() {
+    let mut bench = own();
+    assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
+    let told = bench.advise(1, Ok(StrategyAnswer::Moves(BTreeMap::new())));
+    assert_eq!(failures(&told), ["it answered no home for shard 3, but moves"]);
+}
+
+#[test]
 fn answer_to_a_former_coordinator_is_ignored() {
     let mut bench = own();
     assert_eq!(homes(&bench.want(&[3])), [(1, 3)]);
