@@ -312,7 +312,7 @@ impl Replicator {
 
     /// Sends a message with the id of the installed configuration. One longer than a frame is cut
     /// into pieces, which go as `Bulk` whatever `class` is. One longer than `assembly_bytes_max` is
-    /// not sent; the next tick raises an alarm, of the last such message only.
+    /// not sent but counted; the next tick raises an alarm, of the last such message only.
     fn send_as(&mut self, to: ReplicaId, class: LaneClass, body: Body, out: &mut ReplicatorOutbox) {
         let frame = self.config.frame_bytes_max;
         let long = body.len() + 64 > frame;
@@ -325,6 +325,7 @@ impl Replicator {
             return self.emit(ReplicatorOutput::Send { to, class, message }, out);
         }
         if encoded.len() > self.config.assembly_bytes_max {
+            self.stats.too_large += 1;
             self.unsent = Some((to, encoded.len()));
             return;
         }

@@ -116,14 +116,8 @@ impl Replicator {
         }
     }
 
-    /// A message to or from a peer exceeds `assembly_bytes_max`: counts it and raises an alarm.
-    pub(super) fn too_large(
-        &mut self,
-        now: Now,
-        peer: ReplicaId,
-        bytes: usize,
-        out: &mut ReplicatorOutbox,
-    ) {
+    /// A message of a peer exceeds `assembly_bytes_max`: counts it and raises an alarm.
+    fn too_large(&mut self, now: Now, peer: ReplicaId, bytes: usize, out: &mut ReplicatorOutbox) {
         self.stats.too_large += 1;
         let limit = self.config.assembly_bytes_max;
         self.alarm(now, ReplicatorAlarm::TooLarge { peer, bytes, limit }, out);

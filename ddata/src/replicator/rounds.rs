@@ -33,7 +33,8 @@ impl Replicator {
     pub(super) fn tick(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.flush(now, out);
         if let Some((peer, bytes)) = self.unsent.take() {
-            self.too_large(now, peer, bytes, out);
+            let limit = self.config.assembly_bytes_max;
+            self.alarm(now, ReplicatorAlarm::TooLarge { peer, bytes, limit }, out);
         }
         self.tell(now, out);
         self.tick_writes(now, out);

@@ -310,6 +310,15 @@ fn too_long_messages_are_refused_by_both_sides() {
     assert!(bare.others.iter().any(too_large), "{:?}", bare.others);
 }
 
+/// Regression test: only the last such message before a tick was counted.
+#[test]
+fn every_message_that_is_too_long_is_counted() {
+    let config = ReplicatorConfig { assembly_bytes_max: 100_000, ..ReplicatorConfig::default() };
+    let mut bare = Bare::with(4, config);
+    bare.ask(insert("k", &"x".repeat(100_000), To::Local));
+    assert_eq!(bare.replicator.stats().too_large, 3, "one to each peer");
+}
+
 // ── answers that fit in part ──
 
 #[test]
