@@ -195,7 +195,11 @@ impl<M> Mailbox<M> {
     /// the empty one. The front stays empty if no batch follows.
     fn advance(&mut self) {
         let Some(Overflow { behind, spare }) = self.more.as_deref_mut() else { return };
-        *spare = behind.pop_front().map(|next| std::mem::replace(&mut self.front, next));
+        let Some(next) = behind.pop_front() else { return };
+        let empty = std::mem::replace(&mut self.front, next);
+        if !empty.is_fresh() {
+            *spare = Some(empty);
+        }
     }
 
     /// Puts taken messages back in front of all that arrived since. Unbegun messages go back first
@@ -356,6 +360,18 @@ mod tests {
         mailbox.give_back(&mut batch);
         assert_eq!(mailbox.entries().len(), 5);
         assert_eq!(mailbox.waits(), Waits::default());
+    }
+
+    #[test]
+    fn spare_memory_stays_until_the_mailbox_shrinks() {
+        let (mut mailbox, mut batch) = (Mailbox::<u64>::default(), MessageBatch::default());
+        (0..3 * BATCH as u64).for_each(|n| mailbox.push(MessageInTransit::Typed(n)));
+        while mailbox.take(BATCH, &mut batch) > 0 {
+            batch.clear();
+        }
+        assert!(mailbox.more.as_ref().is_some_and(|more| more.spare.is_some()));
+        mailbox.shrink();
+        assert!(mailbox.more.is_none());
     }
 
     #[test]
