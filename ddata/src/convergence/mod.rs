@@ -37,7 +37,8 @@ use replica::{ConvergenceObserver, Replica, ReplicaCommand, id_of};
 /// Maximum number of replicas of a simulated cluster, which is the maximum of a configuration.
 pub const NODES_MAX: usize = MEMBERS_MAX;
 
-/// Maximum simulated time of one change before the run fails; also the timeout of a majority write.
+/// Maximum simulated time of one change, from the heal of its partition, before the run fails; also
+/// the timeout of a majority write.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time after a change has converged in which acknowledgements are still counted.
 const ACKNOWLEDGEMENT_TIME: Duration = Duration::from_millis(200);
@@ -122,7 +123,7 @@ pub enum RunFailure {
         allowed: &'static str,
     },
     /// A change has not reached all replicas in two simulated minutes, or an author was not
-    /// answered.
+    /// answered. With a partition these minutes count from its heal.
     #[error(
         "change {change} was on {reached} of {nodes} replicas after {} simulated seconds: \
          too much is lost",
@@ -310,9 +311,9 @@ impl<'a> Measurement<'a> {
     fn fill(&mut self) -> Result<(), RunFailure> {
         self.settle();
         self.sim.observer_mut().expect(1);
-        let update = self.update(self.plan.entries.max(1));
+        let update = self.update(self.plan.entries.max(1), CHANGE_TIMEOUT);
         self.sim.command(NodeIndex::new(0), ReplicaCommand::Update(update));
-        self.wait(0)?;
+        self.wait(0, CHANGE_TIMEOUT)?;
         self.settle();
         Ok(())
     }
@@ -326,8 +327,10 @@ impl<'a> Measurement<'a> {
     fn change(&mut self, number: usize) -> Result<(), RunFailure> {
         let authors = self.authors();
         let mut heals = self.sim.now();
+        let mut within = CHANGE_TIMEOUT;
         if let Some(span) = self.plan.partition {
             heals = heals + span;
+            within += span - span / 2;
             let groups = self.sides().to_vec();
             self.sim.fault(&Fault::Partition { groups, span: Some(span) });
             self.sim.run_for(span / 2);
@@ -335,11 +338,11 @@ impl<'a> Measurement<'a> {
         self.sim.observer_mut().expect(authors.len());
         let before = self.sent();
         for author in authors {
-            let update = self.update(1);
+            let update = self.update(1, within);
             self.sim.command(author, ReplicaCommand::Update(update));
         }
         let begun = heals.max(self.sim.now());
-        self.wait(number)?;
+        self.wait(number, within)?;
         let watch = self.sim.observer();
         let since =
             |at: SimTime| Duration::from_nanos(at.as_nanos().saturating_sub(begun.as_nanos()));
@@ -376,10 +379,10 @@ impl<'a> Measurement<'a> {
     }
 
     /// Runs until all replicas have the expected changes and all authors were answered;
-    /// [`RunFailure::TooLong`] if that takes too long. Panics with a report of the run if a replica
-    /// has panicked.
-    fn wait(&mut self, change: usize) -> Result<(), RunFailure> {
-        let done = self.sim.try_run_until(CHANGE_TIMEOUT, |sim| sim.observer().is_done());
+    /// [`RunFailure::TooLong`] if that takes longer than `within`. Panics with a report of the run
+    /// if a replica has panicked.
+    fn wait(&mut self, change: usize, within: Duration) -> Result<(), RunFailure> {
+        let done = self.sim.try_run_until(within, |sim| sim.observer().is_done());
         let Err(failure) = done else { return Ok(()) };
         assert!(!self.sim.has_failed(), "{failure}");
         let reached = self.sim.observer().seen().count();
@@ -404,11 +407,11 @@ impl<'a> Measurement<'a> {
     }
 
     /// Returns an update of `entries` entries: new elements of the set, or the next registers of
-    /// the map with new values, in turn. A register is set once, whatever `entries` is.
-    fn update(&mut self, entries: u64) -> Update {
+    /// the map with new values, in turn. A register is set once, whatever `entries` is. `within` is
+    /// the timeout of a majority write.
+    fn update(&mut self, entries: u64, within: Duration) -> Update {
         let first = self.value;
         self.value += entries;
-        let within = CHANGE_TIMEOUT;
         let level = match self.plan.level {
             WriteDurability::Local => WriteConsistency::Local,
             WriteDurability::Majority => WriteConsistency::majority(within),
@@ -468,7 +471,7 @@ mod tests {
             panic!("planned by the test")
         });
         run.sim.command(NodeIndex::new(0), ReplicaCommand::Update(update));
-        let _ = run.wait(1); // an error would be the wrong report
+        let _ = run.wait(1, CHANGE_TIMEOUT); // an error would be the wrong report
     }
 
     #[test]

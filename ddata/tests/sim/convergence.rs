@@ -71,6 +71,16 @@ fn both_halves_converge_after_the_heal() {
     }
 }
 
+/// Regression test: the time for a change ended before the heal of such a partition.
+#[test]
+fn change_converges_after_a_long_partition() {
+    let partition = Some(Duration::from_secs(600));
+    for level in [WriteDurability::Local, WriteDurability::Majority] {
+        let plan = Plan { nodes: 3, partition, level, changes: 1, ..Plan::default() };
+        assert_eq!(measured(&plan).seen[0].len(), 3, "{level:?}");
+    }
+}
+
 #[test]
 fn the_same_plan_gives_the_same_outcome() {
     let plan = Plan { nodes: 12, loss: 0.1, changes: 3, seed: 7, ..Plan::default() };
