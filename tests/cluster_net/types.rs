@@ -1,9 +1,11 @@
 //! Several entity types on nodes of several roles, started by several threads.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ostraca::prelude::*;
 use ostraca::sharding::config::ShardingConfig as Settings;
+use ostraca::sharding::extractor::{ByMessage, HashExtractor, ShardHash};
 use serde::{Deserialize, Serialize};
 
 use crate::fixture::{Plan, all_up, drop_all, free_addresses};
@@ -95,6 +97,28 @@ async fn types_of_two_roles_run_on_members_of_their_role() {
         assert_eq!(homes, members(role), "{role}");
     }
     drop(regions);
+    drop_all(nodes);
+}
+
+/// A type with a number of shards and a hash that differ from the settings of the nodes.
+fn with_extractor() -> EntityTypeSetup<Guest> {
+    let hash = HashExtractor::new(ShardHash::Java, 20).expect("a valid number of shards");
+    let extractor = Arc::new(ByMessage::new(hash, |_: &Reply<u64>| None));
+    EntityTypeSetup { extractor: Some(extractor), ..EntityTypeSetup::new("guest", |_| Guest) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proxy_with_the_setup_of_the_hosts_reaches_them() {
+    let nodes = Plan::with_seeds(2).start().await;
+    nodes[0].sharding().start_with(with_extractor()).await.expect("it starts");
+    let sharding = nodes[1].sharding();
+    let proxy = sharding.start_proxy_with(with_extractor()).await.expect("it starts");
+    soon(sharding.wait_until_registered("guest")).await.expect("its settings agree");
+    let host = nodes[0].cluster().me().incarnation.get();
+    for number in 0..10 {
+        let guest = proxy.entity(&format!("guest-{number}"));
+        assert_eq!(soon(guest.ask(|reply| reply)).await.expect("it answers"), host);
+    }
     drop_all(nodes);
 }
 

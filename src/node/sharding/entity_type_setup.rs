@@ -121,11 +121,55 @@ impl Sharding {
     /// If [`start`](Self::start) has started the type here, returns that handle instead, and the
     /// node continues to host the type.
     ///
+    /// Uses this node's settings and their hash. If the hosts start the type with settings or an
+    /// extractor of the program, call [`start_proxy_with`](Self::start_proxy_with) instead.
+    ///
     /// # Errors
     /// [`NotStarted`]; this call has started nothing then.
     pub async fn start_proxy<E: Entity>(&self, name: &str) -> Result<ShardRegion<E>, NotStarted> {
         let factory = |_: &EntityId| -> E { unreachable!("no shard ever starts at a proxy") };
-        let region = self.make(EntityTypeSetup::new(name, factory), Hosts::Nothing)?;
+        self.start_proxy_with(EntityTypeSetup::new(name, factory)).await
+    }
+
+    /// Starts a proxy with a complete setup; see [`start_proxy`](Self::start_proxy). Extractor and
+    /// settings must be those of the hosts: the coordinator registers no region with other ones
+    /// (event `sharding.settings_differ` of the log), and a proxy that is not registered learns no
+    /// homes, so its messages wait. The factory is never called; supervision and allocation
+    /// strategy have no effect.
+    ///
+    /// # Errors
+    /// [`NotStarted`]; this call has started nothing then.
+    ///
+    /// # Example
+    /// ```
+    /// use ostraca::node::sharding::NotStarted;
+    /// use ostraca::prelude::*;
+    /// use ostraca::sharding::config::ShardingConfig;
+    /// # struct Order;
+    /// # impl Entity for Order {
+    /// #     type Message = ();
+    /// #     async fn handle(&mut self, (): (), _: &mut Context<'_, Self>) {}
+    /// # }
+    ///
+    /// /// Used by hosts and proxies, so that their settings are equal.
+    /// fn orders() -> EntityTypeSetup<Order> {
+    ///     let settings = ShardingConfig { number_of_shards: 100, ..ShardingConfig::default() };
+    ///     EntityTypeSetup { settings: Some(settings), ..EntityTypeSetup::new("order", |_| Order) }
+    /// }
+    ///
+    /// async fn host(node: &Node) -> Result<ShardRegion<Order>, NotStarted> {
+    ///     node.sharding().start_with(orders()).await
+    /// }
+    ///
+    /// async fn proxy(node: &Node) -> Result<ShardRegion<Order>, NotStarted> {
+    ///     node.sharding().start_proxy_with(orders()).await
+    /// }
+    /// ```
+    pub async fn start_proxy_with<E: Entity>(
+        &self,
+        setup: EntityTypeSetup<E>,
+    ) -> Result<ShardRegion<E>, NotStarted> {
+        let region = self.make(setup, Hosts::Nothing)?;
         self.settled().await?;
         Ok(region)
     }

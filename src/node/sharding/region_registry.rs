@@ -322,7 +322,8 @@ impl RegionRegistry {
                 tracing::warn!(
                     %entity_type, %here, coordinator, %there,
                     "sharding.settings_differ: this node gets no shards of the type and learns no \
-                     homes; set the type equally on all nodes and restart the wrong ones"
+                     homes; set the type equally on all nodes, a proxy by start_proxy_with, and \
+                     restart the wrong ones"
                 );
             }
             ShardingEvent::SteppedDown { entity_type, why } => {
