@@ -91,8 +91,8 @@ impl Sharding {
     }
 
     /// Ends a [`drain`](Self::drain): this node may host shards again. Has no effect on a node that
-    /// is leaving its cluster, which [`DrainProgress::draining`] shows. Returns the shards that live
-    /// here.
+    /// is stopping or leaving its cluster, which [`DrainProgress::draining`] shows. Returns the
+    /// shards that live here.
     ///
     /// # Errors
     /// [`ShardingUnavailable`] if the node has stopped.

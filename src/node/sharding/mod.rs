@@ -266,9 +266,10 @@ impl Sharding {
         receiver.await.map_err(|_| ShardingUnavailable)
     }
 
-    /// Makes this node accept no further shards.
+    /// Makes this node, which stops, accept no further shards. Nothing ends that.
     pub(super) fn begin_drain(&self) {
-        let _ = self.tell(ShardingInput::Drain); // fails if the node has stopped: nothing to drain then
+        // Fails if the node has stopped: nothing to drain then.
+        let _ = self.tell(ShardingInput::PrepareToLeave);
     }
 
     /// Hands over all shards. Ends when none is left on this node and other nodes have probably

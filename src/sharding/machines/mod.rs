@@ -64,6 +64,7 @@ pub struct Machines {
     over_at: Option<Instant>,
     cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ QUERIES_MAX
     draining: bool, // announced to membership; `Drain` sets it, `StopDraining` clears it
+    drains_for_good: bool, // since `PrepareToLeave`: `StopDraining` has no effect
     leaving: bool,  // since the first `Leave`, for good
     left: bool,     // `ShardingOutput::Left` was output
     refused: u64,
@@ -96,6 +97,7 @@ impl Machines {
             over_at: None,
             cluster_queries: BTreeMap::new(),
             draining: false,
+            drains_for_good: false,
             leaving: false,
             left: false,
             refused: 0,
@@ -601,9 +603,12 @@ impl Machine for Machines {
             ShardingInput::Drain => {
                 (self.draining, self.with.announce) = (true, true);
             }
-            // A leave is final: a drain ordered before it must not end, or this node would offer
-            // to take shards again.
-            ShardingInput::StopDraining if self.leaving => {}
+            ShardingInput::PrepareToLeave => {
+                (self.draining, self.drains_for_good, self.with.announce) = (true, true, true);
+            }
+            // A stop of the node is final: the drain before it must not end, or this node would
+            // offer to take shards again.
+            ShardingInput::StopDraining if self.leaving || self.drains_for_good => {}
             ShardingInput::StopDraining => (self.draining, self.with.announce) = (false, true),
             ShardingInput::Rebalance(entity_type) => {
                 if let Some(of_type) = self.types.get_mut(&entity_type) {

@@ -127,10 +127,12 @@ pub enum ShardingInput {
         /// Maximum time to wait for answers.
         within: Duration,
     },
-    /// This node will stop: no new shard may come here.
+    /// No new shard may come here, until [`StopDraining`](Self::StopDraining).
     Drain,
-    /// New shards may come here again, unless this node is leaving.
+    /// New shards may come here again, unless this node will stop or is leaving.
     StopDraining,
+    /// This node will stop: no new shard may come here, for good.
+    PrepareToLeave,
     /// The coordinator of this type, if it is active here, checks the balance now.
     Rebalance(EntityType),
     /// This node stops: hand over everything. Answered by [`ShardingOutput::Left`].

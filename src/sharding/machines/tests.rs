@@ -427,6 +427,17 @@ fn a_node_that_drains_says_so_and_goes_on_hosting() {
     assert!(bench.machines.is_draining());
 }
 
+#[test]
+fn drain_of_a_stopping_node_does_not_end() {
+    let mut bench = Bench::new();
+    bench.start();
+    let entity_types = BTreeSet::from(["counter".to_owned()]);
+    let host = ShardingOutput::Host { entity_types, draining: true };
+    assert_eq!(bench.tell(ShardingInput::PrepareToLeave), [host]);
+    assert_eq!(bench.tell(ShardingInput::StopDraining), [], "the node does not leave yet");
+    assert!(bench.machines.is_draining());
+}
+
 /// Node 2 has started the type again and coordinates, but the messages that announced it were lost.
 #[test]
 fn elsewhere_makes_the_proxy_ask_the_oldest() {
