@@ -194,10 +194,32 @@ pub(super) struct OpenClusterQuery {
     pub(super) question: ClusterQuery,
     until: Instant,
     ask_at: Instant,
-    counted: BTreeMap<RegionId, BTreeMap<ShardId, u64>>, // ≤ members × SHARDS_MAX; some in part
-    accounts: Vec<DecisionReport>,                       // ≤ 2 × TOLD_MAX of each member
+    counted: BTreeMap<RegionId, CountedShards>, // ≤ members
+    accounts: Vec<DecisionReport>,              // ≤ 2 × TOLD_MAX of each member
     lives: Option<bool>,
     unanswered: BTreeSet<RegionId>, // ≤ members
+}
+
+/// The messages of one answer to [`ClusterQueryMessage::Ask`] that have arrived so far.
+#[derive(Clone, Debug, Default)]
+struct CountedShards {
+    of: u64,
+    shards: BTreeMap<ShardId, u64>, // ≤ SHARDS_MAX
+}
+
+impl CountedShards {
+    /// Adds a message and returns whether the answer is complete. The messages of an answer arrive
+    /// in the order of their shards. One that does not continue the others belongs to a repeated
+    /// answer, which replaces them: the region may host other shards by now.
+    fn add(&mut self, shards: Vec<(ShardId, u64)>, of: u64) -> bool {
+        let last = self.shards.last_key_value().map(|(shard, _)| *shard);
+        let continues = shards.first().map(|(shard, _)| *shard) > last;
+        if of != self.of || !continues {
+            *self = Self { of, shards: BTreeMap::new() };
+        }
+        self.shards.extend(shards.into_iter().filter(|(shard, _)| shard.get() < SHARDS_MAX));
+        self.shards.len() as u64 >= of
+    }
 }
 
 impl OpenClusterQuery {
@@ -244,9 +266,7 @@ impl OpenClusterQuery {
         }
         match (&self.question, answer) {
             (ClusterQuery::Count, ClusterQueryMessage::Told { shards, of, .. }) => {
-                let counted = self.counted.entry(region).or_default();
-                counted.extend(shards.into_iter().filter(|(shard, _)| shard.get() < SHARDS_MAX));
-                if (counted.len() as u64) < of {
+                if !self.counted.entry(region).or_default().add(shards, of) {
                     return; // other messages are under way, or lost and asked for again
                 }
             }
@@ -278,7 +298,9 @@ impl OpenClusterQuery {
         match question {
             ClusterQuery::Count => {
                 counted.retain(|region, _| !unanswered.contains(region));
-                ClusterQueryResult::Counted(ClusterShardingStats { regions: counted, unanswered })
+                let regions = counted.into_iter().map(|(region, counted)| (region, counted.shards));
+                let regions = regions.collect();
+                ClusterQueryResult::Counted(ClusterShardingStats { regions, unanswered })
             }
             ClusterQuery::Why(_) => {
                 ClusterQueryResult::Recalled(DecisionReports { accounts, unanswered })
@@ -290,5 +312,44 @@ impl OpenClusterQuery {
     /// The time at which nodes are due to be asked again, or the end of the survey.
     pub(super) fn next_deadline(&self) -> Instant {
         self.until.min(self.ask_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: ReplicaId = ReplicaId::new(2);
+
+    /// Part of an answer with `of` shards: these ones, each with one entity.
+    fn part(shards: std::ops::Range<u32>, of: u64) -> ClusterQueryMessage {
+        let shards = shards.map(|shard| (ShardId::new(shard), 1)).collect();
+        ClusterQueryMessage::Told { number: 1, shards, of }
+    }
+
+    /// The shards that are counted once these messages have arrived; `None`: not all of them.
+    fn counted(messages: Vec<ClusterQueryMessage>) -> Option<Vec<u32>> {
+        let entity_type = EntityType::new("counter").expect("a name");
+        let (question, within) = (ClusterQuery::Count, Duration::from_secs(5));
+        let asked = BTreeSet::from([RegionId::new(PEER)]);
+        let now = Instant::default();
+        let mut query = OpenClusterQuery::new(now, entity_type, question, within, asked);
+        messages.into_iter().for_each(|message| query.told(PEER, message));
+        let ClusterQueryResult::Counted(stats) = query.end() else { panic!("it counts") };
+        let shards = stats.regions.get(&RegionId::new(PEER))?;
+        Some(shards.keys().map(|shard| shard.get()).collect())
+    }
+
+    #[test]
+    fn count_has_only_the_parts_of_one_answer() {
+        let all = |shards: std::ops::Range<u32>| Some(shards.collect::<Vec<_>>());
+        let first = || part(0..5, 10);
+        assert_eq!(counted(vec![first()]), None);
+        assert_eq!(counted(vec![first(), part(5..10, 10)]), all(0..10));
+        // The second part is lost, and shards move before the region is asked again.
+        assert_eq!(counted(vec![first(), part(1..6, 10), part(6..11, 10)]), all(1..11));
+        assert_eq!(counted(vec![first(), part(5..8, 5)]), None);
+        assert_eq!(counted(vec![first(), part(5..8, 5), part(8..10, 5)]), all(5..10));
+        assert_eq!(counted(vec![first(), part(5..9, 0)]), all(5..9));
     }
 }
