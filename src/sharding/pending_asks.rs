@@ -385,9 +385,14 @@ impl<T: DeserializeOwned + Send + 'static> AskSlot<T> {
         if known > 0 {
             return known;
         }
+        let state = self.lock();
+        let known = self.number(); // another thread may serialize the reply address as well
+        if known > 0 {
+            return known;
+        }
         let number = asks.add(Arc::<Self>::clone(self));
         self.number.store(number, Ordering::Release);
-        if let AskState::Over(_) = *self.lock() {
+        if let AskState::Over(_) = *state {
             asks.take(number); // the ask no longer waits
         }
         number
@@ -418,5 +423,33 @@ impl<T: DeserializeOwned + Send + 'static> PendingAsk for AskSlot<T> {
 
     fn lost_with(&self, node: RegionId) {
         let _was_waiting = self.end(Err(AskFailure::NodeLost(node)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    /// The message of an ask may be serialized by two threads at once.
+    #[test]
+    fn concurrent_enlist_adds_one_entry() {
+        let (asks, barrier) = (PendingAsks::new(), Barrier::new(2));
+        for _ in 0..1_000 {
+            let slot = AskSlot::<u32>::new(AskedShard::default());
+            let enlist = || {
+                barrier.wait();
+                slot.enlist(&asks)
+            };
+            let numbers = thread::scope(|scope| {
+                let other = scope.spawn(enlist);
+                (enlist(), other.join().expect("it does not panic"))
+            });
+            assert_eq!((numbers.0, asks.waiting()), (numbers.1, 1));
+            assert!(slot.forget(&asks).is_none());
+            assert_eq!(asks.waiting(), 0);
+        }
     }
 }
