@@ -39,7 +39,8 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         }
         if let Err(NoRoom::Full | NoRoom::NoLane) = sent {
             // Registered before the second try, so that room reported after it reaches this shard.
-            self.runtime.waiting_shards.add(to, self.shard.id);
+            let is_removed = || self.runtime.is_removed(to);
+            self.runtime.waiting_shards.add(to, self.shard.id, is_removed);
             sent = self.runtime.world.send(to, frame);
         }
         if sent == Err(NoRoom::Full)

@@ -29,11 +29,19 @@ struct LaneQueue {
 impl WaitingShards {
     /// Adds a shard: the lane to `to` has no room for one of its messages. Must be added before the
     /// last try to send it, so that room which is reported meanwhile reaches the shard.
-    pub(super) fn add(&self, to: RegionId, shard: ShardId) {
-        self.lanes().entry(to).or_default().waiting.insert(shard);
+    ///
+    /// Adds nothing if `is_removed`: the removal of `to` is not reported again, so that nothing
+    /// would free the entry.
+    pub(super) fn add(&self, to: RegionId, shard: ShardId, is_removed: impl FnOnce() -> bool) {
+        let mut lanes = self.lanes();
+        // Under the lock: a removal that begins after this check is followed by `remove`.
+        if !is_removed() {
+            lanes.entry(to).or_default().waiting.insert(shard);
+        }
     }
 
-    /// Forgets the lane to a region that left the configuration.
+    /// Forgets the lane to a region that left the configuration. From before this call on,
+    /// `is_removed` of [`add`](Self::add) must be true for the region.
     pub(super) fn remove(&self, region: RegionId) {
         self.lanes().remove(&region);
     }
@@ -80,5 +88,24 @@ impl<E: Entity> Runtime<E> {
             }
         }
         self.room_here();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostraca_ddata::id::ReplicaId;
+
+    use super::*;
+
+    #[test]
+    fn removed_region_gets_no_entry_again() {
+        let (waiting, shard) = (WaitingShards::default(), ShardId::new(3));
+        let region = RegionId::new(ReplicaId::new(7));
+        waiting.add(region, shard, || false);
+        assert_eq!(waiting.take(region), [shard]);
+        waiting.add(region, shard, || false);
+        waiting.remove(region);
+        waiting.add(region, shard, || true);
+        assert!(waiting.lanes().is_empty(), "nothing would free the entry");
     }
 }
