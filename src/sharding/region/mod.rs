@@ -239,7 +239,8 @@ impl Region {
         (coordinator, registration.term())
     }
 
-    /// Whether a coordinator has registered this region, so that it is ready to serve.
+    /// Whether a coordinator has registered this region, so that it is ready to serve. Keeps its
+    /// value after [`RegionInput::Over`], although the region serves nothing then.
     #[must_use]
     pub const fn is_registered(&self) -> bool {
         self.registration.is_registered()

@@ -54,7 +54,8 @@ pub enum RegionInput {
     Stop {
         /// The shards that must stop.
         shards: Vec<ShardId>, // ≤ shards
-        /// Time after which the region no longer asks.
+        /// Time after which the region no longer asks. With 0 it never asks, and outputs
+        /// [`RegionOutput::Stopped`] at once.
         within: Duration,
     },
     /// All shards that live here and in which a handler has run for `slow-handler-after`. The
@@ -139,7 +140,8 @@ pub enum RegionOutput {
     /// Cluster generation of all fencing tokens from now on. It only rises, and precedes the starts
     /// that follow from the same input.
     ClusterGeneration(u64),
-    /// Whether this region is registered with a coordinator from now on, sent when that changes.
+    /// Whether this region is registered with a coordinator from now on, sent when that changes;
+    /// not sent after [`StopAll`](Self::StopAll), which leaves no message held.
     /// Only a coordinator that knows the region repeats decisions whose messages were lost, so the
     /// time that held messages may wait for a decision counts from then.
     Coordinated(bool),
