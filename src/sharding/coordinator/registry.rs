@@ -154,7 +154,7 @@ impl Coordinator {
     /// Checks one shard that a region hosts at `at`. Orders its release if the acknowledged
     /// decision is not older than `at` and neither names the region as home nor lists it at `at` or
     /// above. A shard without a decision, acknowledged or planned, is planned to stay where it was
-    /// found running, also if that region leaves: its `Leaving` follows, and moves the shard. Counts
+    /// found running, also if that region leaves: its `Leaving` follows and moves the shard. Counts
     /// a duplicate home if the region had heard of the acknowledged decision, and a shard that the
     /// type does not have.
     fn audit_shard(

@@ -128,14 +128,16 @@ pub enum Origin {
     DrainingHandler,
 }
 
-/// Result of sending a message.
+/// Result of [`Gate::tell`], as it is before the call sends what waits: a message that had to wait
+/// because its lane ended may be on the next lane already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
     /// It is on its lane, or in its mailbox.
     Sent,
     /// It waits in the gate's buffer.
     Buffered,
-    /// It waits as the first one without a home: the caller must ask for the shard's home.
+    /// It waits as the first one without a home. [`Gate::wants_home`] tells whether the caller must
+    /// ask for the shard's home.
     FirstWithoutHome,
 }
 

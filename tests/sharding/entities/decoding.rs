@@ -1,6 +1,6 @@
 //! Robustness against bodies from other nodes and against panics of the user's code: nesting deeper
-//! than the limit, a `Deserialize` that panics, a `Serialize` that fails or panics, and a handler that
-//! panics before it returns its future.
+//! than the limit, a `Deserialize` that panics, a `Serialize` that fails or panics, and a handler
+//! that panics before it returns its future.
 
 use ostraca::sharding::context::Context;
 use ostraca::sharding::dead_letters::DeadLetterReason;
