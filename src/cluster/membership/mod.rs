@@ -158,7 +158,7 @@ impl Membership {
             seed,
             fault_injection,
         } = setup;
-        let memory = succession::completed(memory, me, directory);
+        let memory = succession::completed(memory, me);
         let lease = LeaseConfig {
             heartbeat_interval: config.lease.heartbeat_interval,
             stop_after: config.lease.stop_after,

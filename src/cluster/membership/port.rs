@@ -63,8 +63,9 @@ pub struct Memory {
 }
 
 /// Evidence that this node is the only member of its cluster: the installed configuration contains
-/// no other, and this node has proposed none with others since. It is removed from the disk before
-/// the first such proposal is sent, so that a restart with it may resume the cluster alone
+/// no other, and this node has proposed none with others since. A lone founder writes it with its
+/// vote, before the configuration is installed. It is removed from the disk before the first such
+/// proposal is sent, so that a restart with it may resume the cluster alone
 /// (docs/protocol/membership.md#sole-evidence).
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SoleMemberEvidence {

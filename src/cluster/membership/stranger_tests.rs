@@ -59,8 +59,18 @@ impl Bench {
     }
 
     fn with_seeds(seeds: Vec<Address>, directory: Option<u64>, memory: Memory) -> Self {
+        Self::incarnation(1, seeds, directory, memory)
+    }
+
+    /// This incarnation of node 1.
+    fn incarnation(
+        number: u8,
+        seeds: Vec<Address>,
+        directory: Option<u64>,
+        memory: Memory,
+    ) -> Self {
         Self(Membership::new(MembershipSetup {
-            me: node(1),
+            me: node(number),
             address: address(1),
             config: ClusterConfig { seeds, ..ClusterConfig::default() },
             settings: ComparedSettings::default(),
@@ -325,6 +335,43 @@ fn sole_evidence_yields_to_a_member_that_answers() {
         !founds(&mut Bench::on(None, memory()), 120),
         "no lock proves that the former process ended"
     );
+}
+
+/// Node 1, the only seed, was killed when its vote was on disk, and the founding was not.
+#[test]
+fn copied_vote_of_a_lone_founder_does_not_resume() {
+    let seeds = || vec![address(1)];
+    let mut founder = Bench::with_seeds(seeds(), Some(4), Memory::default());
+    let mut out = Outbox::new();
+    founder.0.handle(Now::default(), MembershipInput::Tick, &mut out);
+    for _ in 0..2 {
+        founder.0.handle(Now::default(), MembershipInput::Persisted, &mut out);
+    }
+    let has_voted = |memory: &Memory| {
+        let accepted = memory.founding.as_ref().and_then(|votes| votes.accepted.as_ref());
+        accepted.is_some() && memory.cluster.is_none()
+    };
+    let voted = out.drain().find_map(|output| match output {
+        MembershipOutput::Persist(memory) if has_voted(&memory) => Some(memory),
+        _ => None,
+    });
+    let voted = voted.expect("the vote is stored before the cluster");
+    let restarted = |directory: u64| {
+        let mut successor = Bench::incarnation(11, seeds(), Some(directory), voted.clone());
+        let mut out = Outbox::new();
+        for input in [MembershipInput::Tick, MembershipInput::Persisted] {
+            successor.0.handle(Now::default(), input, &mut out);
+        }
+        let founds = out.drain().any(|output| matches!(output, MembershipOutput::Found(_)));
+        (founds, successor.0.waits_for())
+    };
+    assert_eq!(restarted(4), (true, None), "the same directory");
+    let (founds, waits_for) = restarted(5);
+    let is_copied = matches!(
+        waits_for,
+        Some(OperatorNotice::NotResumed { because: ResumeRefusal::Copied, .. })
+    );
+    assert!(!founds && is_copied, "{waits_for:?}");
 }
 
 /// Nodes 1 and 2 are the seeds, and node 2 is listed with two addresses, at both of which it has

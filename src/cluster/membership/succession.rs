@@ -5,10 +5,10 @@
 //! configuration alone: itself, without its predecessor. Three rules keep that safe.
 //!
 //! - *Sole evidence*: [`SoleMemberEvidence`] is on disk only while no configuration with other
-//!   members can exist. It is written when a configuration of this node alone is installed, and
-//!   removed durably before the node proposes one with others
-//!   (`MembershipCore::prepare_for_others`). A crash in between leaves a node that waits, never a
-//!   second cluster.
+//!   members can exist. It is written when a configuration of this node alone is installed, by a
+//!   lone founder already with its vote, and removed durably before the node proposes one with
+//!   others (`MembershipCore::prepare_for_others`). A crash in between leaves a node that waits,
+//!   never a second cluster.
 //! - *Same directory*: the evidence names the inode of the directory's lock. A copied or restored
 //!   directory has another one, so two copies do not both resume; an operator decides
 //!   (`recover --force`). A snapshot of a whole volume keeps the inode: never run two of them.
@@ -38,23 +38,23 @@ use crate::cluster::wire::Foundation;
 const ASK_FOR: Duration = Duration::from_secs(1);
 
 /// Completes the memory of a node that founded a cluster alone and was killed before it stored
-/// that: adds the cluster and the sole-member evidence, and removes the vote. Returns the memory
-/// unchanged without a data directory or an accepted vote, with a known cluster, or unless the only
-/// founder is an earlier incarnation of this node. Its vote is decided, because it is the only seed
-/// and no other node was a founder. No other member can exist: the first write after the vote
-/// contains the sole-member evidence, and precedes every proposal with other members.
-pub(super) fn completed(memory: Memory, me: NodeId, directory: Option<u64>) -> Memory {
+/// that: adds the cluster, and removes the vote. Returns the memory unchanged without an accepted
+/// vote or sole-member evidence, with a known cluster, or unless the only founder is an earlier
+/// incarnation of this node. Its vote is decided, because it is the only seed and no other node was
+/// a founder. The evidence was written with the vote, so it names the directory in which the node
+/// voted: a copy of that directory is detected. No other member can exist, because the evidence is
+/// removed before every proposal with other members.
+pub(super) fn completed(memory: Memory, me: NodeId) -> Memory {
     let accepted = memory.founding.as_ref().and_then(|votes| votes.accepted.as_ref());
-    let (Some((_, foundation)), Some(directory)) = (accepted, directory) else { return memory };
+    let Some((_, foundation)) = accepted else { return memory };
     let mut founders = foundation.gossip.members();
     let (founder, others) = (founders.next(), founders.count());
     let is_predecessor = founder.is_some_and(|it| it.peer() == me.peer && it.node != me);
-    if memory.cluster.is_some() || !is_predecessor || others > 0 {
+    if memory.cluster.is_some() || memory.sole.is_none() || !is_predecessor || others > 0 {
         return memory;
     }
     let cluster = Some(foundation.gossip.cluster());
-    let sole = Some(SoleMemberEvidence { epoch: foundation.epoch.clone(), directory });
-    Memory { cluster, sole, founding: None, ..memory }
+    Memory { cluster, founding: None, ..memory }
 }
 
 /// The restart of a cluster's only member, until it resumes the cluster or joins other members.

@@ -184,7 +184,8 @@ impl Searching {
 
     /// Answers as a voter once the vote is durable, and gives the proposer time to finish: unless
     /// it is this node itself, the own proposal is postponed, also after a refusal. Writes to disk
-    /// only if the acceptor's memory changed.
+    /// only if the acceptor's memory changed. A vote for this node as the only founder is written
+    /// with the sole-member evidence.
     pub(super) fn vote(
         &mut self,
         core: &mut MembershipCore,
@@ -196,7 +197,9 @@ impl Searching {
     ) {
         let memory = self.founding.as_ref().map(|founding| founding.memory.clone());
         if core.memory.founding != memory {
-            core.memory.founding = memory;
+            let accepted = memory.as_ref().and_then(|votes| votes.accepted.as_ref());
+            let sole = accepted.and_then(|(_, foundation)| core.sole(&foundation.epoch));
+            (core.memory.founding, core.memory.sole) = (memory, sole);
             core.persist(out);
         }
         core.send_durably(from, answer, out);
