@@ -7,6 +7,7 @@
 //! thread. Tools have one as well, so that an operator sees a node whose program is blocked.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -21,14 +22,15 @@ pub(crate) struct OwnRuntime(Arc<RuntimeGuard>);
 struct RuntimeGuard(Option<Runtime>);
 
 impl OwnRuntime {
-    /// Starts `threads` threads of this name, which shows in `top -H` (at most 15 bytes).
+    /// Starts `threads` threads of this name, which shows in `top -H` (at most 15 bytes). Must be
+    /// called within a task, see [`build`].
     ///
     /// # Errors
     /// The system gives no thread.
     pub(crate) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
-        let runtime = builder.worker_threads(threads).thread_name(name).enable_all().build()?;
-        Ok(Self(Arc::new(RuntimeGuard(Some(runtime)))))
+        builder.worker_threads(threads).thread_name(name).enable_all();
+        Ok(Self(Arc::new(RuntimeGuard(Some(build(&mut builder)?)))))
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -43,5 +45,32 @@ impl Drop for RuntimeGuard {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background(); // may be dropped within a task, its own ones included
         }
+    }
+}
+
+/// Builds a runtime. Tokio panics if the system does not start all its threads; that panic becomes
+/// an error here, after the panic hook has reported it. The threads that had started then stay, idle.
+/// Outside of a task tokio would wait for their end, for ever.
+///
+/// # Errors
+/// The system starts no thread, or gives the runtime no other resource.
+fn build(builder: &mut Builder) -> io::Result<Runtime> {
+    let built = catch_unwind(AssertUnwindSafe(|| builder.build()));
+    built.unwrap_or_else(|panic| {
+        let no_text = |_| "the runtime panicked at its start".to_owned();
+        Err(io::Error::other(panic.downcast::<String>().map_or_else(no_text, |why| *why)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn missing_thread_is_an_error_instead_of_a_panic() {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).thread_stack_size(usize::MAX / 4);
+        let error = build(&mut builder).expect_err("no system has so much memory");
+        assert!(error.to_string().contains("thread"), "{error}");
     }
 }
