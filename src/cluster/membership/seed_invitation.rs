@@ -26,8 +26,8 @@ use crate::cluster::member::{Address, Status};
 use crate::cluster::wire::InitAnswer;
 
 /// Pause before a seed is invited after its member left, and the maximum pause: it doubles with
-/// each round, and the first round after the start waits for the maximum. A starting seed first
-/// asks the other seeds itself, and finds none if they started with it.
+/// each round. A seed that is absent from the first state is also invited after the short pause: in
+/// a rolling restart, the members that have just joined soon invite the next seed.
 const CALL_FIRST: Duration = Duration::from_millis(500);
 const CALL_EVERY: Duration = Duration::from_secs(5);
 /// Number of members that invite in turn beside the leader. A connection to a seed that does not
@@ -45,14 +45,15 @@ pub(super) struct SeedInviter {
     is_seed: bool,            // this node is on the list
     call_at: Option<Instant>, // `None`: there are no seeds to invite
     pause: Duration,
-    absent: BTreeSet<Address>, // seeds without a member, by the last state
+    absent: BTreeSet<Address>, // seeds without a member, by the last state; also own addresses
     absent_since: Instant,     // last change of `absent`
     round: usize,
     called_all: bool, // when this node last invited, no seed was a member
 }
 
 impl SeedInviter {
-    /// Plans the first round after [`CALL_EVERY`]; without other seeds than this node, none ever.
+    /// Plans the first round after [`CALL_EVERY`], or after [`CALL_FIRST`] if the first observed
+    /// state lacks a seed; without other seeds than this node, none ever.
     pub(super) fn new(core: &MembershipCore, now: Now) -> Self {
         let mut seeds = core.seeds();
         let is_seed = seeds.remove(&core.address);
@@ -72,12 +73,13 @@ impl SeedInviter {
 
     /// The gossip state has changed. If a further seed is missing, invitations begin soon. A seed
     /// counts as present if a member has its address in gossip, whether or not the member is
-    /// reachable. Does nothing without other seeds.
+    /// reachable. Does nothing without other seeds. Own addresses count as missing here, so that
+    /// the rounds do not restart when [`begin_round`](Self::begin_round) forgets them.
     pub(super) fn observe(&mut self, now: Now, gossip: &Gossip) {
         if self.call_at.is_none() {
             return;
         }
-        let mut absent: BTreeSet<Address> = self.seeds.difference(&self.own).cloned().collect();
+        let mut absent = self.seeds.clone();
         gossip.members().for_each(|member| {
             absent.remove(&member.address);
         });
@@ -190,4 +192,61 @@ pub(super) fn invite(
     out: &mut MembershipOutbox,
 ) {
     core.answer(node, InitAnswer::Member(gossip.cluster()), out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::config::ClusterConfig;
+    use crate::cluster::fault_injection::MembershipFaultInjection;
+    use crate::cluster::gossip::tests::{joiner, node, state};
+    use crate::cluster::membership::Membership;
+    use crate::cluster::membership::port::{MembershipSetup, Memory};
+    use crate::cluster::wire::ComparedSettings;
+
+    /// The inviter of A, which starts at the time 0.
+    fn inviter(seeds: Vec<Address>) -> SeedInviter {
+        let setup = MembershipSetup {
+            me: node(1),
+            address: joiner(1, 1).address,
+            config: ClusterConfig { seeds, ..ClusterConfig::default() },
+            settings: ComparedSettings::default(),
+            memory: Memory::default(),
+            directory: None,
+            seed: 1,
+            fault_injection: MembershipFaultInjection::none(),
+        };
+        SeedInviter::new(&Membership::new(setup).core, Now::default())
+    }
+
+    #[test]
+    fn first_round_is_early_if_a_seed_is_absent() {
+        for (text, pause) in [("A B C", CALL_EVERY), ("A C", CALL_FIRST)] {
+            let mut inviter = inviter(vec![joiner(2, 2).address]);
+            inviter.observe(Now::default(), &state(text));
+            assert_eq!(inviter.next_deadline(), Some(Now::default().mono + pause), "{text}");
+        }
+    }
+
+    /// The other seed address is A's own under another name, as each dial of it shows.
+    #[test]
+    fn forgotten_own_address_restarts_no_early_rounds() {
+        let alias = Address::new("/dns4/alias/tcp/7000").expect("short");
+        let mut inviter = inviter(vec![joiner(2, 2).address, alias.clone()]);
+        let gossip = state("A B C");
+        inviter.observe(Now::default(), &gossip);
+        let mut pauses = Vec::new();
+        for _ in 0..3 * OWN_FOR {
+            let due = inviter.next_deadline().expect("there are seeds");
+            let now = Now { mono: due, ..Now::default() };
+            assert!(inviter.begin_round(now));
+            inviter.observe(now, &gossip);
+            inviter.add_own(std::slice::from_ref(&alias));
+            inviter.observe(now, &gossip);
+            pauses.push(inviter.next_deadline().expect("there are seeds") - due);
+        }
+        let early = pauses.iter().take_while(|pause| **pause < CALL_EVERY).count();
+        assert!(early < OWN_FOR, "{pauses:?}");
+        assert!(pauses[early..].iter().all(|pause| *pause == CALL_EVERY), "{pauses:?}");
+    }
 }
