@@ -5,6 +5,7 @@
 //! has a protocol name of its own, because the listener must choose the prologue before it answers.
 
 use std::borrow::Cow;
+use std::io;
 use std::vec;
 
 use futures::future::{BoxFuture, FutureExt};
@@ -14,6 +15,7 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use libp2p::identity::Keypair;
 use libp2p::noise::{Config, Error, Output};
 
+use super::noise::NoiseError;
 use super::secrets::{self, Keyring};
 
 /// Protocol name of Noise in libp2p.
@@ -36,19 +38,18 @@ impl Stock {
     }
 
     /// The crate's settings for the negotiated protocol, with the prologue of the secret that has
-    /// this name. If that secret was replaced meanwhile, the prologue stays empty, so that the
-    /// handshake fails. Without any secret the prologue is empty as well.
-    fn named(self, name: &str) -> Config {
-        let Some(secrets) = self.keyring.secrets() else { return self.config };
-        let chosen = secrets
+    /// this name. Without any secret the prologue is empty.
+    ///
+    /// Fails with [`NoiseError::Unknown`], as an I/O error, if no present secret has this name, such
+    /// as when the secret was replaced during the negotiation. An empty prologue would then admit
+    /// strangers, because the name is public.
+    fn named(self, name: &str) -> Result<Config, Error> {
+        let Some(secrets) = self.keyring.secrets() else { return Ok(self.config) };
+        let (holder, secret) = secrets
             .accepted()
-            .find(|(holder, secret)| secrets::prologue_protocol(*holder, secret) == name);
-        match chosen {
-            Some((holder, secret)) => {
-                self.config.with_prologue(secrets::prologue(holder, secret).to_vec())
-            }
-            None => self.config,
-        }
+            .find(|(holder, secret)| secrets::prologue_protocol(*holder, secret) == name)
+            .ok_or_else(|| io::Error::other(NoiseError::Unknown(name.to_owned())))?;
+        Ok(self.config.with_prologue(secrets::prologue(holder, secret).to_vec()))
     }
 }
 
@@ -76,7 +77,7 @@ where
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
     fn upgrade_inbound(self, socket: S, name: Self::Info) -> Self::Future {
-        self.named(&name).upgrade_inbound(socket, NOISE).boxed()
+        async move { self.named(&name)?.upgrade_inbound(socket, NOISE).await }.boxed()
     }
 }
 
@@ -89,6 +90,47 @@ where
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
     fn upgrade_outbound(self, socket: S, name: Self::Info) -> Self::Future {
-        self.named(&name).upgrade_outbound(socket, NOISE).boxed()
+        async move { self.named(&name)?.upgrade_outbound(socket, NOISE).await }.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use futures::future::join;
+    use tokio_util::compat::TokioAsyncReadCompatExt;
+
+    use super::*;
+    use crate::net::config::Secret;
+    use crate::net::swarm::find_cause;
+
+    fn secret(byte: u8) -> Secret {
+        Secret::new([byte; 32]).expect("32 bytes")
+    }
+
+    #[test]
+    fn name_of_a_replaced_secret_admits_no_stranger() {
+        let keyring = Keyring::new(Some(secret(1).into()));
+        let us = Stock::new(&Keypair::generate_ed25519(), &keyring).expect("it signs");
+        let name = us.protocol_info().next().expect("one secret");
+        keyring.replace(secret(2).into()); // after the peers have agreed on the name
+        // A stranger has no secret, so its prologue is empty.
+        let stranger = Config::new(&Keypair::generate_ed25519()).expect("it signs");
+        for dials in [false, true] {
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            let (near, far) = (near.compat(), far.compat());
+            let (us, stranger, name) = (us.clone(), stranger.clone(), name.clone());
+            let (ours, _theirs) = if dials {
+                let stranger = stranger.upgrade_inbound(far, NOISE);
+                block_on(join(us.upgrade_outbound(near, name), stranger))
+            } else {
+                let stranger = stranger.upgrade_outbound(far, NOISE);
+                block_on(join(us.upgrade_inbound(near, name), stranger))
+            };
+            let error = ours.expect_err("the stranger knows no secret");
+            let Error::Io(error) = error else { panic!("the stranger was not refused by name") };
+            let cause = find_cause::<NoiseError>(&error);
+            assert!(matches!(cause, Some(NoiseError::Unknown(_))), "{error}");
+        }
     }
 }
