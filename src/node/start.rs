@@ -407,7 +407,8 @@ impl PartsWithoutMembership {
             identity: identity.clone(), // parts and node keep the directory's lock to their ends
             runtime,
         };
-        let ending = RunningParts::new(NodeParts { tools: None, control, rest: Some(rest) });
+        let parts = NodeParts { control, rest: Some(rest), ..NodeParts::default() };
+        let ending = RunningParts::new(parts);
         teardown::end_parts(&shutdown, &ending);
         let (handles, _identity) = (Handles::of(&cluster, &replicator, &sharding), identity);
         let management = Server::new(handles, remote);

@@ -45,6 +45,7 @@ pub(super) struct RunningParts {
 #[derive(Default)]
 pub(super) struct NodeParts {
     pub(super) tools: Option<AdminServer>,
+    pub(super) tools_over: bool, // the shutdown has stopped them; later ones are stopped at once
     pub(super) control: Option<ControlPart>, // membership and the sharding machines
     pub(super) rest: Option<DataParts>,
 }
@@ -72,14 +73,25 @@ impl RunningParts {
         drop(parts); // after the lock
     }
 
-    /// Takes over the administration server, to stop it with the other parts.
+    /// Takes over the administration server, to stop it with the other parts. Stops it at once if
+    /// the shutdown has passed the phase that would.
     pub(super) fn set_tools(&self, tools: AdminServer) {
-        self.lock().tools = Some(tools);
+        let mut parts = self.lock();
+        if parts.tools_over {
+            drop(parts); // the lock, before the server
+            drop(tools);
+        } else {
+            parts.tools = Some(tools);
+        }
     }
 
     /// Stops the administration server and its connections, without waiting for their requests.
     fn stop_tools(&self) {
-        let tools = self.lock().tools.take();
+        let tools = {
+            let mut parts = self.lock();
+            parts.tools_over = true;
+            parts.tools.take()
+        };
         drop(tools); // after the lock
     }
 
@@ -286,12 +298,14 @@ impl Node {
 mod tests {
     use futures::FutureExt;
     use futures::future::BoxFuture;
+    use tokio::sync::mpsc;
 
     use super::*;
+    use crate::config::Config;
     use crate::net::config::{NetConfig, NetLimits};
     use crate::net::handle::NetEvent;
     use crate::net::{Busy, Inbound, Receiver, TrafficClass};
-    use crate::node::parts;
+    use crate::node::{admin_server, parts};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -326,6 +340,18 @@ mod tests {
         assert!(had.is_some_and(|left| left <= within / 2), "{had:?}");
     }
 
+    /// A shutdown may begin when membership runs, before the node serves tools.
+    #[tokio::test]
+    async fn tools_set_after_the_phase_of_tools_are_stopped() {
+        let node = Node::listen(Config::default()).await.expect("it starts");
+        let ending = RunningParts::new(NodeParts::default());
+        ending.stop_tools();
+        let (connected, clients) = mpsc::channel(1);
+        let runtime = admin_server::start_threads().expect("threads");
+        ending.set_tools(AdminServer::serve(runtime, None, clients, &node.management()));
+        tokio::time::timeout(PATIENCE, connected.closed()).await.expect("the server has ended");
+    }
+
     #[tokio::test]
     async fn slow_disk_may_end_while_the_lanes_stop() {
         let (lanes_end, data_end) = tokio::sync::oneshot::channel();
@@ -357,7 +383,7 @@ mod tests {
         let listening = tokio::spawn(std::future::ready(()));
         let runtime = OwnRuntime::start("data", 1).expect("a thread");
         let rest = DataParts { running, net, listening, identity: Arc::new(own), runtime };
-        let ending = RunningParts::new(NodeParts { tools: None, control: None, rest: Some(rest) });
+        let ending = RunningParts::new(NodeParts { rest: Some(rest), ..NodeParts::default() });
         let stopping = ending.stop_rest(Duration::from_secs(2));
         let stopped = tokio::time::timeout(PATIENCE / 2, stopping).await;
         assert!(stopped.is_ok(), "stopping must not wait for `link-down-max`, {PATIENCE:?}");
