@@ -487,7 +487,7 @@ impl PeerLink {
         let index = class as usize;
         let since = *self.refused_since[index].get_or_insert(now);
         if now - since >= self.link_down_max {
-            self.refused_since[index] = Some(now);
+            self.refused_since[index] = self.kept.then_some(now);
             out.push(LinkOutput::GiveUp(class));
             if !self.kept {
                 self.lanes[index] = LaneState::Unused;
@@ -593,6 +593,7 @@ impl PeerLink {
             for class in TrafficClass::ALL {
                 // A lane that is not waiting has a connection, such as bulk with its own.
                 if matches!(self.lanes[class as usize], LaneState::Waiting(_)) {
+                    self.refused_since[class as usize] = None; // the next lane was not refused
                     out.push(LinkOutput::GiveUp(class));
                     if !self.kept {
                         self.lanes[class as usize] = LaneState::Unused;

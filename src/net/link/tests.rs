@@ -534,6 +534,53 @@ fn lane_wanted_after_refusals_waits_the_full_time() {
     assert_eq!(bench.pass(MS), [LinkOutput::GiveUp(TrafficClass::User)]);
 }
 
+/// Gives one refusal of the lane that these outputs open, and asserts that the lane is not given up.
+fn assert_outlives_refusal(bench: &mut Bench, outputs: &[LinkOutput]) {
+    let [LinkOutput::Open { class, attempt, .. }] = *outputs else { panic!("{outputs:?}") };
+    assert_eq!(bench.give(LinkInput::Ended { class, attempt, end: End::Refused }), []);
+}
+
+#[test]
+fn refusals_before_a_lane_was_abandoned_do_not_count() {
+    let (me, peer) = peers();
+    let control = TrafficClass::Control;
+    let mut bench = Bench::new(me, peer);
+    bench.established(1, DialSide::Peer);
+    bench.give(LinkInput::Admitted { connection: conn(1), class: control });
+    // Given up because of refusals.
+    let mut outputs = bench.give(LinkInput::Want(control));
+    while bench.link.wants(control) {
+        for output in outputs {
+            let LinkOutput::Open { class, attempt, .. } = output else { panic!("{output:?}") };
+            bench.give(LinkInput::Ended { class, attempt, end: End::Refused });
+        }
+        outputs = bench.pass(MS);
+    }
+    bench.pass(60_000 * MS);
+    let outputs = bench.give(LinkInput::Want(control));
+    assert_outlives_refusal(&mut bench, &outputs);
+    // Given up because no carrier came.
+    bench.give(LinkInput::Closed(conn(1)));
+    assert_eq!(bench.pass(60_000 * MS), [LinkOutput::GiveUp(control)]);
+    bench.established(2, DialSide::Peer);
+    bench.give(LinkInput::Admitted { connection: conn(2), class: control });
+    let outputs = bench.give(LinkInput::Want(control));
+    assert_outlives_refusal(&mut bench, &outputs);
+}
+
+#[test]
+fn refusals_before_a_kept_link_was_down_do_not_count() {
+    let mut bench = kept();
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    assert_outlives_refusal(&mut bench, &outputs);
+    assert_eq!(dials(&bench.give(LinkInput::Closed(conn(1)))), 0, "it pauses");
+    let outputs = bench.pass(NetLimits::default().link_down_max);
+    assert_eq!(dials(&outputs), 1, "{outputs:?}");
+    assert!(outputs.contains(&LinkOutput::GiveUp(TrafficClass::Control)), "{outputs:?}");
+    let outputs = bench.established(2, DialSide::Us(ConnectionPurpose::Main));
+    assert_outlives_refusal(&mut bench, &outputs);
+}
+
 #[test]
 fn a_released_peer_is_not_dialled() {
     let mut bench = kept();
