@@ -275,8 +275,8 @@ impl PeerLink {
     }
 
     /// Whether queued messages of a lane may still be sent soon: the lane is open or being opened;
-    /// or the peer has not refused it, and there is a connection or the first dial since the link
-    /// was up is still to come.
+    /// or the peer has not refused it since it was last open, and there is a connection or the
+    /// first dial since the link was up is still to come.
     ///
     /// A lane whose substream has just broken counts as open until the link gets the input.
     #[must_use]
@@ -284,9 +284,7 @@ impl PeerLink {
         match self.lanes[class as usize] {
             LaneState::Unused => false,
             LaneState::On { .. } => true,
-            LaneState::Waiting(_) if self.lane_back_off[class as usize].failures >= REFUSED => {
-                false
-            }
+            LaneState::Waiting(_) if self.refused_since[class as usize].is_some() => false,
             // Bulk shares the carrier if its own dials fail.
             LaneState::Waiting(_) if self.carrier().is_some() => true,
             LaneState::Waiting(_)

@@ -40,9 +40,9 @@ impl Stock {
     /// The crate's settings for the negotiated protocol, with the prologue of the secret that has
     /// this name. Without any secret the prologue is empty.
     ///
-    /// Fails with [`NoiseError::Unknown`], as an I/O error, if no present secret has this name, such
-    /// as when the secret was replaced during the negotiation. An empty prologue would then admit
-    /// strangers, because the name is public.
+    /// Fails with [`NoiseError::Unknown`], as an I/O error, if no present secret has this name,
+    /// such as when the secret was replaced during the negotiation. An empty prologue would then
+    /// admit strangers, because the name is public.
     fn named(self, name: &str) -> Result<Config, Error> {
         let Some(secrets) = self.keyring.secrets() else { return Ok(self.config) };
         let (holder, secret) = secrets

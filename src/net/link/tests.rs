@@ -319,6 +319,32 @@ fn lane_is_awaited_while_it_can_still_be_carried() {
 }
 
 #[test]
+fn lane_that_broke_often_is_awaited() {
+    let mut bench = kept();
+    let mut outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    for earlier in 0..=REFUSED {
+        let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+        bench.give(LinkInput::Ended { class, attempt, end: End::Broken });
+        assert!(bench.link.awaits(class), "it had broken {earlier} times before");
+        outputs = bench.pass(5_000 * MS);
+    }
+}
+
+#[test]
+fn lane_that_breaks_after_a_refusal_and_a_welcome_is_awaited() {
+    let mut bench = kept();
+    let outputs = bench.established(1, DialSide::Us(ConnectionPurpose::Main));
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Ended { class, attempt, end: End::Refused });
+    assert!(!bench.link.awaits(class), "the peer refused it");
+    let outputs = bench.pass(5_000 * MS);
+    let [LinkOutput::Open { class, attempt, .. }] = outputs[..] else { panic!("{outputs:?}") };
+    bench.give(LinkInput::Opened { class, attempt });
+    bench.give(LinkInput::Ended { class, attempt, end: End::Broken });
+    assert!(bench.link.awaits(class), "the peer has taken it since");
+}
+
+#[test]
 fn bulk_is_awaited_while_a_connection_can_carry_it() {
     let mut bench = kept();
     bench.established(1, DialSide::Us(ConnectionPurpose::Main));
@@ -534,7 +560,7 @@ fn lane_wanted_after_refusals_waits_the_full_time() {
     assert_eq!(bench.pass(MS), [LinkOutput::GiveUp(TrafficClass::User)]);
 }
 
-/// Gives one refusal of the lane that these outputs open, and asserts that the lane is not given up.
+/// Refuses the lane that these outputs open, and asserts that it is not given up.
 fn assert_outlives_refusal(bench: &mut Bench, outputs: &[LinkOutput]) {
     let [LinkOutput::Open { class, attempt, .. }] = *outputs else { panic!("{outputs:?}") };
     assert_eq!(bench.give(LinkInput::Ended { class, attempt, end: End::Refused }), []);
