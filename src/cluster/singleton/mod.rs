@@ -32,6 +32,9 @@ use serde::{Deserialize, Serialize};
 pub use self::proxy::{Proxy, ProxyInput, ProxyOutput, ProxyStats};
 use super::fault_injection::{MembershipFault, MembershipFaultInjection};
 
+/// Minimum time between two requests, so that a time of 0 makes no busy loop.
+const RETRY_MIN: Duration = Duration::from_millis(1);
+
 /// Messages about one singleton; the caller adds its name. A node that is asked about an unknown
 /// singleton creates a machine in which it is not a candidate, and keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -183,15 +186,15 @@ pub struct Singleton {
     leased: bool,
     preparing: bool, // for a full shutdown; never reset
     number: u64,     // of the newest request
-    /// Time at which the open requests are repeated; `None` if there are none.
+    /// Time at which the open requests that are still wanted are repeated; `None` without any.
     retry_at: Option<Instant>,
     stats: SingletonStats,
 }
 
 impl Singleton {
     /// Creates the machine of incarnation `me`, which repeats requests after `retry` (recommended:
-    /// 1 s). `fault_injection` injects faults in tests; otherwise pass
-    /// [`MembershipFaultInjection::none`].
+    /// 1 s; a shorter time than 1 ms counts as 1 ms). `fault_injection` injects faults in tests;
+    /// otherwise pass [`MembershipFaultInjection::none`].
     #[must_use]
     pub const fn new(
         me: ReplicaId,
@@ -200,7 +203,7 @@ impl Singleton {
     ) -> Self {
         Self {
             me,
-            retry,
+            retry: at_least_minimum(retry),
             fault_injection,
             members: Vec::new(),
             rights: BTreeMap::new(),
@@ -374,7 +377,7 @@ impl Singleton {
     ///
     /// Stops the instance without the lease, or when this node is no candidate. A finished instance
     /// becomes startable when this node is no candidate. Schedules the repetition of requests as
-    /// long as one is open.
+    /// long as a wanted one is open.
     fn follow(&mut self, now: Now, out: &mut Outbox<SingletonOutput>) {
         if self.running == SingletonState::Yes && !(self.leased && self.is_candidate()) {
             self.stop(out);
@@ -388,9 +391,8 @@ impl Singleton {
             out.push(SingletonOutput::Start);
             self.say_to_all(SingletonMessage::Here, out);
         }
-        let due = self.retry_at.is_some_and(|at| at <= now.mono);
-        self.ask(due, out);
-        let waits = self.rights.values().any(|right| right.asked.is_some());
+        let due = self.retry_at.is_none_or(|at| at <= now.mono);
+        let waits = self.ask(due, out);
         match self.retry_at {
             _ if !waits => self.retry_at = None,
             Some(at) if at > now.mono => {}
@@ -419,13 +421,15 @@ impl Singleton {
 
     /// Requests every missing right, except from older candidates, which hold it legitimately: from
     /// members that are no candidates now, and from the other candidates only if this node is the
-    /// oldest. Repeats the open requests, under their numbers, if that is `due`.
+    /// oldest. Repeats the open requests, under their numbers, if that is `due`. Returns whether a
+    /// right is missing that must be requested.
     ///
     /// Does nothing unless this node is a candidate, no instance runs here, and no shutdown is
     /// prepared. The lease is not needed.
-    fn ask(&mut self, due: bool, out: &mut Outbox<SingletonOutput>) {
+    fn ask(&mut self, due: bool, out: &mut Outbox<SingletonOutput>) -> bool {
         let wants = self.is_candidate() && !self.preparing && self.running == SingletonState::No;
         let oldest = self.is_oldest();
+        let mut waits = false;
         for peer in &self.members {
             let Some(right) = self.rights.get_mut(&peer.id) else { continue };
             let askable = match peer.candidacy {
@@ -436,6 +440,7 @@ impl Singleton {
             if right.mine || !wants || !askable {
                 continue; // an open request keeps its number: its Done may be in transit
             }
+            waits = true;
             if right.asked.is_none() || due {
                 if right.asked.is_none() {
                     self.number += 1;
@@ -445,7 +450,12 @@ impl Singleton {
                 send(peer.id, SingletonMessage::HandOverToMe { number }, out);
             }
         }
+        waits
     }
+}
+
+const fn at_least_minimum(retry: Duration) -> Duration {
+    if retry.as_nanos() < RETRY_MIN.as_nanos() { RETRY_MIN } else { retry }
 }
 
 /// The oldest candidate, if there is one.

@@ -9,7 +9,7 @@ use ostraca_ddata::clock::{Instant, Now};
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::machine::{Machine, Outbox};
 
-use super::{Candidacy, SingletonMember, SingletonMessage, oldest};
+use super::{Candidacy, SingletonMember, SingletonMessage, at_least_minimum, oldest};
 
 /// Input of a [`Proxy`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,18 +92,19 @@ pub struct Proxy {
     target: Option<ReplicaId>,
     returned: VecDeque<Bytes>, // with `buffer` ≤ buffer_size
     buffer: VecDeque<Bytes>,
-    /// Time of the next `Identify`, unless the target is known.
+    /// Time of the next `Identify`, unless the target is known; `None` without a candidate.
     ask_at: Option<Instant>,
     stats: ProxyStats,
 }
 
 impl Proxy {
-    /// Creates a proxy without members, which repeats requests after `retry` (recommended: 1 s).
+    /// Creates a proxy without members, which repeats requests after `retry` (recommended: 1 s; a
+    /// shorter time than 1 ms counts as 1 ms).
     #[must_use]
     pub const fn new(buffer_size: usize, retry: Duration) -> Self {
         Self {
             buffer_size,
-            retry,
+            retry: at_least_minimum(retry),
             members: Vec::new(),
             target: None,
             returned: VecDeque::new(),
@@ -167,15 +168,16 @@ impl Proxy {
     }
 
     /// Asks the oldest candidate while the target is unknown: at once if `anew`, because the target
-    /// was lost or the oldest candidate changed, then after each `retry`. Without a candidate, only
-    /// schedules the next attempt.
+    /// was lost or the oldest candidate changed, then after each `retry`. Without a candidate, it
+    /// waits for one.
     fn search(&mut self, now: Now, anew: bool, out: &mut Outbox<ProxyOutput>) {
         if self.target.is_some() {
             return;
         }
         if anew || self.ask_at.is_none_or(|at| at <= now.mono) {
-            self.ask_at = Some(now.mono + self.retry);
-            out.extend(oldest(&self.members).map(|to| ProxyOutput::Identify { to }));
+            let asked = oldest(&self.members);
+            self.ask_at = asked.map(|_| now.mono + self.retry);
+            out.extend(asked.map(|to| ProxyOutput::Identify { to }));
         }
     }
 }
@@ -318,6 +320,24 @@ mod tests {
         assert_eq!(probe.identified().len(), 2);
         probe.says(1, SingletonMessage::Here);
         assert_eq!(probe.proxy.next_deadline(), None);
+    }
+
+    #[test]
+    fn proxy_without_a_candidate_waits_without_a_timer() {
+        let mut probe = TestProbe::new(10);
+        probe.members(&[(1, Candidacy::NotNow)]);
+        assert_eq!(probe.proxy.next_deadline(), None);
+        probe.members(&[(1, Candidacy::NotNow), (2, Candidacy::Candidate)]);
+        assert_eq!(probe.identified(), [id(1), id(2)]);
+        assert_eq!(probe.proxy.next_deadline(), Some(s(1).mono));
+    }
+
+    #[test]
+    fn retry_of_zero_makes_no_busy_loop() {
+        let mut proxy = Proxy::new(10, Duration::ZERO);
+        let members = peers(&[(1, Candidacy::Candidate)]);
+        proxy.handle(s(0), ProxyInput::Members(members), &mut Outbox::new());
+        assert!(proxy.next_deadline() > Some(s(0).mono));
     }
 
     #[test]

@@ -330,6 +330,37 @@ fn lost_request_and_lost_done_are_repeated() {
 }
 
 #[test]
+fn unwanted_requests_start_no_timer() {
+    let (leaving, staying) = ([(1, NotNow), (2, Candidate)], [(1, Candidate), (2, Candidate)]);
+    for is_older_candidate in [true, false] {
+        let mut world = World::new(&leaving);
+        world.net.clear(); // loses the request
+        assert!(world.nodes[&2].next_deadline().is_some());
+        if is_older_candidate {
+            world.sees(2, &staying);
+        } else {
+            world.sees(2, &[(1, NotNow), (2, NotNow)]);
+        }
+        assert_eq!(world.nodes[&2].next_deadline(), None, "{is_older_candidate}");
+        world.sees(2, &leaving);
+        world.flow();
+        assert_eq!(world.running(), [2], "the request is repeated at once");
+    }
+    let mut world = World::new(&leaving);
+    world.tell(2, SingletonInput::Prepare);
+    assert_eq!(world.nodes[&2].next_deadline(), None);
+}
+
+#[test]
+fn retry_of_zero_makes_no_busy_loop() {
+    let mut node = Singleton::new(id(2), Duration::ZERO, MembershipFaultInjection::none());
+    let member = |of, candidacy| SingletonMember { id: id(of), candidacy };
+    let members = vec![member(1, NotNow), member(2, Candidate)];
+    node.handle(Now::default(), SingletonInput::Members(members), &mut Outbox::new());
+    assert!(node.next_deadline() > Some(Now::default().mono));
+}
+
+#[test]
 fn duplicated_and_late_done_gives_no_right() {
     let mut world = World::new(&[(1, NotNow), (2, Candidate)]);
     world.flow();
