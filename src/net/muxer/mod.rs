@@ -125,8 +125,9 @@ pub enum MuxerViolation {
     /// dialling side, and 0 to neither.
     #[error("it opened stream {0}, whose id it may not use")]
     Id(u32),
-    /// The stream id is in use.
-    #[error("it opened stream {0}, which is already open")]
+    /// The stream id is in use: that stream is open, or its peer has reset it while the user still
+    /// holds it. yamux demands a new id for each stream.
+    #[error("it opened stream {0}, whose id is still in use")]
     OpenedTwice(u32),
     /// The peer sends more data than its window allows.
     #[error("it sent {sent} bytes on a stream whose window has {granted}")]

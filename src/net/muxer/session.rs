@@ -357,8 +357,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
     /// Accepts or refuses a stream of the peer, whose initial window is enlarged by `credit`.
     /// `false`: there is no room for it, and it alone is reset
     /// (docs/protocol/transport.md#an-extra-stream-is-reset-alone). Fails, because the peer
-    /// violates the protocol, if the id is not one of the peer's or is open, [`REFUSED_MAX`]
-    /// refusals wait, or the window exceeds 32 bits.
+    /// violates the protocol, if the id is not one of the peer's or is in use, [`REFUSED_MAX`]
+    /// refusals wait, or the window exceeds 32 bits. A stream that the peer has reset uses its id
+    /// until the user drops it. The specification demands a new id for each stream, so only a
+    /// faulty peer opens it again.
     fn on_open(&mut self, id: u32, credit: u32) -> Result<bool, MuxerError> {
         let odd = self.mode == MuxerSide::Server; // clients use odd ids
         if id == 0 || (id % 2 == 1) != odd {

@@ -516,12 +516,14 @@ async fn go_away_and_closed_socket_end_the_connection() {
 #[tokio::test]
 async fn violation_is_answered_with_go_away() {
     let open = frame(WINDOW, SYN, 1, 0);
-    let cases: [(Vec<Vec<u8>>, MuxerViolation); 9] = [
+    let cases: [(Vec<Vec<u8>>, MuxerViolation); 10] = [
         (vec![vec![1; 12]], MuxerViolation::Version(1)),
         (vec![frame(9, 0, 0, 0)], MuxerViolation::Kind(9)),
         (vec![frame(DATA, SYN, 2, 0)], MuxerViolation::Id(2)),
         (vec![frame(WINDOW, SYN, 0, 0)], MuxerViolation::Id(0)),
         (vec![open.clone(), open.clone()], MuxerViolation::OpenedTwice(1)),
+        // A stream that was reset is in use until its user drops it.
+        (vec![open.clone(), frame(DATA, RST, 1, 0), open.clone()], MuxerViolation::OpenedTwice(1)),
         (vec![frame(WINDOW, SYN, 1, u32::MAX)], MuxerViolation::Credit),
         (vec![open.clone(), frame(WINDOW, 0, 1, u32::MAX)], MuxerViolation::Credit),
         (
