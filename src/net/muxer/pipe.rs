@@ -282,7 +282,10 @@ impl StreamState {
         waker: &Waker,
     ) -> io::Result<Option<RecvBuffer>> {
         if used.bytes.len() < SMALL {
-            self.small = used;
+            // A read after one that had to wait returns no buffer: the spare one must stay.
+            if used.bytes.len() > self.small.bytes.len() {
+                self.small = used;
+            }
         } else if self.spare.len() < SPARE_MAX && self.small_arrivals < SMALL_ARRIVALS_MAX {
             self.spare.push(used);
         }
@@ -494,6 +497,21 @@ impl StreamState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repeated_read_keeps_the_spare_small_buffer() {
+        let pipe = SharedStream::inbound(1, WINDOW_FIRST);
+        let (mut state, mut read) = (pipe.lock(), RecvBuffer::default());
+        read.space(PIECE)[..1].fill(7);
+        read.fill(1);
+        state.arrive(&mut read);
+        let got = state.read(RecvBuffer::default(), Waker::noop()).expect("it is open");
+        let mut used = got.expect("a byte has arrived");
+        used.consume(1);
+        assert!(state.read(used, Waker::noop()).expect("it is open").is_none());
+        assert!(state.read(RecvBuffer::default(), Waker::noop()).expect("it is open").is_none());
+        assert_eq!(state.small.bytes.len(), ROOM_MIN, "the next small arrival reuses it");
+    }
 
     #[test]
     fn unread_data_occupies_at_most_twice_its_size() {
