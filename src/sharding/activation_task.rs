@@ -659,7 +659,7 @@ impl<E: Entity> ActivationTask<E> {
         let (entity, failures) = (&self.id, self.failures);
         tracing::error!(
             %entity_type, %entity, %shard, failures, why,
-            "sharding.entity_failed: the entity panicked; other entities are not affected"
+            "sharding.entity_failed: the entity failed; other entities are not affected"
         );
     }
 

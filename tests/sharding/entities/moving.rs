@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::door::Door;
 use super::nodes::{MESSAGE_BYTES_MAX, Nodes, Plan, Step, node};
+use super::waits::logged;
 
 /// The failure that the next instance or its factory shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -269,6 +270,21 @@ fn failed_import_is_a_failure_and_loses_the_state() {
             assert_eq!(purses.nodes.all_lost(), lost, "{supervision:?} {manner:?}");
         }
     }
+}
+
+#[test]
+fn failed_import_is_not_logged_as_a_panic() {
+    let lines = logged(|| {
+        let mut purses = plain();
+        purses.tell("a", Deal::Add(5));
+        purses.nodes.host(0, 1);
+        purses.town.is(Manner::TakeOverFails);
+        purses.tell("a", Deal::Add(4));
+    });
+    let failed: Vec<&String> =
+        lines.iter().filter(|line| line.contains("sharding.entity_failed")).collect();
+    assert_eq!(failed.len(), 1, "{lines:?}");
+    assert!(!failed[0].contains("panicked"), "{}", failed[0]);
 }
 
 /// No home writes a payload with two states of one entity, but a faulty peer may.
