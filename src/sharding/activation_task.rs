@@ -715,7 +715,7 @@ impl<E: Entity> ActivationTask<E> {
 
     /// Has the instance handle its stop message. Returns `Handled` at once if the type has none or
     /// there is no instance. A panic is counted as a failure and not supervised; the instance
-    /// stays.
+    /// stays. An aborted stop message is counted by its reason, as any other message.
     async fn run_stop_message(&mut self) -> HandlerOutcome {
         let Some(message) = E::stop_message() else { return HandlerOutcome::Handled };
         let mut passivates = false;
@@ -730,8 +730,10 @@ impl<E: Entity> ActivationTask<E> {
             let handling = pin!(Some(async { value.handle(message, &mut cx).await }));
             guarded(handling, LeaseCheck::Due, stays, waker_slot).await
         };
-        if let HandlerOutcome::Panicked(why) = &outcome {
-            self.failed(why);
+        match &outcome {
+            HandlerOutcome::Handled => {}
+            HandlerOutcome::Aborted(why) => self.runtime.dead(*why, 1, self.shard.id),
+            HandlerOutcome::Panicked(why) => self.failed(why),
         }
         outcome
     }

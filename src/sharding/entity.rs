@@ -103,9 +103,9 @@ pub trait Entity: Sized + Send + 'static {
 
     /// Returns the stop message: the last message of an instance that is stopped because of
     /// passivation or a move of its shard. `None`: the instance stops after the message that it is
-    /// handling. An instance that ends by supervision or by the loss of the lease gets none. Called
-    /// when the type starts and for each instance that stops; whether it returns `Some` must not
-    /// change.
+    /// handling. An instance that ends by supervision or by the loss of the lease gets none. A stop
+    /// message that is aborted, as at `handoff-timeout`, counts as a dead letter. Called when the
+    /// type starts and for each instance that stops; whether it returns `Some` must not change.
     #[must_use]
     fn stop_message() -> Option<Self::Message> {
         None

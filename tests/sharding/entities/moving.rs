@@ -32,6 +32,7 @@ enum Manner {
     TakeOverFails,
     FactoryPanics,
     StopMessagePanics,
+    StopMessageHangs,
 }
 
 /// Shared by all instances of a test: the planned failure, a door, and a log.
@@ -94,6 +95,9 @@ impl<const LAST: bool> Entity for Purse<LAST> {
             Deal::Count(reply) => reply.send(self.coins),
             Deal::Last => {
                 assert!(self.town.manner() != Manner::StopMessagePanics, "planned by the test");
+                if self.town.manner() == Manner::StopMessageHangs {
+                    self.town.door.pass().await;
+                }
                 self.coins += 100;
             }
         }
@@ -235,6 +239,20 @@ fn panic_in_stop_message_exports_no_state_unless_resumed() {
         purses.town.is(Manner::Well);
         assert_eq!((purses.count("a"), purses.failures()), (coins, 1), "{supervision:?}");
     }
+}
+
+#[test]
+fn aborted_stop_message_is_counted_and_exports_no_state() {
+    let mut purses = Purses::<true>::new(&Plan::default());
+    purses.tell("a", Deal::Add(5));
+    purses.town.is(Manner::StopMessageHangs);
+    purses.nodes.host(0, 1);
+    assert_eq!(purses.nodes.all_lost(), 0, "it has `handoff-timeout`");
+    purses.nodes.advance(Duration::from_secs(16));
+    purses.nodes.settle();
+    assert_eq!((purses.nodes.lost(DeadLetterReason::Aborted), purses.nodes.all_lost()), (1, 1));
+    purses.town.is(Manner::Well);
+    assert_eq!((purses.count("a"), purses.failures()), (0, 0));
 }
 
 #[test]
