@@ -29,7 +29,8 @@ use crate::node::cluster::{Cluster, ClusterView, RecoverError};
 use crate::node::replicator::{GetError, QueryError, Replicator, UpdateError};
 use crate::node::routes;
 use crate::node::sharding::{
-    self, ClusterShardingStats, ExplanationSubject, Sharding, ShardingUnavailable, TypeView,
+    ClusterShardingStats, ExplanationSubject, Sharding, ShardingQueryError, ShardingUnavailable,
+    TypeView,
 };
 use crate::sharding::ids::{RegionId, ShardId};
 
@@ -284,8 +285,8 @@ fn not_recovered(why: &RecoverError) -> RequestRefusal {
 type MembersByIncarnation = BTreeMap<ReplicaId, Arc<member::Member>>;
 
 /// Asks all regions of a type for their shards. Regions that have not answered in time are listed
-/// in `unanswered`; that is no refusal. `coordinator` is `None` if this node knows none. Refuses
-/// with [`RefusalReason::UnknownType`] if the type was not started on this node.
+/// in `unanswered`; that is no refusal. `coordinator` is `None` if this node knows none. Refuses as
+/// [`query_refusal`] does.
 async fn shards(
     handles: &Handles,
     entity_type: &str,
@@ -294,8 +295,7 @@ async fn shards(
     let sharding = &handles.sharding;
     let stats = match sharding.cluster_sharding_stats(entity_type, within).await {
         Ok(stats) => stats,
-        Err(sharding::ShardingQueryError::Unanswered(why)) => return Err(stopped(why)),
-        Err(why) => return Err(not_started(handles, entity_type, &why).await),
+        Err(why) => return Err(query_refusal(handles, entity_type, &why).await),
     };
     let types = sharding.types().await.map_err(stopped)?;
     let of_type = types.iter().find(|of_type| of_type.entity_type.as_str() == entity_type);
@@ -319,10 +319,8 @@ async fn shards(
 /// Explains the place of a shard or an entity, or the moves of a node, as text and in encoded form.
 /// Nodes that are no longer members are named by their incarnation.
 ///
-/// Refuses an invalid entity id ([`RefusalReason::NotUnderstood`]), a name that can be no node
-/// ([`RefusalReason::UnknownMember`]), a shard number that the type does not have
-/// ([`RefusalReason::Other`]) and a type that was not started here
-/// ([`RefusalReason::UnknownType`]).
+/// Refuses an invalid entity id ([`RefusalReason::NotUnderstood`]) and a name that can be no node
+/// ([`RefusalReason::UnknownMember`]), otherwise as [`query_refusal`] does.
 async fn explain(
     handles: &Handles,
     entity_type: &str,
@@ -339,11 +337,7 @@ async fn explain(
     };
     let why = match handles.sharding.explain(entity_type, about, within).await {
         Ok(why) => why,
-        Err(why @ sharding::ShardingQueryError::NoShard { .. }) => {
-            return Err(refusal(RefusalReason::Other, &why));
-        }
-        Err(sharding::ShardingQueryError::Unanswered(why)) => return Err(stopped(why)),
-        Err(why) => return Err(not_started(handles, entity_type, &why).await),
+        Err(why) => return Err(query_refusal(handles, entity_type, &why).await),
     };
     let detail = Encoded::new(&why).map_err(|why| refusal(RefusalReason::Other, &why))?;
     let members = handles.cluster.members().into_iter();
@@ -415,21 +409,19 @@ fn named(region: RegionId, known: &MembersByIncarnation) -> RegionInfo {
     RegionInfo { node, address, shards: Vec::new() }
 }
 
-/// Makes the refusal for a query that failed because of its type: the cause, the types that were
-/// started on this node, and the members that host this one, if any. The reason is always
-/// [`RefusalReason::UnknownType`], for every `why`.
-pub(super) async fn not_started(
+/// Makes the refusal for a failed query about an entity type. For a type that was not started on
+/// this node, the text also names the types that were, and the members that host this one, if any.
+pub(super) async fn query_refusal(
     handles: &Handles,
     entity_type: &str,
-    why: &sharding::ShardingQueryError,
+    why: &ShardingQueryError,
 ) -> RequestRefusal {
-    let mut text = match why {
-        // The error's own text tells a programmer how to start it; an operator can't.
-        sharding::ShardingQueryError::NotStarted { entity_type, .. } => {
-            format!("{entity_type} was not started on this node")
-        }
-        why => error_chain(why),
-    };
+    let reason = reason_of(why);
+    if reason != RefusalReason::UnknownType {
+        return refusal(reason, why);
+    }
+    // The error's own text tells a programmer how to start it; an operator can't.
+    let mut text = format!("{entity_type} was not started on this node");
     text.push_str(&started_here(handles.sharding.types().await));
     let hosts = |member: &Arc<member::Member>| member.hosting.entity_types.contains(entity_type);
     let members = handles.cluster.members();
@@ -442,7 +434,19 @@ pub(super) async fn not_started(
             hosts[0]
         ));
     }
-    RequestRefusal { why: RefusalReason::UnknownType, text }
+    RequestRefusal { why: reason, text }
+}
+
+const fn reason_of(why: &ShardingQueryError) -> RefusalReason {
+    match why {
+        ShardingQueryError::Name(_) => RefusalReason::NotUnderstood,
+        ShardingQueryError::NotStarted { .. } => RefusalReason::UnknownType,
+        ShardingQueryError::NotStopped { .. } => RefusalReason::NotStopped,
+        ShardingQueryError::Unanswered(_) => RefusalReason::Stopped,
+        ShardingQueryError::NoAnswer { .. } | ShardingQueryError::NoShard { .. } => {
+            RefusalReason::Other
+        }
+    }
 }
 
 /// The types that this node has started, as a part of a refusal; empty if they are unknown.
@@ -628,12 +632,33 @@ mod tests {
     use ostraca_ddata::id::PeerKey;
 
     use super::*;
+    use crate::sharding::ids::EntityType;
 
     /// Regression: if the types were unknown, the refusal claimed that nothing was started.
     #[test]
     fn unknown_types_are_not_reported_as_none() {
         assert_eq!(started_here(Err(ShardingUnavailable)), "");
         assert_eq!(started_here(Ok(Vec::new())), "; nothing was started here");
+    }
+
+    /// Regression: an invalid name was reported as a type that was not started.
+    #[test]
+    fn only_types_not_started_are_unknown() {
+        let entity_type = EntityType::new("bell").expect("a valid name");
+        let invalid = EntityType::new("a/b").expect_err("a name with a slash");
+        let (shard, shards) = (ShardId::new(7), 7);
+        for (why, reason) in [
+            (ShardingQueryError::Name(invalid), RefusalReason::NotUnderstood),
+            (
+                ShardingQueryError::NotStarted { entity_type: entity_type.clone(), host: None },
+                RefusalReason::UnknownType,
+            ),
+            (ShardingQueryError::NoShard { entity_type, shard, shards }, RefusalReason::Other),
+            (ShardingQueryError::NotStopped { left: 1, waited: SOON }, RefusalReason::NotStopped),
+            (ShardingQueryError::Unanswered(ShardingUnavailable), RefusalReason::Stopped),
+        ] {
+            assert_eq!(reason_of(&why), reason, "{why}");
+        }
     }
 
     #[test]

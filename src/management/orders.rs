@@ -12,7 +12,7 @@ use ostraca_ddata::replicator::request::WriteConsistency;
 use ostraca_ddata::types::LWWRegister;
 
 use super::answers::{
-    Handles, node_called, not_started, refusal, refuse_cluster_key, span, stopped,
+    Handles, node_called, query_refusal, refusal, refuse_cluster_key, span, stopped,
 };
 use super::verbatim::Verbatim;
 use super::wire::{
@@ -21,7 +21,7 @@ use super::wire::{
 use crate::cluster::member::Member;
 use crate::node::cluster::{DownError, LeaveError};
 use crate::node::replicator::DeleteError;
-use crate::node::sharding::{DrainProgress, RebalanceError, ShardingQueryError};
+use crate::node::sharding::{DrainProgress, RebalanceError};
 use crate::sharding::ids::ShardId;
 
 /// The answer, or the refusal of a request that was not executed.
@@ -142,8 +142,8 @@ fn drained(node: String, undo: bool, progress: DrainProgress) -> OrderResult {
 /// and shards that did not run count as stopped.
 ///
 /// Refuses with [`RefusalReason::NotStopped`] after `within`, although some may still stop; with
-/// [`RefusalReason::Other`] if a number does not exist, then without stopping the others; with
-/// [`RefusalReason::UnknownType`] if the type was not started on this node.
+/// [`RefusalReason::Other`] if a number does not exist, then without stopping the others; otherwise
+/// as [`query_refusal`] does.
 pub(super) async fn stop_shards(
     handles: &Handles,
     entity_type: &str,
@@ -161,12 +161,7 @@ pub(super) async fn stop_shards(
     let stopping = sharding.stop_shards(entity_type, shards.into_iter().map(ShardId::new), within);
     match stopping.await {
         Ok(()) => Ok(AdminResponse::ShardsStopped(count)),
-        Err(why @ ShardingQueryError::NotStopped { .. }) => {
-            Err(refusal(RefusalReason::NotStopped, &why))
-        }
-        Err(why @ ShardingQueryError::NoShard { .. }) => Err(refusal(RefusalReason::Other, &why)),
-        Err(ShardingQueryError::Unanswered(why)) => Err(stopped(why)),
-        Err(why) => Err(not_started(handles, entity_type, &why).await),
+        Err(why) => Err(query_refusal(handles, entity_type, &why).await),
     }
 }
 
@@ -195,8 +190,7 @@ pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResu
             );
             Err(RequestRefusal { why: RefusalReason::NotCoordinator, text })
         }
-        Err(RebalanceError::Query(ShardingQueryError::Unanswered(why))) => Err(stopped(why)),
-        Err(RebalanceError::Query(why)) => Err(not_started(handles, entity_type, &why).await),
+        Err(RebalanceError::Query(why)) => Err(query_refusal(handles, entity_type, &why).await),
     }
 }
 
