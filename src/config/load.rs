@@ -170,7 +170,7 @@ fn misspelt(name: &str) -> Option<LoadError> {
 /// All of `wrong` and of the errors in the sections, which are read to the end as far as
 /// [`WRONG_MAX`] permits.
 fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError> {
-    let mut sections = Section::root(all)?;
+    let mut sections = Section::root(all, &mut wrong);
     sections.check_names(&SECTIONS, &mut wrong);
     sections.resolve_aliases(&mut wrong);
     sections.normalize_addresses();
@@ -197,14 +197,15 @@ struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The merged settings of all sources; empty if nothing is set.
-    ///
-    /// # Errors
-    /// If a source cannot be read.
-    fn root(all: &'a Figment) -> Result<Self, LoadError> {
-        let found = Provider::data(all).map_err(|error| setting(all, "", &error, None))?;
+    /// The merged settings of all sources; empty if nothing is set. A source that cannot be read is
+    /// reported, and nothing is set then.
+    fn root(all: &'a Figment, wrong: &mut Vec<LoadError>) -> Self {
+        let found = Provider::data(all).unwrap_or_else(|error| {
+            wrong.push(setting(all, "", &error, None));
+            Map::new()
+        });
         let set = found.into_values().next().unwrap_or_default();
-        Ok(Self { all, key: String::new(), set })
+        Self { all, key: String::new(), set }
     }
 
     fn path_of(&self, name: &str) -> String {

@@ -234,6 +234,28 @@ fn no_error_shows_a_secret() {
     }
 }
 
+/// A source without settings, whose data cannot be read.
+struct Unreadable;
+
+impl Provider for Unreadable {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("unreadable")
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Err("no data".into())
+    }
+}
+
+#[test]
+fn unreadable_source_hides_no_other_error() {
+    let before = misspelt("OSTRACA_CLUSTER_ROLES").expect("a misspelt variable");
+    let error = extract(&Figment::from(Unreadable), vec![before]).expect_err("two of them");
+    let error = error.to_string();
+    assert!(error.starts_with("2 settings are wrong:"), "{error}");
+    assert!(error.contains("OSTRACA_CLUSTER_ROLES") && error.contains("no data"), "{error}");
+}
+
 /// A variable with a single underscore is refused if it would be a setting with two, and ignored
 /// otherwise.
 #[test]
