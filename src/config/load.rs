@@ -17,7 +17,7 @@ use super::{Config, defaults};
 use crate::net::address;
 
 /// Prefix of environment variables. In the rest, two underscores stand for a dot and one for a
-/// hyphen: `OSTRACA__CLUSTER__GOSSIP_INTERVAL=2s`.
+/// hyphen: `OSTRACA__CLUSTER__GOSSIP_INTERVAL=2s`. Lower case is accepted, too.
 const PREFIX: &str = "OSTRACA__";
 
 /// Prefix of variables that may lack an underscore.
@@ -143,9 +143,10 @@ fn misspelt_variables() -> Vec<LoadError> {
 
 /// The error for one variable; `None` if its name is right or not similar to a setting. After one
 /// underscore the rest must be a setting of the section itself, not of a subsection; after two, any
-/// rest is taken for a setting. The section must be in capitals.
+/// rest is taken for a setting. The case does not matter, as for variables with the right name.
 fn misspelt(name: &str) -> Option<LoadError> {
-    let rest = name.strip_prefix(NEAR_PREFIX).filter(|rest| !rest.starts_with('_'))?;
+    let capitals = name.to_ascii_uppercase();
+    let rest = capitals.strip_prefix(NEAR_PREFIX).filter(|rest| !rest.starts_with('_'))?;
     let (section, below) = rest.split_once('_')?;
     let section = SECTIONS.into_iter().find(|known| known.to_uppercase() == section)?;
     let right = match below.strip_prefix('_') {

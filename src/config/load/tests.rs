@@ -266,6 +266,9 @@ fn variable_that_lacks_an_underscore_is_refused() {
         ("OSTRACA_CLUSTER_ROLES", "write OSTRACA__CLUSTER__ROLES"),
         ("OSTRACA_NET_DATA_DIR", "write OSTRACA__NET__DATA_DIR"),
         ("OSTRACA_NET__LIMITS__CLIENTS", "write OSTRACA__NET__LIMITS__CLIENTS"),
+        // Read in any case, as figment does for the right name.
+        ("ostraca_cluster__roles", "write OSTRACA__CLUSTER__ROLES"),
+        ("Ostraca_Net_Data_Dir", "write OSTRACA__NET__DATA_DIR"),
     ];
     for (name, said) in wrong {
         figment::Jail::expect_with(|jail| {
