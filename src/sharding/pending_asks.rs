@@ -19,7 +19,6 @@ use super::ids::{RegionId, ShardId};
 use super::scope;
 use super::types::TypeRegistry;
 use crate::threads::{self, PerThread};
-use crate::wakers::store_waker;
 
 /// Distance between two numbers of one place; the remainder of a number is its place.
 const PLACES: u64 = threads::PLACES as u64;
@@ -324,15 +323,20 @@ impl<T> AskSlot<T> {
     /// Takes the result, or registers the waker for it. After the result was taken, returns
     /// [`DeadLetterReason::NoAnswer`].
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, AskFailure>> {
-        match &mut *self.lock() {
-            AskState::Waiting(waker) => {
-                store_waker(waker, cx.waker());
-                Poll::Pending
+        let mut state = self.lock();
+        let former = match &mut *state {
+            AskState::Waiting(Some(waker)) if waker.will_wake(cx.waker()) => None,
+            AskState::Waiting(waker) => waker.replace(cx.waker().clone()),
+            AskState::Over(result) => {
+                let taken = result.take();
+                return Poll::Ready(
+                    taken.unwrap_or(Err(AskFailure::Refused(DeadLetterReason::NoAnswer))),
+                );
             }
-            AskState::Over(result) => Poll::Ready(
-                result.take().unwrap_or(Err(AskFailure::Refused(DeadLetterReason::NoAnswer))),
-            ),
-        }
+        };
+        drop(state);
+        drop(former); // may be the last reference to its task, which may own the reply address
+        Poll::Pending
     }
 
     /// Ends the wait: removes the entry in the table, and the result, which is returned if the ask

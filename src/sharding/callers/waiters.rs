@@ -77,17 +77,25 @@ impl CallerRegistration<'_> {
             waiting.last += 1;
             self.number = waiting.last;
         }
-        if !waiting.wakers.get(&self.number).is_some_and(|known| known.will_wake(waker)) {
-            waiting.wakers.insert(self.number, waker.clone());
-        }
+        let known = waiting.wakers.get(&self.number);
+        let replaced = match known.is_some_and(|known| known.will_wake(waker)) {
+            true => None,
+            false => waiting.wakers.insert(self.number, waker.clone()),
+        };
         self.callers.any.store(true, Ordering::SeqCst);
+        drop(waiting);
+        // After the lock: it may be the last owner of a task, with a registration that ends with it.
+        drop(replaced);
     }
 }
 
 impl Drop for CallerRegistration<'_> {
     fn drop(&mut self) {
         if self.number > 0 {
-            self.callers.lock().wakers.remove(&self.number);
+            let mut waiting = self.callers.lock();
+            let removed = waiting.wakers.remove(&self.number);
+            drop(waiting);
+            drop(removed); // after the lock, as in `register`
         }
     }
 }
