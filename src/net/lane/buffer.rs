@@ -89,8 +89,11 @@ impl Buffer {
             self.resize((2 * self.bytes.len()).min(self.max));
         }
         self.small_reads = if len < self.bytes.len() / 8 { self.small_reads + 1 } else { 0 };
-        if self.small_reads >= SMALL_READS && self.bytes.len() > BYTES_MIN {
-            self.small_reads = 0;
+        if self.small_reads < SMALL_READS {
+            return;
+        }
+        self.small_reads = 0;
+        if self.bytes.len() > BYTES_MIN {
             let len = (self.bytes.len() / 2).max(self.end).max(BYTES_MIN);
             self.bytes.truncate(len);
             self.bytes.shrink_to_fit();
@@ -152,5 +155,16 @@ mod tests {
             }
             assert_eq!(buffer.bytes.len(), BYTES_MIN);
         }
+    }
+
+    #[test]
+    fn count_of_small_reads_is_bounded_at_minimum_size() {
+        let mut buffer = Buffer::new(BYTES_MAX);
+        for _ in 0..3 * SMALL_READS {
+            let len = fill(&mut buffer, b"little");
+            buffer.consume(len);
+            assert!(buffer.small_reads < SMALL_READS);
+        }
+        assert_eq!(buffer.bytes.len(), BYTES_MIN);
     }
 }
