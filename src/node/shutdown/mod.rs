@@ -101,7 +101,7 @@ struct ShutdownTasks {
 #[derive(Clone, Copy, Debug, Default)]
 struct ShutdownProgress {
     reason: Option<Reason>, // set when the shutdown begins, and never changed
-    done: bool,             // all phases have ended
+    done: bool,             // all phases have ended, or their runtime was shut down
 }
 
 struct ShutdownState {
@@ -183,8 +183,8 @@ impl CoordinatedShutdown {
         });
         if first {
             tracing::info!(%reason, "node.shutdown");
-            let shutdown = self.clone();
-            self.0.runtime.spawn(async move { shutdown.run_phases().await });
+            let phases = RunningPhases(self.clone());
+            self.0.runtime.spawn(async move { phases.run().await });
         }
     }
 
@@ -196,7 +196,8 @@ impl CoordinatedShutdown {
     }
 
     /// Waits until the shutdown has ended, without beginning it. Returns the reason with which it
-    /// was begun, at once if it has ended.
+    /// was begun, at once if it has ended. A shutdown also ends when its runtime is shut down; the
+    /// phases that are left do not run then.
     pub async fn done(&self) -> Reason {
         let mut progress = self.0.progress.subscribe();
         let done = progress.wait_for(|progress| progress.done).await;
@@ -224,19 +225,6 @@ impl CoordinatedShutdown {
     /// Timeout of a phase.
     pub(super) fn timeout(&self, phase: Phase) -> Duration {
         self.0.settings.timeout(phase)
-    }
-
-    /// Runs the tasks of all phases in order, then marks the shutdown as ended. Phases without
-    /// tasks begin and end at once.
-    async fn run_phases(self) {
-        for phase in Phase::ALL {
-            let tasks = self.take(phase);
-            if !tasks.is_empty() {
-                self.run_phase(phase, tasks).await;
-            }
-        }
-        tracing::info!("node.stopped");
-        self.0.progress.send_modify(|progress| progress.done = true);
     }
 
     /// Runs the tasks of a phase until all have ended or the timeout has expired, and aborts those
@@ -284,6 +272,30 @@ impl CoordinatedShutdown {
     fn lock(&self) -> MutexGuard<'_, ShutdownTasks> {
         // The program's code never runs under the lock, so the state is consistent after a panic.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The phases of a shutdown that has begun. Dropping this marks the shutdown as ended, because a
+/// runtime that is shut down drops its tasks: callers on another runtime would wait for ever.
+struct RunningPhases(CoordinatedShutdown);
+
+impl RunningPhases {
+    /// Runs the tasks of all phases in order. Phases without tasks begin and end at once.
+    async fn run(self) {
+        let Self(shutdown) = &self;
+        for phase in Phase::ALL {
+            let tasks = shutdown.take(phase);
+            if !tasks.is_empty() {
+                shutdown.run_phase(phase, tasks).await;
+            }
+        }
+        tracing::info!("node.stopped");
+    }
+}
+
+impl Drop for RunningPhases {
+    fn drop(&mut self) {
+        self.0.0.progress.send_modify(|progress| progress.done = true);
     }
 }
 
@@ -411,6 +423,25 @@ mod tests {
         ];
         for (reason, code) in codes {
             assert_eq!(reason.exit_code(), code, "{reason}");
+        }
+    }
+
+    #[tokio::test]
+    async fn shutdown_ends_with_its_runtime() {
+        for begins_before in [true, false] {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            let runtime = builder.worker_threads(1).enable_all().build().expect("a thread");
+            let shutdown = {
+                let _on_its_threads = runtime.enter();
+                CoordinatedShutdown::new(ShutdownConfig::default())
+            };
+            shutdown.add_task(Phase::ServiceStop, "hangs", std::future::pending).expect("in time");
+            if begins_before {
+                shutdown.begin(Reason::Asked);
+            }
+            runtime.shutdown_background();
+            let ended = tokio::time::timeout(Duration::from_secs(60), shutdown.run(Reason::Asked));
+            assert_eq!(ended.await, Ok(Reason::Asked), "{begins_before}");
         }
     }
 
