@@ -607,6 +607,7 @@ impl OutboundQueue {
         self.spare = Vec::new();
         self.numbers = NameTable::default();
         self.kept = 0;
+        (self.wanted, self.passing) = (None, None); // the byte counts no longer match `kept`
         self.undrained_since = None;
         self.appended - self.acknowledged
     }

@@ -59,6 +59,19 @@ fn short_messages_cannot_keep_a_long_one_waiting() {
 }
 
 #[test]
+fn abandoned_lane_forgets_a_rejected_long_message() {
+    let (mut lane, turn) = lane(TrafficClass::User);
+    let accepted = fill(&mut lane, LONG_BODY);
+    let taken = lane.take(turn, &mut Vec::new());
+    assert!(matches!(taken, WriterStep::Chunk(..)), "its bytes are in flight: {taken:?}");
+    assert_eq!(lane.give_up(), accepted as u64);
+    let last = lane.take(turn, &mut Vec::new());
+    assert!(matches!(last, WriterStep::Superseded), "{last:?}");
+    assert!(!lane.room_again(), "the abandoned lane has notified the waiting callers");
+    assert!(lane.has_room());
+}
+
+#[test]
 fn answers_and_other_lanes_take_long_messages_behind_many_bytes() {
     let (mut user, _turn) = lane(TrafficClass::User);
     fill(&mut user, LONG_BODY);
