@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use ostraca::cluster::member::Address;
-use ostraca::node::sharding::{ExplanationSubject, PinError, ShardingQueryError};
+use ostraca::node::sharding::{ExplanationSubject, NotStarted, PinError, ShardingQueryError};
 use ostraca::prelude::*;
 use ostraca::sharding::allocation::{
     Allocations, ShardAllocationStrategy, StrategyError, StrategyFuture,
 };
 use ostraca::sharding::config::{AllocationStrategyName, ShardingConfig as Settings};
-use ostraca::sharding::ids::{RegionId, ShardId};
+use ostraca::sharding::ids::{EntityId, RegionId, ShardId};
 
 use crate::fixture::{Plan, all_up, drop_all};
 use crate::waits::{SOON, eventually, soon};
@@ -188,6 +188,25 @@ async fn strategy_name_is_read_once_without_a_lock() {
     nodes[0].sharding().start_with(setup(nosy)).await.expect("it starts");
     assert_eq!(*asked.lock().expect("no panic"), [true]);
     drop_all(nodes);
+}
+
+/// A node without membership behaves as after the end of membership.
+#[tokio::test]
+async fn start_on_a_stopped_node_keeps_nothing() {
+    let node = Node::listen(Config::default()).await.expect("it listens");
+    let (strategy, made) = (Arc::new(Sick(AtomicU64::new(0))), Arc::new(AtomicU64::new(0)));
+    let counts = made.clone();
+    let factory = move |_: &EntityId| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        Guest
+    };
+    let setup = EntityTypeSetup {
+        allocation_strategy: Some(strategy.clone()),
+        ..EntityTypeSetup::new("guest", factory)
+    };
+    let started = node.sharding().start_with(setup).await;
+    assert!(matches!(started, Err(NotStarted::Stopped)), "{started:?}");
+    assert_eq!((Arc::strong_count(&strategy), Arc::strong_count(&made)), (1, 1));
 }
 
 /// Waits until all entities answer and returns their number.

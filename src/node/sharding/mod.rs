@@ -158,7 +158,7 @@ impl Sharding {
     ///
     /// Holds the lock of the started types, also while `make` runs, so that two starts of a type
     /// create one region. Returns before the machines know the type. If the machines have ended,
-    /// the new region is stopped.
+    /// the new region is stopped and forgotten.
     fn start_type<H: Clone + Send + 'static>(
         &self,
         entity_type: &EntityType,
@@ -182,7 +182,10 @@ impl Sharding {
         let (entity, settings) = (entity_type.clone(), Box::new(settings));
         let start =
             ShardingInput::Start { entity_type: entity, settings, extractor, strategy, hosts };
-        self.tell(start).map_err(|ShardingUnavailable| NotStarted::Stopped)?;
+        if self.tell(start).is_err() {
+            self.0.region_registry.remove(entity_type);
+            return Err(NotStarted::Stopped);
+        }
         started.insert(entity_type.clone(), (wanted, Box::new(handle.clone())));
         Ok(handle)
     }

@@ -105,8 +105,9 @@ pub(crate) enum NotArrived {
 
 impl RegionRegistry {
     /// Registers a type, and stops it at once if the machines have ended. Returns `false`, without
-    /// registering it, if [`ENTITY_TYPES_MAX`] types are registered already. Types are never
-    /// removed. The caller has checked that the type is not registered; otherwise it is replaced.
+    /// registering it, if [`ENTITY_TYPES_MAX`] types are registered already. Types whose start was
+    /// told to the machines are never removed. The caller has checked that the type is not
+    /// registered; otherwise it is replaced.
     pub(super) fn add(&self, entity_type: &EntityType, hosting: &Arc<dyn RegionHandle>) -> bool {
         let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let has_room = self.types().len() < ENTITY_TYPES_MAX;
@@ -122,6 +123,19 @@ impl RegionRegistry {
             hosting.perform(RegionOutput::StopAll);
         }
         has_room
+    }
+
+    /// Removes a type with its strategy, because the machines ended before they could start it.
+    pub(super) fn remove(&self, entity_type: &EntityType) {
+        let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = Vec::new();
+        for types in self.types.all() {
+            let mut types = types.write().unwrap_or_else(PoisonError::into_inner);
+            removed.extend(types.remove(entity_type.as_str()));
+        }
+        drop(adding);
+        drop(removed); // after the locks: the region owns values of the program
+        self.strategies.remove(entity_type);
     }
 
     /// Sets the names of nodes for the log. Until then the log shows incarnations.

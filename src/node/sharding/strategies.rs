@@ -58,6 +58,12 @@ impl Strategies {
         self.all().insert(entity_type.clone(), own);
     }
 
+    /// Removes the strategy of a type, if it has one.
+    pub(super) fn remove(&self, entity_type: &EntityType) {
+        let removed = self.all().remove(entity_type);
+        drop(removed); // after the lock: its `Drop` is code of the program
+    }
+
     /// Starts a request to the strategy of a type, and aborts an older one of the same kind. Never
     /// waits for the answer or error, which goes to the inbox with this `number`. Does nothing if
     /// the program has set no strategy for the type.
