@@ -301,7 +301,9 @@ impl CausalContext {
     }
 
     /// Returns the dot of `replica`'s next mutation: one above its highest counter, also beyond
-    /// gaps; 1 if no dot of it was seen.
+    /// gaps; 1 if no dot of it was seen. Its counter exceeds [`COUNTER_MAX`] if the replica has no
+    /// dot left; the caller must then refuse the change, as
+    /// [`KeyState::edit`](crate::types::delta::KeyState::edit) does.
     #[must_use]
     pub fn next_dot(&self, replica: ReplicaId) -> Dot {
         let beyond = self.cloud.runs.iter().filter(|run| run.replica == replica);
