@@ -184,10 +184,13 @@ impl BallotAttempt {
     }
 
     /// Counts a voter's refusal of `Seal`, until the voter seals. Ignored outside of the sealing
-    /// phase. The step is [`AttemptStep::Leased`] once the voters that have not refused are no
-    /// quorum of `base`.
+    /// phase, and if the voter has sealed: the refusal was sent before. The step is
+    /// [`AttemptStep::Leased`] once the voters that have not refused are no quorum of `base`.
     pub(super) fn leased(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> AttemptStep {
-        if self.phase != BallotPhase::Sealing || !self.base.is_voter(from) {
+        if self.phase != BallotPhase::Sealing
+            || !self.base.is_voter(from)
+            || self.sealed.contains_key(&from)
+        {
             return AttemptStep::Wait;
         }
         self.leased.insert(from, self.removed_leases(remaining));

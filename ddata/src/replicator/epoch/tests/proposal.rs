@@ -340,6 +340,28 @@ fn lease_refused_at_seal_defers_removal() {
     assert_eq!(out[0], send(2, seal(&base, ballot(2, 1), &after(&base, &join([4])))));
 }
 
+/// Regression test: a refusal that arrived after the same voter's `Sealed` counted, and a ballot
+/// that could still be sealed was given up.
+#[test]
+fn late_refusal_of_a_sealed_voter_is_ignored() {
+    let (base, b) = (first([1, 2, 3, 4, 5]), ballot(1, 1));
+    let change = MembershipChange { join: ids([6]), ..leave([5]) };
+    let mut node = Bench::member(1, &base);
+    node.say(EpochInput::Propose(change.clone()));
+    node.say(consent(1));
+    node.hear(2, withheld(&base, b, vec![]));
+    node.hear(3, withheld(&base, b, vec![]));
+    node.say(consent(2));
+    node.hear(2, sealed(&base, b, None));
+    for from in [2, 3, 4] {
+        let leased = BallotRefusal::Leased(vec![(id(5), Duration::from_secs(3))]);
+        assert_eq!(node.hear(from, refused(&base, b, leased)), [], "5 may still seal");
+    }
+    let out = node.hear(5, sealed(&base, b, None));
+    let order = sync(&base, b, &after(&base, &change), ids([1, 2, 5]));
+    assert_eq!(out[0], send(2, order));
+}
+
 #[test]
 fn highest_accepted_proposal_is_adopted() {
     let base = first([1, 2, 3, 4, 5]);
