@@ -591,27 +591,22 @@ impl Replicator {
         };
         let owed = self.store.iter().filter(owed);
         let owed = owed.map(|held| (held.key.clone(), held.state.context().clone())).collect();
-        self.order_sync_end(PendingSync { said, owed }, &[], out);
+        self.order_sync_end(PendingSync { said, owed }, out);
     }
 
-    /// Orders the writes that a sync still needs. Records that were ordered before are written
-    /// before, so only the failed ones in `again` are repeated. All promised terms are written
-    /// again; [`sync_end_written`](Self::sync_end_written) follows when that is done.
-    pub(super) fn order_sync_end(
-        &mut self,
-        owed: PendingSync,
-        again: &[KeyName],
-        out: &mut ReplicatorOutbox,
-    ) {
+    /// Orders the last write of a sync, with all promised terms;
+    /// [`sync_end_written`](Self::sync_end_written) follows when it is done. Its keys were ordered
+    /// before, and so are written before.
+    pub(super) fn order_sync_end(&mut self, owed: PendingSync, out: &mut ReplicatorOutbox) {
         let promise = |(group, term)| DurableRecord::Promise { group, term };
         let promises = self.promises.all().into_iter().map(promise).collect();
-        self.persist(vec![], again, out);
         self.persist_records(promises, vec![WriteCompletion::Merged(owed)], out);
     }
 
-    /// The store has written everything that was ordered before the end of a sync: reports its end
-    /// to the machine. If keys are still missing on disk, because their writes failed, orders them
-    /// again.
+    /// The store has written the promised terms, and has tried to write everything that was ordered
+    /// before the end of a sync: reports its end to the machine. If keys are still missing on disk,
+    /// because their writes failed, the end is tried again later: each failed write has scheduled
+    /// another one of its keys.
     pub(super) fn sync_end_written(
         &mut self,
         now: Now,
@@ -623,10 +618,10 @@ impl Replicator {
             !store.get(key).is_some_and(|held| held.synced.includes(context))
         });
         if owed.owed.is_empty() {
-            return self.drive(now, owed.said, out);
+            self.drive(now, owed.said, out);
+        } else {
+            self.durability.owe_later(now.mono, owed);
         }
-        let again: Vec<KeyName> = owed.owed.iter().map(|(key, _)| key.clone()).collect();
-        self.order_sync_end(owed, &again, out);
     }
 
     /// Compares contexts key by key: wants the entries that are missing here and, in a live

@@ -45,8 +45,8 @@ pub(super) enum WriteCompletion {
     Reply(RequestId, Box<super::request::ReplicatorReply>),
     /// Sends these messages. On a failure nothing is sent, because the promise was not given.
     Send(Vec<ReplicatorOutput>),
-    /// Ends a sync: the state of another replica is merged and on disk. On a failure it is tried
-    /// again after [`RETRY_AFTER`].
+    /// Ends a sync: the state of another replica is merged and on disk. On a failure, and while a
+    /// key is missing on disk, it is tried again after [`RETRY_AFTER`].
     Merged(PendingSync),
     /// Releases messages that were held back behind a vote; each passes the gate again, also after
     /// a failure.
@@ -116,7 +116,7 @@ pub(super) struct Durability {
     pending: BTreeMap<u64, Vec<WriteCompletion>>, // ≤ batches the store has not written
     replies: usize,                               // `Reply` actions in `pending`
     gate: OutputGate,
-    /// Syncs whose last write failed, and when it is tried again.
+    /// Syncs of which a write failed, and when their last write is tried again.
     owed: VecDeque<(Instant, PendingSync)>, // ≤ open syncs
     behind: BTreeSet<KeyName>, // changed durable keys that are not ordered yet; ≤ keys
     behind_due: Option<Instant>,
@@ -212,8 +212,8 @@ impl Durability {
         [retry, owed, self.behind_due].into_iter().flatten().min()
     }
 
-    /// Schedules another try for the end of a sync whose write failed. It replaces an earlier one
-    /// of the same sync.
+    /// Schedules another try for the end of a sync of which a write failed. It replaces an earlier
+    /// one of the same sync.
     pub(super) fn owe_later(&mut self, now: Instant, owed: PendingSync) {
         self.owed.retain(|(_, other)| other.said != owed.said);
         self.owed.push_back((now + RETRY_AFTER, owed));

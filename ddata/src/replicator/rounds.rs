@@ -55,12 +55,13 @@ impl Replicator {
         if self.durability.is_retry_due(now.mono) {
             self.persist_votes(self.epochs.state().clone(), out);
         }
-        while let Some(owed) = self.durability.take_owed(now.mono) {
-            self.sync_end_written(now, owed, out);
-        }
         if self.durability.is_behind_due(now.mono) {
             let keys = self.durability.take_behind();
             self.persist(vec![], &keys, out);
+        }
+        // After the keys, because a sync ends only when its keys are on disk.
+        while let Some(owed) = self.durability.take_owed(now.mono) {
+            self.order_sync_end(owed, out);
         }
     }
 
