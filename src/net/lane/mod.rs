@@ -359,23 +359,61 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::pin::pin;
+    use std::sync::atomic::AtomicBool;
+    use std::task::Wake;
 
+    use futures::FutureExt;
     use ostraca_ddata::id::ReplicaId;
 
     use super::*;
     use crate::net::PeerId;
 
-    #[test]
-    fn panic_under_the_lock_abandons_the_lane() {
+    /// Records whether it was woken.
+    #[derive(Default)]
+    struct WakeRecorder(AtomicBool);
+
+    impl Wake for WakeRecorder {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn lane() -> Lane {
         let to = NodeId { peer: PeerId::random(), incarnation: ReplicaId::new(1) };
-        let lane = Lane::new(to, TrafficClass::User, &NetLimits::default());
-        lane.send(&[], b"kept").expect("it has room");
+        Lane::new(to, TrafficClass::User, &NetLimits::default())
+    }
+
+    /// Panics while it holds the lock of the lane's queue, and catches the panic.
+    fn panic_under_the_lock(lane: &Lane) {
         let panics = || {
             let _held = lane.0.queue.lock();
             panic!("on purpose");
         };
         assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    }
+
+    #[test]
+    fn panic_under_the_lock_abandons_the_lane() {
+        let lane = lane();
+        lane.send(&[], b"kept").expect("it has room");
+        panic_under_the_lock(&lane);
         assert_eq!(lane.send(&[], b"later"), Err(SendError::Broken));
         assert_eq!(lane.stats().kept_bytes, 0);
+    }
+
+    #[test]
+    fn panic_under_the_lock_wakes_writer_and_waiters_for_room() {
+        let lane = lane();
+        let turn = lane.resume(0).expect("nothing was accepted");
+        let writer = Arc::<WakeRecorder>::default();
+        assert!(lane.register(turn, &Waker::from(Arc::clone(&writer))));
+        lane.disconnect(turn);
+        assert_eq!(lane.send_connected(&[], b"refused"), Err(SendError::Unconnected));
+        let mut room = pin!(lane.room());
+        assert!(room.as_mut().now_or_never().is_none(), "no connection carries the lane");
+        panic_under_the_lock(&lane);
+        assert!(writer.0.load(Ordering::Relaxed));
+        assert!(room.as_mut().now_or_never().is_some(), "the lane has ended");
     }
 }

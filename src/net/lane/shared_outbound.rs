@@ -23,10 +23,26 @@ pub(super) struct SharedOutboundQueue {
 }
 
 /// Guard of the queue. A panic while it is held abandons the lane, because the queue may be half
-/// changed.
+/// changed, and then wakes the writer and the senders that wait for room.
 pub(super) struct QueueGuard<'a> {
     outbound: ShortGuard<'a, OutboundQueue>,
-    calm: bool, // not panicking when it was locked
+    panic_wakeup: PanicWakeup<'a>, // behind `outbound`: fields are dropped in this order
+    calm: bool,                    // not panicking when it was locked
+}
+
+/// Wakes the writer and the senders that wait for room when it is dropped, if that is due.
+struct PanicWakeup<'a> {
+    queue: &'a SharedOutboundQueue,
+    is_due: bool,
+}
+
+impl Drop for PanicWakeup<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.is_due {
+            self.queue.wake_all();
+        }
+    }
 }
 
 impl Deref for QueueGuard<'_> {
@@ -50,6 +66,7 @@ impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
         if self.calm && std::thread::panicking() {
             self.outbound.give_up();
+            self.panic_wakeup.is_due = true;
         }
     }
 }
@@ -63,10 +80,12 @@ impl SharedOutboundQueue {
         }
     }
 
-    /// Locks the queue. Neither wakes the writer nor notifies senders when it is unlocked.
+    /// Locks the queue. Neither wakes the writer nor notifies senders when it is unlocked, except
+    /// after a panic.
     #[inline]
     pub(super) fn lock(&self) -> QueueGuard<'_> {
-        QueueGuard { calm: !std::thread::panicking(), outbound: self.outbound.lock() }
+        let panic_wakeup = PanicWakeup { queue: self, is_due: false };
+        QueueGuard { calm: !std::thread::panicking(), panic_wakeup, outbound: self.outbound.lock() }
     }
 
     pub(super) fn stats(&self) -> LaneStats {
