@@ -605,8 +605,7 @@ impl Replicator {
 
     /// The store has written the promised terms, and has tried to write everything that was ordered
     /// before the end of a sync: reports its end to the machine. If keys are still missing on disk,
-    /// because their writes failed, the end is tried again later: each failed write has scheduled
-    /// another one of its keys.
+    /// because their writes failed, schedules these keys and then the end again.
     pub(super) fn sync_end_written(
         &mut self,
         now: Now,
@@ -620,6 +619,9 @@ impl Replicator {
         if owed.owed.is_empty() {
             self.drive(now, owed.said, out);
         } else {
+            for (key, _) in &owed.owed {
+                self.durability.write_again(now.mono, key, None);
+            }
             self.durability.owe_later(now.mono, owed);
         }
     }
