@@ -25,6 +25,7 @@ struct NodeLanes {
     node: NodeId,
     limits: NodeLimits,
     lanes: [Mutex<Option<Lane>>; 4],
+    removed: AtomicBool, // written before, read under a slot's lock
 }
 
 /// Limits that a node has announced, in bytes.
@@ -61,6 +62,10 @@ impl NodeLanes {
     /// Locks the slot of a class; `None` in it: the lane was not used yet, or was renewed.
     fn slot(&self, class: TrafficClass) -> MutexGuard<'_, Option<Lane>> {
         self.lanes[class as usize].lock().expect("nothing panics under this lock")
+    }
+
+    fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
     }
 
     /// The lanes that exist, in the order of [`TrafficClass::ALL`]. Locks one slot at a time.
@@ -102,8 +107,14 @@ impl Directory {
     /// or was removed, and for every incarnation after [`close`](Self::close).
     pub(super) fn lane(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         let lanes = self.lanes(to)?;
+        self.lane_of(&lanes, class)
+    }
+
+    /// Returns or creates a lane of this node, as [`lane`](Self::lane) does. `None` also if the node
+    /// was removed since the caller has found it.
+    fn lane_of(&self, lanes: &NodeLanes, class: TrafficClass) -> Option<Lane> {
         let mut slot = lanes.slot(class);
-        if self.is_closed() {
+        if self.is_closed() || lanes.is_removed() {
             return None;
         }
         if let Some(lane) = &*slot {
@@ -141,7 +152,7 @@ impl Directory {
         let limits = NodeLimits { message: facts.message_bytes_max as usize, frame };
         let lanes = || {
             let lanes = [const { Mutex::new(None) }; 4];
-            Arc::new(NodeLanes { node, limits, lanes })
+            Arc::new(NodeLanes { node, limits, lanes, removed: AtomicBool::new(false) })
         };
         self.write().entry(node.incarnation).or_insert_with(lanes);
     }
@@ -152,7 +163,7 @@ impl Directory {
     pub(super) fn adopt(&self, to: ReplicaId, class: TrafficClass, lane: &Lane) -> bool {
         let Some(lanes) = self.lanes(to) else { return false };
         let mut slot = lanes.slot(class);
-        let takes = slot.is_none() && !self.is_closed();
+        let takes = slot.is_none() && !self.is_closed() && !lanes.is_removed();
         if takes {
             lane.set_incarnation(to);
             lanes.limits.apply(lane);
@@ -196,7 +207,11 @@ impl Directory {
         }
         let removed = nodes.remove(&node.incarnation);
         drop(nodes);
-        removed.map_or_else(Vec::new, |lanes| lanes.used().collect())
+        let Some(lanes) = removed else { return Vec::new() };
+        // Every slot is locked after this store, so a sender that has found the node before either
+        // has created its lane by then, which is returned, or creates none.
+        lanes.removed.store(true, Ordering::Relaxed);
+        lanes.used().collect()
     }
 }
 
@@ -299,5 +314,16 @@ mod tests {
         assert_eq!(directory.remove(node).len(), 1);
         assert!(directory.lane(node.incarnation, TrafficClass::Control).is_none());
         assert!(directory.all().is_empty());
+    }
+
+    #[test]
+    fn late_sender_creates_no_lane_to_a_removed_node() {
+        let (directory, mut wanted) = Directory::new(NetLimits::default());
+        let node = node(1);
+        directory.add(node, &NodeInfo::of(node.incarnation));
+        let found = directory.lanes(node.incarnation).expect("known");
+        assert!(directory.remove(node).is_empty(), "the sender has not created its lane yet");
+        assert!(directory.lane_of(&found, TrafficClass::User).is_none());
+        assert!(wanted.try_recv().is_err());
     }
 }
