@@ -64,7 +64,9 @@ impl Clients {
         let (places, taker, tasks) = (self.places.clone(), self.taker.clone(), tasks.clone());
         tokio::spawn(async move {
             let (peer, connection) = (calling.peer, calling.connection);
+            // Judged again, because the stop may have begun since the handshake did.
             let room = || match key {
+                _ if tasks.admission().stopping => Err(LaneRefusal::Stopping),
                 KeyOwner::Client => room(&places, taker),
                 KeyOwner::KnownNode => Err(LaneRefusal::Twin),
             };

@@ -551,7 +551,11 @@ impl ConnectionManager {
                     reader.abort(); // closed meanwhile: no later event would abort it
                     return;
                 }
-                let admitted = self.admit(peer, connection, &hello.facts);
+                // The task may have judged the hello by a state from before the stop.
+                let admitted = match self.stops {
+                    true => Err(LaneRefusal::Stopping),
+                    false => self.admit(peer, connection, &hello.facts),
+                };
                 let lane = admitted.map(|()| {
                     self.register_inbound_lane(peer, connection, hello.class, reader);
                     self.peer(peer).inbound(hello.class)

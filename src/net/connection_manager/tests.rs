@@ -12,6 +12,7 @@ use super::*;
 use crate::net::config::NetLimits;
 use crate::net::noise::NoiseError;
 use crate::net::warning_throttle::WarningSource;
+use crate::net::wire::{Hello, Nonce};
 use crate::net::{Busy, Inbound};
 use crate::waits::{SOON, eventually, soon};
 
@@ -161,6 +162,29 @@ async fn stop_waits_for_the_report_of_a_broken_lane() {
     }
     assert_eq!(lost, []);
     serving.abort();
+}
+
+/// The stop begins between the peer's hello, which its task has judged, and the report of it.
+#[tokio::test]
+async fn lane_of_an_earlier_handshake_is_refused_at_the_stop() {
+    let (mut a, b) = linked().await;
+    let peer = b.manager.me.peer;
+    let connection = a.manager.peers[&peer].link.carrier().expect("the link is up");
+    let hello = Hello {
+        facts: b.manager.standing.borrow().facts.clone(),
+        nonce: Nonce([0; 32]),
+        proof: None,
+        to: Some(a.manager.me.incarnation),
+        class: TrafficClass::User,
+        generation: 1,
+        first_unacknowledged: 1,
+    };
+    a.manager.stops = true;
+    let reader = tokio::spawn(std::future::pending::<()>()).abort_handle();
+    let (reply, lane) = oneshot::channel();
+    a.manager.on_report(Report::Hello { peer, connection, hello, reader, reply });
+    let refusal = lane.await.expect("it is answered").err();
+    assert_eq!(refusal, Some(LaneRefusal::Stopping));
 }
 
 /// Two attempts at first contact: the first one is welcomed after the second has replaced it.
