@@ -5,7 +5,7 @@
 //! that membership knows. Names of members are resolved again after failures, because a name may be
 //! registered later or change its address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,8 @@ use crate::cluster::membership::port::MembershipInput;
 use crate::net::address::{self, ResolveError};
 use crate::net::handle::Net;
 
-/// Maximum number of resolved addresses that are being dialled. Beyond it the entry with the lowest
-/// address is removed, and an answer from there is reported under the resolved address instead of
-/// the name.
+/// Maximum number of resolved addresses that are being dialled. Beyond it the oldest entry is
+/// removed, and an answer from there is reported under the resolved address instead of the name.
 const NAMES_MAX: usize = 4_096;
 
 /// Time for which a refusal explains that seeds do not answer: the interval of the transport's
@@ -69,9 +68,9 @@ struct KeptPeer {
 #[derive(Default)]
 struct DialTable {
     kept: BTreeMap<PeerId, KeptPeer>, // ≤ members
-    /// The address that membership ordered to dial, by the resolved address that is dialled
-    /// instead; ≤ [`NAMES_MAX`].
-    names: BTreeMap<Multiaddr, Address>,
+    /// Each resolved address that is dialled, and the one that membership ordered to dial; the
+    /// oldest first; ≤ [`NAMES_MAX`].
+    names: VecDeque<(Multiaddr, Address)>,
     /// Time of the last refusal with a reason.
     refused_at: Option<Instant>,
 }
@@ -94,7 +93,10 @@ impl Dialler {
     /// membership as [`MembershipInput::DialRefused`] at once.
     pub(crate) fn dial(&self, address: Address) {
         match address.as_str().parse::<Multiaddr>() {
-            Ok(at) if address::host(&at).is_some() => self.0.net.dial(at),
+            Ok(at) if address::host(&at).is_some() => {
+                self.lock().take(&at); // an earlier dial by name may never have an outcome
+                self.0.net.dial(at);
+            }
             Ok(name) => {
                 let (answer, rest) = ((self.0.resolve)(name), Arc::downgrade(&self.0));
                 self.0.runtime.spawn(async move {
@@ -136,7 +138,7 @@ impl Dialler {
     /// that needed no resolution, returns that address without its peer id, or `None` if it is too
     /// long.
     pub(crate) fn take_ordered_address(&self, at: &Multiaddr) -> Option<Address> {
-        let named = self.lock().names.remove(at);
+        let named = self.lock().take(at);
         named.or_else(|| bare(at))
     }
 
@@ -274,12 +276,19 @@ async fn find(
 
 impl DialTable {
     /// Remembers that `at` is dialled for `address`, in place of an earlier address. At
-    /// [`NAMES_MAX`] entries, first removes the one with the lowest resolved address.
+    /// [`NAMES_MAX`] other entries, first removes the oldest one.
     fn remember(&mut self, at: Multiaddr, address: Address) {
+        self.take(&at);
         if self.names.len() >= NAMES_MAX {
-            self.names.pop_first();
+            self.names.pop_front();
         }
-        self.names.insert(at, address);
+        self.names.push_back((at, address));
+    }
+
+    /// Forgets for which address `at` is dialled, and returns that one.
+    fn take(&mut self, at: &Multiaddr) -> Option<Address> {
+        let place = self.names.iter().position(|(known, _)| known == at)?;
+        self.names.remove(place).map(|(_, address)| address)
     }
 }
 
@@ -460,14 +469,34 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn dial_of_an_ip_address_forgets_an_earlier_name() {
+        let (a, b) = (TestHost::start().await, TestHost::start().await);
+        let there = b.net.listening()[0].clone();
+        let (dialling, _) = a.dialling(|_| None);
+        dialling.dial_resolved(Ok(vec![there.clone()]), &name());
+        dialling.dial(bare(&there).expect("short"));
+        assert_eq!(dialling.take_ordered_address(&there), bare(&there));
+    }
+
     #[test]
-    fn number_of_remembered_names_is_bounded() {
+    fn oldest_of_too_many_names_is_forgotten() {
+        let at = |port: u16| -> Multiaddr {
+            format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("valid")
+        };
         let mut table = DialTable::default();
-        let address = Address::new("/dns/a/tcp/1").expect("short");
-        for port in 0..=u16::try_from(NAMES_MAX).expect("small") {
-            let at: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().expect("valid");
-            table.remember(at, address.clone());
+        let last = u16::try_from(NAMES_MAX).expect("small");
+        for port in (1..=last).rev() {
+            table.remember(at(port), name());
         }
+        table.remember(at(last), name()); // again: now it is the newest
         assert_eq!(table.names.len(), NAMES_MAX);
+        table.remember(at(0), name());
+        assert_eq!(table.names.len(), NAMES_MAX);
+        let oldest = last - 1;
+        assert_eq!(table.take(&at(oldest)), None);
+        for port in (0..=last).filter(|port| *port != oldest) {
+            assert_eq!(table.take(&at(port)), Some(name()), "{port}");
+        }
     }
 }
