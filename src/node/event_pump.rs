@@ -261,7 +261,7 @@ impl EventPump {
 
 /// Addresses that a node announced, and the one at which this node dialled it, each once.
 fn addresses(facts: &NetFacts, dialled: Option<Address>) -> Vec<Address> {
-    let announced = facts.addresses.iter().filter_map(|text| bare(&text.parse().ok()?));
+    let announced = facts.addresses.iter().filter_map(|text| bare(&text.parse().ok()?).ok());
     let all: BTreeSet<Address> = announced.chain(dialled).collect(); // ≤ ADDRESSES_MAX + 1
     all.into_iter().collect()
 }

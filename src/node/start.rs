@@ -465,7 +465,7 @@ fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> ComparedSetting
 /// Removes the peer id at the end of each seed, because members' addresses have none. A seed that
 /// is no multiaddr stays as it is.
 fn bare_seeds(seeds: &mut Vec<Address>) {
-    let bared = |seed: &Address| seed.as_str().parse().ok().and_then(|seed| bare(&seed));
+    let bared = |seed: &Address| seed.as_str().parse().ok().and_then(|seed| bare(&seed).ok());
     *seeds = seeds.iter().map(|seed| bared(seed).unwrap_or_else(|| seed.clone())).collect();
 }
 
@@ -486,7 +486,7 @@ fn own_address(
 ) -> Result<Address, StartError> {
     let mut seeds = config.cluster.seeds.clone();
     bare_seeds(&mut seeds);
-    let is_seed = |at: &&Multiaddr| bare(at).is_some_and(|at| seeds.contains(&at));
+    let is_seed = |at: &&Multiaddr| bare(at).is_ok_and(|at| seeds.contains(&at));
     let is_remote = |at: &&Multiaddr| !crate::net::address::is_loopback(at);
     let chosen = match config.net.advertise.first() {
         Some(_) => announced.iter().find(is_seed).or_else(|| announced.first()),
@@ -496,7 +496,7 @@ fn own_address(
         }
     };
     let address = chosen.expect("Config::check requires an address to listen on or to advertise");
-    bare(address).ok_or_else(|| StartError::Address { address: address.clone() })
+    bare(address).map_err(|_| StartError::Address { address: address.clone() })
 }
 
 #[cfg(test)]

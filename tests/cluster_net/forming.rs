@@ -126,6 +126,8 @@ async fn waiting_node_joins_the_given_address() {
     let waiting = Plan::changed(0, |settings| settings.wait_for_join = true);
     let second = waiting.other().await;
     assert!(second.cluster().members().is_empty());
+    let peer: Multiaddr = format!("/p2p/{}", second.id().peer).parse().expect("an address");
+    assert_eq!(second.cluster().join(&peer).await, Err(JoinError::Address { len: 0 }));
     second.cluster().join(&first.addresses()[0]).await.expect("an address");
     let nodes = [first, second];
     all_up(&nodes).await;

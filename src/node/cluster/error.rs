@@ -41,10 +41,12 @@ pub enum JoinError {
     /// The node already belongs to a cluster.
     #[error("this node is a member already; start it with cluster.wait-for-join to join by order")]
     Member,
-    /// The address is longer than that of a member may be.
-    #[error("the address has {len} bytes, at most {ADDRESS_BYTES_MAX} are allowed")]
+    /// The address is longer than that of a member may be, or has only a peer id.
+    #[error(
+        "the address has {len} bytes without its peer id, 1 to {ADDRESS_BYTES_MAX} are allowed"
+    )]
     Address {
-        /// Length of the address in bytes.
+        /// Length of the address in bytes, without a peer id at its end.
         len: usize,
     },
     /// The node has stopped, or was started without membership.

@@ -153,8 +153,7 @@ impl Cluster {
         if self.watchers.state().members.contains_key(&self.me.incarnation) {
             return Err(JoinError::Member);
         }
-        let address =
-            bare(address).ok_or_else(|| JoinError::Address { len: address.to_string().len() })?;
+        let address = bare(address).map_err(|error| JoinError::Address { len: error.len })?;
         Ok(self.order(MembershipCommand::Join(address)).await?)
     }
 

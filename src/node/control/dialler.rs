@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 
 use super::super::routes;
 use super::machine::ControlInbox;
-use crate::cluster::member::Address;
+use crate::cluster::member::{Address, InvalidAddress};
 use crate::cluster::membership::port::MembershipInput;
 use crate::net::address::{self, ResolveError};
 use crate::net::handle::Net;
@@ -139,7 +139,7 @@ impl Dialler {
     /// long.
     pub(crate) fn take_ordered_address(&self, at: &Multiaddr) -> Option<Address> {
         let named = self.lock().take(at);
-        named.or_else(|| bare(at))
+        named.or_else(|| bare(at).ok())
     }
 
     /// Records that a peer has just refused this node and stated the reason.
@@ -292,14 +292,14 @@ impl DialTable {
     }
 }
 
-/// Converts an address to a member's address, without a peer id at its end; `None` if it is too
+/// Converts an address to a member's address, without a peer id at its end. Fails if it is too
 /// long, or if nothing is left of it.
-pub(crate) fn bare(address: &Multiaddr) -> Option<Address> {
+pub(crate) fn bare(address: &Multiaddr) -> Result<Address, InvalidAddress> {
     let mut address = address.clone();
     if matches!(address.iter().last(), Some(Protocol::P2p(_))) {
         address.pop();
     }
-    Address::new(address.to_string()).ok()
+    Address::new(address.to_string())
 }
 
 #[cfg(test)]
@@ -464,9 +464,11 @@ mod tests {
             let address: Multiaddr = text.parse().expect("valid");
             let named = address.clone().with_p2p(peer).expect("it has no peer id yet");
             for given in [address, named] {
-                assert_eq!(bare(&given), Address::new(text).ok());
+                assert_eq!(bare(&given), Address::new(text));
             }
         }
+        let nothing = Multiaddr::empty().with_p2p(peer).expect("it has no peer id yet");
+        assert_eq!(bare(&nothing), Err(InvalidAddress { len: 0 }));
     }
 
     #[tokio::test]
@@ -476,7 +478,7 @@ mod tests {
         let (dialling, _) = a.dialling(|_| None);
         dialling.dial_resolved(Ok(vec![there.clone()]), &name());
         dialling.dial(bare(&there).expect("short"));
-        assert_eq!(dialling.take_ordered_address(&there), bare(&there));
+        assert_eq!(dialling.take_ordered_address(&there), bare(&there).ok());
     }
 
     #[test]
