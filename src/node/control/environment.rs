@@ -56,6 +56,20 @@ pub(crate) enum RemovalReaction {
     Stay,
 }
 
+impl RemovalReaction {
+    /// Whether the node continues after this decision of membership. Only a node that was downed or
+    /// removed can.
+    const fn stays(self, reason: StopReason) -> bool {
+        match reason {
+            StopReason::Left
+            | StopReason::NotJoined
+            | StopReason::Orphaned
+            | StopReason::Stranded => false,
+            _ => matches!(self, Self::Stay),
+        }
+    }
+}
+
 /// The environment in which the driver runs membership and the sharding machines.
 pub(crate) struct ControlEnvironment {
     pub(crate) me: NodeId,
@@ -283,20 +297,10 @@ impl ControlEnvironment {
     /// watchers, and begins the coordinated shutdown, unless the node was downed or removed and
     /// [`RemovalReaction::Stay`] is set.
     fn stop(&self, reason: StopReason) {
-        match reason {
-            StopReason::Left => tracing::info!("cluster.left"),
-            StopReason::Orphaned => tracing::warn!(%reason, "cluster.orphaned: this node stops"),
-            reason => tracing::error!(%reason, "cluster.out: this node stops"),
-        }
+        let stays = self.on_removal.stays(reason);
+        log_stop(reason, stays);
         self.lease.end();
         self.watchers.set_stop_reason(reason);
-        let stays = match reason {
-            StopReason::Left
-            | StopReason::NotJoined
-            | StopReason::Orphaned
-            | StopReason::Stranded => false,
-            _ => self.on_removal == RemovalReaction::Stay,
-        };
         if !stays {
             self.shutdown.begin(reason.into());
         }
@@ -314,6 +318,18 @@ fn carried(word: &MachineMessage) -> Option<ShardId> {
             words.iter().max_by_key(length).filter(|word| length(word) > 0).map(|word| word.shard)
         }
         _ => None,
+    }
+}
+
+/// Logs membership's decision that this node must stop. `stays`: the node continues nevertheless.
+fn log_stop(reason: StopReason, stays: bool) {
+    match reason {
+        StopReason::Left => tracing::info!("cluster.left"),
+        StopReason::Orphaned => tracing::warn!(%reason, "cluster.orphaned: this node stops"),
+        reason if stays => {
+            tracing::error!(%reason, "cluster.out: this node continues without a cluster");
+        }
+        reason => tracing::error!(%reason, "cluster.out: this node stops"),
     }
 }
 
@@ -423,10 +439,57 @@ impl ControlEnvironment {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Mutex;
+
     use crate::sharding::ids::Generation;
     use crate::sharding::wire::PayloadPart;
 
     use super::*;
+
+    /// A writer to memory, as a subscriber needs it.
+    #[derive(Clone, Default)]
+    struct MemoryLog(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for MemoryLog {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no test panics under it").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The line that a node with this reaction logs about a decision that it must stop.
+    fn logged(on_removal: RemovalReaction, reason: StopReason) -> String {
+        let log = MemoryLog::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().log_internal_errors(false).with_ansi(false);
+        let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            log_stop(reason, on_removal.stays(reason));
+        });
+        let bytes = log.0.lock().expect("no test panics under it");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn log_states_whether_a_removed_node_stops() {
+        let (stops, continues) = ("this node stops", "this node continues without a cluster");
+        let table = [
+            (RemovalReaction::ShutDown, StopReason::Removed, stops),
+            (RemovalReaction::Stay, StopReason::Removed, continues),
+            (RemovalReaction::Stay, StopReason::Downed, continues),
+            (RemovalReaction::Stay, StopReason::NotJoined, stops),
+        ];
+        for (on_removal, reason, what) in table {
+            let line = logged(on_removal, reason);
+            assert!(line.contains("ERROR"), "{on_removal:?}: {line}");
+            assert!(line.contains(&format!("cluster.out: {what}")), "{on_removal:?}: {line}");
+        }
+    }
 
     #[test]
     fn too_long_message_is_attributed_to_its_largest_shard() {
