@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::control::machine::ControlInbox;
 use crate::cluster::downing::LeaseAnswer;
 use crate::cluster::membership::port::MembershipInput;
+use crate::sharding::forget_panic;
 
 /// Maximum number of orders that wait for the provider, without the one that it carries out;
 /// further ones are refused. Membership gives one order and waits for the answer.
@@ -181,7 +182,10 @@ async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -
 
 /// Runs a call of the provider, and converts a panic to an error.
 async fn guarded<T>(call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
-    let panicked = |_| Err("the provider panicked".into());
+    let panicked = |panic| {
+        forget_panic(panic); // the panic hook has reported it
+        Err("the provider panicked".into())
+    };
     AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(panicked)
 }
 
@@ -204,10 +208,16 @@ mod tests {
 
     #[tokio::test]
     async fn panic_of_the_provider_denies_the_lease() {
+        struct PanicsWhenDropped;
+        impl Drop for PanicsWhenDropped {
+            fn drop(&mut self) {
+                panic!("on purpose: a payload that panics again");
+            }
+        }
         struct Panics;
         impl DowningLease for Panics {
             fn acquire(&self, _lease: LeaseName) -> BoxFuture<'static, Result<bool, LeaseError>> {
-                panic!("on purpose")
+                std::panic::panic_any(PanicsWhenDropped)
             }
 
             fn release(&self, _lease: LeaseName) -> BoxFuture<'static, Result<(), LeaseError>> {

@@ -279,7 +279,7 @@ async fn run<O: MessageSender>(
     match result {
         Ok((guard, _surroundings)) => Ok(guard.replicator().stats()),
         Err(panic) => {
-            let message = panic_message(&*panic);
+            let message = panic_message(panic);
             tracing::error!(
                 message,
                 "node.replicator_failed: the Replicator panicked, which is a bug; the node stops"

@@ -118,6 +118,15 @@ impl Drop for Mine {
     }
 }
 
+/// A value whose `drop` panics with a payload whose `drop` panics.
+struct Minefield;
+
+impl Drop for Minefield {
+    fn drop(&mut self) {
+        std::panic::panic_any(Mine);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn panic_of_an_update_function_fails_only_its_update() {
     let cluster = Cluster::of_three().await;
@@ -150,6 +159,33 @@ async fn panic_of_an_update_function_fails_only_its_update() {
         .expect("the node still works");
     let read = soon(cluster.at(1).get(&hits(), ReadMajority::within(secs(30)))).await;
     assert_eq!(read.expect("answered").map(|counter| counter.value()), Some(1));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn panic_payload_that_panics_fails_only_its_update() {
+    let cluster = Cluster::of_three().await;
+    let node = cluster.at(0);
+    let update = node.update(&hits(), WriteLocal, |counter| {
+        counter.add(4)?;
+        if counter.view().value() == 4 {
+            std::panic::panic_any(Mine)
+        }
+        Ok(())
+    });
+    match soon(update).await {
+        Err(UpdateError::Panicked { message }) => assert_eq!(message, "no text"),
+        other => panic!("{other:?}"),
+    }
+    let minefield = Minefield; // of a function that is never called
+    let refused = node.update(&hits(), WriteTo::within(9, secs(30)), move |counter| {
+        let _minefield = &minefield;
+        counter.add(4)
+    });
+    assert!(matches!(soon(refused).await, Err(UpdateError::NotEnoughReplicas { .. })));
+    soon(node.update(&hits(), WriteAll::within(secs(30)), |counter| counter.increment()))
+        .await
+        .expect("the node still works");
     cluster.stop().await;
 }
 

@@ -92,7 +92,7 @@ async fn run(
     let ended = AssertUnwindSafe(driver.run()).catch_unwind().await;
     watchers.end();
     if let Err(panic) = ended {
-        let message = panic_message(&*panic);
+        let message = panic_message(panic);
         tracing::error!(
             message,
             "node.membership_failed: membership panicked, which is a bug; the node stops"

@@ -43,6 +43,7 @@ use super::message_sender::{AtomicSendCounters, SendCounters};
 use super::receiver::DataReceiver;
 use super::replies::{NoReply, OpenError, Replies};
 use crate::cluster::lease::guard::{GuardInput, GuardedReplicator as Machine};
+use crate::sharding::forget_panic;
 
 /// A caller runs its request on its own thread if fewer than this number of other requests are
 /// pending and the Replicator sleeps. With more, the Replicator's task handles many requests in a
@@ -510,23 +511,29 @@ where
             Ok(())
         });
         catch_unwind(run)
-            .unwrap_or_else(|panic| Err(EditError::custom(Panicked(panic_message(&*panic)))))
+            .unwrap_or_else(|panic| Err(EditError::custom(Panicked(panic_message(panic)))))
     }
 }
 
-/// A value of the program that may panic when it is dropped. The panic is caught.
+/// A value of the program that may panic when it is dropped. The panic is caught, and a second one
+/// by the drop of its payload as well.
 struct PanicSafeDrop<T>(Option<T>);
 
 impl<T> Drop for PanicSafeDrop<T> {
     fn drop(&mut self) {
-        if let Some(inner) = self.0.take() {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(inner)));
+        if let Some(inner) = self.0.take()
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(inner)))
+        {
+            forget_panic(panic); // the panic hook has reported it
         }
     }
 }
 
-/// Message of a panic; `no text` if its value is no string.
-pub(super) fn panic_message(panic: &(dyn Any + Send)) -> String {
+/// Message of a caught panic; `no text` if its payload is no string. Drops the payload as
+/// [`forget_panic`] does.
+pub(super) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    forget_panic(panic);
+    text.unwrap_or_else(|| "no text".to_owned())
 }

@@ -115,10 +115,10 @@ async fn consult(
 ) -> Result<StrategyAnswer, Arc<str>> {
     match AssertUnwindSafe(asked.of(strategy)).catch_unwind().await {
         Ok(advice) => advice.map_err(|why| why.0.to_string().into()),
-        Err(panic) => Err(panicked(&*panic)),
+        Err(panic) => Err(panicked(panic)),
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Arc<str> {
+fn panicked(panic: Box<dyn Any + Send>) -> Arc<str> {
     format!("it panicked: {}", panic_message(panic)).into()
 }
