@@ -18,6 +18,7 @@ use serde::de::{DeserializeOwned, Error};
 
 use super::frame::MESSAGE_HEAD_BYTES_MAX;
 use super::ids::{ENTITY_BYTES_MAX, EntityId, RegionId};
+use super::panics::forget_panic;
 use super::pending_asks::ReplyAddress;
 use super::region_handle::BadFrame;
 
@@ -49,8 +50,10 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::
         decoder.set_max_depth(NESTING_MAX);
         T::deserialize(&mut decoder)
     };
-    catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err(Error::custom("the type's Deserialize panicked")))
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
+        forget_panic(panic); // the panic hook has reported it
+        Err(Error::custom("the type's Deserialize panicked"))
+    })
 }
 
 /// An envelope in the buffer where it was written, behind room for the head of its frame. One that
@@ -298,5 +301,22 @@ pub(super) mod tests {
         text.extend_from_slice(&number.to_le_bytes());
         text.resize(bytes, b'x');
         Envelope::read(text.into()).expect("an envelope")
+    }
+
+    #[test]
+    fn deserialize_that_panics_twice_is_an_error() {
+        struct PanicsWhenDropped;
+        impl Drop for PanicsWhenDropped {
+            fn drop(&mut self) {
+                panic!("planned by the test: a payload that panics again");
+            }
+        }
+        struct Undecodable;
+        impl<'de> serde::Deserialize<'de> for Undecodable {
+            fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+                std::panic::panic_any(PanicsWhenDropped)
+            }
+        }
+        assert!(decode::<Undecodable>(&[0]).is_err());
     }
 }

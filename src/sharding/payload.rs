@@ -20,6 +20,7 @@ use super::envelope::{Envelope, EnvelopeBuilder};
 use super::fault_injection::{ShardingFault, ShardingFaultInjection};
 use super::ids::EntityId;
 use super::instance::Instance;
+use super::panics::forget_panic;
 use super::region_handle::BadFrame;
 use super::runtime::encode;
 use super::scope;
@@ -91,7 +92,12 @@ pub(super) fn seal<E: Entity>(
 /// Encodes a typed message; `None` if its `Serialize` fails or panics.
 fn encoded<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<EnvelopeBuilder> {
     // A panic of user code must not poison the shard's lock.
-    let write = || catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).ok().flatten();
+    let write = || {
+        catch_unwind(AssertUnwindSafe(|| encode(to, message, None).ok())).unwrap_or_else(|panic| {
+            forget_panic(panic); // the panic hook has reported it
+            None
+        })
+    };
     let (mut envelope_builder, asker) = scope::with_first_reply_address(write);
     // The header repeats the reply address of an ask, so that its asker learns of a loss although
     // the message is not decoded then.
@@ -236,5 +242,22 @@ mod tests {
         }
         let no_id = [VERSION, kind::STATE, 2, 0, 0, 0, 0, 0];
         assert!(read(&Bytes::copy_from_slice(&no_id)).1.is_err(), "an empty id");
+    }
+
+    #[test]
+    fn serialize_that_panics_twice_makes_no_envelope() {
+        struct PanicsWhenDropped;
+        impl Drop for PanicsWhenDropped {
+            fn drop(&mut self) {
+                panic!("planned by the test: a payload that panics again");
+            }
+        }
+        struct Unencodable;
+        impl serde::Serialize for Unencodable {
+            fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+                std::panic::panic_any(PanicsWhenDropped)
+            }
+        }
+        assert!(encoded(&EntityId::new("a").unwrap(), &Unencodable).is_none());
     }
 }
