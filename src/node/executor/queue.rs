@@ -237,7 +237,8 @@ impl<B> Queue<B> {
         if !waits && inner.workers == 0 {
             return QueueCheck::Idle;
         }
-        if !waits || !waited || came == inner.workers {
+        // Without workers the invariant is broken: the queue recovers, as from blocked workers.
+        if !waits || !waited || (came == inner.workers && inner.workers > 0) {
             return QueueCheck::Work;
         }
         let places = self.settings.workers_max.saturating_sub(came).max(1);

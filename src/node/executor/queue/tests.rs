@@ -194,6 +194,21 @@ fn activation_added_since_the_last_look_is_not_stuck() {
     assert_eq!(queue.look(&mut waited), QueueCheck::Work);
 }
 
+/// Breaks the invariant of the queue by hand.
+#[test]
+fn waiting_activation_without_workers_is_stuck() {
+    let (queue, mut waited) = (queue(2), false);
+    let _ = queue.add(0, 0);
+    let mut inner = queue.lock();
+    (inner.workers, inner.fresh) = (0, 0);
+    inner.worker_slots.fill(false);
+    drop(inner);
+    queue.look(&mut waited);
+    let QueueCheck::Stuck(call) = queue.look(&mut waited) else { panic!("nobody takes it") };
+    let mut place = call.places().next().expect("one");
+    assert_eq!(queue.take(&mut place, PollSpeed::Quick, None), WorkerStep::Work(0));
+}
+
 #[test]
 fn queue_has_one_watch_which_ends_only_when_idle() {
     let queue = queue(1);
