@@ -24,7 +24,8 @@ pub enum Departure {
 /// Nodes that were removed from the installed configuration and may still run something.
 ///
 /// A singleton or shard must not start elsewhere while one of these nodes is pending, so its
-/// starter treats them as members.
+/// starter treats them as members. A node is *pending* from its removal for the time that
+/// [`installed`](Self::installed) chooses; nothing else ends that time.
 #[derive(Clone, Debug)]
 pub struct DepartedMembers {
     removal_margin: Duration,
@@ -45,8 +46,9 @@ impl DepartedMembers {
     /// promises if no quorum of `previous` consented to `next` (another generation, or another
     /// forced start).
     ///
-    /// Nothing becomes pending in the usual case, leases and a consented configuration. Also
-    /// forgets entries whose time has passed.
+    /// Nothing becomes pending in the usual case, leases and a consented configuration. A node that
+    /// is pending already and left out again gets the new time in place of the old one; one that
+    /// `next` contains stays pending. Also forgets entries whose time has passed.
     pub fn installed(
         &mut self,
         now: Now,
@@ -67,7 +69,8 @@ impl DepartedMembers {
         self.over_at.extend(removed.map(|id| (id, now.mono + wait)));
     }
 
-    /// The nodes that may still run something, in no particular order.
+    /// The nodes that may still run something, in the order of their ids. Correct without a call of
+    /// [`installed`](Self::installed) in between: an entry ends exactly at its time.
     pub fn pending(&self, now: Now) -> impl Iterator<Item = ReplicaId> + '_ {
         self.over_at.iter().filter(move |(_, at)| now.mono < **at).map(|(id, _)| *id)
     }

@@ -16,8 +16,8 @@ use crate::cluster::fault_injection::{MembershipFault, MembershipFaultInjection}
 /// `Down`; `Dead` replaces `Released`, but nothing replaces `Dead`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GrantRefusal {
-    /// It announced that it no longer serves; its last heartbeat had this number. No promise to it
-    /// runs.
+    /// It announced that it no longer serves; its last heartbeat had this number, which is used
+    /// only to count nonsense. No promise to it runs.
     Released(u64),
     /// Its process is proven dead. No promise to it runs.
     Dead,
@@ -31,12 +31,13 @@ enum GrantRefusal {
 pub struct GrantorStats {
     /// Number of granted heartbeats.
     pub granted: u64,
-    /// Heartbeats that were not granted, for any reason, the nonsense ones included.
+    /// Heartbeats that were not granted, for any reason, the nonsense ones and those before the
+    /// first configuration included.
     pub refused: u64,
-    /// Refused heartbeats with a number above that of their sender's release. A correct peer sends
-    /// none.
+    /// Refused heartbeats of the installed configuration with a number above that of their sender's
+    /// release. A correct peer sends none.
     pub nonsense: u64,
-    /// Questions of the configuration machine about removals.
+    /// Questions of the configuration machine about removals, also before the first configuration.
     pub questions: u64,
 }
 
@@ -69,7 +70,8 @@ pub struct Grantor {
 impl Grantor {
     /// The grantor of incarnation `me`, started at `now`. Wait after start
     /// (docs/protocol/leases.md#wait-after-start): promises are not stored, so it consents to no
-    /// removal until T_q has passed.
+    /// removal until T_q has passed. T_q is then that of the installed or of the previous
+    /// configuration, whichever is longer; zero if both have leases disabled.
     #[must_use]
     pub fn new(me: ReplicaId, now: Now, fault_injection: MembershipFaultInjection) -> Self {
         Self {
@@ -96,7 +98,9 @@ impl Grantor {
     /// The Replicator installed this configuration in the current step. Starts the wait after an
     /// install anew, with the members carried over from the configuration before (all members if
     /// this one does not directly follow the one known here, or is the first). Members that were
-    /// named for removal may be granted leases again. Promises to members that stay go on.
+    /// named for removal may be granted leases again. Promises to members that stay go on, and so
+    /// do releases, proofs of death and Down marks. A repeated install counts like any other that
+    /// does not directly follow.
     pub fn installed(&mut self, now: Now, epoch: &Arc<Epoch>) {
         let before = self.epoch.replace(epoch.clone());
         // New members are known only if this configuration directly follows the previous one.
@@ -119,7 +123,9 @@ impl Grantor {
 
     /// Handles a heartbeat. `unsealed`: the epoch of which the Replicator is, at this moment, a
     /// member and not sealed. The caller sends the returned grant to `from`. A granted heartbeat
-    /// renews the promise to `from`: it runs for T_q from `now`.
+    /// renews the promise to `from`: it runs for T_q from `now`, and never ends earlier than before.
+    /// Callers read the clock before they have the lock, so `now` may be earlier than at a call
+    /// before; a promise that became shorter would end before a lease that it has granted.
     ///
     /// `None`, and nothing but counters changes, if the heartbeat is of another configuration, this
     /// node is no voter or `from` no member of it, leases are disabled, `from` is released, dead or
@@ -136,7 +142,9 @@ impl Grantor {
             return None;
         };
         self.stats.granted += 1;
-        self.promises.insert(from, now.mono + settings.duration);
+        let until = now.mono + settings.duration;
+        let promise = self.promises.entry(from).or_insert(until);
+        *promise = until.max(*promise);
         Some(LeaseMessage::Granted(beat))
     }
 
@@ -174,8 +182,9 @@ impl Grantor {
 
     /// `from` has stopped serving, and its last heartbeat had this number: its promise ends, and it
     /// is never granted a lease again. Returns whether this is news; earlier answers of
-    /// [`consent`](Self::consent) about `from` are stale then. `false` if `from` is not a member,
-    /// or was released or proven dead before (a repeated release replaces the number).
+    /// [`consent`](Self::consent) about `from` are stale then, also if no promise ran. `false` if
+    /// `from` is not a member (nothing is kept then), or was released or proven dead before. A
+    /// repeated release replaces the number.
     pub fn release(&mut self, from: ReplicaId, number: u64) -> bool {
         self.is_member(from)
             && self.grant_refusals.get(&from) != Some(&GrantRefusal::Dead)
@@ -184,8 +193,8 @@ impl Grantor {
 
     /// A new incarnation holds the lock of `dead` on the same file within the same boot, so the
     /// process of `dead` has ended: its promise ends. Ignored unless `restart-is-proof` is set in
-    /// the installed configuration. Returns whether this is news, as [`release`](Self::release)
-    /// does.
+    /// the installed configuration, and before the first one. Returns whether this is news, as
+    /// [`release`](Self::release) does: `false` also after a release, which it replaces.
     pub fn proven_dead(&mut self, dead: ReplicaId) -> bool {
         let is_proof = self.epoch.as_ref().is_some_and(|epoch| epoch.lease().restart_is_proof);
         is_proof && self.is_member(dead) && self.silence(dead, GrantRefusal::Dead)
@@ -200,7 +209,8 @@ impl Grantor {
     }
 
     /// Gossip marks `id` Down: it is granted nothing from now on, and its running promise is left
-    /// to expire. Changes nothing if the member is released or dead.
+    /// to expire. Changes nothing if the member is released or dead, or is not a member of the
+    /// installed configuration: a later configuration with it must be told again.
     pub fn down(&mut self, id: ReplicaId) {
         if self.is_member(id) {
             self.grant_refusals.entry(id).or_insert(GrantRefusal::Down);
@@ -220,12 +230,14 @@ impl Grantor {
 
     /// The configuration machine asks how long the promises to these members still run. A member
     /// that is missing in the answer is consented to: no lease of it can be valid. For 2·T_q from
-    /// now on these members are granted nothing, whatever the answer
+    /// now on these members are granted nothing, whatever the answer; a repeated question extends
+    /// that, and the next install ends it
     /// (docs/protocol/leases.md#withheld-members-get-no-grant). T_q would be too short: it would
     /// end just before the proposer, which waited for the leases, asks again.
     ///
-    /// The answer lists each member once, in the order of ids. Empty before the first
-    /// configuration.
+    /// The answer lists each member once, in the order of ids, if its time is not zero. Nodes that
+    /// are not members are ignored, so they are consented to. Empty before the first configuration,
+    /// also within the wait after start.
     pub fn consent(&mut self, now: Now, removed: &[ReplicaId]) -> Vec<Remaining> {
         self.stats.questions += 1;
         let Some(epoch) = self.epoch.clone() else { return Vec::new() };

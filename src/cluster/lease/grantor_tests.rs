@@ -77,6 +77,14 @@ fn a_promise_runs_from_the_receipt_for_t_q() {
 }
 
 #[test]
+fn late_heartbeat_of_a_delayed_thread_shortens_no_promise() {
+    let mut probe = Probe::new();
+    assert!(probe.beat(104_000, P, 2));
+    assert!(probe.beat(101_000, P, 1), "its thread read the clock before, and got the lock later");
+    assert_eq!(probe.left(105_000, P), 4_000);
+}
+
+#[test]
 fn sealed_voter_grants_nothing_until_next_install() {
     let mut probe = Probe::new();
     let beat = Heartbeat { epoch: probe.epoch.id(), number: 1 };

@@ -101,14 +101,15 @@ impl Grants {
         Self(Arc::new(Mutex::new(Granting { me, fault_injection, grantor, installed, unsealed })))
     }
 
-    /// Locks the promises. A panic of another holder is ignored.
+    /// Locks the promises. A lock that was poisoned by a panic is used as it is.
     fn lock(&self) -> MutexGuard<'_, Granting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Answers a heartbeat of `from` that was received at `now`, by the epoch state that the last
     /// finished step has published. Blocks while a step of the Replicator handles `Consent`; other
-    /// steps do not delay it, except while they publish.
+    /// steps do not delay it, except while they publish. The caller sends the answer; if the epochs
+    /// differ, the heartbeat counts as refused.
     #[must_use]
     pub fn beat(&self, now: Now, from: ReplicaId, beat: Heartbeat) -> HeartbeatResult {
         let mut granting = self.lock();
@@ -119,7 +120,7 @@ impl Grants {
 }
 
 impl Granting {
-    /// The grantor; the first call creates it, started at `now`.
+    /// The grantor; the first call, whatever its reason, creates it, started at `now`.
     fn grantor(&mut self, now: Now) -> &mut Grantor {
         self.grantor.get_or_insert_with(|| Grantor::new(self.me, now, self.fault_injection))
     }
@@ -158,7 +159,8 @@ impl GuardedReplicator {
     /// Handles a message of a holder. A heartbeat is answered by a grant, or not at all, and its
     /// epoch is passed to the Replicator in either case. The first release of a member is reported
     /// to the Replicator as `Released`, so that it asks again where the promise was reported as
-    /// running. `Granted` is ignored.
+    /// running. A release of a node that is not a member, or is proven dead, has no effect.
+    /// `Granted` is ignored. The lock is free when the Replicator handles its input.
     fn lease(
         &mut self,
         now: Now,
@@ -266,7 +268,8 @@ impl Machine for GuardedReplicator {
     type Output = GuardOutput;
 
     /// As described at [`GuardInput`]. A first proof of death is also reported to the Replicator as
-    /// `Released`, like a first release; `Down` and `NotDown` are not.
+    /// `Released`, like a first release, unless the member was released before; `Down` and
+    /// `NotDown` are not reported and have no output.
     fn handle(&mut self, now: Now, input: GuardInput, out: &mut Outbox<GuardOutput>) {
         match input {
             GuardInput::Data(input) => self.data(now, input, out),

@@ -33,7 +33,7 @@ pub enum HolderInput {
     /// this node is in the installed configuration and has not released its lease.
     StopServing,
     /// The Replicator has learned that this incarnation was removed. Ends the lease at once and for
-    /// ever.
+    /// ever, in every state, also after a release, which is then no longer repeated.
     Excluded,
     /// A grantor, possibly this node's own, granted a heartbeat.
     Granted {
@@ -59,7 +59,8 @@ pub enum HolderOutput {
         message: LeaseMessage,
     },
     /// The node may serve from now until this time of its own clock: sent each time the end moves
-    /// forward.
+    /// forward, and, with `u64::MAX` nanoseconds, at each install of a configuration without
+    /// leases.
     Held {
         /// End of the lease. The executor compares the clock with it before each message and each
         /// poll.
@@ -69,8 +70,9 @@ pub enum HolderOutput {
     /// `Held` at the first `Tick` after the end, or at once if an input ends the lease; not sent if
     /// a grant moved the end forward before that `Tick`.
     Lapsed,
-    /// The lease has been lapsed for [`LeaseConfig::stop_after`], counted from its end: stop the
-    /// entities. Sent once, unless the lease was held again before.
+    /// The lease has been lapsed for [`LeaseConfig::stop_after`]: stop the entities. The time
+    /// counts from the end of the lease, or from the input that ended it early. Sent once after
+    /// each `Lapsed`, perhaps in the same call, unless the lease was held again before.
     Stop,
 }
 
@@ -79,26 +81,26 @@ pub enum HolderOutput {
 pub struct HolderStats {
     /// Heartbeats; one heartbeat to all voters counts once.
     pub beats: u64,
-    /// Grants that were counted.
+    /// Grants that were counted, repeated ones and those that extend nothing included.
     pub granted: u64,
     /// Dropped grants: of another configuration, of forgotten heartbeats, not from a voter, or
     /// while this node may hold no lease. Grants before the first configuration are not counted.
     pub stray: u64,
-    /// Number of times that the lease lapsed.
+    /// Number of `Lapsed` outputs.
     pub lapses: u64,
 }
 
 /// Whether this node may hold a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HolderState {
-    /// Not in a configuration yet.
+    /// Not in a configuration yet, and not released.
     Outside,
     /// In the installed configuration: serves while the lease is valid.
     Member,
     /// It answered a proposal without itself: serves again only in a newer configuration that
     /// contains it.
     Stopped,
-    /// It released its lease: never serves again.
+    /// It released its lease, perhaps before it was in a configuration: never serves again.
     Released,
     /// It was removed: never serves again.
     Excluded,
@@ -112,14 +114,15 @@ pub struct LeaseHolder {
     fault_injection: MembershipFaultInjection,
     state: HolderState,
     epoch: Option<Arc<Epoch>>,
+    /// Number of the last heartbeat; 0 before the first.
     number: u64,
     sent: VecDeque<(u64, Instant)>, // number and sending time; ≤ BEATS_MAX
     acked: BTreeMap<ReplicaId, Instant>, // newest granted sending time in this epoch; ≤ voters
     /// End of the lease, perhaps passed; `FOREVER` without leases, `None` if the node may not
     /// serve.
     until: Option<Instant>,
-    /// Time at which the newest configuration was installed or at which the last lease in it ended,
-    /// whichever is later.
+    /// Time at which the newest configuration was installed, or the planned end of a lease that an
+    /// input ended, whichever is later.
     idle_since: Option<Instant>,
     beat_at: Option<Instant>, // next heartbeat, or repetition of the release
     /// `Held` was the last output about the lease, and no `Lapsed` followed.
@@ -167,7 +170,8 @@ impl LeaseHolder {
 
     /// With leases, the time since which this node is not permitted to serve: the end of its last
     /// lease in this configuration, or the installation of the configuration. Later than now while
-    /// it serves. `None` if no configuration was installed here, or after the release of the lease.
+    /// it serves, and also after an input ended a lease early: the planned end of that lease
+    /// counts. `None` if no configuration was installed here, or after the release of the lease.
     #[must_use]
     pub fn idle_since(&self) -> Option<Instant> {
         self.until.max(self.idle_since).filter(|_| self.state != HolderState::Released)
@@ -212,7 +216,7 @@ impl LeaseHolder {
     /// Where leases are disabled, every member serves as long as it is a member, without
     /// heartbeats. Where they are enabled, sends the first heartbeat; an end of a lease that
     /// earlier disabled leases left at `FOREVER` is dropped, so the node stops serving until it has
-    /// grants.
+    /// grants: `Lapsed` follows at the end of the input.
     fn serve_by_settings(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         if self.is_leased() {
             self.until = self.until.filter(|until| *until != FOREVER);
@@ -225,7 +229,8 @@ impl LeaseHolder {
     }
 
     /// Ends the lease immediately, in the new `state`: nothing may begin from now on, and grants of
-    /// heartbeats sent so far no longer count. `Lapsed` follows at the end of the input.
+    /// heartbeats sent so far no longer count. `Lapsed` follows at the end of the input if `Held`
+    /// was the last output. A stop that an earlier lapse has planned stays planned.
     fn end(&mut self, state: HolderState) {
         self.state = state;
         let until = self.until.take().filter(|until| *until != FOREVER);
@@ -290,8 +295,9 @@ impl LeaseHolder {
     }
 
     /// Counts a grant, and moves the end of the lease forward if a quorum of the voters has now
-    /// granted newer heartbeats. An end never moves back. If the new end has passed already, the
-    /// node does not serve and is told nothing. Drops stray grants ([`HolderStats::stray`]).
+    /// granted newer heartbeats: reports `Held` and cancels a planned stop, also after a lapse. An
+    /// end never moves back. If the new end has passed already, it is kept, but nothing is reported
+    /// and a planned stop stays. Drops stray grants ([`HolderStats::stray`]).
     fn granted(
         &mut self,
         now: Now,
@@ -333,7 +339,8 @@ impl LeaseHolder {
         }
     }
 
-    /// Reports an ended lease, orders the stop after a long lapse, and sends a due heartbeat.
+    /// Reports an ended lease, orders the stop after a long lapse, and sends a due heartbeat, in
+    /// this order, all in one call if all are due.
     fn tick(&mut self, now: Now, out: &mut Outbox<HolderOutput>) {
         if self.told && self.until.is_none_or(|until| until <= now.mono) {
             self.told = false;
@@ -373,7 +380,8 @@ impl Machine for LeaseHolder {
     type Output = HolderOutput;
 
     /// As described at [`HolderInput`]. A lease that an input ends is reported within the same
-    /// call; one that merely expired is reported at the next `Tick`.
+    /// call, which then acts as a `Tick`, too; one that merely expired is reported at the next
+    /// `Tick`.
     fn handle(&mut self, now: Now, input: HolderInput, out: &mut Outbox<HolderOutput>) {
         match input {
             HolderInput::Tick => self.tick(now, out),
@@ -393,8 +401,9 @@ impl Machine for LeaseHolder {
         }
     }
 
-    /// The earliest of the next heartbeat, the end of a held lease, and the stop after a lapse;
-    /// `None` if none of them is ahead, as before the first configuration or with disabled leases.
+    /// The earliest of the next heartbeat or release, the end of a held lease, and the stop after a
+    /// lapse; in the past until a `Tick` handles it. `None` if none of them is planned, as before
+    /// the first configuration or with disabled leases.
     fn next_deadline(&self) -> Option<Instant> {
         let lapse = self.until.filter(|until| self.told && *until != FOREVER);
         [self.beat_at, lapse, self.stop_at].into_iter().flatten().min()

@@ -77,10 +77,10 @@ pub struct Heartbeat {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseConfig {
     /// Time between two heartbeats; default 1 s. A lease survives the loss of ⌊T_p / interval⌋ − 1
-    /// consecutive heartbeats.
+    /// consecutive heartbeats. Not checked here: with zero a heartbeat is due at every `Tick`.
     pub heartbeat_interval: Duration,
     /// How long a lapse only pauses the entities of this node; default 10 s. After this time,
-    /// counted from the end of the lease, they are stopped.
+    /// counted from the end of the lease, they are stopped. Zero stops them with the lapse.
     pub stop_after: Duration,
 }
 
