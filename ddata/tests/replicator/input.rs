@@ -13,7 +13,7 @@ use ostraca_ddata::replicator::request::{
 };
 use ostraca_ddata::replicator::wire::{
     AckScope, At, Body, ContextBytes, Entry, EntryContent, KeyContext, Nack, Query, QueryAnswer,
-    ReplicatorMessage, SharedBytes, WireGuard,
+    ReplicatorMessage, SharedBytes,
 };
 use ostraca_ddata::sim::{Faults, LinkQuality};
 use ostraca_ddata::types::shape::Shape;
@@ -35,11 +35,11 @@ fn no_context() -> ContextBytes {
     ContextBytes::new(&CausalContext::new())
 }
 
-fn entry(key: &str, shape: &str, content: EntryContent) -> Entry {
+pub fn entry(key: &str, shape: &str, content: EntryContent) -> Entry {
     Entry { index: 0, key: key.into(), shape: shape.into(), guard: None, content }
 }
 
-fn write(entries: Vec<Entry>) -> Body {
+pub fn write(entries: Vec<Entry>) -> Body {
     Body::Write { push: 9, whole: true, entries: entries.into() }
 }
 
@@ -66,7 +66,7 @@ fn dump(bare: &Bare) -> Vec<(KeyName, ostraca_ddata::data::Value)> {
 }
 
 /// The refusals in the last acknowledgement sent.
-fn nacks(bare: &mut Bare) -> Vec<(u32, Nack)> {
+pub fn nacks(bare: &mut Bare) -> Vec<(u32, Nack)> {
     let acks = bare.sent().into_iter().filter_map(|(_, body)| match body {
         Body::Ack { nacks, .. } => Some(nacks),
         _ => None,
@@ -790,42 +790,4 @@ fn contexts_near_the_last_counter_are_answered() {
         bare.hear(1, Body::Read { request: 1, held });
         assert!(bare.now(insert("k", "coffee", To::Local)).is_ok());
     }
-}
-
-// ── groups ──
-
-#[test]
-fn groups_beyond_ten_thousand_are_refused() {
-    let mut bare = Bare::of(3);
-    let term = Term { number: 1, owner: peer(1) };
-    for n in 0..10_050 {
-        let group = Group::new(&format!("g{n:05}-"));
-        bare.hear(1, Body::Fence { request: n, group, term, held: vec![] });
-    }
-    assert_eq!(bare.replicator.promises().len(), 10_000);
-    let answers: Vec<_> = bare.sent().into_iter().map(|(_, body)| body).collect();
-    assert!(answers.iter().all(|body| matches!(body, Body::Promised { .. })));
-    assert_eq!(answers.len(), 10_000, "fences of further groups get no answer and time out");
-    let fence = ReplicatorRequest::Fence { group: Group::new("new"), term, within: secs(1) };
-    let refused = bare.now(fence).unwrap_err();
-    assert_eq!(refused, RequestError::TooManyGroups { limit: 10_000 });
-    assert!(refused.to_string().contains("10000 groups"), "{refused}");
-    let guarded = bare.now(insert("g00042-k", "tea", To::Local));
-    assert_eq!(guarded, Err(RequestError::Guarded { group: Group::new("g00042-") }));
-    assert!(bare.now(insert("k", "tea", To::Local)).is_ok());
-}
-
-#[test]
-fn guard_of_a_group_without_the_key_is_refused() {
-    let mut entries = pushed(&mut other(1), set("k", "tea"));
-    entries[0].guard = Some(WireGuard { group: Group::new("g"), term: None });
-    let mut bare = Bare::of(3);
-    bare.hear(1, write(entries));
-    assert_eq!(nacks(&mut bare), [(0, Nack::Undecodable)]);
-    for n in 0..20_000 {
-        let mut junk = entry(&format!("g{n}-k"), "or-set", EntryContent::Delta(junk()));
-        junk.guard = Some(WireGuard { group: Group::new(&format!("g{n}-")), term: None });
-        bare.hear(1, write(vec![junk]));
-    }
-    assert!(bare.now(set("g7-k", "tea")).is_ok(), "a refused entry makes no group known");
 }

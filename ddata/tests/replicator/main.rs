@@ -22,6 +22,7 @@ mod excluded;
 mod failures;
 mod foreign;
 mod golden;
+mod groups;
 mod guarded;
 mod hostile;
 mod input;
