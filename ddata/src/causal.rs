@@ -218,6 +218,7 @@ impl DotSet {
 }
 
 impl Seen for DotSet {
+    /// Whether the set has `dot`; `false` for the counter 0.
     fn seen(&self, dot: Dot) -> bool {
         let after = self.runs.partition_point(|run| (run.replica, run.first) <= dot_key(dot));
         after
@@ -228,7 +229,7 @@ impl Seen for DotSet {
 }
 
 /// Collects dots in any order; repeated ones count once. Their counters must be at least 1, which
-/// is not checked.
+/// is not checked: a dot with the counter 0 enters the set, unlike with [`insert`](DotSet::insert).
 impl FromIterator<Dot> for DotSet {
     fn from_iter<I: IntoIterator<Item = Dot>>(dots: I) -> Self {
         let one = |dot: Dot| DotRange { replica: dot.actor, first: dot.counter, last: dot.counter };
@@ -324,7 +325,8 @@ impl CausalContext {
         }
     }
 
-    /// Adds every dot of `other`. An empty context becomes a copy that shares the vector.
+    /// Adds every dot of `other`. An empty context becomes a copy that shares the vector; one that
+    /// lacks nothing of `other`'s vector keeps the allocation that it has.
     pub fn merge(&mut self, other: &Self) {
         if self.is_empty() {
             self.clone_from(other);
@@ -395,9 +397,10 @@ impl CausalContext {
         unseen
     }
 
-    /// Returns a 64-bit digest of the context, keyed by `seed`. Equal contexts have equal digests,
-    /// and a peer that does not know the seed can't choose contexts that collide. The digest of the
-    /// empty context is 0.
+    /// Returns a 64-bit digest of the context, keyed by `seed`: the wrapping sum of the hashes of
+    /// vector entries and cloud runs. Equal contexts have equal digests for one seed, and a peer
+    /// that does not know the seed can't choose contexts that collide. The digest of the empty
+    /// context is 0.
     #[must_use]
     pub fn digest(&self, seed: u64) -> u64 {
         let mut sum = 0_u64;
@@ -419,7 +422,8 @@ impl CausalContext {
     }
 
     /// Adds a run: beyond a gap to the cloud, otherwise to the vector, together with the cloud runs
-    /// that the entry then reaches. Does nothing if the vector covers the run.
+    /// that the entry then reaches. Does nothing if the vector covers the run, or if `last` is 0.
+    /// A change of a vector that copies share clones it first. Checks no bound of the cloud.
     fn insert_run(&mut self, run: DotRange) {
         let known = self.vector().get(&run.replica);
         if run.last <= known {
@@ -449,7 +453,7 @@ impl CausalContext {
         last
     }
 
-    /// Whether every dot of `run` was seen, in the vector or in the cloud.
+    /// Whether every dot of `run` was seen, in the vector, in the cloud or partly in each.
     fn includes_run(&self, run: DotRange) -> bool {
         let known = self.vector().get(&run.replica);
         run.last <= known || {
@@ -463,7 +467,7 @@ impl CausalContext {
         }
     }
 
-    /// Adds the dots of `run` that were not seen to `unseen`.
+    /// Adds the dots of `run` that were not seen here to `unseen`, joined with its own runs.
     fn collect_unseen(&self, run: DotRange, unseen: &mut DotSet) {
         let mut first = run.first.max(self.vector().get(&run.replica).saturating_add(1));
         let from = self.cloud.runs.partition_point(|r| (r.replica, r.last) < (run.replica, first));
@@ -495,9 +499,10 @@ impl CausalContext {
     /// limited.
     ///
     /// # Errors
-    /// `ImpossibleDot` for a counter of 0 or above [`COUNTER_MAX`]. `NotCanonical` if replicas of
-    /// the vector are out of order or repeated, or if a cloud run overlaps or touches the entry of
-    /// its replica. Also the errors of [`DotSet::decode`].
+    /// In this order: for each entry of the vector `ImpossibleDot` for a counter of 0 or above
+    /// [`COUNTER_MAX`], then `NotCanonical` if its replica is out of order or repeated; the errors
+    /// of [`DotSet::decode`]; `NotCanonical` if a cloud run overlaps or touches the entry of its
+    /// replica, or starts at 1. Also the errors of the reader.
     pub(crate) fn decode(reader: &mut LayoutReader<'_>) -> Result<Self, DecodeError> {
         let count = reader.length(2)?;
         let mut dots: Vec<(ReplicaId, u64)> = Vec::with_capacity(count.min(RESERVED_REPLICAS_MAX));
@@ -523,12 +528,14 @@ impl CausalContext {
 }
 
 impl Seen for CausalContext {
+    /// Whether `dot` was seen, in the vector or in the cloud; always `true` for the counter 0.
     fn seen(&self, dot: Dot) -> bool {
         self.vector().get(&dot.actor) >= dot.counter || self.cloud.seen(dot)
     }
 }
 
-/// Creates a context with this vector and an empty cloud. Counters must be at least 1.
+/// Creates a context with this vector and an empty cloud. Counters must be at least 1, which is not
+/// checked: an entry of 0 makes an unequal context with equal dots.
 impl From<VClock<ReplicaId>> for CausalContext {
     fn from(vector: VClock<ReplicaId>) -> Self {
         let vector = (!vector.dots.is_empty()).then(|| Arc::new(vector));

@@ -136,6 +136,7 @@ impl HybridTimestamp {
     }
 }
 
+/// Writes the milliseconds and the counter, for example `1000ms+3`.
 impl fmt::Display for HybridTimestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}ms+{}", self.0 >> 16, self.0 & 0xffff)
@@ -159,6 +160,9 @@ pub struct ImpossibleClock {
 
 impl HybridClock {
     /// Creates a clock that adopts remote stamps at most `max_skew` ahead of the local wall clock.
+    /// It knows no earlier stamp: if the wall clock went back over a restart, the first stamps are
+    /// below those issued before. A register write therefore also goes above the stamp that the
+    /// register has.
     #[must_use]
     pub const fn new(max_skew: Duration) -> Self {
         Self { last: HybridTimestamp(0), max_skew }
@@ -172,13 +176,13 @@ impl HybridClock {
     }
 
     /// Adopts a remote stamp, so that later stamps of this node are above it. Returns how far it is
-    /// ahead of `wall` in whole milliseconds, zero if it is not ahead. A stamp below the clock's
-    /// last one changes nothing.
+    /// ahead of `wall` (not of the clock's last stamp) in whole milliseconds, zero if it is not
+    /// ahead. A stamp below the clock's last one changes nothing, but its distance is returned.
     ///
     /// # Errors
-    /// [`ImpossibleClock`] if the stamp is more than `max_skew` ahead of `wall`; the clock is
-    /// unchanged. The caller should still merge the value, count the event, and report the node
-    /// whose clock is wrong.
+    /// [`ImpossibleClock`] if the stamp is more than `max_skew` ahead of `wall`, even if the
+    /// clock's last stamp is above it; the clock is unchanged. The caller should still merge the
+    /// value, count the event, and report the node whose clock is wrong.
     pub fn observe(
         &mut self,
         wall: WallTime,

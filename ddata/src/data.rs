@@ -57,7 +57,8 @@ impl Value {
         Content::of(self.0.shape(), &self.0.store)
     }
 
-    /// Returns an estimate of the encoded size, in bytes.
+    /// Returns an estimate of the encoded size of the content in bytes, without the causal context.
+    /// Walks the whole content.
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.store.size()
@@ -73,7 +74,9 @@ impl Value {
     }
 
     /// Whether readers see the same content as in an earlier snapshot, whichever replicas wrote it
-    /// and however often. `false` for another kind of data.
+    /// and however often. `false` for another kind of data. Counters, multi-value registers and
+    /// user types are compared with their dots, so for them `false` is possible without a visible
+    /// difference.
     #[must_use]
     pub fn reads_like(&self, before: &Self) -> bool {
         self.shape() == before.shape() && self.0.store.reads_like(&before.0.store)
@@ -120,9 +123,9 @@ impl Registry {
         if self.names.insert(T::NAME) { Ok(()) } else { Err(NameTaken { name: T::NAME }) }
     }
 
-    /// Checks that local updates of this shape are allowed: all its user types must be registered.
-    /// Types of this crate need no registration. Replication needs none either, so every node can
-    /// store all data.
+    /// Checks that local updates of this shape are allowed: a user type must be registered, also
+    /// one that is the value of a map, at any depth. Types of this crate need no registration.
+    /// Replication needs none either, so every node can store all data.
     ///
     /// # Errors
     /// [`NotRegistered`] with the missing name.

@@ -73,7 +73,8 @@ impl MemoryStore {
 }
 
 impl DurableStore for MemoryStore {
-    /// Replaces the record of the same kind and key, also by a lower term. Never fails.
+    /// Replaces the record of the same kind and key, also by a lower term or for another group. Of
+    /// several such records in one call the last one stays. Never fails.
     fn write(&mut self, records: &[DurableRecord]) -> Result<(), StoreError> {
         for record in records {
             match record {
@@ -89,7 +90,8 @@ impl DurableStore for MemoryStore {
         Ok(())
     }
 
-    /// Returns data by key, then promises by group, then the votes. Never fails.
+    /// Returns data by key, then promises by group, then the acceptor if one was written. Never
+    /// fails.
     fn load(&self) -> Result<Vec<DurableRecord>, StoreError> {
         let data = self.data.values().cloned();
         let promises = self

@@ -106,9 +106,11 @@ impl Encoded {
 }
 
 /// Decodes a MessagePack value with at most [`NESTING_MAX`] levels. The bytes must end with it.
+/// Does not limit the memory that `T` takes.
 ///
 /// # Errors
-/// [`ValueError`] if the bytes are not a `T`, nest deeper, or continue after the value.
+/// [`ValueError`] if the bytes are not a `T` or nest deeper, which comes first, or if they continue
+/// after the value.
 pub fn from_msgpack<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
     let mut decoder = rmp_serde::Deserializer::from_read_ref(bytes);
     decoder.set_max_depth(NESTING_MAX);
@@ -143,8 +145,9 @@ pub fn from_peer<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ValueError> {
 }
 
 /// Returns the length of the MessagePack value at the start of `bytes`, which the decoder does not
-/// report. `None` if `bytes` end within the value. Walks lists and maps without recursion, and does
-/// not check the content.
+/// report. `None` if `bytes` end within the value or are empty. Walks lists and maps without
+/// recursion, and checks neither the content nor the nesting. An unused marker counts as a value of
+/// one byte.
 ///
 /// Source: the MessagePack specification, *Formats*.
 fn value_len(bytes: &[u8]) -> Option<usize> {
@@ -213,6 +216,7 @@ impl fmt::Debug for Encoded {
     }
 }
 
+/// Compares the encoded bytes, not the values.
 impl PartialEq for Encoded {
     fn eq(&self, other: &Self) -> bool {
         self.as_bytes() == other.as_bytes()
@@ -227,6 +231,7 @@ impl PartialOrd for Encoded {
     }
 }
 
+/// Orders by the encoded bytes, which is neither the order of the values nor that of stored maps.
 impl Ord for Encoded {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.as_bytes().cmp(other.as_bytes())
@@ -239,7 +244,7 @@ impl Hash for Encoded {
     }
 }
 
-/// The hash that orders encoded keys. It is the same on every node.
+/// The hash that orders the keys of a stored map or set. It is the same on every node.
 #[must_use]
 pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
@@ -346,7 +351,7 @@ impl LayoutWriter {
         self.body.extend_from_slice(bytes);
     }
 
-    /// Writes the index of a replica, which is added to the table if it is new.
+    /// Writes the index of a replica in the table. Adds it to the table if it is new.
     pub(crate) fn replica(&mut self, replica: ReplicaId) {
         let index = self.intern(replica);
         self.length(index);
@@ -379,7 +384,7 @@ impl LayoutWriter {
         self.sorted[at].1
     }
 
-    /// Returns version, table and body as one buffer.
+    /// Returns version, length of the table, table and body as one buffer.
     pub(crate) fn finish(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.body.len() + self.table.len() * 8 + 4);
         bytes.push(VERSION);
@@ -403,7 +408,8 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
 
 /// Reads the layout of a [`LayoutWriter`], possibly from a malicious peer.
 ///
-/// Each method fails with [`DecodeError::Truncated`] if the bytes end too early. A failed read may
+/// Each method fails with [`DecodeError::Truncated`] if the bytes end too early, and with
+/// [`DecodeError::NotCanonical`] if a number, a length or an index is padded. A failed read may
 /// have consumed bytes, so the reader is useless afterwards.
 #[derive(Debug)]
 pub(crate) struct LayoutReader<'a> {
@@ -412,8 +418,8 @@ pub(crate) struct LayoutReader<'a> {
 }
 
 impl<'a> LayoutReader<'a> {
-    /// Reads the version and the table of replicas, which may repeat a replica. Fails for every
-    /// version except [`VERSION`].
+    /// Reads the version and the table of replicas, which may repeat replicas or list unused ones.
+    /// Fails for every version except [`VERSION`], before the table is read.
     pub(crate) fn new(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Self { table: &[], left: bytes };
         let found = reader.byte()?;
@@ -444,7 +450,7 @@ impl<'a> LayoutReader<'a> {
         u64::try_from(self.wide()?).map_err(|_| DecodeError::Truncated)
     }
 
-    /// Reads a number of up to 128 bits, like [`varint`](Self::varint).
+    /// Reads a number of up to 128 bits, with the errors of [`varint`](Self::varint).
     pub(crate) fn wide(&mut self) -> Result<u128, DecodeError> {
         let mut value = 0_u128;
         for shift in (0..128).step_by(7) {
@@ -463,8 +469,8 @@ impl<'a> LayoutReader<'a> {
         Err(DecodeError::Truncated)
     }
 
-    /// Reads a count of items that take at least `each` bytes. Fails if they exceed the remaining
-    /// bytes.
+    /// Reads a count of items that take at least `each` bytes. Fails with `Truncated` if they
+    /// exceed the remaining bytes. If `each` is 0, the count is not limited.
     pub(crate) fn length(&mut self, each: usize) -> Result<usize, DecodeError> {
         let count = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
         if count.checked_mul(each).is_none_or(|bytes| bytes > self.left.len()) {
@@ -495,7 +501,7 @@ impl<'a> LayoutReader<'a> {
         Ok(ReplicaId::new(u64::from_le_bytes(*replica)))
     }
 
-    /// Fails if bytes are left.
+    /// Fails with [`DecodeError::Trailing`] if bytes are left.
     pub(crate) fn end(&self) -> Result<(), DecodeError> {
         match self.left.len() {
             0 => Ok(()),

@@ -57,7 +57,7 @@ pub enum ReplicatorFault {
     DeltaWithWholeContext,
     /// A delta is merged although it overwrites dots that were never seen (no causal delta rule).
     NoRuleR,
-    /// A register write below the live stamp or term is not refused.
+    /// A register write that is not above the live stamp or term is not refused.
     NoStaleCheck,
     /// A key can be removed from a guarded map.
     GuardedKeyRemoved,
@@ -108,7 +108,7 @@ impl<B: Copy + PartialEq> FaultInjection<B> {
         Self { fault: Some(fault), of: PhantomData }
     }
 
-    /// Whether this run plants `fault`.
+    /// Whether this run plants `fault`; always `false` without the feature `canaries`.
     #[inline]
     #[must_use]
     pub fn has(self, fault: B) -> bool {

@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1_024;
 
-/// The name of a key: text of 1 to [`KEY_BYTES_MAX`] bytes.
+/// The name of a key: text of 1 to [`KEY_BYTES_MAX`] bytes. Neither [`new`](Self::new) nor
+/// deserialization checks the length.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct KeyName(#[serde(deserialize_with = "shared_text")] Arc<str>);
@@ -127,6 +128,7 @@ impl Pattern {
     }
 }
 
+/// Writes the text form. An exact key whose name ends in `*` reads like a prefix.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -173,7 +175,7 @@ impl Group {
         &self.0
     }
 
-    /// Whether the key belongs to the group.
+    /// Whether the key belongs to the group: it starts with the prefix, or equals it.
     #[must_use]
     pub fn contains(&self, key: &KeyName) -> bool {
         key.as_str().starts_with(&*self.0)

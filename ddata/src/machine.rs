@@ -52,7 +52,8 @@ impl<O> Outbox<O> {
         self.outputs.push(output);
     }
 
-    /// Removes and returns all outputs, oldest first. Keeps the capacity.
+    /// Removes and returns all outputs, oldest first. Removes them also if the iterator is dropped
+    /// early. Keeps the capacity.
     pub fn drain(&mut self) -> std::vec::Drain<'_, O> {
         self.outputs.drain(..)
     }

@@ -40,7 +40,7 @@ pub const NODES_MAX: usize = MEMBERS_MAX;
 /// Maximum simulated time of one change, from the heal of its partition, before the run fails; also
 /// the timeout of a majority write.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time after a change has converged in which acknowledgements are still counted.
+/// Time after a change has converged in which messages, mainly acknowledgements, still count.
 const ACKNOWLEDGEMENT_TIME: Duration = Duration::from_millis(200);
 /// Pause between changes, in which the quick gossip after a change ends.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
@@ -87,7 +87,8 @@ pub struct Plan {
     pub changes: usize,
     /// Splits the cluster in two halves for this time before each change. Both halves make changes,
     /// and times count from the heal. `Majority` then waits for the heal in at least one half.
-    /// Above zero and at most an hour.
+    /// Above zero and at most an hour; above four minutes the run always fails with
+    /// [`RunFailure::TooLong`], because a change made in the middle has two minutes.
     pub partition: Option<Duration>,
 }
 
@@ -132,7 +133,8 @@ pub enum RunFailure {
     TooLong {
         /// Number of the change, from 1; 0 for the filling before the changes.
         change: usize,
-        /// Number of replicas that had the change.
+        /// Number of replicas that had the change, with a partition both changes. All, if only an
+        /// answer is missing.
         reached: usize,
         /// Number of replicas in the cluster.
         nodes: usize,
@@ -154,15 +156,17 @@ pub struct RunOutcome {
     /// For each change the times at which the replicas had it, the author's included, from the
     /// change or the heal; ascending.
     pub seen: Vec<Vec<Duration>>,
-    /// For each change the time at which its author was answered; with a partition, the later one.
+    /// For each change the time at which its author was answered, perhaps with an error; with a
+    /// partition, the later one. Counted like `seen`; zero for an answer before the heal.
     pub answered: Vec<Duration>,
-    /// Pushes, their acknowledgements and reads for all changes.
+    /// All messages except those of `compared`, for all changes: pushes, their acknowledgements and
+    /// reads. Lost messages count. Those of the filling and of the settling do not.
     pub pushed: MessageTotals,
     /// Anti-entropy for all changes: comparisons, their answers and the repairs in them.
     pub compared: MessageTotals,
     /// Bytes of the shortest push: the lower bound for spreading a change, per replica.
     pub push_bytes: u64,
-    /// Simulated time of the whole run.
+    /// Simulated time of the whole run, the filling and the settling included.
     pub simulated: Duration,
 }
 
@@ -195,7 +199,8 @@ pub struct LowerBounds {
 
 impl LowerBounds {
     /// Computes the bounds for a plan whose shortest push has `push_bytes` bytes. With a partition,
-    /// messages and bytes are those of both changes. The plan must be one that [`run`] accepts.
+    /// messages and bytes are those of both changes; `rounds` is that of one. The plan must be one
+    /// that [`run`] accepts, which is not checked.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of simulated nodes are small")]
     pub fn of(plan: &Plan, push_bytes: u64) -> Self {
@@ -216,11 +221,13 @@ impl LowerBounds {
     }
 }
 
-/// Runs a plan. Calls `progress` after each change with the number of changes done.
+/// Runs a plan. Calls `progress` after each change with the number of changes done, but not after
+/// the filling or after a change that fails.
 ///
 /// # Errors
-/// [`RunFailure::Unfit`] for an invalid plan, [`RunFailure::TooLong`] if a change does not reach all
-/// replicas.
+/// [`RunFailure::Unfit`] for an invalid plan, before anything runs. [`RunFailure::TooLong`] if the
+/// filling or a change does not reach all replicas or is not answered: the run ends, and the
+/// results of earlier changes are lost.
 ///
 /// # Panics
 /// With a report of the run, if a replica panics, which is a bug.
@@ -235,7 +242,8 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(usize)) -> Result<RunOutcome, R
     Ok(run.outcome())
 }
 
-/// Checks the ranges of a plan; the first value out of range is reported.
+/// Checks the ranges of a plan. Reports the first value out of range, in the order number of nodes,
+/// loss (also if it is not a number), latency, number of changes, partition.
 fn check_plan(plan: &Plan) -> Result<(), RunFailure> {
     let unfit = |what, found: &dyn ToString, allowed| {
         Err(RunFailure::Unfit { what, found: found.to_string(), allowed })
@@ -319,11 +327,12 @@ impl<'a> Measurement<'a> {
     }
 
     /// Makes one change, or one on each side of a partition, and waits until all replicas have it.
-    /// Adds the times and the messages, those of acknowledgements included, to the outcome, and
-    /// lets the cluster settle.
+    /// Adds the times to the outcome, and the messages from the change until
+    /// [`ACKNOWLEDGEMENT_TIME`] after it has converged. Then lets the cluster settle. A failure
+    /// adds nothing to the outcome.
     ///
     /// A partition begins here and the changes are made after half of its time. Times count from
-    /// its heal, so an earlier answer counts as zero.
+    /// its heal, so an earlier answer counts as zero; messages count from the changes.
     fn change(&mut self, number: usize) -> Result<(), RunFailure> {
         let authors = self.authors();
         let mut heals = self.sim.now();
@@ -440,7 +449,8 @@ impl<'a> Measurement<'a> {
         }
     }
 
-    /// Returns the results. The shortest push may be one of the filling or a repair.
+    /// Returns the results. The shortest push may be one of the filling or a repair; 0 if no node
+    /// sent a push.
     fn outcome(self) -> RunOutcome {
         let shortest = self.sim.processes().filter_map(|(_, replica)| replica.shortest_write).min();
         let simulated = Duration::from_nanos(self.sim.now().as_nanos());
@@ -448,7 +458,8 @@ impl<'a> Measurement<'a> {
     }
 }
 
-/// Whether a replica has seen all of `wanted`; `false` if it does not know the key.
+/// Whether a replica has seen all of `wanted`; `false` if it does not know the key, even if
+/// `wanted` is empty.
 fn holds(replica: &Replica, key: &KeyName, wanted: &CausalContext) -> bool {
     let value = replica.replicator.peek(key);
     value.is_some_and(|value| value.state().context().includes(wanted))

@@ -50,7 +50,8 @@ pub(super) enum ReplicaCommand {
 /// An event that a replica reports to the run.
 #[derive(Debug)]
 pub(super) enum ReplicaEvent {
-    /// The replica has made a change. The dot is the last one of the update.
+    /// The replica has made a change. The dot is the last one of the update. Not reported if the
+    /// replica does not know the key after the update.
     Made(Dot),
     /// The replica has handled a message.
     Heard,
@@ -62,7 +63,7 @@ pub(super) enum ReplicaEvent {
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) replicator: Replicator,
-    pub(super) pushed: MessageTotals, // all messages except comparisons
+    pub(super) pushed: MessageTotals, // all messages except `Compare` and `Compared`
     pub(super) compared: MessageTotals, // `Compare` and `Compared`
     pub(super) shortest_write: Option<u64>, // bytes; of `Write`, `None` before the first
     out: Outbox<ReplicatorOutput>,
@@ -97,7 +98,8 @@ impl Replica {
     }
 
     /// Performs one output: counts and sends a message, reports a reply whatever its result, and
-    /// completes a write to disk at once, which may add outputs. Ignores all others.
+    /// completes a write to disk successfully within this call, which may add outputs to `out`.
+    /// Ignores all others.
     fn perform(&mut self, now: Now, output: ReplicatorOutput, fx: &mut Effects<Self>) {
         match output {
             ReplicatorOutput::Send { to, class, message } => {
@@ -119,7 +121,8 @@ impl Replica {
         }
     }
 
-    /// Adds a message to its totals, and its length to the shortest write if it is a `Write`.
+    /// Adds a message to its totals, and its length to the shortest write if it is a `Write`. Runs
+    /// before the send, so messages that the network loses count as well.
     fn count(&mut self, message: &ReplicatorMessage) {
         let bytes = message.encode().len() as u64;
         let sent = match &message.body {
@@ -153,8 +156,9 @@ impl Process for Replica {
         fx.emit(ReplicaEvent::Heard);
     }
 
-    /// Carries out a command of the run. After an update it reports [`ReplicaEvent::Made`], perhaps
-    /// after the answer.
+    /// Carries out a command of the run. After an update it reports [`ReplicaEvent::Made`], after
+    /// the answer if that came within the update. Reports it also for a refused update if the key
+    /// is known, with the last dot that this replica made, or the counter 0 if it has made none.
     fn command(&mut self, now: Now, command: ReplicaCommand, fx: &mut Effects<Self>) {
         match command {
             ReplicaCommand::FoundCluster(epoch) => {
@@ -209,14 +213,16 @@ pub(super) struct ConvergenceObserver {
 }
 
 impl ConvergenceObserver {
+    /// Creates an observer that expects no change yet.
     pub(super) fn new(key: KeyName, nodes: usize) -> Self {
         let wanted = CausalContext::new();
         let (seen_at, answered_at) = (vec![None; nodes], SimTime::default());
         Self { key, wanted, missing: 0, unanswered: 0, seen_at, unseen: 0, answered_at }
     }
 
-    /// Starts to wait for this number of changes, each with an author to answer. Forgets the times
-    /// at which replicas had the former ones.
+    /// Starts to wait for this number of changes, each with an author to answer. Forgets the former
+    /// ones, and the times at which replicas had them; keeps the time of the last answer. Call it
+    /// before the updates are given.
     pub(super) fn expect(&mut self, changes: usize) {
         self.wanted = CausalContext::new();
         (self.missing, self.unanswered) = (changes, changes);
@@ -243,8 +249,9 @@ impl ConvergenceObserver {
 }
 
 impl Observer<Replica> for ConvergenceObserver {
-    /// Records a change or an answer. Then records the time of `node` if all expected changes were
-    /// made and it holds all of them. A node is looked at only when it reports an event.
+    /// Records a change or an answer, beyond the expected number too. Then records the time of
+    /// `node`, once per [`expect`](Self::expect), if all expected changes were made and it holds
+    /// all of them. A node is looked at only when it reports an event.
     fn event(
         &mut self,
         view: &SimulationView<'_, Replica>,

@@ -61,6 +61,7 @@ const PACKED: &str = "$ostraca::packed_text";
 ///
 /// # Errors
 /// The bytes do not encode a `T`, nest more than `nesting_max` levels, or exceed the memory budget.
+/// Each is a `Syntax` error, so only its text tells them apart, cut at `ERROR_BYTES_MAX`.
 pub fn from_foreign<T: DeserializeOwned>(
     bytes: &[u8],
     nesting_max: usize,
@@ -92,8 +93,9 @@ pub fn converted_list<'de, T: Deserialize<'de> + Into<U>, U, D: Deserializer<'de
     from.deserialize_tuple_struct(EXACT, 0, ListVisitor(PhantomData::<(T, U)>))
 }
 
-/// Like [`list`], for texts that the caller copies into one allocation. A text is charged its
-/// length and four bytes, for its place in that allocation.
+/// Like [`list`], for texts that the caller copies into one allocation. Returns them borrowed from
+/// the input. A text is charged its length and four bytes for its place in that allocation, besides
+/// the 16 bytes of its reference in the list.
 ///
 /// # Errors
 /// Those of the deserializer; also if it does not lend the texts from its input.
@@ -138,8 +140,8 @@ impl<'de> Deserialize<'de> for PackedText<'de> {
     }
 }
 
-/// Like [`list`], but charges each element three times. For a list whose validation sorts it or
-/// copies it into a map.
+/// Like [`list`], but charges each element three times, and neither checks nor sorts it. For a list
+/// that the caller sorts or copies into a map for its own check.
 ///
 /// # Errors
 /// Those of the deserializer.
@@ -160,8 +162,8 @@ pub fn shared_list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     converted_list::<T, _, _>(from)
 }
 
-/// Like [`list`], but decodes a map into a vector of its entries, in the order of the input.
-/// Entries with equal keys are all kept. Padding of an entry is not charged.
+/// Like [`list`], but decodes a map into a vector of its entries, in the order of the input, and
+/// refuses a list. Entries with equal keys are all kept. Padding of an entry is not charged.
 ///
 /// # Errors
 /// Those of the deserializer.
@@ -178,7 +180,7 @@ struct ListVisitor<X>(PhantomData<X>);
 const UNCHARGED_BYTES_MAX: usize = 64 << 20;
 
 /// Capacity for the first element and the `announced` remaining ones, which [`BoundedInput`] has
-/// charged.
+/// charged; 1 if the number is unknown. At most one element above [`UNCHARGED_BYTES_MAX`].
 fn capacity<T>(announced: Option<usize>) -> usize {
     1 + announced.unwrap_or(0).min(UNCHARGED_BYTES_MAX / size_of::<T>().max(1))
 }
@@ -390,7 +392,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for BoundedInput<'_, D> {
     }
 
     /// Charges a [`VERBATIM`] struct three times the whole input and decodes it with the bare
-    /// visitor. The content of any other struct is charged as if it stood alone.
+    /// visitor; a second one in the same input is charged again. Decodes a [`PACKED`] one as a
+    /// text. Any other name is ignored: its content is charged like a value without the struct.
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -447,8 +450,9 @@ struct BoundedVisitor<'b, V> {
 }
 
 impl<'b, V> BoundedVisitor<'b, V> {
-    /// Charges a text or a byte string. With [`Storage::Inline`] it is the name of a field or a
-    /// variant, which is not stored and costs nothing.
+    /// Charges a text or a byte string: its length rounded up to 8 bytes and [`ALLOCATION`]; in a
+    /// [`packed_list`] its length and [`PACKED_OVERHEAD`]. With [`Storage::Inline`] it is the name
+    /// of a field or a variant, which is not stored and costs nothing.
     fn charge<E: de::Error>(&self, len: usize) -> Result<(), E> {
         match self.storage {
             Storage::Inline => Ok(()),
@@ -585,9 +589,9 @@ impl<X> BoundedParts<'_, X> {
         }
     }
 
-    /// Counts and charges the next element or entry, unless `left`, the announced number from it
-    /// on, is zero. With an unknown number (`None`) also the end of the collection is charged as a
-    /// part.
+    /// Counts and charges the next element or entry before it is decoded, unless `left`, the
+    /// announced number from it on, is zero. Stores `left`. With an unknown number (`None`) also
+    /// the end of the collection is charged as a part. For a map, `bytes` is the size of the key.
     fn next_part(&mut self, left: Option<usize>, bytes: usize) -> Result<(), DecodeFault> {
         self.left = left;
         if left == Some(0) {
@@ -601,9 +605,11 @@ impl<X> BoundedParts<'_, X> {
     /// its key and for its value.
     ///
     /// Parts of [`Storage::Inline`] are free. Each part of [`Storage::Growing`] is charged its
-    /// share of the collection's peak, whatever was announced. With [`Storage::Exact`] and
-    /// [`Storage::Checked`] the first part is charged for all announced ones and later ones are
-    /// free; without an announced length they are charged as for a growing collection.
+    /// share of the collection's peak, whatever was announced: the first one for a B-tree node, a
+    /// later one for two or three copies of itself. With [`Storage::Exact`] and
+    /// [`Storage::Checked`] the first part is charged for all announced ones, and later ones are
+    /// free; without an announced length each part is charged once, or for [`Storage::Checked`]
+    /// three times, as for a growing collection.
     fn charge(&self, bytes: usize) -> Result<(), DecodeFault> {
         let growth = || match self.count {
             1 => NODE * bytes + ALLOCATION,

@@ -43,7 +43,8 @@ const fn peer(alarm: &ReplicatorAlarm) -> Option<ReplicaId> {
 }
 
 impl Replicator {
-    /// Raises an alarm, or drops it if the throttle refuses it. Callers count the event themselves.
+    /// Raises an alarm as an output, or drops it if the throttle refuses it. A dropped alarm is not
+    /// raised later. Callers count the event themselves, also if the alarm is dropped.
     pub(super) fn alarm(&mut self, now: Now, alarm: ReplicatorAlarm, out: &mut ReplicatorOutbox) {
         let source = peer(&alarm);
         let is_known = |peer: ReplicaId| self.peers.contains(&peer) || self.former.contains(&peer);
@@ -53,7 +54,8 @@ impl Replicator {
         }
     }
 
-    /// Whether a [`ReplicatorAlarm::LargeValue`] would be raised now.
+    /// Whether a [`ReplicatorAlarm::LargeValue`] would be raised now. Starts no minute; callers use
+    /// it to measure a value only then.
     pub(super) fn large_value_alarm_is_due(&self, now: Now) -> bool {
         !self.alarms.is_recent(now.mono, &(LARGE_VALUE, false), &None)
     }

@@ -24,7 +24,8 @@ const RANGES_PER_QUERY: usize = 64;
 /// At this number of open comparisons no further live one is begun. Syncs are begun regardless.
 pub(super) const OPEN_MAX: usize = 64;
 
-/// Number of resends after which a live comparison is given up. The next round starts another.
+/// Number of resends of one question after which a live comparison is given up when the next resend
+/// is due. The next round starts another.
 const LIVE_TRIES: u32 = 4;
 
 /// Number of questions after which a live comparison ends, so that a peer whose answers never end
@@ -44,7 +45,7 @@ pub(super) struct Comparison {
     pub(super) began: Instant,
     pub(super) resend: Instant, // when the open question is sent again
     pub(super) tries: u32,      // resends of the open question
-    found: bool,                // one side lacked something
+    found: bool,                // one side lacked something; never reset
 }
 
 /// The next step after an answer.
@@ -60,7 +61,8 @@ pub(super) enum SyncStep {
 
 /// Methods that return a [`SyncStep`] choose the next question. `held` tells the context that this
 /// replica holds of a key. An answer that does not fit the open question schedules nothing and
-/// gives [`SyncStep::Mismatch`].
+/// gives [`SyncStep::Mismatch`]. The caller sends a question under the number that
+/// [`AntiEntropy::next_question`] gives it, and ends the comparison at [`SyncStep::Done`].
 impl Comparison {
     /// Starts with the root question, which the caller sends.
     pub(super) fn new(at: At, root: Query, began: Instant, resend: Instant) -> Self {
@@ -78,18 +80,20 @@ impl Comparison {
         }
     }
 
+    /// Returns the open question: the root, or the last one that [`next`](Self::next) chose.
     pub(super) const fn asked(&self) -> &Query {
         &self.asked
     }
 
-    /// Whether too many resends of the open question were not answered. Syncs are never given up.
+    /// Whether [`LIVE_TRIES`] resends of the open question were not answered. Syncs (not
+    /// [`At::Live`]) are never given up.
     pub(super) fn is_given_up(&self) -> bool {
         self.at == At::Live && self.tries >= LIVE_TRIES
     }
 
-    /// Handles the peer's 256 tops: schedules those that differ. If one side holds nothing under a
-    /// top (its sum is 0), the whole range of its buckets is scheduled without asking for its
-    /// leaves.
+    /// Handles the peer's 256 tops, the answer to the root: schedules those that differ, and goes
+    /// on to the [`next`](Self::next) question. If one side holds nothing under a top (its sum is
+    /// 0), the whole range of its buckets is scheduled without asking for its leaves.
     pub(super) fn tops(
         &mut self,
         mine: &Sums,
@@ -110,7 +114,7 @@ impl Comparison {
     }
 
     /// Handles the peer's leaves under the tops that were asked for, all of them and in the same
-    /// order: schedules the buckets that differ.
+    /// order: schedules the buckets that differ, and goes on to the [`next`](Self::next) question.
     pub(super) fn leaves(
         &mut self,
         mine: &Sums,
@@ -140,8 +144,9 @@ impl Comparison {
     }
 
     /// The parts of the ranges asked for that an answer covers which is complete up to `upto`;
-    /// `None` if it covers none, or the open question is no [`Query::Keys`]. The rest of the ranges
-    /// is scheduled again.
+    /// `None`, with nothing scheduled, if it covers none, or the open question is no
+    /// [`Query::Keys`]. Otherwise the rest of the ranges is scheduled again, before all others.
+    /// Call it once per answer, because the open question stays.
     pub(super) fn covered(&mut self, upto: u16) -> Option<Vec<(u16, u16)>> {
         let Query::Keys(asked) = &self.asked else { return None };
         let covered: Vec<_> = asked
@@ -160,8 +165,8 @@ impl Comparison {
         Some(covered)
     }
 
-    /// Schedules the covered buckets from `from` on again, because the step's share of repairs is
-    /// used up.
+    /// Schedules the covered buckets from `from` on, `from` included, again before all others,
+    /// because the step's share of repairs is used up.
     pub(super) fn defer(&mut self, covered: &[(u16, u16)], from: u16) {
         let later = covered.iter().filter(|(_, last)| *last >= from);
         for (first, last) in later.rev() {
@@ -169,7 +174,8 @@ impl Comparison {
         }
     }
 
-    /// Schedules keys of which this replica lacks something.
+    /// Schedules keys of which this replica lacks something, after those already wanted, and
+    /// records that something was found. An empty list does nothing.
     pub(super) fn want(&mut self, keys: Vec<KeyName>) {
         self.found |= !keys.is_empty();
         self.wants.extend(keys);
@@ -182,7 +188,7 @@ impl Comparison {
 
     /// Removes the first `done` keys from the wanted ones, because they were answered. Returns
     /// `false`, and removes none, if the open question is no [`Query::Want`], or `done` is 0 or
-    /// more than were asked for.
+    /// more than were asked for. Call it once per answer, because the open question stays.
     pub(super) fn wanted(&mut self, done: u32) -> bool {
         let Query::Want(asked) = &self.asked else { return false };
         let done = done as usize;
@@ -196,8 +202,10 @@ impl Comparison {
     /// Chooses the next question: wanted keys first, then tops, then ranges of buckets. Tops and
     /// ranges are then no longer scheduled; wanted keys stay until they are answered.
     ///
-    /// Returns [`SyncStep::Done`] if nothing is scheduled, and after [`LIVE_QUESTIONS`] questions
-    /// of a live comparison, whatever is still scheduled.
+    /// The chosen question becomes the open one, without any resend so far. Wanted keys carry what
+    /// this replica holds of them now. Returns [`SyncStep::Done`] if nothing is scheduled, and
+    /// after [`LIVE_QUESTIONS`] questions of a live comparison, whatever is still scheduled; the
+    /// open question then stays.
     pub(super) fn next(&mut self, held: impl Fn(&KeyName) -> KeyContext) -> SyncStep {
         self.questions += 1;
         if self.at == At::Live && self.questions > LIVE_QUESTIONS {
@@ -240,13 +248,14 @@ impl AntiEntropy {
         self.open.values().any(|(other, comparison)| *other == peer && comparison.at == at)
     }
 
-    /// Whether a live comparison may be begun.
+    /// Whether a live comparison may be begun: fewer than [`OPEN_MAX`] are open, syncs included.
     pub(super) fn has_room(&self) -> bool {
         self.open.len() < OPEN_MAX
     }
 
-    /// Opens a comparison with a peer and returns the number of its open question. The caller has
-    /// checked [`has_room`](Self::has_room) if it must.
+    /// Opens a comparison with a peer and returns the number of its open question, which is never
+    /// used again. Checks nothing: the caller has checked [`has_room`](Self::has_room) for a live
+    /// one, and [`is_open`](Self::is_open).
     pub(super) fn begin(&mut self, peer: ReplicaId, comparison: Comparison) -> u64 {
         self.next += 1;
         self.open.insert(self.next, (peer, comparison));
@@ -265,14 +274,15 @@ impl AntiEntropy {
     }
 
     /// Numbers the next question of a comparison. Each question has a number of its own, so that a
-    /// late or duplicate answer to an earlier one is not taken for its answer. `None` if the
-    /// comparison has ended.
+    /// late or duplicate answer to an earlier one is not taken for its answer. `session` is the
+    /// number of the answered question, which becomes invalid. `None` if the comparison has ended.
     pub(super) fn next_question(&mut self, session: u64, resend: Instant) -> Option<u64> {
         let (peer, mut comparison) = self.open.remove(&session)?;
         comparison.resend = resend;
         Some(self.begin(peer, comparison))
     }
 
+    /// Ends the comparison whose open question has this number; does nothing if there is none.
     pub(super) fn end(&mut self, session: u64) {
         self.open.remove(&session);
     }
@@ -282,7 +292,7 @@ impl AntiEntropy {
         self.open.retain(|_, (peer, comparison)| !which(*peer, comparison.at));
     }
 
-    /// The earliest resend of an open question.
+    /// The earliest resend of an open question; `None` without open comparisons.
     pub(super) fn due(&self) -> Option<Instant> {
         if self.open.is_empty() {
             return None;
@@ -290,9 +300,10 @@ impl AntiEntropy {
         self.open.values().map(|(_, comparison)| comparison.resend).min()
     }
 
-    /// Returns the questions that must be resent now, under their old numbers, and schedules their
-    /// next resend `patience(tries)` later. Due live comparisons that were resent [`LIVE_TRIES`]
-    /// times end without a report instead.
+    /// Returns the questions that must be resent now, under their old numbers, counts the resend,
+    /// and schedules the next one `patience(tries)` later, this resend included in `tries`. Due
+    /// live comparisons whose open question was resent [`LIVE_TRIES`] times end without a report
+    /// instead.
     pub(super) fn take_due(
         &mut self,
         now: Instant,

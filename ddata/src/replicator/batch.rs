@@ -25,17 +25,19 @@ pub(super) type EntryWaiters = SmallVec<[RequestId; 1]>;
 pub(super) struct BatchedChange {
     /// `None` if the batch did not change the key.
     pub(super) delta: Option<Delta>,
-    /// The term of a guarded change, the same for all joined ones.
+    /// The term of a guarded change, the same for all joined ones; `None` without a guard.
     pub(super) term: Option<Term>,
     /// Requests that wait until others hold the delta. Empty without a delta.
     pub(super) waiting: EntryWaiters,
-    /// Requests that wait until others hold everything that this replica holds of the key.
+    /// Requests that wait until others hold everything that this replica holds of the key, with or
+    /// without a delta.
     pub(super) asking: EntryWaiters,
 }
 
 impl BatchedChange {
     /// Joins a further change of the key, and adds the request that waits for it. A request that
-    /// waits for a delta, but has none, waits for everything held here.
+    /// waits for a delta, but comes without one, waits for everything held here, even if the batch
+    /// has a delta of the key. Of unequal terms the higher one stays.
     fn add(
         &mut self,
         delta: Option<&Delta>,
@@ -70,6 +72,7 @@ impl ChangeBatch {
 
     /// Joins a change with the earlier changes of its key. The caller has checked that
     /// [`has_other`](Self::has_other) is false. Without a delta it only adds the waiting request.
+    /// The key gets an entry in any case, even without a delta and a request.
     pub(super) fn add(
         &mut self,
         key: &KeyName,
@@ -84,12 +87,15 @@ impl ChangeBatch {
         self.all[at].add(delta, term, waiting);
     }
 
-    /// Whether the batch holds a change of this key under another term; `None` counts as a term.
+    /// Whether the batch has an entry of this key, also one without a delta, under another term.
+    /// `None` counts as a term. If so, the caller must [`take`](Self::take) and send the batch
+    /// before it adds the change.
     pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>) -> bool {
         !self.is_empty() && self.at.get(&place(key)).is_some_and(|at| self.all[*at].term != term)
     }
 
-    /// Takes all changes, in the store's order of keys. The batch is empty afterwards.
+    /// Takes all entries, also those without a delta, in the store's order of keys (by hash). The
+    /// batch is empty afterwards.
     pub(super) fn take(&mut self) -> Vec<(KeyName, BatchedChange)> {
         let (order, mut all) = (std::mem::take(&mut self.at), std::mem::take(&mut self.all));
         order.into_iter().map(|((_, key), at)| (key, std::mem::take(&mut all[at]))).collect()
@@ -119,7 +125,7 @@ impl PushWaiters {
         self.entries == 0
     }
 
-    /// Number of entries that a request waits for.
+    /// Number of entries that at least one request waits for.
     pub(super) const fn len(&self) -> usize {
         self.entries
     }
@@ -136,8 +142,8 @@ impl PushWaiters {
         entries.flat_map(|(index, waiting)| waiting.iter().map(move |id| (index, *id)))
     }
 
-    /// Records that a request no longer waits for an entry. Does nothing if it did not wait, or the
-    /// index is out of range.
+    /// Records that a request no longer waits for an entry; it may still wait for others. Does
+    /// nothing if it did not wait, or the index is out of range.
     pub(super) fn remove(&mut self, index: u32, request: RequestId) {
         let at = usize::try_from(index).ok();
         let Some(waiting) = at.and_then(|at| self.of.get_mut(at)) else { return };

@@ -17,6 +17,9 @@ use crate::key::Pattern;
 
 /// Settings of the Replicator. Sizes are in bytes.
 ///
+/// The Replicator checks none of the ranges below; a node does when it starts. Both gossip
+/// intervals, the sizes and the numbers must be above zero, except where 0 has a meaning.
+///
 /// # Example
 /// ```
 /// use ostraca_ddata::replicator::config::ReplicatorConfig;
@@ -35,15 +38,15 @@ pub struct ReplicatorConfig {
     /// Maximum number of keys in one message of changes or repairs: 1 to 2,000, by default 500.
     pub max_delta_elements: usize,
     /// Up to this many replicas every change is pushed to all of them; above, in eager rounds of
-    /// fanout `ln n + 6`.
+    /// fanout `ln n + 6`. This replica does not count; 0: always in rounds.
     pub direct_push_limit: usize,
     /// Whether deltas are pushed. If not, full states are; for comparison and for diagnosis.
     pub delta_enabled: bool,
     /// Minimum interval between notices to subscribers. Zero: in the batch that made the change.
     pub notify_subscribers_interval: Duration,
-    /// Lower bound (at most all voters) of every `Majority`, whatever a request asks for. Akka's
-    /// floor: with configurations a plain majority is safe, and each further replica is one more
-    /// that can block all requests by not answering.
+    /// Lower bound (at most all voters) of every `Majority`, unless a request asks for a higher
+    /// one; 0 for none. Akka's floor: with configurations a plain majority is safe, and each
+    /// further replica is one more that can block all requests by not answering.
     pub majority_min_cap: usize,
     /// Keys written to the durable store before they are acknowledged. A node refuses any: this
     /// release has no store on disk.
@@ -52,21 +55,26 @@ pub struct ReplicatorConfig {
     /// is faster, but a power loss of a majority loses changes that were not written yet. A node
     /// refuses any value: this release has no store on disk.
     pub write_behind_interval: Option<Duration>,
-    /// Keys deleted after a time without use. Of several matching patterns the narrowest counts.
+    /// Keys deleted after a time without use, above zero. Of several matching patterns the
+    /// narrowest counts; a key that none matches never expires.
     pub expire_keys_after_inactivity: Vec<(Pattern, Duration)>,
     /// Remote stamps further ahead of this node's wall clock do not advance its hybrid clock.
     pub max_clock_skew: Duration,
-    /// A value larger than this causes a warning, at most once a minute.
+    /// A local update that makes a value larger than this causes a warning, at most once a minute
+    /// for all keys together. 0: every value is too large.
     pub log_data_size_exceeding: usize,
-    /// Local updates that would make a value larger are refused. Merges never are.
+    /// Local updates that add something to a value which is larger afterwards are refused. Updates
+    /// that only remove, and merges, never are.
     pub max_value_size: usize,
     /// Maximum number of open requests. Further ones fail with `Overloaded`.
     pub max_pending_requests: usize,
-    /// Longest message sent in one piece. Longer ones are cut.
+    /// Longest message sent in one piece, at least 1,024. Longer ones are cut. Also limits the
+    /// entries that one message of changes or repairs gathers.
     pub frame_bytes_max: usize,
     /// Maximum bytes of incomplete cut messages, over all peers, and of one message. A longer
     /// message is neither sent nor accepted, but counted and reported by an alarm. It must be the
-    /// same on all nodes, and far above `max-value-size`, because merged values may exceed that.
+    /// same on all nodes, and far above `max-value-size` (at least twice), because merged values
+    /// may exceed that.
     pub assembly_bytes_max: usize,
     /// Timers of the configuration machine.
     pub epoch: EpochConfig,
@@ -107,7 +115,8 @@ impl ReplicatorConfig {
     }
 
     /// How long a key stays without use, by the narrowest matching pattern: an exact one, otherwise
-    /// the one with the longest prefix. `None` if no pattern matches: the key never expires.
+    /// the one with the longest prefix; of equal patterns the last. `None` if no pattern matches:
+    /// the key never expires.
     pub(super) fn expiry_of(&self, key: &crate::key::KeyName) -> Option<Duration> {
         let all = self.expire_keys_after_inactivity.iter();
         let matching = all.filter(|(pattern, _)| pattern.matches(key));

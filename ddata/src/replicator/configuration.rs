@@ -61,8 +61,10 @@ impl Replicator {
         }
     }
 
-    /// Carries out an order. Returns the input that follows at once, if any: the own snapshot
-    /// counts as merged without a pull. Votes are persisted only if some keys are durable.
+    /// Carries out an order. Returns the input that the machine gets next, if any: the own snapshot
+    /// counts as merged without a pull. Votes are persisted only if some keys are durable. A pull
+    /// of a synced state ends those from other sources first. `Excluded` is only reported;
+    /// [`installed`](Self::installed) ends the requests.
     fn obey(
         &mut self,
         now: Now,
@@ -121,12 +123,15 @@ impl Replicator {
             Some(SealedSnapshot { epoch, snapshot, promises: self.promises.all() });
     }
 
-    /// Adapts to a configuration that the machine has installed, and reports it. Drops the sealed
-    /// snapshot, ends live comparisons and derives the peers.
+    /// Adapts to a configuration that the machine has installed. Drops the sealed snapshot,
+    /// remembers the members so far as the former ones (unless there were none), adopts the seed of
+    /// the sums, ends live comparisons, but not syncs, derives the peers, and reports it.
     ///
-    /// An excluded replica then ends its requests with an error. Any other starts the counts of all
-    /// open requests anew and sends the pushes that they wait for again; a member also pushes the
-    /// changes that it made as a joiner. No key expires during the next two expiry intervals.
+    /// An excluded replica then ends its requests with an error, and nothing else follows. Any
+    /// other starts the counts of all open requests anew, forgets questions and repairs under way,
+    /// and sends the pushes that requests wait for again; a member also pushes the changes that it
+    /// made as a joiner. Gossip follows after the busy interval. No key expires during the next two
+    /// expiry intervals.
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut ReplicatorOutbox) {
         self.sealed_snapshot = None;
         if !self.roster.is_empty() {
@@ -163,7 +168,7 @@ impl Replicator {
     }
 
     /// Ends all requests with an error: this replica is excluded, so that no answer will count.
-    /// Also ends all comparisons, syncs included, and gossip.
+    /// Also ends all comparisons, syncs included, and gossip. Subscriptions stay open.
     fn end_requests(&mut self, epoch: EpochId, out: &mut ReplicatorOutbox) {
         let mut ended: Vec<RequestId> = std::mem::take(&mut self.flushes).into_keys().collect();
         for id in self.writes.ids() {
@@ -204,8 +209,9 @@ impl Replicator {
     }
 
     /// Replaces the list of nodes that membership knows, and tells it to the configuration machine.
-    /// If a peer is new or reachable again, this member gossips within the busy interval; a peer
-    /// that is reachable again comes first.
+    /// If a peer is new or reachable again, a member of the configuration gossips within the busy
+    /// interval; a peer that is reachable again comes first. Then derives the peers, and the
+    /// answers that open requests need.
     pub(super) fn members(&mut self, now: Now, peers: Vec<Peer>, out: &mut ReplicatorOutbox) {
         let before = std::mem::take(&mut self.membership);
         self.membership = peers.into_iter().map(|peer| (peer.id, peer)).collect();
@@ -228,8 +234,8 @@ impl Replicator {
     }
 
     /// The members that count for `All` may have changed: recomputes the answers that writes and
-    /// reads need, and ends those that are complete. A level that can no longer be met keeps its
-    /// need.
+    /// reads (not fencing reads) need, and ends those that are complete. A level that can no longer
+    /// be met keeps its need.
     fn recompute_needs(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let mut writes = std::mem::take(&mut self.writes);
         writes.recompute_need(|level| self.need(level).ok());
@@ -246,9 +252,10 @@ impl Replicator {
     }
 
     /// Derives the peers that get changes, and the members that count for `All`, which include this
-    /// replica. Nodes of membership that have left the configuration are no peers. State about
-    /// peers that are gone is dropped, except for syncs from them; flushes that waited for them may
-    /// end.
+    /// replica. Before the first configuration the peers are the nodes of membership. Nodes of
+    /// membership that have left the configuration are no peers. Of peers that are gone,
+    /// incomplete messages, live comparisons (not syncs), pushes and repairs are dropped; flushes
+    /// that waited for them may end.
     fn know_peers(&mut self, out: &mut ReplicatorOutbox) {
         let (members, left) = match self.epochs.installed() {
             Some(epoch) => (epoch.members().to_vec(), epoch.left().iter().copied().collect()),
@@ -274,9 +281,9 @@ impl Replicator {
 
     // ── comparisons ──
 
-    /// Begins to compare with a peer, unless a comparison with this state of it is under way, or
-    /// too many are open for a live one. A sync compares with all changes in the sums, a live
-    /// comparison without the latest ones.
+    /// Begins to compare with a peer: sends the root question. Does nothing if a comparison with
+    /// this state of it is under way, or too many are open for a live one. A sync compares with all
+    /// changes in the sums, a live comparison without the latest ones.
     pub(super) fn compare_with(
         &mut self,
         now: Now,
@@ -303,7 +310,10 @@ impl Replicator {
 
     /// Answers a question of a comparison from the state that it asks for; `Gone` if this replica
     /// does not have that state. A root question makes a replica without a configuration adopt its
-    /// seed. A question with an undecodable part raises an alarm and gets no answer.
+    /// seed. An answered one counts as equal or different gossip, `Gone` and syncs included.
+    ///
+    /// A question that [`answer_from`](Self::answer_from) refuses counts as undecodable, raises an
+    /// alarm and gets no answer.
     pub(super) fn on_compare(
         &mut self,
         now: Now,
@@ -364,8 +374,9 @@ impl Replicator {
         }
     }
 
-    /// Answers a question from a snapshot. `None` if a context does not decode, or ranges of
-    /// buckets overlap or are out of order.
+    /// Answers a question from a snapshot. `None` if a context of a wanted key does not decode, or
+    /// ranges of buckets overlap or are out of order. Contexts beyond a full answer are not looked
+    /// at.
     ///
     /// Sums under another seed count as different. At most 64 tops are answered. Wanted keys are
     /// answered until a frame is full or `max_delta_elements` (at most [`ENTRIES_MAX`]) is reached,
@@ -412,7 +423,7 @@ impl Replicator {
 
     /// Keys and contexts of the buckets that fit a frame; only whole buckets, and the first bucket
     /// with keys whatever its size. Ranges beyond [`RANGES_MAX`] are left out like buckets that do
-    /// not fit: the asker asks for them again.
+    /// not fit: the asker asks for them again. Without ranges the answer is empty, up to bucket 0.
     fn keys_in(&self, snapshot: &Snapshot, ranges: &[(u16, u16)]) -> QueryAnswer {
         let ranges = &ranges[..ranges.len().min(RANGES_MAX)];
         let (mut held, mut bytes) = (Vec::new(), 0);
@@ -438,7 +449,7 @@ impl Replicator {
 
     /// Handles the answer to an open question of a comparison, and asks the next one or ends it.
     /// Any other answer (late, duplicate, of another peer) is ignored. Promised terms are merged in
-    /// a sync only.
+    /// a sync only, and repairs always, even if the answer does not fit the open question.
     ///
     /// `Same` answers only the root question; from the live state it may end flushes that wait for
     /// the peer. `Gone` ends the comparison; only a failed pull of a synced state is reported to
@@ -524,7 +535,8 @@ impl Replicator {
     }
 
     /// Carries out the step after an answer: sends the next question under a new number, or ends
-    /// the comparison and, if it was a sync, reports that it has merged everything.
+    /// the comparison and, if it was a sync, goes on with [`merged`](Self::merged). A mismatch is
+    /// counted and changes nothing: the open question is sent again when due.
     fn step(
         &mut self,
         now: Now,
@@ -579,9 +591,10 @@ impl Replicator {
         all || at == At::Live
     }
 
-    /// The whole state or snapshot of another replica is merged. The machine is told once it is on
-    /// disk, too: what this replica then vouches for must survive its restart. Without durable
-    /// keys, and with write-behind, it is told at once.
+    /// The whole state or snapshot of another replica is merged. Gives the machine the input `said`
+    /// once all durable keys and promised terms are on disk, too: what this replica then vouches
+    /// for must survive its restart. Without durable keys, and with write-behind, gives it within
+    /// this call.
     fn merged(&mut self, now: Now, said: EpochInput, out: &mut ReplicatorOutbox) {
         if !self.is_durable() || self.config.write_behind_interval.is_some() {
             return self.drive(now, said, out);
@@ -629,7 +642,8 @@ impl Replicator {
     /// Compares contexts key by key: wants the entries that are missing here and, in a live
     /// comparison, sends those that are missing there. Buckets beyond the budget of
     /// [`gives`](Self::gives) are compared again later. Keys outside of the covered buckets are
-    /// ignored. An answer with a context that does not decode is nonsense.
+    /// ignored. A context that does not decode is a mismatch; the buckets that the answer does not
+    /// cover are then scheduled nevertheless.
     fn compare_keys(
         &mut self,
         session: u64,
@@ -684,9 +698,9 @@ impl Replicator {
         })
     }
 
-    /// Merges an entry of a comparison. `false` if it builds on a missing change or, in a sync, if
-    /// it was refused (another data type, or a type of a later release): a sync that leaves out an
-    /// entry must never be reported as done
+    /// Merges an entry of a comparison. `false` if it builds on a missing change, in a live
+    /// comparison too, or, in a sync, if it was refused (another data type, or a type of a later
+    /// release): a sync that leaves out an entry must never be reported as done
     /// (docs/protocol/replication.md#a-sync-leaves-nothing-out).
     fn takes(
         &mut self,
@@ -732,8 +746,9 @@ impl Replicator {
         (gives, None)
     }
 
-    /// Merges the promised terms of a sync, makes their groups known and, with durable keys, orders
-    /// the raised ones to disk. Impossible ones are counted and left out.
+    /// Merges the promised terms of a sync. A promise is only raised, never lowered; makes the
+    /// groups of the raised ones known and, with durable keys, orders these to disk. Impossible
+    /// ones are counted as undecodable and left out.
     fn take_promises(&mut self, promises: &[(Group, Term)], out: &mut ReplicatorOutbox) {
         if self.fault_injection.has(ReplicatorFault::PromisesNotSynced) || promises.is_empty() {
             return;
@@ -765,6 +780,7 @@ impl Replicator {
     }
 
     /// Orders records to be written, and the actions that follow when they are on disk or failed.
+    /// Also without any record, so that the actions follow all earlier orders.
     pub(super) fn persist_records(
         &mut self,
         records: Vec<DurableRecord>,

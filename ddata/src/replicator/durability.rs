@@ -85,7 +85,8 @@ enum OutputGate {
 }
 
 /// Whether a message may be sent only by a replica whose votes and promises are on disk: answers
-/// that count, and configuration messages that rest on a ballot of this replica.
+/// that count, and configuration messages that rest on a ballot of this replica. Those do not:
+/// `Install`, `Ask`, `Ping`, `Pong`, `Withheld`, and outputs that are no messages.
 fn depends_on_promise(output: &ReplicatorOutput) -> bool {
     let ReplicatorOutput::Send { message, .. } = output else { return false };
     match &message.body {
@@ -133,7 +134,8 @@ impl Durability {
 
     /// Closes the gate until the last order is done, because that order carries a vote. Must
     /// directly follow its [`order`](Self::order). A later vote replaces an earlier one that is
-    /// being written.
+    /// being written: the end of the earlier order then leaves the gate as it is. After a failure
+    /// the replica counts as shut until the new order has succeeded.
     pub(super) fn order_gate(&mut self) {
         let id = self.next;
         self.gate = if self.is_shut() { OutputGate::Again(id) } else { OutputGate::Behind(id) };
@@ -145,14 +147,16 @@ impl Durability {
         matches!(self.gate, OutputGate::Shut(_) | OutputGate::Again(_))
     }
 
-    /// Whether all messages pass the gate.
+    /// Whether all messages pass the gate. Not the opposite of [`is_shut`](Self::is_shut): while a
+    /// vote is being written, the gate is neither.
     pub(super) fn is_open(&self) -> bool {
         self.gate == OutputGate::Open
     }
 
     /// Returns the message if it may leave now. Otherwise returns `None`: while the vote is being
     /// written, any message is held back behind it, or dropped above [`HELD_MAX`]; after the write
-    /// has failed, a message that depends on a vote is dropped.
+    /// has failed, a message that depends on a vote is dropped. Held messages come back from
+    /// [`done`](Self::done) with the other actions of that order, and must pass the gate again.
     pub(super) fn gate(&mut self, output: ReplicatorOutput) -> Option<ReplicatorOutput> {
         let id = match self.gate {
             OutputGate::Open => return Some(output),
@@ -170,9 +174,9 @@ impl Durability {
         None
     }
 
-    /// Ends an order, which succeeded if `stored`, and returns the actions that follow; none for an
-    /// unknown or ended order. If it carried the latest vote, the gate opens or, after a failure,
-    /// shuts until the retry.
+    /// Ends an order, which succeeded if `stored`, and returns its actions in their order, also
+    /// after a failure; none for an unknown or ended order. If it carried the latest vote, the gate
+    /// opens or, after a failure, shuts until a repeated write has succeeded.
     pub(super) fn done(&mut self, now: Instant, id: u64, stored: bool) -> Vec<WriteCompletion> {
         if [OutputGate::Behind(id), OutputGate::Again(id)].contains(&self.gate) {
             self.gate = if stored { OutputGate::Open } else { OutputGate::Shut(now + RETRY_AFTER) };
@@ -187,13 +191,14 @@ impl Durability {
         self.replies
     }
 
-    /// Whether a failed write of a vote must be repeated now.
+    /// Whether a failed write of a vote must be repeated now. Stays true until the caller orders
+    /// the write with [`order_gate`](Self::order_gate).
     pub(super) fn is_retry_due(&self, now: Instant) -> bool {
         matches!(self.gate, OutputGate::Shut(at) if at <= now)
     }
 
-    /// Schedules a changed key for write-behind: at `due`, or at the time set by the first key that
-    /// waits.
+    /// Schedules a changed key for write-behind: at `due` if no other key waits, otherwise at the
+    /// time that the first waiting key has set, even if `due` is earlier.
     pub(super) fn write_behind(&mut self, key: &KeyName, due: Instant) {
         self.behind.insert(key.clone());
         self.behind_due.get_or_insert(due);
@@ -205,7 +210,8 @@ impl Durability {
         self.write_behind(key, now + interval.unwrap_or(RETRY_AFTER));
     }
 
-    /// The earliest time of a retry or of a write-behind.
+    /// The earliest time of a retry (of a vote or of the end of a sync) or of a write-behind;
+    /// `None` if nothing waits for a time.
     pub(super) fn due(&self) -> Option<Instant> {
         let retry = if let OutputGate::Shut(at) = self.gate { Some(at) } else { None };
         let owed = self.owed.front().map(|(at, _)| *at);
@@ -229,7 +235,7 @@ impl Durability {
         self.behind_due.is_some_and(|at| at <= now)
     }
 
-    /// Takes all keys that are scheduled for write-behind.
+    /// Takes all keys that are scheduled for write-behind, due or not, and ends the schedule.
     pub(super) fn take_behind(&mut self) -> BTreeSet<KeyName> {
         self.behind_due = None;
         std::mem::take(&mut self.behind)

@@ -21,7 +21,8 @@ struct SharedEntries {
 }
 
 impl Entries {
-    /// The list as it is encoded in a message. Encoded at the first call, for all copies.
+    /// The list as it is encoded in a message. Encoded at the first call and kept, for all copies.
+    /// `Serialize` does not use it.
     pub(super) fn encoded(&self) -> &[u8] {
         self.0.encoded.get_or_init(|| encode(&self.0.all))
     }

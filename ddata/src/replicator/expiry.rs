@@ -14,7 +14,7 @@ use crate::id::ReplicaId;
 use crate::key::KeyName;
 
 /// The member that decides when a key expires: the same at all members with the same list, whatever
-/// its order. `None` without members.
+/// its order. A member that leaves moves only the keys that it owned. `None` without members.
 pub(super) fn owner(key: &KeyName, members: &[ReplicaId]) -> Option<ReplicaId> {
     let weight = |id: &ReplicaId| (xxh3_64_with_seed(key.as_str().as_bytes(), id.get()), *id);
     members.iter().copied().max_by_key(weight)

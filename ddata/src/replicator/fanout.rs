@@ -37,8 +37,10 @@ impl Replicator {
     }
 
     /// Passes changes of a peer that were new here on to random peers, except to `from` and to the
-    /// replica that made them. No answer is asked for. Does nothing without news, and on a node
-    /// that is no member. The caller has checked that the cluster is large.
+    /// replica that made them. They are sent as push 0, which asks for no answer, and without their
+    /// terms, so that no promise refuses them; a lost one is left to anti-entropy. Does nothing
+    /// without news, and on a node that is no member. The caller has checked that the cluster is
+    /// large.
     pub(super) fn forward(&mut self, from: ReplicaId, news: &[Entry], out: &mut ReplicatorOutbox) {
         if news.is_empty() || !self.epochs.is_member() {
             return;
@@ -55,8 +57,8 @@ impl Replicator {
     }
 }
 
-/// The replica that made a change: it needs no copy of it. `None` if several made it, if the entry
-/// is no delta, or if it does not decode.
+/// The replica that made a change: it needs no copy of it. `None` if several or none made it, if
+/// the entry is no delta, or if it does not decode.
 fn origin(entry: &Entry) -> Option<ReplicaId> {
     let EntryContent::Delta(bytes) = &entry.content else { return None };
     let delta = Delta::decode(bytes.as_slice(), &entry.shape.parse().ok()?).ok()?;

@@ -2,7 +2,7 @@
 //! way (docs/protocol/leases.md#fencing-read).
 //!
 //! A guarded group is all keys with a common prefix. One replica at a time, the owner of the
-//! highest term (a number and the owner's id), writes them.
+//! highest term (a number and the owner's id), writes them. Terms compare by the number first.
 //!
 //! A fencing read asks the voters to promise a term; each answers with the data that it holds of
 //! the group. Data in which the answers differ is written back under the term before the owner gets
@@ -36,7 +36,8 @@ pub(super) const TERM_JUMP_MAX: u64 = 1 << 48;
 /// terms of earlier generations.
 const TERMS_PER_GENERATION: u64 = 1 << 20;
 
-/// Promised terms: the lowest term that may still write, per group. They only rise.
+/// Promised terms: the lowest term that may still write, per group. They only rise, and no group is
+/// ever removed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
     terms: BTreeMap<Group, Term>, // ≤ GROUPS_MAX fenced here, + those merged from other voters
@@ -47,11 +48,12 @@ pub(super) struct Promises {
 pub(super) enum PromiseRefusal {
     /// This higher term is promised.
     Higher(Term),
-    /// The replica holds promises for [`GROUPS_MAX`] other groups, and none for this one.
+    /// The replica holds promises for [`GROUPS_MAX`] other groups or more, and none for this one.
     NoRoom,
 }
 
 impl From<PromiseRefusal> for RequestError {
+    /// `Higher` becomes `Fenced` with `nowhere: false`, `NoRoom` becomes `Overloaded`.
     fn from(refusal: PromiseRefusal) -> Self {
         match refusal {
             PromiseRefusal::Higher(current) => Self::Fenced { current, nowhere: false },
@@ -66,7 +68,8 @@ pub(super) fn is_group(group: &Group) -> bool {
     (1..=KEY_BYTES_MAX).contains(&group.as_str().len())
 }
 
-/// Whether a promise of this term for this group can exist.
+/// Whether a promise of this term for this group can exist: the group and the term are valid. The
+/// height of the term is not checked.
 pub(super) fn is_promise(group: &Group, term: Term) -> bool {
     is_group(group) && term.is_valid()
 }
@@ -120,11 +123,12 @@ impl Promises {
     }
 
     /// Promises a term. Returns whether it is higher than the promise before; the same term may be
-    /// promised again.
+    /// promised again. The caller has checked the term and the group, makes the group known to the
+    /// store and, with durable keys, writes the promise to disk.
     ///
     /// # Errors
-    /// [`PromiseRefusal`]: a higher term is promised, or there is no room for another group.
-    /// Nothing has changed then.
+    /// [`PromiseRefusal`]: a higher term is promised (checked first), or there is no room for
+    /// another group. Nothing has changed then.
     pub(super) fn promise(
         &mut self,
         group: &Group,
@@ -159,6 +163,7 @@ impl Promises {
         raised
     }
 
+    /// All promises, in the order of the groups.
     pub(super) fn all(&self) -> Vec<(Group, Term)> {
         self.terms.iter().map(|(group, term)| (group.clone(), *term)).collect()
     }
@@ -169,8 +174,11 @@ impl Promises {
 pub(super) struct Fencing {
     pub(super) group: Group,
     pub(super) term: Term,
+    /// The configuration whose answers count: that of its start, or the one installed since.
     pub(super) epoch: EpochId,
+    /// When the read fails; also the deadline of its recovery write.
     pub(super) deadline: Instant,
+    /// When the voters that have not promised are asked again.
     pub(super) resend: Instant,
     pub(super) resends: u32,
     /// All answers so far, merged, with the data held here. Stays when the read starts anew.
@@ -179,7 +187,8 @@ pub(super) struct Fencing {
     /// contexts that differ from `asked`, an empty one for a key that it lacks; on arrival those of
     /// `asked` are inserted for its other keys.
     pub(super) answers: BTreeMap<ReplicaId, BTreeMap<KeyName, CausalContext>>, // ≤ voters
-    /// Contexts of the group's keys at this replica, as the question stated them.
+    /// Contexts of the group's keys at this replica when the read was started (anew), as each
+    /// question states them; data that was not on disk is included.
     pub(super) asked: BTreeMap<KeyName, CausalContext>,
 }
 
@@ -215,6 +224,7 @@ impl Fencings {
         self.open.len()
     }
 
+    /// Adds a read, or puts back one that was taken; replaces one of the same id.
     pub(super) fn insert(&mut self, id: RequestId, fencing: Fencing) {
         self.open.insert(id, fencing);
     }
@@ -237,8 +247,9 @@ impl Fencings {
         self.open.values().map(|fencing| fencing.deadline.min(fencing.resend)).min()
     }
 
-    /// Removes the reads whose deadline or resend time has passed. The caller fails those whose
-    /// deadline has passed, resends the questions of the others and inserts them again.
+    /// Removes the reads whose deadline or resend time is at or before `now`, in the order of ids.
+    /// The caller fails those whose deadline has passed, resends the questions of the others and
+    /// inserts them again.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, Fencing)> {
         let due = |fencing: &Fencing| fencing.deadline.min(fencing.resend) <= now;
         let ids: Vec<_> = self.open.iter().filter(|(_, f)| due(f)).map(|(id, _)| *id).collect();

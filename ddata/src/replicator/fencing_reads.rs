@@ -25,13 +25,14 @@ use crate::key::{Group, KEY_BYTES_MAX, KeyName};
 use crate::types::Term;
 use crate::types::delta::KeyState;
 
-/// A plain majority, which a recovery write needs.
+/// A plain majority, which a recovery write needs: unlike the promises, it has no tie rule.
 const MAJORITY: Level = Level::Majority { additional: 0, min_cap: 0 };
 
 impl Replicator {
     /// Handles a `Fence` request: checks it and starts the fencing read, which replies later or, if
-    /// this replica alone is a quorum, at once. A term that is promised here already may be taken
-    /// again.
+    /// this replica alone is a quorum, at once (with durable keys once its promise is on disk). A
+    /// term that is promised here already may be taken again. Neither the owner nor the height of
+    /// the term is checked: other voters give no answer to one that jumps.
     ///
     /// # Errors
     /// `NotJoined`, `Overloaded`, `UnfitGroup` for an empty group, `TooLarge` for a long one,
@@ -84,8 +85,9 @@ impl Replicator {
     }
 
     /// Starts a fencing read, or starts it anew in another configuration: drops the answers, keeps
-    /// the merged data, promises the term here and asks the other voters. Replies with an error if
-    /// this replica must not promise the term.
+    /// the merged data, promises the term here and asks the other voters, even before the own
+    /// promise is on disk. Replies with an error and ends the read if this replica must not promise
+    /// the term; that is not counted in `fenced`.
     fn begin_fence(
         &mut self,
         now: Now,
@@ -106,7 +108,8 @@ impl Replicator {
     }
 
     /// Promises the term if this replica is an eligible voter; otherwise does nothing and returns
-    /// `Ok`. The promise counts at once or, with durable keys, once it is on disk.
+    /// `Ok`. The group becomes known, which guards its keys. The promise counts at once or, with
+    /// durable keys, once it is on disk; each call orders a write.
     ///
     /// # Errors
     /// [`PromiseRefusal`]: a higher term is promised here, or there is no room; then the read
@@ -139,9 +142,10 @@ impl Replicator {
         keys.map(|held| (held.key.clone(), self.vouched(held))).collect()
     }
 
-    /// This replica's own promise is durable and counts now, which may complete the read. Ignored
-    /// if the read has ended or counts in another configuration than `epoch`, or if this replica is
-    /// no eligible voter any longer.
+    /// This replica's own promise is durable and counts now, with the contexts that it vouches for
+    /// by now, which may complete the read. Ignored if the read has ended or counts in another
+    /// configuration than `epoch`, or if this replica is no eligible voter any longer. A higher
+    /// promise since then does not matter here: it ends a recovery write.
     pub(super) fn promised_here(
         &mut self,
         now: Now,
@@ -181,7 +185,7 @@ impl Replicator {
 
     /// Adds this replica's own promise and data to every fencing read that lacks them, when it has
     /// become eligible. Ends reads that are then complete, and fails those whose term it must not
-    /// promise.
+    /// promise. If it is no eligible voter, the data is merged all the same.
     pub(super) fn promise_here(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for id in self.fencings.ids() {
             let Some(mut fencing) = self.fencings.remove(id) else { continue };
@@ -198,7 +202,7 @@ impl Replicator {
     }
 
     /// Sends the question to the other voters that have not promised, with the contexts as they
-    /// were when the read started.
+    /// were when the read was started (anew).
     fn ask_promises(&mut self, id: RequestId, fencing: &Fencing, out: &mut ReplicatorOutbox) {
         let held: Vec<KeyContext> =
             fencing.asked.iter().map(|(key, context)| KeyContext::new(key, context)).collect();
@@ -213,13 +217,14 @@ impl Replicator {
     }
 
     /// A peer asks for the promise of a term. This replica promises it, which refuses all lower
-    /// terms from now on, and answers `Promised` with what the asker lacks, once the promise is on
-    /// disk if keys are durable. If a higher term is promised, it answers `NotPromised`.
+    /// terms from now on, makes the group known, and answers `Promised` with what the asker lacks,
+    /// once the promise is on disk if keys are durable. A repeated question is answered again. If a
+    /// higher term is promised, it answers `NotPromised`.
     ///
-    /// No answer if this replica is no eligible voter, has another configuration, or has no room
-    /// for a promise; the asker asks again. Nor to an asker that is no member, which is counted as
-    /// a stranger, or for a group or term that cannot be, which raises an alarm. If a context in
-    /// the question does not decode, the promise stays without an answer.
+    /// No answer and no promise, in this order: this replica has another configuration or is no
+    /// eligible voter; the asker is no member (counted as a stranger); the group or term cannot be,
+    /// or the term jumps (an alarm); a context in the question does not decode (an alarm); there is
+    /// no room for a promise. If the promise cannot be written, it stays without an answer.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     pub(super) fn on_fence(
         &mut self,
@@ -307,10 +312,13 @@ impl Replicator {
     }
 
     /// Handles a promise. Merges each entry into the store in any case, and into the read if that
-    /// is still open. Counts the promise only as a whole: if every entry of the group was merged,
-    /// the answer counts in the configuration of the read, and it has brought all data that its
-    /// contexts claim. A promise that claims more, or has a context that does not decode, raises an
-    /// alarm. Completes the read if that makes a quorum.
+    /// is still open and the key belongs to its group. Counts the promise only as a whole: if every
+    /// entry of the group was merged, the answer counts in the configuration of the read, and it
+    /// has brought all data that its contexts claim. A promise that claims more, or has a context
+    /// that does not decode, raises an alarm.
+    ///
+    /// Replaces an earlier answer of the sender, of which [`check_fence`](Self::check_fence) counts
+    /// voters only. Completes the read if that makes a quorum.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     pub(super) fn on_promised(
         &mut self,
@@ -365,9 +373,10 @@ impl Replicator {
         self.check_fence(now, id, out);
     }
 
-    /// A voter has promised a higher term: ends the read with `Fenced`, even if others have
-    /// promised. Ignored if the read has ended or the named term is not higher. The answer of a
-    /// node that is no voter is counted, and an impossible term raises an alarm.
+    /// A voter has promised a higher term: counts it and ends the read with `Fenced`, even if
+    /// others have promised, and in whatever configuration it answered. The answer of a node that
+    /// is no voter is counted as a stranger's (checked first), and an impossible term raises an
+    /// alarm. Ignored if the read has ended or the named term is not higher.
     pub(super) fn on_not_promised(
         &mut self,
         now: Now,
@@ -392,10 +401,11 @@ impl Replicator {
         }
     }
 
-    /// Completes a fencing read that has a quorum of promises. If all replicas that promised hold
-    /// the same, it replies at once, with the values of all keys that are not deleted. Otherwise a
-    /// recovery write of the keys that differ comes first: under the term, at a majority, until the
-    /// read's deadline; its end sends the reply. Does nothing without a quorum.
+    /// Completes a fencing read that has a quorum of promises, by the tie rule. If all replicas
+    /// that promised hold the same, it replies at once, with the values of all keys that are not
+    /// deleted. Otherwise the read becomes a recovery write of the keys that differ, deleted ones
+    /// included: under the term, at a majority, until the read's deadline; its end sends the reply,
+    /// with the values of now. Does nothing without a quorum.
     fn check_fence(&mut self, now: Now, id: RequestId, out: &mut ReplicatorOutbox) {
         let Some(fencing) = self.fencings.get_mut(id) else { return };
         if !self.epochs.is_quorum(&fencing.answered()) {
@@ -442,8 +452,9 @@ impl Replicator {
         self.check_write(id, out);
     }
 
-    /// Fails fencing reads whose deadline has passed, and asks the voters again that have not
-    /// promised, with growing intervals.
+    /// Fails fencing reads whose deadline has passed with `Timeout`, and asks the voters again that
+    /// have not promised, with growing intervals, which also lengthen the patience of other
+    /// questions of this replica.
     pub(super) fn tick_fences(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for (id, mut fencing) in self.fencings.take_due(now.mono) {
             if fencing.deadline <= now.mono {
@@ -461,7 +472,8 @@ impl Replicator {
         }
     }
 
-    /// Starts every fencing read anew in the installed configuration, with its old deadline.
+    /// Starts every fencing read anew in the installed configuration, with its old deadline. Reads
+    /// that this replica must not promise for end with an error.
     pub(super) fn restart_fences(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for (id, mut fencing) in self.fencings.take_all() {
             let Some(epoch) = self.epochs.id() else { continue };

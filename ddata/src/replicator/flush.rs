@@ -17,9 +17,11 @@ use crate::id::ReplicaId;
 impl Replicator {
     /// Pushes the changes of this batch, and leaves the requests that wait for them to the
     /// acknowledgements. A replica that is not a member yet keeps the changes until it is; an
-    /// excluded one drops them. A push that a request of level `Count` or `All` waits for goes to
-    /// all peers, any other to the [targets](Self::push_targets) of this batch. Does nothing
-    /// without changes.
+    /// excluded one drops them. Changes of a sealed member are pushed like any other.
+    ///
+    /// The entries are cut into frames, each a push of its own. A push that a request of level
+    /// `Count` or `All` waits for goes to all peers, any other to the [targets](Self::push_targets)
+    /// of this batch. Does nothing without changes.
     pub(super) fn flush(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if self.pushes.fresh_since().is_none() {
             return;

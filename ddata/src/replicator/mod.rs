@@ -104,7 +104,8 @@ pub struct Replicator {
     parts: Reassembly,
     trips: RoundTrips,
     membership: BTreeMap<ReplicaId, Peer>, // ≤ members that membership knows
-    /// Members of the configuration before the installed one: their data is still merged.
+    /// Members of the last other configuration before the installed one: their data is still
+    /// merged.
     former: Vec<ReplicaId>,
     /// Members of the installed configuration, stopping ones included.
     roster: Vec<ReplicaId>,
@@ -113,6 +114,7 @@ pub struct Replicator {
     peers: BTreeSet<ReplicaId>,
     /// Members of the configuration that have not announced their stop.
     electorate: BTreeSet<ReplicaId>,
+    /// When each peer last answered or was chosen for gossip; one without an entry counts as never.
     contacted: BTreeMap<ReplicaId, Instant>, // ≤ peers
     /// Requests that wait for durable data to load; `None` once it has.
     loading: Option<VecDeque<(RequestId, ReplicatorRequest)>>, // ≤ max_pending_requests
@@ -121,12 +123,15 @@ pub struct Replicator {
     /// Receiver and length of the last message that was too long to send, for an alarm at the next
     /// tick.
     unsent: Option<(ReplicaId, usize)>,
+    /// The next round of gossip; `None` before the first configuration and after an exclusion.
     gossip_at: Option<Instant>,
+    /// The last change of a key here, by any node: gossip is faster for 1 s after it.
     changed_at: Option<Instant>,
     expire_at: Option<Instant>,
     /// Owners of keys may have changed: no key expires before all members have reported its use
     /// again.
     own_from: Instant,
+    /// The next round of expiry reports the use of all keys again, not only newer uses.
     report_all: bool,
     alarms: AlarmThrottle,
     stats: ReplicatorStats,
@@ -167,8 +172,8 @@ pub struct ReplicatorParameters {
 
 impl Replicator {
     /// Creates a replica without a configuration. It serves `Local` requests and waits until it
-    /// founds or installs one. With durable keys in the settings it queues requests and drops
-    /// messages until [`ReplicatorInput::Loaded`].
+    /// founds or installs one. With durable keys in the settings it queues requests (except
+    /// subscriptions and `ReplicaCount`) and drops messages until [`ReplicatorInput::Loaded`].
     #[must_use]
     pub fn new(setup: ReplicatorParameters) -> Self {
         let ReplicatorParameters { me, config, registry, seed, fault_injection } = setup;
@@ -228,7 +233,7 @@ impl Replicator {
         &self.epochs
     }
 
-    /// Counters since the replica was created, and current sizes.
+    /// Counters since the replica was created, and current sizes. A copy.
     #[must_use]
     pub fn stats(&self) -> ReplicatorStats {
         ReplicatorStats {
@@ -335,8 +340,9 @@ impl Replicator {
         }
     }
 
-    /// Sends a message, or holds it back until a voter's promise is durable. After a failed write,
-    /// a message that depends on the promise is dropped.
+    /// Sends a message, or holds it back while this replica's latest vote is being written (see
+    /// [`Durability::gate`]). After a failed write, a message that depends on a vote is dropped.
+    /// Other outputs, such as replies, do not pass here and are never held back.
     fn emit(&mut self, output: ReplicatorOutput, out: &mut ReplicatorOutbox) {
         if self.durability.is_open() {
             out.push(output); // the common case: the message is not moved in and out again
@@ -361,9 +367,10 @@ impl Replicator {
         out.push(ReplicatorOutput::Reply { id, reply });
     }
 
-    /// Takes the durable records of an earlier run, then handles the requests that waited for them.
-    /// If a record cannot be read, it reports `LoadFailed` and these requests fail, as do all later
-    /// ones.
+    /// Takes the durable records of an earlier run, notifies subscribers of the loaded values, then
+    /// handles the requests that waited for them, in their order. If a record cannot be read, it
+    /// reports `LoadFailed`, no promise is loaded, and these requests fail with `NotLoaded`, as do
+    /// all later ones. Records that come again are merged as well.
     fn load(
         &mut self,
         now: Now,
@@ -386,8 +393,9 @@ impl Machine for Replicator {
     type Input = ReplicatorInput;
     type Output = ReplicatorOutput;
 
-    /// Handles one input. After durable records could not be read, only requests are answered, with
-    /// an error, and all other inputs are ignored.
+    /// Handles one input. A `Found` that `Epochs::may_found` refuses is ignored. After durable
+    /// records could not be read, only requests are answered, with an error, and all other inputs
+    /// (and subscriptions) are ignored.
     fn handle(&mut self, now: Now, input: ReplicatorInput, out: &mut ReplicatorOutbox) {
         match input {
             ReplicatorInput::Request { id, request } => self.request(now, id, request, out),
@@ -420,8 +428,8 @@ impl Machine for Replicator {
         }
     }
 
-    /// The earliest deadline of all parts; a batch with changes is due at once. `None` after
-    /// durable records could not be read.
+    /// The earliest deadline of all parts, which may have passed; a batch with changes is due at
+    /// once. `None` after durable records could not be read.
     fn next_deadline(&self) -> Option<Instant> {
         if self.unreadable {
             return None;

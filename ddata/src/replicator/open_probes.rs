@@ -28,13 +28,13 @@ const ALL_MAX: usize = 2_048;
 /// answered at once.
 const QUESTION_BYTES_MAX: usize = 4_096;
 
-/// A probe that waits for its answer.
+/// A probe, here called a question, that waits for its answer.
 #[derive(Clone, Debug)]
 pub(super) struct OpenProbe {
     pub(super) from: ReplicaId,
     /// The configuration of the two replicas, if it was the same when the question arrived.
     pub(super) epoch: Option<EpochId>,
-    /// The numbers of the push and of the sending that contained it.
+    /// The [`name`](super::push::name) of the sending that contained it.
     pub(super) sending: u64,
     pub(super) entry: Entry,
     /// The context that this replica must hold before it can acknowledge.
@@ -52,8 +52,9 @@ pub(super) struct Questions {
 
 impl Questions {
     /// Stores a question. Returns `false` if it may not wait and must be answered now: it is longer
-    /// than [`QUESTION_BYTES_MAX`], or [`ALL_MAX`] questions wait. At [`WAITING_MAX`] questions of
-    /// this peer about this key the oldest is dropped and never answered.
+    /// than [`QUESTION_BYTES_MAX`], or [`ALL_MAX`] questions wait. Otherwise, at [`WAITING_MAX`]
+    /// questions of this peer about this key, the oldest is dropped and never answered. Duplicates
+    /// are not looked for.
     pub(super) fn wait(&mut self, question: OpenProbe) -> bool {
         let of = (question.entry.key.clone(), question.from);
         if question.entry.len() > QUESTION_BYTES_MAX || self.count >= ALL_MAX {
@@ -82,8 +83,9 @@ impl Questions {
     }
 
     /// Takes the questions whose context is held now, among those about keys that have changed
-    /// since the last call. `context` is what this replica holds of a key. Of each asker they are
-    /// taken in order, up to the first one that must still wait.
+    /// since the last call; the others of these keys wait for the next change. `context` is what
+    /// this replica holds of a key. Of each asker they are taken in order, up to the first one that
+    /// must still wait. The caller answers them.
     pub(super) fn take(&mut self, context: impl Fn(&KeyName) -> CausalContext) -> Vec<OpenProbe> {
         let mut answerable = Vec::new();
         for key in std::mem::take(&mut self.changed) {
@@ -102,8 +104,8 @@ impl Questions {
         answerable
     }
 
-    /// Removes the questions for which `is_it` holds, which a peer has asked again, because the
-    /// repeated one is answered now. Does nothing if none waits.
+    /// Removes the questions of a peer about a key for which `is_it` holds: the peer has asked
+    /// again, and the repeated one is answered now. Does nothing if none waits.
     pub(super) fn asked_again(
         &mut self,
         key: &KeyName,

@@ -43,7 +43,8 @@ impl Default for RoundTrips {
 
 impl RoundTrips {
     /// Adds a round trip of a sending that the answer identifies. It replaces the oldest of the
-    /// last 64 and ends all doublings. The new patience stays between [`LEAST`] and [`MOST`].
+    /// last 64 and ends all doublings. The new patience stays between [`LEAST`] and [`MOST`]; the
+    /// samples are not limited.
     pub(super) fn note(&mut self, took: Duration) {
         self.backed_off = 0;
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -75,7 +76,7 @@ impl RoundTrips {
 
     /// Records that a question was sent for the `tries`-th time after the first. Returns the
     /// patience for its answer. First sendings then wait as long, too, until the next measured
-    /// round trip.
+    /// round trip; a lower `tries` does not shorten that.
     pub(super) fn asked_again(&mut self, tries: u32) -> Duration {
         self.backed_off = self.backed_off.max(tries);
         self.patience(tries)

@@ -34,10 +34,10 @@ const CLOCK_AHEAD: Duration = Duration::from_millis(500);
 
 impl Replicator {
     /// Handles a message of a peer. The configuration machine hears of the sender's configuration
-    /// if it is another one, even from a sender whose message is then dropped as that of a
-    /// stranger. A piece that completes a long message has that message handled. At the end
-    /// questions are answered that can be. Ignores messages of this replica itself, and all while
-    /// durable data is loading.
+    /// if it is another one, even from a sender whose message is then counted and dropped as that
+    /// of a stranger. A piece that completes a long message has that message handled in the same
+    /// way. At the end waiting questions are answered that can be, unless the sender is a stranger.
+    /// Ignores messages of this replica itself, and all while durable data is loading.
     pub(super) fn message(
         &mut self,
         now: Now,
@@ -104,8 +104,8 @@ impl Replicator {
         self.answer_questions(now, out);
     }
 
-    /// Answers the waiting questions of peers about changes that have arrived since. These answers
-    /// measure no round trip.
+    /// Answers the waiting questions of peers about changes that have arrived since, as repeated
+    /// ones, so that none waits again. These answers measure no round trip.
     fn answer_questions(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let store = &self.store;
         for question in self.questions.take(|key| store.context(key)) {
@@ -134,12 +134,13 @@ impl Replicator {
     /// Whether a message of this sender is processed
     /// (docs/protocol/replication.md#which-messages-are-processed).
     ///
-    /// - Data: from members of this or the former configuration, and nodes that membership knows.
-    ///   From any peer while this replica has no configuration and knows no node of membership.
+    /// - Data: from members of this or the former configuration, and nodes that membership knows
+    ///   and the configuration does not list as departed. From any peer while this replica has no
+    ///   configuration and knows no node of membership.
     /// - Configuration messages: from any peer, because the configuration machine checks each
     ///   sender (docs/protocol/configurations.md#sender-rule).
-    /// - Reads of a sealed snapshot: also from members of the sealed configuration and of those
-    ///   proposed to follow it. Any other peer could copy all data of the cluster with it.
+    /// - Reads of a sealed snapshot: also from members of the sealed configuration and of the last
+    ///   one proposed to follow it. Any other peer could copy all data of the cluster with it.
     /// - Pieces of a large message: also from peers whose configuration may be installed here. The
     ///   whole message is checked again.
     /// - Answers to a comparison: from any peer, because they name a session, which belongs to one
@@ -183,8 +184,9 @@ impl Replicator {
     }
 
     /// Merges an entry that no request waits for. Returns whether it was taken, also if it brought
-    /// nothing new; `false` if it was refused or builds on a missing change. A durable one is
-    /// ordered to disk.
+    /// nothing new; `false` if it was refused or builds on a missing change. A durable one that is
+    /// not on disk is ordered to disk, now or by write-behind; nothing waits for that. Terms are
+    /// not checked.
     pub(super) fn take_entry(
         &mut self,
         now: Now,
@@ -200,10 +202,11 @@ impl Replicator {
         taken
     }
 
-    /// Merges an entry, advances the clock to its latest stamp and, if it changed the value,
-    /// notifies subscribers, counts it and has the questions about the key examined. An entry that
-    /// builds on a missing change merges nothing and gives `Lack` with the context held here, not
-    /// an error.
+    /// Merges an entry and advances the clock to its latest stamp, even if it brought nothing new.
+    /// If it changed the value, notifies subscribers, counts it, makes gossip faster and has the
+    /// questions about the key examined. An entry that builds on a missing change merges nothing
+    /// and gives `Lack` with the context held here, not an error; so does a probe for more than is
+    /// held. The caller has checked the term.
     ///
     /// # Errors
     /// The refusal to answer, if the entry has another type than the key or does not decode; it was
@@ -239,8 +242,8 @@ impl Replicator {
     }
 
     /// Advances the clock to a peer's stamp. A stamp that is impossibly far ahead is counted and
-    /// not followed. It raises an alarm, as does one that is followed but more than [`CLOCK_AHEAD`]
-    /// ahead.
+    /// not followed, but its value is merged all the same. It raises an alarm, as does one that is
+    /// followed but more than [`CLOCK_AHEAD`] ahead.
     pub(super) fn observe(
         &mut self,
         now: Now,
@@ -264,8 +267,8 @@ impl Replicator {
         }
     }
 
-    /// Counts an entry that was refused, by the reason, raises an alarm and returns the refusal to
-    /// answer.
+    /// Counts an entry that was refused, by the reason (`wrong_types`, `unknown_types` or
+    /// `undecodable`), raises an alarm and returns the refusal to answer.
     fn unfit(
         &mut self,
         now: Now,
@@ -291,14 +294,16 @@ impl Replicator {
         }
     }
 
-    /// Handles a push: merges its entries and acknowledges them, those of durable keys once they
-    /// are on disk. In large clusters it forwards what was new. The acknowledgement counts if this
-    /// replica is eligible and both have the same configuration.
+    /// Handles a push: merges its entries in order and acknowledges them, those of durable keys
+    /// that are not on disk once they are. In large clusters it forwards what was new. The
+    /// acknowledgement counts if this replica is eligible when it is sent and both have the same
+    /// configuration; otherwise it is sent as one that does not count.
     ///
     /// An entry that is refused (lower term, unguarded write to a guarded key, missing change,
     /// other type, undecodable) is named in the answer; the others are merged all the same. A
     /// question that waits is left out of the answer; if all wait, there is none yet. A `push` of 0
-    /// gets no answer, and may write to guarded keys without their guard.
+    /// gets no answer, and may write to guarded keys without their guard; a term that it names is
+    /// checked.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     fn on_write(
         &mut self,
@@ -399,7 +404,8 @@ impl Replicator {
 
     /// The group of a key that an entry would write to without that group's guard; such an entry is
     /// counted. `None` if the key belongs to no group, or the entry carries the guard. An entry
-    /// that only spreads data names its group without a term, and is not refused.
+    /// that only spreads data names a group, whichever, without a term, and is not refused; one
+    /// with the term of another group is. The height of the term is not checked.
     fn unguarded_write(&mut self, entry: &Entry) -> Option<Group> {
         if !self.store.has_groups() {
             return None;
@@ -419,6 +425,7 @@ impl Replicator {
     /// # Errors
     /// The refusal to answer: a higher term is promised (and whether this replica holds the entry
     /// all the same), the entry builds on a missing change, or [`merge`](Self::merge) refuses it.
+    /// Each is counted.
     fn take_pushed(
         &mut self,
         now: Now,
@@ -446,8 +453,9 @@ impl Replicator {
     /// Handles the acknowledgement of a push: counts the peer as a holder for the requests that
     /// wait, and sends at once what it lacks, unless a repair of that key is in flight to it. Other
     /// refusals are recorded for the requests. Ends requests and flushes that are then complete. An
-    /// answer that does not count still tells what the peer holds. Ignored if the push is no longer
-    /// open.
+    /// answer that does not count still tells what the peer holds, and measures the round trip.
+    /// Ignored if the push is no longer open; the sender is not checked against the receivers of
+    /// the push.
     #[expect(clippy::too_many_arguments, reason = "a message's fields")]
     fn on_ack(
         &mut self,
@@ -530,9 +538,10 @@ impl Replicator {
     }
 
     /// Handles a refused entry. For a `Lack` it adds a repair to `repairs` (for a question whose
-    /// change is repaired already, the question only); other refusals are recorded for `requests`,
-    /// those that wait for the entry. An impossible term is counted and ignored. A refusal because
-    /// of type or encoding has no effect: the peer never counts for these requests.
+    /// change is repaired already, the question only), none if its context does not decode; other
+    /// refusals are recorded for `requests`, those that wait for the entry, and the caller checks
+    /// these. An impossible term is counted and ignored. A refusal because of type or encoding has
+    /// no effect: the peer never counts for these requests, and the entry is not sent to it again.
     fn on_nack(
         &mut self,
         from: ReplicaId,
@@ -571,10 +580,12 @@ impl Replicator {
         }
     }
 
-    /// A peer answers that a key is guarded. A change of the key is refused. Data that a read
-    /// writes back was written by other nodes; the returned entry sends it again as data that only
-    /// spreads. `None` if there is no such request. A group that does not contain the key, or an
-    /// entry that had a guard, is ignored; an empty group is counted.
+    /// A peer answers that a key is guarded. The group becomes known here, even if no request
+    /// waits. A change of the key is refused (when the caller checks the requests). Data that a
+    /// read writes back was written by other nodes; the returned entry sends it again as data that
+    /// only spreads. `None` if there is no such request, or the key is not held. A group that does
+    /// not contain the key, or an entry that had a guard, is ignored; an empty or overlong group is
+    /// counted.
     fn on_guarded(
         &mut self,
         index: u32,
@@ -601,8 +612,9 @@ impl Replicator {
     }
 
     /// The entry that brings a peer with this context up to date with an entry's key, under the
-    /// entry's guard and index. It is a question if the peer lacks nothing, or if another entry
-    /// brings it (`context` is `None`). `None` if the key is not held here.
+    /// entry's guard and index; a delta or full state is counted as a repair. It is a question if
+    /// the peer lacks nothing, or if another entry brings it (`context` is `None`). `None` if the
+    /// key is not held here.
     pub(super) fn repair_for(
         &mut self,
         entry: &Entry,
@@ -636,7 +648,8 @@ impl Replicator {
     }
 
     /// Cuts entries into messages that fit a frame (except for large single entries) and hold at
-    /// most `max_delta_elements`, and at most [`ENTRIES_MAX`].
+    /// most `max_delta_elements`, and at most [`ENTRIES_MAX`]. The order stays. An entry that
+    /// follows a single one of the same key goes with it, even above these bounds.
     pub(super) fn in_frames(&self, entries: Vec<Entry>) -> Vec<Vec<Entry>> {
         let bytes_max = self.config.frame_bytes_max;
         let count_max = self.config.max_delta_elements.min(ENTRIES_MAX);
@@ -663,7 +676,8 @@ impl Replicator {
     }
 
     /// Ends the flushes whose pushes are delivered and whose peers that were left behind have
-    /// caught up.
+    /// caught up, each with the reply `Flushed`. After the last one the pushes that flushes kept
+    /// may be left to anti-entropy again.
     pub(super) fn check_flushes(&mut self, out: &mut ReplicatorOutbox) {
         if self.flushes.is_empty() {
             return;
@@ -688,8 +702,9 @@ impl Replicator {
     }
 
     /// Handles a new connection to a peer: resends all that it has not acknowledged, and compares
-    /// with it. A node that was given up by force is sent the configuration instead. Does nothing
-    /// for other nodes that are no peers.
+    /// with it, even if this replica is no member. In a forced generation a departed node is sent
+    /// the configuration instead, because it may be one that was given up. Does nothing for other
+    /// nodes that are no peers.
     pub(super) fn link_up(&mut self, now: Now, peer: ReplicaId, out: &mut ReplicatorOutbox) {
         for resend in self.pushes.renew(now.mono, peer) {
             self.resend(resend, out);
@@ -703,7 +718,8 @@ impl Replicator {
         }
     }
 
-    /// Sends the unacknowledged part of a push again; nothing if the push is no longer open.
+    /// Sends the unacknowledged part of a push again, to one peer and cut into frames; nothing if
+    /// the push is no longer open.
     pub(super) fn resend(&mut self, resend: Resend, out: &mut ReplicatorOutbox) {
         let Resend { push, to, indices, name } = resend;
         let Some(push) = self.pushes.get(push) else { return };

@@ -21,30 +21,33 @@ pub struct Peer {
     pub id: ReplicaId,
     /// It has announced its stop. Requests with `All` do not wait for it.
     pub stopping: bool,
-    /// No member finds it unreachable. Gossip prefers reachable peers.
+    /// No member finds it unreachable. Gossip prefers reachable peers; nothing else depends on it
+    /// here.
     pub reachable: bool,
 }
 
-/// An input of the Replicator.
+/// An input of the Replicator. After [`ReplicatorOutput::LoadFailed`] all but `Request` are
+/// ignored.
 #[derive(Debug)]
 pub enum ReplicatorInput {
-    /// A deadline may have passed.
+    /// A deadline may have passed, or a batch of inputs ends, whose changes are then pushed.
     Tick,
-    /// A request of a user of this node.
+    /// A request of a user of this node. Waits while durable data is expected.
     Request {
         /// The id of the request, which its answer names.
         id: RequestId,
         /// The request, with its consistency level.
         request: ReplicatorRequest,
     },
-    /// A message of a peer.
+    /// A message of a peer. Ignored while durable data is expected, and from this replica itself.
     Message {
         /// The sending incarnation, authenticated by the transport.
         from: ReplicaId,
         /// The message, already decoded.
         message: ReplicatorMessage,
     },
-    /// The connection to a peer is new. Messages under way may be lost.
+    /// The connection to a peer is new. Messages under way may be lost: what the peer has not
+    /// acknowledged is sent again.
     LinkUp(ReplicaId),
     /// A peer named its configuration in a message of another protocol, for example a heartbeat.
     PeerEpoch {
@@ -56,10 +59,11 @@ pub enum ReplicatorInput {
     /// The nodes that membership knows now, joining ones included; replaces the last list. This
     /// node may be among them.
     Members(Vec<Peer>),
-    /// Membership or an operator wants this change of the configuration.
+    /// Membership or an operator wants this change of the configuration. Answered by
+    /// [`ReplicatorOutput::Outcome`].
     Propose(MembershipChange),
-    /// The same, but only while `base` is the installed configuration. If another one was installed
-    /// meanwhile, the answer is `Superseded`.
+    /// As `Propose`, but only while `base` is the installed configuration. If another one is
+    /// installed, the outcome is `Superseded` at once, and nothing is proposed.
     ProposeAfter {
         /// The installed configuration that the change was made for.
         base: EpochId,
@@ -86,12 +90,14 @@ pub enum ReplicatorInput {
     /// The first configuration of the cluster. Ignored if a configuration is installed already,
     /// unless this one succeeds it with this node as its only member.
     Found(Arc<Epoch>),
-    /// The durable records of an earlier run, or none. Expected only with durable keys, and then
-    /// before anything else is served.
+    /// The durable records of an earlier run, or none. Expected only with durable keys in the
+    /// settings: until it comes, requests wait, except for subscriptions and `ReplicaCount`. May be
+    /// answered by [`ReplicatorOutput::LoadFailed`].
     Loaded(Vec<DurableRecord>),
     /// The store has written the records of a [`ReplicatorOutput::Persist`], or has failed to.
     Persisted {
-        /// The id of the order.
+        /// The id of the order. The result of an unknown or ended order has no effect but an alarm
+        /// of a failure.
         id: u64,
         /// The result of the store.
         result: Result<(), StoreError>,
@@ -110,7 +116,8 @@ pub enum LaneClass {
 }
 
 /// An event that an operator should see. At most one a minute of each kind about each node; of more
-/// than 64 nodes with alarms of one kind the further ones share one.
+/// than 64 nodes with alarms of one kind the further ones share one, known nodes and strangers
+/// apart. A further one within the minute is dropped, not delayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplicatorAlarm {
@@ -128,14 +135,16 @@ pub enum ReplicatorAlarm {
         /// How far it is ahead of this node's clock.
         ahead: Duration,
     },
-    /// A value has grown large. A full repair sends all of it.
+    /// A value has grown larger than `log_data_size_exceeding` by a local update. A full repair
+    /// sends all of it. At most one a minute over all keys; never for a group with a promised term.
     LargeValue {
         /// The key of the value.
         key: crate::key::KeyName,
         /// Approximate size in bytes.
         bytes: usize,
     },
-    /// A peer sent data that does not decode, or of a type that is not registered here.
+    /// A peer sent data that does not decode, is of a type that is not registered here, or that no
+    /// correct peer sends.
     Undecodable {
         /// The incarnation that sent it.
         from: ReplicaId,
@@ -168,7 +177,8 @@ pub enum ReplicatorAlarm {
         /// The reason of the refusal.
         why: ConfigurationRefusal,
     },
-    /// The durable store failed. Data that was not written is not acknowledged.
+    /// The durable store failed to write. Data that was not written is not acknowledged, except
+    /// with write-behind.
     Store(StoreError),
 }
 
@@ -180,9 +190,9 @@ pub enum ReplicatorAlarm {
      types, or start with an empty one: the other members give back what they hold"
 )]
 pub struct StateLoadError {
-    /// Records that cannot be read.
+    /// Number of records that cannot be read.
     pub failed: usize,
-    /// The first of them.
+    /// The first of them: its key, or the group of its promise.
     pub what: String,
     /// The reason why it cannot be read.
     pub why: String,
@@ -208,7 +218,7 @@ pub enum ReplicatorOutput {
         /// The result of the request.
         reply: Result<ReplicatorReply, RequestError>,
     },
-    /// A notice to a subscriber.
+    /// A notice to a subscriber. The subscription may have ended since.
     Notify {
         /// The subscription that the notice is for.
         subscription: SubscriptionId,
@@ -216,7 +226,8 @@ pub enum ReplicatorOutput {
         notice: SubscriptionNotice,
     },
     /// Write these to the durable store, after everything ordered before, and answer with
-    /// [`ReplicatorInput::Persisted`].
+    /// [`ReplicatorInput::Persisted`], also if there are no records. Later outputs need not wait
+    /// for it.
     Persist {
         /// The id of the order.
         id: u64,
@@ -234,7 +245,8 @@ pub enum ReplicatorOutput {
     },
     /// A configuration is installed.
     Installed(Arc<Epoch>),
-    /// This replica is synced for the installed configuration, and counts from now on.
+    /// This replica is synced for the installed configuration: it holds all that was acknowledged
+    /// before. As a member it counts from now on, until it is sealed.
     Synced(EpochId),
     /// The result of a proposed change.
     Outcome(ProposalOutcome),

@@ -27,16 +27,19 @@ use crate::key::KeyName;
 use crate::types::Term;
 use crate::types::delta::Delta;
 
-/// Maximum number of open pushes while some of them have no waiting request. Beyond, the oldest of
-/// those is left to anti-entropy
-/// (docs/protocol/replication.md#unawaited-pushes-are-left-to-anti-entropy).
+/// Maximum number of open pushes while some of them are unawaited. Beyond, the oldest unawaited one
+/// is left to anti-entropy
+/// (docs/protocol/replication.md#unawaited-pushes-are-left-to-anti-entropy). The bound is applied
+/// only when a push is opened, not when a push becomes unawaited.
 const IDLE_MAX: usize = 4_096;
 
-/// Total bytes of open pushes above which the oldest unawaited ones are left to anti-entropy.
+/// Total bytes of open pushes above which the oldest unawaited ones are left to anti-entropy, when
+/// a push is opened.
 const IDLE_BYTES_MAX: usize = 64 << 20;
 
-/// Number of resends of an unawaited push to a peer, and of unanswered questions to a silent peer,
-/// after which the unawaited pushes that the peer lacks are left to anti-entropy.
+/// Number of resends of an unawaited push to a peer after which this push is left to anti-entropy
+/// for that peer instead of a further resend. Also the number of unanswered questions to a silent
+/// peer after which all unawaited pushes that it lacks are.
 const IDLE_TRIES: u32 = 3;
 
 /// Delay before a peer whose answer did not count is asked again, if nothing was ever sent to it.
@@ -60,9 +63,13 @@ enum MissingEntries {
     Some(BTreeSet<u32>),
 }
 
-/// An open push: some peer has not acknowledged it, or a request waits for it. A push that no
-/// request waits for is *unawaited*; unless a flush keeps it, it may be left to anti-entropy at any
-/// time.
+/// An open push: some peer lacks an entry of it, or a request waits for one. It is *awaited* while
+/// a request waits, *kept* while a flush waits for it, and *unawaited* if neither is so. A peer
+/// *holds* an entry once it has acknowledged it, also by an answer that does not count.
+///
+/// A push ends in one of two ways. It is *closed* when all peers hold it and no request waits, even
+/// if it is kept. Or it is *left to anti-entropy*, which may happen at any time to an unawaited
+/// push only, for one peer or for all that lack it.
 #[derive(Clone, Debug)]
 pub(super) struct Push {
     pub(super) entries: Entries,
@@ -71,10 +78,10 @@ pub(super) struct Push {
     /// Entries that a peer holds but acknowledged without counting (it was sealed, or in another
     /// configuration). The peer is asked again while a request waits for them.
     uncounted: BTreeMap<ReplicaId, BTreeSet<u32>>, // ≤ peers
-    ask: Option<Instant>,                                // when they are asked again
-    asked: u32,
-    kept: bool, // a flush waits for it: not left to anti-entropy
-    bytes: usize,
+    ask: Option<Instant>, // when these peers are asked again, all at one time
+    asked: u32,           // how often they were; stays when an epoch is installed
+    kept: bool,           // a flush waits for it: not left to anti-entropy
+    bytes: usize,         // of its entries
 }
 
 /// Entries of a push that must be sent to a peer again.
@@ -87,8 +94,8 @@ pub(super) struct Resend {
     pub(super) name: u64,
 }
 
-/// Combines the numbers of a push and of its sending. The message carries the result, and the
-/// acknowledgement returns it.
+/// Combines the numbers of a push and of its sending, which must be below [`SENDINGS`]. The message
+/// carries the result, and the acknowledgement returns it.
 pub(super) const fn name(push: u64, sending: u64) -> u64 {
     push.wrapping_mul(SENDINGS) + sending
 }
@@ -114,18 +121,20 @@ pub(super) const fn later_than_measured(name: u64) -> u64 {
 pub(super) struct AckContent<'a> {
     /// Entries that the answer is about; it tells nothing of the others.
     pub(super) scope: &'a AckScope,
-    /// Entries that were refused.
+    /// Entries that were refused, for whatever reason.
     pub(super) refused: &'a BTreeSet<u32>,
     /// The refused entries for which a repair is in flight. They stay missing at the peer.
     pub(super) lacking: &'a BTreeSet<u32>,
-    /// Whether it counts in the sender's configuration.
+    /// Whether the peer was eligible when it answered, and its configuration is the one installed
+    /// here.
     pub(super) counts: bool,
 }
 
 /// The result of processing an acknowledgement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AckResult {
-    /// Entries that the peer holds now, with the requests that wait for them.
+    /// Awaited entries that the peer holds by this answer, with each request that waits for them;
+    /// also if the answer does not count, and again for a repeated answer.
     pub(super) held: Vec<(u32, RequestId)>,
     /// The round-trip time, if the answer identifies its sending.
     pub(super) took: Option<Duration>,
@@ -137,18 +146,21 @@ pub(super) struct Pushes {
     next: u64,
     fresh: ChangeBatch,
     fresh_since: Option<Instant>,
-    open: BTreeMap<u64, Push>, // ≤ IDLE_MAX and IDLE_BYTES_MAX, + those that requests wait for
-    idle: BTreeSet<u64>,       // pushes without a waiting request or flush; ≤ IDLE_MAX
+    /// By number, oldest first. After each opening ≤ `IDLE_MAX` and `IDLE_BYTES_MAX`, or only
+    /// awaited and kept ones.
+    open: BTreeMap<u64, Push>,
+    idle: BTreeSet<u64>, // the unawaited ones of `open`
     retransmitters: Retransmitters,
     asks: BTreeSet<(Instant, u64)>, // when pushes with uncounted entries are asked again
-    /// Peers that may lack something that was left to anti-entropy, and since when.
+    /// Peers that may lack something that was left to anti-entropy, and when the latest of it was.
     left_behind: BTreeMap<ReplicaId, Instant>, // ≤ peers
     bytes: usize,                   // of the entries of open pushes
 }
 
 impl Pushes {
-    /// Adds a change to the present batch, with the request that waits for it, if any. The caller
-    /// must have checked that it [can be joined](Self::has_other) with the batch.
+    /// Adds a change to the present batch, with the request that waits for it, if any. Without a
+    /// delta only the request is added. It makes the batch due at once, also a deferred one. The
+    /// caller must have checked that it [can be joined](Self::has_other) with the batch.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -161,30 +173,34 @@ impl Pushes {
         self.fresh.add(key, delta, guard, waiting);
     }
 
-    /// Whether the batch holds a change of this key under another term. The two cannot be joined.
+    /// Whether the batch holds a change of this key, or a request about it, under another term
+    /// (`None` counts as a term). The two cannot be joined.
     pub(super) fn has_other(&self, key: &KeyName, term: Option<Term>) -> bool {
         self.fresh.has_other(key, term)
     }
 
-    /// When the first change of the present batch was added; `None` if nothing must be pushed.
+    /// When the first change of the present batch was added; `None` if there is none, or the batch
+    /// was deferred after it.
     pub(super) const fn fresh_since(&self) -> Option<Instant> {
         self.fresh_since
     }
 
     /// Defers the batch, because this node is not a member yet: the changes are kept until
-    /// [`take_up`](Self::take_up).
+    /// [`take_up`](Self::take_up) or the next [`add`](Self::add), after which the caller defers all
+    /// of them again if it must.
     pub(super) const fn put_off(&mut self) {
         self.fresh_since = None;
     }
 
-    /// Resumes deferred changes: they are pushed at the end of the present batch.
+    /// Resumes deferred changes: they are pushed at the end of the present batch. Does nothing
+    /// without any.
     pub(super) fn take_up(&mut self, now: Instant) {
         if !self.fresh.is_empty() {
             self.fresh_since.get_or_insert(now);
         }
     }
 
-    /// Takes all changes of the batch, also deferred ones.
+    /// Takes all changes of the batch, also deferred ones, in the store's order of keys.
     pub(super) fn take_fresh(&mut self) -> Vec<(KeyName, BatchedChange)> {
         self.fresh_since = None;
         self.fresh.take()
@@ -230,7 +246,8 @@ impl Pushes {
         }
     }
 
-    /// Removes a push with all its timers and retransmission state; does nothing if it is not open.
+    /// Removes a push with all its timers and retransmission state, awaited or not; does nothing if
+    /// it is not open. The peers that lack it are not recorded as left behind.
     fn drop(&mut self, id: u64) {
         self.idle.remove(&id);
         if let Some(push) = self.open.remove(&id) {
@@ -255,9 +272,10 @@ impl Pushes {
     /// stay missing. A push with a waiting request stays open even if all peers hold it, because
     /// counting starts anew if an epoch is installed; any other is closed once all peers hold it.
     ///
-    /// If the answer does not count, the peer is asked again later for the entries that a request
-    /// waits for. Returns an empty result if the push is not open. The caller removes the waiting
-    /// requests with [`done_waiting`](Self::done_waiting).
+    /// If the answer does not count, the peer is asked again later for the awaited entries; an
+    /// answer that counts ends that for its scope. If the push is not open, the result is empty,
+    /// but the peer still counts as one that answers. The caller counts the peer for the requests,
+    /// and removes those that end with [`done_waiting`](Self::done_waiting).
     pub(super) fn acked(
         &mut self,
         now: Instant,
@@ -325,7 +343,8 @@ impl Pushes {
     }
 
     /// Records that a request no longer waits for an entry. Without any waiting request the push is
-    /// closed if all peers hold it, and is unawaited otherwise.
+    /// closed if all peers hold it; otherwise it is unawaited unless a flush keeps it. Does nothing
+    /// if the push is not open. The bounds are not applied here.
     pub(super) fn done_waiting(&mut self, (id, index): (u64, u32), request: RequestId) {
         let Some(push) = self.open.get_mut(&id) else { return };
         push.waiting.remove(index, request);
@@ -335,7 +354,7 @@ impl Pushes {
         self.drop_if_done(id);
     }
 
-    /// Closes a push that no peer lacks and no request waits for.
+    /// Closes a push that no peer lacks and no request waits for, even if a flush keeps it.
     fn drop_if_done(&mut self, id: u64) {
         let done = |push: &Push| push.missing.is_empty() && push.waiting.is_empty();
         if self.open.get(&id).is_some_and(done) {
@@ -343,15 +362,17 @@ impl Pushes {
         }
     }
 
-    /// When something must be resent, or a peer asked again; `None` if nothing waits for that.
+    /// When [`take_due`](Self::take_due) has something to do; `None` if no peer lacks anything and
+    /// none must be asked again.
     pub(super) fn due(&self) -> Option<Instant> {
         let asks = self.asks.first().map(|(at, _)| *at);
         self.retransmitters.due().into_iter().chain(asks).min()
     }
 
-    /// Returns the entries that must be resent now, and sets the next deadlines. Unawaited pushes
-    /// are left to anti-entropy: one that a peer has not acknowledged after [`IDLE_TRIES`] resends,
-    /// and all that it lacks after as many unanswered questions.
+    /// Returns the entries that must be resent now, and sets the next deadlines; the caller sends
+    /// them. Unawaited pushes are left to anti-entropy: one that a peer has not acknowledged after
+    /// [`IDLE_TRIES`] resends, and all that it lacks after as many unanswered questions. Awaited
+    /// and kept ones are resent without a limit. `trips` is only for peers that are asked again.
     pub(super) fn take_due(&mut self, now: Instant, trips: &RoundTrips) -> Vec<Resend> {
         let mut resends = Vec::new();
         if self.due().is_none_or(|at| at > now) {
@@ -389,8 +410,9 @@ impl Pushes {
         resends
     }
 
-    /// Asks peers again whose answers did not count, with growing intervals, for the entries that a
-    /// request still waits for. If there are none, the push is not asked about again.
+    /// Adds to `resends` the awaited entries of peers whose answers did not count, with growing
+    /// intervals per push. These sendings measure no round trip. If no request waits for such an
+    /// entry now, the push is not asked about again until another answer does not count.
     fn ask_again(&mut self, now: Instant, trips: &RoundTrips, resends: &mut Vec<Resend>) {
         while let Some(&(at, id)) = self.asks.first() {
             if at > now {
@@ -416,8 +438,9 @@ impl Pushes {
     }
 
     /// Resends everything that a peer has not acknowledged, or acknowledged without counting while
-    /// a request waits for it, because a new link came up and messages may have been lost. Returns
-    /// nothing for a peer to which nothing was ever sent.
+    /// a request waits for it, because a new link came up and messages may have been lost. Leaves
+    /// nothing to anti-entropy, whatever the number of resends. Returns nothing for a peer to which
+    /// nothing was ever sent.
     pub(super) fn renew(&mut self, now: Instant, peer: ReplicaId) -> Vec<Resend> {
         let Some(retransmitter) = self.retransmitters.get_mut(peer) else { return Vec::new() };
         retransmitter.renewed();
@@ -432,8 +455,8 @@ impl Pushes {
     }
 
     /// Records that part of a push is sent to a peer again, and returns the [`name`] of that
-    /// sending. If the peer lacks nothing of it, the sending is not recorded and measures no round
-    /// trip.
+    /// sending. If the peer lacks nothing of it, or it is not open, the sending is not recorded and
+    /// measures no round trip.
     pub(super) fn sent_again(&mut self, now: Instant, id: u64, to: ReplicaId) -> u64 {
         let owed = self.open.get(&id).is_some_and(|push| push.is_owed(to));
         let retransmitter = self.retransmitters.get_mut(to).filter(|_| owed);
@@ -446,7 +469,9 @@ impl Pushes {
     /// Resends every awaited push to `peers`, or to `everyone` if one of its requests waits for
     /// all, also to those that have acknowledged it. Called when an epoch was installed, because
     /// counting starts anew (docs/protocol/replication.md#acknowledgements-count-in-one-epoch).
-    /// Peers that lack a push and are no receivers now are left to anti-entropy.
+    /// Every receiver then counts as lacking all of it. For peers that lack the push and are no
+    /// receivers now it is left to anti-entropy, although it is awaited. Other pushes are
+    /// untouched.
     pub(super) fn restart(
         &mut self,
         now: Instant,
@@ -472,8 +497,8 @@ impl Pushes {
         resends
     }
 
-    /// Drops the state of a removed peer. Pushes that only this peer lacked are closed if no
-    /// request waits for them.
+    /// Drops the state of a removed peer, which is then not left behind either. Pushes that only
+    /// this peer lacked are closed if no request waits for them. The caller checks the flushes.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.left_behind.remove(&peer);
         self.retransmitters.remove(peer);
@@ -490,7 +515,8 @@ impl Pushes {
     }
 
     /// Marks the pushes that some peer lacks as kept, for a flush: they are not left to
-    /// anti-entropy. Returns their numbers. Later pushes are not marked.
+    /// anti-entropy. Returns their numbers, with those that an earlier flush keeps. Later pushes
+    /// are not marked.
     pub(super) fn keep_all(&mut self) -> BTreeSet<u64> {
         let under_way = self.open.iter_mut().filter(|(_, push)| !push.missing.is_empty());
         let keep = |(id, push): (&u64, &mut Push)| {
@@ -502,8 +528,9 @@ impl Pushes {
         kept
     }
 
-    /// Clears the marks of [`keep_all`](Self::keep_all), because no flush is open. Those that no
-    /// request waits for are unawaited then.
+    /// Clears the marks of [`keep_all`](Self::keep_all) on all pushes; the caller has checked that
+    /// no flush is open. Those that no request waits for are unawaited then. The bounds are not
+    /// applied here.
     pub(super) fn release(&mut self) {
         for (id, push) in self.open.iter_mut().filter(|(_, push)| push.kept) {
             push.kept = false;
@@ -520,7 +547,8 @@ impl Pushes {
 
     /// Records that a peer was found equal to the state of this replica at `then`, apart from
     /// changes that were not in the sums yet. Returns whether the peer has everything that was left
-    /// to anti-entropy: `false` if something was left too shortly before `then` to be in the sums.
+    /// to anti-entropy, also if nothing was; it is then no longer left behind. `false`, and it
+    /// stays left behind, if something was left later than [`SETTLES_AFTER`] before `then`.
     pub(super) fn caught_up(&mut self, peer: ReplicaId, then: Instant) -> bool {
         let since = self.left_behind.get(&peer);
         if since.is_some_and(|since| *since + SETTLES_AFTER > then) {
@@ -539,8 +567,8 @@ impl Pushes {
         self.drop(id);
     }
 
-    /// Leaves to anti-entropy the part of a push that one peer lacks, if no request or flush waits
-    /// for the push. Closes it if no other peer lacks it.
+    /// Leaves to anti-entropy the part of a push that one peer lacks, if the push is open and
+    /// unawaited; otherwise does nothing. Closes it if no other peer lacks it.
     fn give_up_if_idle(&mut self, now: Instant, id: u64, peer: ReplicaId) {
         let idle = |push: &&mut Push| push.waiting.is_empty() && !push.kept;
         let Some(push) = self.open.get_mut(&id).filter(idle) else { return };
@@ -552,13 +580,14 @@ impl Pushes {
         self.drop_if_done(id);
     }
 
-    /// The peers that do not hold all entries of these pushes. Closed pushes count as held.
+    /// The peers that do not hold all entries of these pushes. Pushes that are not open count as
+    /// held.
     pub(super) fn lacking(&self, ids: &BTreeSet<u64>) -> BTreeSet<ReplicaId> {
         let open = ids.iter().filter_map(|id| self.open.get(id));
         open.flat_map(|push| push.missing.iter().map(|(peer, _)| *peer)).collect()
     }
 
-    /// Whether some peer does not hold all entries of a push.
+    /// Whether a push is open and some peer does not hold all its entries.
     pub(super) fn is_under_way(&self, id: u64) -> bool {
         self.open.get(&id).is_some_and(|push| !push.missing.is_empty())
     }
@@ -597,7 +626,8 @@ impl Push {
     }
 }
 
-/// The guard of a pushed entry: the group of the key with the term of the change.
+/// The guard of a pushed entry: the group of the key with the term of the change. Without a group
+/// the term is dropped.
 pub(super) fn guard_of(group: Option<WireGuard>, term: Option<Term>) -> Option<WireGuard> {
     group.map(|guard| WireGuard { term, ..guard })
 }

@@ -73,7 +73,8 @@ impl<'a> ByteCursor<'a> {
         Some(digits.iter().fold(0, |number, digit| number << 8 | u64::from(*digit)))
     }
 
-    /// Reads an unsigned msgpack integer of any width; a signed one is not expected.
+    /// Reads an unsigned msgpack integer of any width, also a wider one than its value needs; a
+    /// signed one is not expected.
     fn uint(&mut self) -> Option<u64> {
         match self.byte()? {
             small @ 0..=0x7f => Some(small.into()),
@@ -130,7 +131,7 @@ impl<'a> ByteCursor<'a> {
     }
 
     /// Reads a list of entries. `None` if it announces more entries than the input can hold, or
-    /// would exceed the memory budget of the general decoder.
+    /// would exceed the memory budget of the general decoder. The indices are not checked.
     fn entries(&mut self) -> Option<Entries> {
         let mut budget = self.0.len() * BUDGET_FACTOR + BUDGET_BYTES;
         let count = self.list().filter(|count| count * ENTRY_BYTES_MIN <= self.0.len())?;

@@ -102,12 +102,12 @@ pub struct Need {
 }
 
 impl Level {
-    /// The answers that complete a request of this level in a configuration of that size.
-    /// `Majority` never needs more than all voters.
+    /// The answers that complete a request of this level in a configuration of that size. `Count`
+    /// needs no voters, `Majority` no members and never more than all voters, `All` both.
     ///
     /// # Errors
-    /// [`NeedError::NoMembers`] in an empty configuration, [`NeedError::NotEnoughReplicas`] if
-    /// `Count` asks for more members than count.
+    /// [`NeedError::NoMembers`] without voters, at any level, even `Count(0)`; otherwise
+    /// [`NeedError::NotEnoughReplicas`] if `Count` asks for more members than count.
     pub fn need(self, electorate: Electorate) -> Result<Need, NeedError> {
         let Electorate { members, voters } = electorate;
         let majority = needed(voters, 0, 0)?;
@@ -141,8 +141,9 @@ impl Need {
 
 /// Whether `answered` holds a quorum of `voters`: more than half, or half with the tiebreaker.
 ///
-/// Ids of other replicas are not counted. Never true without voters. `fault_injection` is
-/// [`FaultInjection::none`] except in tests.
+/// Ids of other replicas are not counted, but `tiebreaker` must be one of the voters: whether it
+/// is, is not checked. Never true without voters. `fault_injection` is [`FaultInjection::none`]
+/// except in tests.
 ///
 /// # Example
 /// ```
@@ -167,7 +168,7 @@ pub fn is_quorum(
 }
 
 /// The number of answers that make a quorum: half of the voters, rounded up, if the tiebreaker is
-/// among the answers, otherwise more than half.
+/// among the answers, otherwise more than half. For reports only; [`is_quorum`] decides.
 pub(super) const fn quorum_size(voters: usize, has_tiebreaker: bool) -> usize {
     if has_tiebreaker { voters.div_ceil(2) } else { voters / 2 + 1 }
 }

@@ -18,21 +18,28 @@ use crate::key::KeyName;
 use crate::types::delta::KeyState;
 use crate::types::shape::Shape;
 
-/// An open read and its answers so far.
+/// An open read and its answers so far. When a configuration is installed, all but key, shape,
+/// level, deadline and merged data starts anew.
 #[derive(Clone, Debug)]
 pub(super) struct OpenRead {
     pub(super) key: KeyName,
     pub(super) shape: Option<Shape>,
     pub(super) need: Need,
     pub(super) level: Level,
+    /// The configuration in which answers count.
     pub(super) epoch: EpochId,
     pub(super) deadline: Instant,
+    /// When the replicas that have not answered are asked again.
     pub(super) resend: Instant,
+    /// Number of repetitions of the question.
     pub(super) tries: u32,
+    /// When the question was first sent.
     pub(super) sent: Instant,
-    /// The join of all answers so far; `None` while no replica holds anything.
+    /// The join of this replica's data and of all answers so far, also of those that do not count;
+    /// `None` while no replica holds anything.
     pub(super) merged: Option<KeyState>,
-    /// The context that this replica held when the read started, as the question states it.
+    /// The context that this replica held when the read started, as every question states it, with
+    /// data that is not on disk yet. Data that arrives later is not added.
     pub(super) own: CausalContext,
     /// The context that each counted replica vouches for; perhaps this replica's, too.
     pub(super) answers: BTreeMap<ReplicaId, CausalContext>, // ≤ members
@@ -43,8 +50,8 @@ impl OpenRead {
         self.answers.keys().copied().collect()
     }
 
-    /// Merges the state that this replica holds into the answers; `None` changes nothing. A state
-    /// of another type is ignored.
+    /// Merges the state that this replica holds into the merged answers, without counting it as an
+    /// answer; `None` changes nothing. A state of another type is ignored.
     pub(super) fn include(&mut self, held: Option<KeyState>) {
         match (&mut self.merged, held) {
             (Some(merged), Some(held)) if merged.shape() == held.shape() => {
@@ -55,14 +62,15 @@ impl OpenRead {
         }
     }
 
-    /// Whether enough replicas have answered, by the members and voters that count now.
+    /// Whether enough replicas have answered, by the members and voters that count now. Whether the
+    /// answers agree does not matter.
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
         self.answers.len() >= self.need.answers()
             && self.need.is_met(electors.count(self.answers.keys()))
     }
 
-    /// The counted replicas that hold everything in the merged answers; all of them if no replica
-    /// holds anything.
+    /// The counted replicas (this one only if it counts) that vouch for everything in the merged
+    /// answers; all of them if no replica holds anything.
     pub(super) fn holders(&self) -> BTreeSet<ReplicaId> {
         let Some(merged) = &self.merged else { return self.answered() };
         let holds = |(id, context): (&ReplicaId, &CausalContext)| {
@@ -115,7 +123,7 @@ impl Reads {
         self.open.get_mut(&id).map(|read| &mut **read)
     }
 
-    /// Ends a read and its timer, and returns it; `None` if it is not open.
+    /// Takes out a read and its timer, without a reply; `None` if it is not open.
     pub(super) fn remove(&mut self, id: RequestId) -> Option<OpenRead> {
         let read = *self.open.remove(&id)?;
         self.timers.remove(&(Self::timer(&read), id));
@@ -126,8 +134,8 @@ impl Reads {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Takes out every read whose resend time or deadline has passed. The caller replies, or
-    /// inserts it again.
+    /// Takes out every read whose resend time or deadline has been reached, earliest first. The
+    /// caller replies, or inserts it again with a later resend time.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<(RequestId, OpenRead)> {
         let mut due = Vec::new();
         while let Some(&(at, id)) = self.timers.first() {
@@ -141,15 +149,15 @@ impl Reads {
     }
 
     /// Recomputes the need of every read: the members that count have changed within the epoch. A
-    /// read whose level can no longer be met (`need` returns `None`) keeps its need. The caller
-    /// checks the reads afterwards.
+    /// read whose level can no longer be met (`need` returns `None`) keeps its need. Answers stay
+    /// counted, and nothing is sent. The caller checks the reads afterwards.
     pub(super) fn recompute_need(&mut self, need: impl Fn(Level) -> Option<Need>) {
         for read in self.open.values_mut() {
             read.need = need(read.level).unwrap_or(read.need);
         }
     }
 
-    /// Takes out every read, so that it can be restarted in another epoch.
+    /// Takes out every read and its timer, so that it can be restarted in another epoch or failed.
     pub(super) fn take_all(&mut self) -> Vec<(RequestId, OpenRead)> {
         self.timers.clear();
         std::mem::take(&mut self.open).into_iter().map(|(id, read)| (id, *read)).collect()

@@ -24,18 +24,19 @@ use crate::key::KeyName;
 use crate::types::delta::{Delta, KeyState};
 use crate::types::shape::Shape;
 
-/// Above this many replicas to ask, a read first asks only as many as it needs, chosen at random.
-/// The others are asked when the patience is over.
+/// Above this many replicas to ask, a read first asks only as many as its level needs, chosen at
+/// random. The others are asked when the patience is over.
 const ASK_ALL_UP_TO: usize = 50;
 
 impl Replicator {
     /// Handles a read request: replies at once at `Local`, otherwise starts asking other replicas.
-    /// The read counts as a use of the key, for expiry. An absent or deleted key gives no value; a
-    /// deleted one has a context.
+    /// The read counts as a use of the key, for expiry, also if it then fails by `wanted`. An
+    /// absent or deleted key gives no value; a deleted one has a context. The name of the key is
+    /// not checked, and `Local` needs no configuration and is not bounded.
     ///
     /// # Errors
-    /// `WrongType` if this replica holds the key with another type than `shape`, and those of
-    /// [`wanted`](Self::wanted). Nothing was sent.
+    /// First `WrongType` if this replica holds the key, even deleted, with another type than
+    /// `shape` (`None` accepts any); then those of [`wanted`](Self::wanted). Nothing was sent.
     pub(super) fn get(
         &mut self,
         now: Now,
@@ -77,7 +78,7 @@ impl Replicator {
         Ok(())
     }
 
-    /// Records a use of a key, if an expiry pattern matches it.
+    /// Records a use of a key, if an expiry pattern matches it. Does nothing if it is absent.
     fn touch(&mut self, now: Now, key: &KeyName) {
         if self.config.expiry_of(key).is_some() {
             self.store.touch(key, now.mono);
@@ -96,8 +97,10 @@ impl Replicator {
     }
 
     /// Starts a read, or restarts it in a newly installed epoch: forgets the answers, but keeps the
-    /// merged data. This replica's own data is merged, and counts as an answer if it is eligible.
-    /// Asks the others; replies at once if no further answer is needed.
+    /// merged data and the deadline. This replica's own data is merged, even if it is not on disk
+    /// yet; as an answer it counts if this replica is eligible, and only for what it vouches for.
+    /// Asks the others, even if no further answer is needed; the read is then finished at once and
+    /// never listed.
     fn begin_read(
         &mut self,
         now: Now,
@@ -139,8 +142,8 @@ impl Replicator {
         electors.all().copied().collect()
     }
 
-    /// Sends the question to the replicas that have not answered. The first time, of more than
-    /// [`ASK_ALL_UP_TO`] only as many as the read needs, chosen at random.
+    /// Sends the question to the replicas that have not answered, never to this one. While `tries`
+    /// is 0, of more than [`ASK_ALL_UP_TO`] only to as many as the level needs, chosen at random.
     fn ask(&mut self, id: RequestId, read: &OpenRead, out: &mut ReplicatorOutbox) {
         let mut asked = self.replicas_to_ask(read.level, read.need);
         asked.retain(|id| *id != self.me && !read.answers.contains_key(id));
@@ -159,10 +162,11 @@ impl Replicator {
     }
 
     /// Answers the read of a peer: with what the peer lacks of the key, and with the context that
-    /// this replica vouches for if it is another one than the peer's. Always answers, also about an
-    /// absent key, but the answer only counts if this replica is eligible and both have the same
-    /// configuration. A context that does not decode raises an alarm and gets no answer. Counts as
-    /// a use of the key.
+    /// this replica vouches for if it is another one than the peer's. The data may go beyond that
+    /// context, because it need not be on disk. Always answers, also about an absent key, but the
+    /// answer only counts if this replica is eligible and both have the same configuration. The
+    /// type is left to the asker. A context that does not decode is counted, raises an alarm and
+    /// gets no answer. Counts as a use of the key otherwise.
     pub(super) fn on_read(
         &mut self,
         from: ReplicaId,
@@ -186,10 +190,15 @@ impl Replicator {
         self.send(from, Body::ReadAnswer { request, counts, context, entry }, out);
     }
 
-    /// Handles an answer to a read: merges its entry here, even if the read has ended, and into the
-    /// read. Counts the replica if the answer counts in the epoch of the read. An answer whose
-    /// entry cannot be merged, or that vouches for more than was brought, does not count; the
-    /// latter raises an alarm. Ends the read if it has enough answers now.
+    /// Handles an answer to a read: merges its entry here, even if the read has ended, and then
+    /// into the read, even if the answer does not count. Counts the replica if the answer counts in
+    /// the epoch of the read; a later answer of it replaces an earlier one. Finishes the read if it
+    /// has enough answers now. While the question was not repeated, any such answer is measured.
+    ///
+    /// Dropped with an alarm: a context that does not decode (before the entry is merged), an entry
+    /// that is refused here, and a context with more than all answers together have brought.
+    /// Without an alarm: an entry that builds on a missing change here or in the read, or has
+    /// another type than the read's other answers. An entry of another key is merged here only.
     #[expect(clippy::too_many_arguments, reason = "an answer's fields")]
     pub(super) fn on_read_answer(
         &mut self,
@@ -232,7 +241,8 @@ impl Replicator {
         self.check_read(now, id, out);
     }
 
-    /// Ends a read if it has enough answers now. Does nothing if the read has ended.
+    /// Takes a read out and [finishes](Self::finish_read) it if it has enough answers now. Does
+    /// nothing if the read has ended.
     pub(super) fn check_read(&mut self, now: Now, id: RequestId, out: &mut ReplicatorOutbox) {
         if !self.reads.get(id).is_some_and(|read| read.is_met(&self.electors())) {
             return;
@@ -242,14 +252,17 @@ impl Replicator {
         }
     }
 
-    /// Ends a read that has enough answers and is not listed any longer: fails with `WrongType` if
-    /// they hold another type than the program asked for, replies if all of them hold the same, and
-    /// otherwise writes the merged value back first, until the read's deadline. Read repair
+    /// Finishes a read that has enough answers and is not listed any longer: fails with `WrongType`
+    /// if they hold another type than the program asked for, replies if all of them hold the same,
+    /// and otherwise writes the merged value back first, until the read's deadline. Read repair
     /// (docs/protocol/replication.md#read-repair-before-the-reply): a returned value must be seen
     /// by every later majority read.
     ///
-    /// The write-back is a request of the same level and id. Replicas that hold everything are
-    /// counted from the start, this one once the key is on disk if it is durable.
+    /// The write-back is a request of the same level, need, epoch and id, and is counted in
+    /// `read_repairs`. It sends those that answered what they lack, and those that did not a probe.
+    /// Replicas that hold everything are counted from the start. So is this one, but of a durable
+    /// key that is not all on disk only once it is: the key is ordered at once, also with
+    /// write-behind.
     fn finish_read(
         &mut self,
         now: Now,
@@ -294,8 +307,8 @@ impl Replicator {
         self.check_write(id, out);
     }
 
-    /// Fails reads whose deadline has passed, and asks again for those whose patience is over: all
-    /// replicas that have not answered.
+    /// Fails reads whose deadline has passed with `Timeout`, and asks again for those whose
+    /// patience is over: all replicas that have not answered, with growing intervals.
     pub(super) fn tick_reads(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if self.reads.due().is_none_or(|at| at > now.mono) {
             return;
@@ -313,7 +326,8 @@ impl Replicator {
     }
 
     /// Adds this replica's own answer and data to every open read that lacks it, if this replica is
-    /// eligible. Ends reads that are then complete.
+    /// eligible; otherwise does nothing. Finishes reads that are then complete. The question, which
+    /// may be sent again, keeps the older context.
     pub(super) fn read_here(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if !self.eligible() {
             return;
@@ -334,8 +348,9 @@ impl Replicator {
         }
     }
 
-    /// Restarts every open read in the epoch that was just installed, with its old deadline. A read
-    /// whose level the new configuration cannot meet fails.
+    /// Restarts every open read in the epoch that was just installed, with its old deadline; all
+    /// replicas are asked anew. A read whose level the new configuration cannot meet fails with the
+    /// error of [`need`](Self::need).
     pub(super) fn restart_reads(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         for (id, mut read) in self.reads.take_all() {
             let Some(epoch) = self.epochs.id() else { continue };
@@ -356,7 +371,7 @@ impl Replicator {
 /// deleted.
 ///
 /// # Errors
-/// `WrongType` if they have another type than the read expects.
+/// `WrongType` if they have another type than the read expects, also if the key is deleted.
 fn read_value(read: &OpenRead) -> Result<Option<Value>, RequestError> {
     let Some(merged) = &read.merged else { return Ok(None) };
     match &read.shape {
@@ -370,8 +385,8 @@ fn read_value(read: &OpenRead) -> Result<Option<Value>, RequestError> {
 }
 
 /// Merges the entry of an answer into the merged answers. Returns `false` and changes nothing if
-/// the entry cannot be decoded, has another type, builds on something that is missing, or is a
-/// probe.
+/// the entry cannot be decoded, has another type, builds on something that is missing in them, or
+/// is a probe. The key is not compared.
 ///
 /// An answer without a dot leaves `None` behind, never an empty state: its type would make the read
 /// refuse the answers of all other replicas, if they hold data of another type. An empty state that

@@ -49,8 +49,12 @@ impl Assembly {
 }
 
 impl Reassembly {
-    /// Cuts an encoded message into pieces of at most `frame` bytes, all under a new transfer
-    /// number. `frame` must not be 0.
+    /// Cuts an encoded message into pieces of at most `frame` bytes, in order, all under a new
+    /// transfer number. No bytes give no pieces. The caller has checked the length against
+    /// `assembly_bytes_max`.
+    ///
+    /// # Panics
+    /// If `frame` is 0, or the message is 4 GiB or longer.
     pub(super) fn cut(&mut self, encoded: &[u8], frame: usize) -> Vec<Body> {
         self.next += 1;
         let transfer = self.next;
@@ -64,24 +68,27 @@ impl Reassembly {
         encoded.chunks(frame).enumerate().map(piece).collect()
     }
 
-    /// Number of messages and pieces dropped so far.
+    /// Number of drops so far: an incomplete message counts once, however many pieces of it had
+    /// arrived, and so does a single refused piece.
     pub(super) const fn dropped(&self) -> u64 {
         self.dropped
     }
 
     /// Stores a piece and returns the whole message once its last piece has arrived. `None` means
     /// that pieces are missing, or that something was dropped and counted: this piece, if it is
-    /// empty or exceeds the announced length; the message, if an earlier piece announced another
-    /// length, the pieces overlap or the whole does not decode. A piece at an offset that has
-    /// arrived already is ignored. A late duplicate of a completed message begins it anew.
+    /// empty or exceeds the announced length; the message with this piece, if an earlier piece
+    /// announced another length, the pieces overlap or the whole does not decode. A piece at an
+    /// offset that has arrived already is ignored, even if it differs, and not counted. A late
+    /// duplicate of a completed message begins it anew.
     ///
     /// `budget` is in bytes: the longest message, and the bound on all incomplete messages with
     /// [`PIECE_BYTES`] of overhead per piece. Above it the oldest incomplete messages of all peers
-    /// are dropped, above [`PER_PEER_MAX`] the peer's oldest. A single message may take twice the
-    /// budget because of that overhead; above that it is dropped as well.
+    /// are dropped (perhaps this one), above [`PER_PEER_MAX`] the peer's oldest. A single message
+    /// may take twice the budget because of that overhead; above that it is dropped as well.
     ///
     /// # Errors
-    /// The announced length, if it exceeds the budget. The piece is dropped and counted.
+    /// The announced length, if it exceeds the budget, whatever else is wrong. The piece is dropped
+    /// and counted; earlier pieces of the transfer stay.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -122,8 +129,9 @@ impl Reassembly {
         Ok(None)
     }
 
-    /// Joins the pieces of a complete message and decodes it. Returns `None`, and counts it as
-    /// dropped, if the pieces overlap, the bytes do not decode, or the message is itself a piece.
+    /// Removes a complete message, joins its pieces and decodes it. Returns `None`, and counts it
+    /// as dropped, if the pieces overlap, the bytes do not decode, or the message is itself a
+    /// piece.
     fn complete(&mut self, key: (ReplicaId, u64)) -> Option<ReplicatorMessage> {
         let assembly = self.open.remove(&key)?;
         self.bytes -= assembly.cost();

@@ -16,13 +16,15 @@ use crate::clock::Instant;
 use crate::id::ReplicaId;
 use crate::key::KeyName;
 
-/// Maximum number of repairs remembered. Beyond, a repair is sent for every refusal.
+/// Maximum number of repairs remembered. Beyond, a repair that was not remembered is sent again for
+/// every refusal.
 const REMEMBERED_MAX: usize = 4_096;
 
 /// Assumed minimum rate at which a repair is sent, assembled and merged, in bytes per second.
 const BYTES_A_SECOND: u64 = 8 << 20;
 
-/// A repair that a peer has not acknowledged.
+/// A repair that a peer has not acknowledged. It is *in flight* before `until` and counts as *lost*
+/// from then on, but stays remembered, with its tries.
 #[derive(Clone, Copy, Debug)]
 struct SentRepair {
     push: u64,      // the open push whose acknowledgement will cover it
@@ -30,7 +32,9 @@ struct SentRepair {
     tries: u32,     // repairs of this key sent to this peer before it, of which none arrived
 }
 
-/// The repairs in flight.
+/// The repairs that were sent in answer to a refused push, in flight or lost. Those of comparisons
+/// and read repairs are not recorded. An entry ends when the repair arrives, the peer is removed, a
+/// configuration is installed, or it is lost and the list is full.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repairs {
     under_way: BTreeMap<(ReplicaId, KeyName), SentRepair>, // ≤ REMEMBERED_MAX
@@ -45,8 +49,8 @@ impl Repairs {
     }
 
     /// Records that a repair of this many bytes was sent to a peer as part of a push. It replaces
-    /// an earlier repair of the same key to the same peer, and gets a longer patience as a further
-    /// try.
+    /// an earlier repair of the same key to the same peer, also one in flight, and gets a longer
+    /// patience as a further try. `trips` are those over all peers.
     ///
     /// If [`REMEMBERED_MAX`] repairs are remembered, lost ones are forgotten first. If that frees
     /// no place, only a repair that replaces another one is recorded.
@@ -89,7 +93,7 @@ impl Repairs {
         }
     }
 
-    /// Forgets all repairs to a peer that has left.
+    /// Forgets all repairs to a removed peer.
     pub(super) fn forget(&mut self, peer: ReplicaId) {
         self.under_way.retain(|(of, _), _| *of != peer);
     }

@@ -17,7 +17,8 @@ use crate::types::edit::{Author, Edit, EditError, Prepared};
 use crate::types::shape::Shape;
 use crate::types::{DataType, Term};
 
-/// The id of a request. It must never be reused; the reply carries it.
+/// The id of a request, chosen by the program. It must never be reused, which is not checked; the
+/// reply carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -25,12 +26,14 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriptionId(pub u64);
 
-/// The number of replicas whose answers a read needs, with its timeout.
+/// The number of replicas whose answers a read needs, with its timeout. All levels but `Local` need
+/// this node to be a member, and fail with `NotJoined` otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadConsistency {
-    /// Reads this replica only.
+    /// Reads this replica only, at once, whether it is a member or not.
     Local,
-    /// `n` replicas, this one included.
+    /// `n` members that have not announced their stop, this one included; 0 needs no answer. More
+    /// than there are fail with `NotEnoughReplicas`.
     From(usize, Duration),
     /// A majority of the voters; at least `min_cap` of them, if there are as many.
     Majority(MinCap, Duration),
@@ -41,12 +44,16 @@ pub enum ReadConsistency {
     All(Duration),
 }
 
-/// The number of replicas that must hold a change before the reply, with the timeout.
+/// The number of replicas that must hold a change before the reply, with the timeout. All levels
+/// but `Local` need this node to be a member, and fail with `NotJoined` otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteConsistency {
-    /// This replica only. The change still spreads to all others.
+    /// This replica only, whether it is a member or not; of a durable key without write-behind,
+    /// once its disk holds the change. It still spreads to all others: from a node that has not
+    /// joined, once it has.
     Local,
-    /// `n` replicas, this one included.
+    /// `n` members that have not announced their stop, this one included; 0 and 1 are replied to at
+    /// the end of the batch. More than there are fail with `NotEnoughReplicas`.
     To(usize, Duration),
     /// A majority of the voters; at least `min_cap` of them, if there are as many.
     Majority(MinCap, Duration),
@@ -115,15 +122,17 @@ impl WriteConsistency {
 pub struct Guard {
     /// The group that contains the key.
     pub group: Group,
-    /// The term that the caller has taken by [`ReplicatorRequest::Fence`].
+    /// The term that the caller has taken by [`ReplicatorRequest::Fence`]. Whether it was taken is
+    /// not checked, only that no higher one is promised.
     pub term: Term,
 }
 
-/// The change of an update: computes a delta from the present state of the key, which it does not
-/// change.
+/// The change of an update: computes a delta from the present state of the key (an empty one if it
+/// is absent), which it does not change.
 type Modify = Box<dyn FnOnce(&KeyState, Author) -> Result<Prepared, EditError> + Send>;
 
-/// A change of one key, as a function on its value.
+/// A change of one key, as a function on its value. Without further calls it is unguarded, and the
+/// reply contains the value after the change.
 pub struct Update(pub(super) Box<UpdateParts>); // boxed, because it is moved between queues
 
 /// The parts of an [`Update`].
@@ -162,7 +171,8 @@ impl Update {
     }
 
     /// Makes this a guarded change: every replica that has promised a higher term refuses it. The
-    /// update fails with `TooWeak` unless its level is `Majority`, `MajorityPlus` or `All`.
+    /// update fails with `TooWeak` unless its level is `Majority`, `MajorityPlus` or `All`. A
+    /// second call replaces the guard.
     #[must_use]
     pub fn guarded(mut self, guard: Guard) -> Self {
         self.0.guard = Some(guard);
@@ -188,20 +198,21 @@ impl fmt::Debug for Update {
 /// A request to the Replicator. All but `Subscribe` and `Unsubscribe` get exactly one reply.
 #[derive(Debug)]
 pub enum ReplicatorRequest {
-    /// Reads the value of a key.
+    /// Reads the value of a key. Counts as a use of it, for expiry.
     Get {
-        /// The name of the key.
+        /// The name of the key. Its length is not checked.
         key: KeyName,
-        /// The expected type of data. If the key holds another one, the read fails with
-        /// `WrongType`.
+        /// The expected type of data; `None` accepts any. If the key holds another one, here or in
+        /// the answers, and even if it is deleted, the read fails with `WrongType`.
         shape: Option<Shape>,
         /// The number of replicas to read from, and the timeout.
         consistency: ReadConsistency,
     },
     /// Changes the value of a key.
     Update(Update),
-    /// Deletes the changes of a key that this replica has seen. The key can be used again, and
-    /// concurrent changes survive.
+    /// Deletes the changes of a key that this replica has seen. The key can be used again, with the
+    /// same type, and concurrent changes survive. Succeeds at once if this replica does not hold
+    /// the key. A guarded key cannot be deleted: the request fails with `Guarded`.
     Delete {
         /// The name of the key.
         key: KeyName,
@@ -218,19 +229,22 @@ pub enum ReplicatorRequest {
     },
     /// Ends a subscription; ignored if it is not open.
     Unsubscribe(SubscriptionId),
-    /// Lists keys that hold data, in the order of their names.
+    /// Lists keys that hold data at this replica, in the order of their names. Deleted keys are
+    /// left out.
     Keys {
         /// Lists only keys with this prefix.
         prefix: String,
-        /// Lists only keys after this one.
+        /// Lists only keys after this one, which need not exist; `None` lists from the first on.
         after: Option<KeyName>,
-        /// The maximum number of keys in the reply.
+        /// The maximum number of keys in the reply; 0 gives an empty one.
         limit: usize,
     },
-    /// Returns the number of members; 0 while durable data is loaded or before this node has
-    /// joined.
+    /// Returns the number of members, with those that have announced their stop; 0 while durable
+    /// data is loaded, before this node has joined, or after it was removed.
     ReplicaCount,
-    /// Replies when every change made so far has been delivered to every replica.
+    /// Replies when every change that this replica holds so far and has pushed is held by every
+    /// peer that it was pushed to, and each peer that a push was given up for has caught up by
+    /// anti-entropy. Fails with `NotJoined` if this node is no member.
     FlushChanges {
         /// The time after which the request fails with `Timeout`.
         within: Duration,
@@ -240,7 +254,8 @@ pub enum ReplicatorRequest {
     Fence {
         /// The guarded group whose term is taken.
         group: Group,
-        /// The new term. It must be higher than any term known.
+        /// The new term. No voter asked may have promised a higher one; a term that is promised
+        /// already may be taken again.
         term: Term,
         /// The time after which the request fails with `Timeout`.
         within: Duration,
@@ -251,17 +266,19 @@ pub enum ReplicatorRequest {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ReplicatorReply {
-    /// The reply to `Get`.
+    /// The reply to a `Get`, at any level.
     Got {
         /// The value; `None` if the key was never written, or was deleted or expired.
         value: Option<Value>,
-        /// The context of the key that was read. A context of a later majority read includes that
-        /// of an earlier one.
+        /// The context of the value that was read; empty if no replica that was read held the key,
+        /// but not if it is deleted. A context of a later majority read includes that of an earlier
+        /// one.
         context: CausalContext,
     },
     /// The update was applied, and as many replicas hold it as its level asks for.
     Updated {
-        /// The value after the update; `None` if it was made [untold](Update::untold).
+        /// The value after the update at this replica, an empty one included; `None` if it was made
+        /// [untold](Update::untold).
         value: Option<Value>,
         /// The dots of the update: a context that contains them includes the update. Empty if the
         /// update changed nothing.
@@ -269,7 +286,8 @@ pub enum ReplicatorReply {
     },
     /// The deletion was applied, and as many replicas hold it as its level asks for.
     Deleted {
-        /// The dots of the deletion; empty if there was nothing to delete.
+        /// The dots of the deletion; empty if there was nothing to delete, because the key is
+        /// absent or deleted already.
         dots: DotSet,
     },
     /// A page of keys, in the order of their names.
@@ -282,7 +300,7 @@ pub enum ReplicatorReply {
     Fenced {
         /// The term that was taken.
         term: Term,
-        /// Every key of the group with its value.
+        /// Every key of the group with its value, in the order of names. Deleted keys are left out.
         values: Vec<(KeyName, Value)>,
     },
 }
@@ -298,16 +316,18 @@ impl PartialEq for ModifyError {
 }
 
 /// The replicas that answered a request which timed out. Of a flush: those that hold all changes,
-/// out of this replica and all its peers.
+/// out of this replica and all its peers, which need not be members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of replicas that answered, this one included if it counts.
+    /// Number of replicas that answered, this one included if it counts. Of a write: those that
+    /// hold all of it.
     pub answered: usize,
     /// Number of answers that the request needs. Of a fence: half of the voters, rounded up, if the
     /// tiebreaker is among those that answered, otherwise more than half.
     pub needed: usize,
-    /// The members that have not answered; at most [`MISSING_MAX`] of them. A member that has
-    /// announced its stop is named only if it votes.
+    /// The members that have not answered, perhaps this one too; at most [`MISSING_MAX`] of them. A
+    /// member that has announced its stop is named only if it votes. Of a flush: the peers that
+    /// lack changes.
     pub missing: Vec<ReplicaId>,
 }
 
@@ -323,7 +343,8 @@ pub enum RequestError {
     /// a majority already.
     #[error("{} of {} replicas answered in time; a write stays applied and will spread", .0.answered, .0.needed)]
     Timeout(Tally),
-    /// The durable store failed on so many replicas that the level can't be reached.
+    /// The durable store failed on so many replicas that the level can't be reached; of `Local`: on
+    /// this one. The change stays applied in memory and spreads.
     #[error("the durable store failed on {failed} replicas; the change stays applied in memory")]
     StoreFailure {
         /// Number of replicas whose store failed.
@@ -332,8 +353,10 @@ pub enum RequestError {
     /// The update function returned an error. Nothing was changed.
     #[error("the update failed and nothing was changed: {}", .0.0)]
     ModifyFailure(ModifyError),
-    /// A higher term was promised, so the caller must step down. Unless `nowhere`, a majority may
-    /// have accepted the write (docs/protocol/replication.md#fenced-and-timeout-are-indeterminate).
+    /// A higher term was promised, so the caller must step down; also the error of a `Fence`.
+    /// Unless `nowhere`, a majority may have accepted the write
+    /// (docs/protocol/replication.md#fenced-and-timeout-are-indeterminate). A write that was sent
+    /// stays applied here.
     #[error("a higher term {current:?} was promised: this owner is superseded and must step down")]
     Fenced {
         /// The highest promised term that was reported.
@@ -341,8 +364,9 @@ pub enum RequestError {
         /// Whether so many voters refused the write that no majority can have accepted it.
         nowhere: bool,
     },
-    /// This node was removed while the request was open. A write stays applied here and may be on a
-    /// majority. The node never becomes a member again and must be restarted.
+    /// This node was removed while the request, of whatever kind, was open. A write stays applied
+    /// here and may be on a majority. The node never becomes a member again and must be restarted.
+    /// Later requests above `Local` fail with `NotJoined`.
     #[error(
         "configuration {epoch} removed this node; a write may be on a majority: restart the node \
          and ask again"
@@ -357,7 +381,9 @@ pub enum RequestError {
     /// Nothing was changed: this node has not joined yet, or is no longer a member.
     #[error("this node is no member; nothing was changed, retry after it has joined")]
     NotJoined,
-    /// Nothing was changed: the level asks for more replicas than there are.
+    /// Nothing was changed: the level asks for more replicas than there are. An open read may fail
+    /// with it later, when a smaller configuration is installed; a write then waits for its
+    /// timeout.
     #[error("the level needs {needed} replicas and there are {existing}; nothing was changed")]
     NotEnoughReplicas {
         /// Number of replicas that the level asks for.
@@ -365,10 +391,12 @@ pub enum RequestError {
         /// Number of replicas that count.
         existing: usize,
     },
-    /// Nothing was changed: too many requests are open.
+    /// Nothing was changed: too many requests are open. Of a `Fence` also: this replica holds
+    /// promises for too many other groups.
     #[error("{limit} requests are open, the maximum; nothing was changed, retry later")]
     Overloaded {
-        /// The value of the setting `max_pending_requests`.
+        /// The value of the setting `max_pending_requests`, or the maximum number of groups,
+        /// 10,000.
         limit: usize,
     },
     /// No term was taken: this replica keeps promised terms of as many groups as it may.
@@ -380,7 +408,7 @@ pub enum RequestError {
     /// Nothing was changed: the name of the key is empty.
     #[error("a key's name has at least one character; nothing was changed")]
     EmptyKey,
-    /// Nothing was changed: the value, or the key's name, would be too large.
+    /// Nothing was changed: the value, or the name of the key or of a group to fence, is too large.
     #[error("{bytes} bytes are more than the {limit} allowed; nothing was changed")]
     TooLarge {
         /// The size in bytes.
@@ -388,7 +416,7 @@ pub enum RequestError {
         /// The maximum size in bytes.
         limit: usize,
     },
-    /// Nothing was changed: the key holds data of another type.
+    /// Nothing was changed: the key holds data of another type. A deleted key keeps its type.
     #[error("the key holds `{found}`, not `{expected}`; nothing was changed")]
     WrongType {
         /// The type that the caller expected.
@@ -405,7 +433,8 @@ pub enum RequestError {
         /// The type that was refused.
         shape: Shape,
     },
-    /// Nothing was changed: the key belongs to a guarded group, and the change has no guard of it.
+    /// Nothing was changed: the key belongs to a guarded group, and the change has no guard, or
+    /// that of another group.
     #[error("the key is guarded by group `{group}`: take a term for it; nothing was changed")]
     Guarded {
         /// The group that guards the key.
@@ -457,7 +486,7 @@ pub enum RequestError {
     NotRegistered(#[from] NotRegistered),
 }
 
-/// A notice to a subscriber.
+/// A notice to a subscriber. No notice is sent for changes after which the key reads as before.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SubscriptionNotice {
     /// The key has a new value.
@@ -466,10 +495,12 @@ pub enum SubscriptionNotice {
         key: KeyName,
         /// The value of the key.
         value: Value,
-        /// The value at the last notice, if there was one; see [`Value::keys_changed_since`].
+        /// The value before the changes that this notice reports; see
+        /// [`Value::keys_changed_since`]. `None` if the key had no value, and in the first notices
+        /// of a subscription, which report the present values.
         before: Option<Value>,
     },
-    /// The key was deleted or has expired.
+    /// The key has no value any longer: it was deleted or emptied, or has expired.
     Deleted {
         /// The name of the key.
         key: KeyName,

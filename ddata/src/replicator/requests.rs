@@ -27,7 +27,8 @@ use crate::types::delta::{Delta, KeyState};
 use crate::types::edit::{Author, EditError, Prepared};
 use crate::types::shape::Shape;
 
-/// A consistency level above `Local`, resolved in the installed configuration.
+/// A consistency level above `Local`, resolved in the installed configuration (`epoch`). `within`
+/// is the timeout from now.
 pub(super) struct ResolvedLevel {
     pub(super) level: Level,
     pub(super) need: Need,
@@ -38,7 +39,12 @@ pub(super) struct ResolvedLevel {
 impl Replicator {
     /// Handles a request, or queues it while durable data is loading. Each request except for
     /// `Subscribe` and `Unsubscribe` gets exactly one reply, now or later. These two are never
-    /// queued: because they get no reply, a full queue would drop them unnoticed.
+    /// queued: because they get no reply, a full queue would drop them unnoticed. While data is
+    /// loading, `ReplicaCount` replies 0 at once, and above `max_pending_requests` queued requests
+    /// further ones fail with `Overloaded`.
+    ///
+    /// After the data could not be read, all fail with `NotLoaded`; `Subscribe` and `Unsubscribe`
+    /// are ignored.
     pub(super) fn request(
         &mut self,
         now: Now,
@@ -150,8 +156,8 @@ impl Replicator {
         Ok(ResolvedLevel { level, need, epoch: epoch.id(), within })
     }
 
-    /// Raises a majority to the configured floor `majority_min_cap`, unless its own floor is
-    /// higher. Other levels stay as they are.
+    /// Raises the floor (`min_cap`) of a majority to the configured `majority_min_cap`, unless its
+    /// own is higher. Other levels stay as they are.
     pub(super) fn floored(&self, level: Level) -> Level {
         match level {
             Level::Majority { additional, min_cap } => {
@@ -167,7 +173,7 @@ impl Replicator {
     ///
     /// # Errors
     /// `NotJoined` without a configuration, and `NotEnoughReplicas`. Whether this replica is a
-    /// member is not checked.
+    /// member, and whether there is room, is not checked.
     pub(super) fn need(&self, level: Level) -> Result<Need, RequestError> {
         let epoch = self.epochs.installed().ok_or(RequestError::NotJoined)?;
         let members = self.electorate.len();
@@ -219,10 +225,12 @@ impl Replicator {
     /// guarded keys are refused with `Guarded`, because they would bypass the fence
     /// (docs/protocol/replication.md#unguarded-writes-are-refused).
     ///
-    /// A guard must name a valid group and term, its group must contain the key, no other group may
-    /// guard the key, and this replica must not have promised a higher term (`Fenced`). A guard for
-    /// a key that no group guards yet passes, also under a term that was never promised. `held` is
-    /// the stored key, `None` if it is absent.
+    /// Of a guard is checked, in this order: its group is not empty (`UnfitGroup`), its term is
+    /// valid (`UnfitTerm`), its group contains the key (`NotInGroup`), no other group guards the
+    /// key (`Guarded` with that group), and this replica has promised no higher term (`Fenced` with
+    /// `nowhere`, not counted in the statistics). A guard for a key that no group guards yet
+    /// passes, also under a term that was never promised. `held` is the stored key, `None` if it is
+    /// absent.
     fn check_guard(
         &self,
         key: &KeyName,
@@ -254,16 +262,22 @@ impl Replicator {
         }
     }
 
-    /// Handles an update: checks key, type, guard, level and size, applies the caller's function,
-    /// and adds the delta to the batch. A guarded update below `Majority` fails with `TooWeak`. The
-    /// group of the guard is recorded with the key.
+    /// Handles an update: calls the caller's function once all checks but that of the size have
+    /// passed, makes the change and adds it to the batch. The group of the guard becomes known and
+    /// is recorded with the key, also if the update changes nothing. `Local` needs no
+    /// configuration.
     ///
-    /// An update that changes nothing is answered with the present value and no dots: at once if
-    /// the key is absent, which creates no key, and otherwise once its level is met, like a change,
-    /// because the result may rest on changes that others do not hold yet.
+    /// An update that changes nothing is answered with the present value and no dots, and is no use
+    /// of the key: at once if the key is absent, which creates no key and records no group, and
+    /// otherwise once its level is met, like a change, because the result may rest on changes that
+    /// others do not hold yet.
     ///
     /// # Errors
-    /// The reason of the refusal, to be sent as the reply. Nothing was changed but the clock.
+    /// The reason of the refusal, to be sent as the reply, in this order: `EmptyKey` or `TooLarge`
+    /// (name), `NotRegistered`, `UnfitType` (new keys only), `WrongType`, those of
+    /// [`check_guard`](Self::check_guard), `TooWeak` for a guard below `Majority`, those of
+    /// [`wanted`](Self::wanted), those of [`refusal`], `TooLarge` (value). Nothing was changed but,
+    /// from the function's call on, the clock.
     fn update(
         &mut self,
         now: Now,
@@ -327,12 +341,14 @@ impl Replicator {
     }
 
     /// Handles a delete request, whatever the type of the key. Deleting an absent key succeeds at
-    /// once. Of a key that is deleted already nothing changes, but the reply waits until its level
-    /// holds all that this replica holds of the key.
+    /// once, at any level. The value of a key that is deleted already does not change (only the
+    /// clock and its last use do), but the reply waits until its level holds all that this replica
+    /// holds of the key.
     ///
     /// # Errors
-    /// The reason of the refusal, to be sent as the reply, also for an absent key: a bad name, a
-    /// guarded key (there is no guarded delete), or a level that cannot be met.
+    /// The reason of the refusal, to be sent as the reply, also for an absent key, in this order: a
+    /// bad name (`EmptyKey`, `TooLarge`), `Guarded` (there is no guarded delete), and those of
+    /// [`wanted`](Self::wanted). Nothing was changed.
     fn delete(
         &mut self,
         now: Now,
@@ -359,8 +375,9 @@ impl Replicator {
 
     /// Deletes the dots of a key that this replica has seen. A concurrent update survives
     /// (docs/protocol/replication.md#delete-removes-only-what-was-seen). The key keeps its causal
-    /// context. Returns the delta, empty if nothing was live; the caller pushes it, notifies
-    /// subscribers and orders it to disk. The key must exist.
+    /// context and type. Returns the delta, empty if nothing was live; the caller pushes it,
+    /// notifies subscribers and orders it to disk. Advances the clock and counts as a use of the
+    /// key, also if nothing was live. The key must exist: an absent one would be created empty.
     pub(super) fn delete_seen(&mut self, now: Now, key: &KeyName, shape: &Shape) -> Delta {
         let author = Author::new(self.me, self.clock.tick(now.wall));
         let (change, unseen) =
@@ -382,13 +399,16 @@ impl Replicator {
         Some(Value::new(held.state.snapshot()))
     }
 
-    /// Completes a local change: notifies subscribers, adds it to the batch and orders it to disk.
-    /// Then it replies at `Local` (`wanted` is `None`; after the disk, if durable without
-    /// write-behind), or opens a request that waits until enough replicas hold the change.
+    /// Completes a local change that the store has made: gathers it for the subscribers, adds it to
+    /// the batch and orders it to disk. Then it replies at `Local` (`wanted` is `None`; after the
+    /// disk, if durable without write-behind), or opens a request that waits until enough replicas
+    /// hold the change. Whether this replica alone is enough is not checked here, but at the end of
+    /// the batch.
     ///
     /// An empty delta notifies nobody and is not counted; a request at a higher level still waits,
-    /// by a question to the others. If the batch holds a change of the key under another term, the
-    /// batch is pushed before. This replica counts as a holder at once, or once the key is on disk.
+    /// by a question to the others, and a durable key of which a part is not on disk is still
+    /// ordered. If the batch holds a change of the key under another term, the batch is pushed
+    /// before. This replica counts as a holder at once, or once the key is on disk.
     #[expect(clippy::too_many_arguments, reason = "a change and its consequences")]
     fn changed(
         &mut self,
@@ -438,19 +458,24 @@ impl Replicator {
         }
     }
 
-    /// Adds a change to the next notice to subscribers; `before` is the value before it. Does
-    /// nothing if no subscription matches the key, or the key is gathered for that notice already.
+    /// Adds a change to the next notice to subscribers, which a later tick sends; `before` is the
+    /// value before it. Does nothing if no subscription matches the key, or the key is gathered for
+    /// that notice already.
     pub(super) fn tell_later(&mut self, now: Now, key: &KeyName, before: Option<Value>) {
         let interval = self.config.notify_subscribers_interval;
         self.subscriptions.changed(now.mono, interval, key, || before);
     }
 
-    /// Refuses a local change that would make a value too large, and warns of a large one. Returns
-    /// an estimate of its growth in bytes. `size` is the estimate for the value so far.
+    /// Refuses a local change that would make a value larger than `max_value_size` (`TooLarge`),
+    /// and warns of one above `log_data_size_exceeding`. Returns an estimate of its growth in
+    /// bytes. `size` is the estimate for the value so far.
     ///
     /// A change that adds nothing is never refused, so that a value that merges made too large can
-    /// shrink. The value is measured only if the estimate exceeds a limit; the result replaces the
-    /// stored estimate. The warning comes at most once a minute, and never for guarded keys.
+    /// shrink. The value is measured only if the estimate exceeds `max_value_size`, or exceeds the
+    /// other bound and a warning may be raised; only the measured size refuses or warns. Unless it
+    /// is refused, it replaces the stored estimate of an existing key. The warning comes at most
+    /// once a minute over all keys, and never for keys of a group for which a term is promised
+    /// here.
     fn check_size(
         &mut self,
         now: Now,
@@ -482,9 +507,10 @@ impl Replicator {
         Ok(grows)
     }
 
-    /// Opens a subscription and notifies it of all present values, each with `before: None`. Absent
-    /// and deleted keys give no notice. Replaces an open subscription with the same id. Gathered
-    /// changes are reported to the subscriptions open before, without waiting for the interval.
+    /// Opens a subscription and notifies it of all present values, in the order of names, each with
+    /// `before: None`. Absent and deleted keys give no notice. Replaces an open subscription with
+    /// the same id. Gathered changes are first reported to the subscriptions open before (the
+    /// replaced one included), without waiting for the interval.
     fn subscribe(
         &mut self,
         subscription: SubscriptionId,
@@ -517,12 +543,14 @@ impl Replicator {
         live.take(limit).map(|held| held.key.clone()).collect()
     }
 
-    /// Handles a flush: pushes the batch, and waits until all open pushes are delivered and all
-    /// peers that were left behind have been found equal. Replies at once if there are none. Later
-    /// changes are not waited for.
+    /// Handles a flush: pushes the batch, and waits until all open pushes are delivered to the
+    /// peers that lack them and all peers that were left behind have been found equal. Replies at
+    /// once if there are none. Later changes are not waited for. Until no flush is open, these
+    /// pushes are not left to anti-entropy. No comparison is started for the peers that were left
+    /// behind.
     ///
     /// # Errors
-    /// `Overloaded`, and `NotJoined` if this replica is no member.
+    /// First `Overloaded`, then `NotJoined` if this replica is no member. Nothing was pushed.
     fn flush_changes(
         &mut self,
         now: Now,

@@ -38,9 +38,11 @@ struct ResentPush {
 
 /// The retransmission state of one peer, by numbers of pushes.
 ///
-/// A *question* is a resend that must make a silent peer answer. The peer counts as silent from the
-/// first question (`unanswered` > 0) until any acknowledgement of it arrives, or a new link to it.
-/// Meanwhile no push counts as lost, and the only deadline is that of the next question.
+/// A push is *open* here from its first sending until [`done`](Self::done): the peer lacks a part
+/// of it. A *question* is a resend that must make a silent peer answer. The peer counts as *silent*
+/// from the first question (`unanswered` > 0) until any acknowledgement of it arrives, or a new
+/// link to it. Meanwhile no push counts as lost, and the only deadline is that of the next
+/// question.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Retransmitter {
     trips: RoundTrips,
@@ -62,13 +64,15 @@ const SLACK: usize = 64;
 pub(super) struct DueResends {
     /// The pushes that must be sent again, in ascending order.
     pub(super) pushes: Vec<u64>,
-    /// Number of questions that the peer has not answered, including the one in `pushes`.
+    /// Number of questions that the peer has not answered, including the one in `pushes`; 0 before
+    /// the deadline, even for a silent peer.
     pub(super) unanswered: u32,
 }
 
 impl Retransmitter {
     /// Records that a push is sent for the first time, as sending number 0. Numbers of pushes must
-    /// ascend. To a silent peer that lacked nothing, it sets the time of the next question anew.
+    /// ascend. The peer stays silent if it is; only if no push was open, the time of the next
+    /// question is set anew.
     pub(super) fn sent(&mut self, push: u64, now: Instant) {
         if self.unanswered > 0 && self.is_idle() {
             self.ask_at = now + self.trips.patience(self.unanswered);
@@ -82,7 +86,8 @@ impl Retransmitter {
     }
 
     /// Records that part of a push is sent again, and returns the number of this sending, at most
-    /// 15. The push is due again after a patience that doubles with this number.
+    /// 15. The push is due again after a patience that doubles with this number. The questions, and
+    /// the time of the next one, stay.
     ///
     /// A push that is not open here (already acknowledged, or never sent to this peer) is opened
     /// again, with this sending as number 0.
@@ -105,10 +110,10 @@ impl Retransmitter {
         number
     }
 
-    /// Processes an acknowledgement of one sending, and returns the round-trip time. `None` if the
-    /// push is not open here or the sending has no such number; the peer counts as one that answers
-    /// all the same. The push stays open: the caller calls [`done`](Self::done) once the peer holds
-    /// all of it.
+    /// Processes an acknowledgement of one sending, and returns the round-trip time, which is noted
+    /// here, too. `None` if the push is not open here or the sending has no such number; the peer
+    /// is no longer silent all the same. The push stays open: the caller calls [`done`](Self::done)
+    /// once the peer holds all of it.
     pub(super) fn answered(&mut self, push: u64, number: u64, now: Instant) -> Option<Duration> {
         let took = self.measure(push, number, now);
         self.reckon();
@@ -130,13 +135,14 @@ impl Retransmitter {
         Some(now - at)
     }
 
-    /// How long to wait for an answer after this many questions: the patience, doubled for each.
+    /// How long to wait for an answer after this many questions: the patience of this peer, doubled
+    /// for each, at most 2 s.
     pub(super) fn patience(&self, tries: u32) -> Duration {
         self.trips.patience(tries)
     }
 
-    /// Removes a push, because the peer has acknowledged it or it is left to anti-entropy. Does
-    /// nothing if it is not open here.
+    /// Removes a push, because the peer has acknowledged it or it is left to anti-entropy. A silent
+    /// peer stays silent. Does nothing if the push is not open here.
     pub(super) fn done(&mut self, push: u64) {
         if let Some(again) = self.again.remove(&push) {
             self.due.remove(&(again.due, push));
@@ -162,7 +168,8 @@ impl Retransmitter {
     }
 
     /// Removes a push from the list of those sent once, and returns when it was sent; `None` if it
-    /// is not in that list. Its entry stays, marked as over, until it is the first of the list.
+    /// is not in that list. Its entry stays, marked as over, until it is the first of the list or
+    /// [`sent`](Self::sent) compacts the list.
     fn take_once(&mut self, push: u64) -> Option<Instant> {
         let place = self.place(push)?;
         let sent = &mut self.once[place];
@@ -176,12 +183,12 @@ impl Retransmitter {
         Some(at)
     }
 
-    /// Whether the peer has acknowledged everything. Then nothing is due.
+    /// Whether no push is open here. Then nothing is due, also from a silent peer.
     fn is_idle(&self) -> bool {
         self.once.is_empty() && self.again.is_empty()
     }
 
-    /// All pushes that the peer has not acknowledged, oldest first.
+    /// The numbers of all open pushes, in ascending order.
     pub(super) fn owed(&self) -> BTreeSet<u64> {
         let once = self.once.iter().filter(|sent| !sent.over).map(|sent| sent.push);
         once.chain(self.again.keys().copied()).collect()
@@ -212,8 +219,8 @@ impl Retransmitter {
     /// oldest of the others, as a question. Of a silent peer only the oldest open push is resent,
     /// whenever it was sent. Empty before the deadline.
     ///
-    /// The caller must call [`sent_again`](Self::sent_again) or [`done`](Self::done) for each,
-    /// otherwise it stays due.
+    /// A question is counted here, and sets the time of the next one. The caller must call
+    /// [`sent_again`](Self::sent_again) or [`done`](Self::done) for each, otherwise it stays due.
     pub(super) fn take_due(&mut self, now: Instant) -> DueResends {
         if self.due().is_none_or(|at| at > now) {
             return DueResends::default();

@@ -19,7 +19,8 @@ impl Retransmitters {
         self.all.binary_search_by_key(&peer, |(of, _)| *of)
     }
 
-    /// The state of a peer; `None` if nothing was sent to it yet, or since it was removed.
+    /// The state of a peer; `None` if no push was sent to it yet, or none since it was removed. A
+    /// peer that has acknowledged everything keeps its state.
     pub(super) fn get_mut(&mut self, peer: ReplicaId) -> Option<&mut Retransmitter> {
         let at = self.place(peer).ok()?;
         Some(&mut self.all[at].1)

@@ -26,10 +26,13 @@ use crate::machine::Machine;
 const BUSY_FOR: Duration = Duration::from_secs(1);
 
 impl Replicator {
-    /// Handles the end of a batch or an expired deadline: does everything that is due now. The
-    /// batch is pushed first, so changes that this tick makes (expiry) are pushed by the next one.
-    /// Also raises the alarm of a message that was too long to send, writes a vote again whose
-    /// write failed, and orders the keys that waited for write-behind.
+    /// Handles the end of a batch or an expired deadline: does everything that is due now. In this
+    /// order: the push of the batch, the alarm of a message that was too long to send, notices to
+    /// subscribers, timeouts of writes and flushes, timeouts and repeated questions of reads, then
+    /// of fences, resends of pushes, comparisons, the configuration machine, sums, gossip, expiry,
+    /// a vote whose write failed, the end of a sync whose write failed, write-behind.
+    ///
+    /// Changes that this tick makes (expiry) are pushed, and their notices sent, by the next one.
     pub(super) fn tick(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.flush(now, out);
         if let Some((peer, bytes)) = self.unsent.take() {
@@ -65,7 +68,8 @@ impl Replicator {
         }
     }
 
-    /// Notifies subscribers of the gathered changes, if the interval has passed.
+    /// Notifies subscribers of the gathered changes, if the interval since the first of them has
+    /// passed.
     fn tell(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         if self.subscriptions.due().is_none_or(|at| at > now.mono) {
             return;
@@ -76,7 +80,7 @@ impl Replicator {
     /// Notifies subscribers of the gathered changes now, even before the interval has passed. A key
     /// that has no value now is reported as deleted. A key that reads as before is left out, also
     /// if it had no value then. The subscriptions that match a key now are notified, which may be
-    /// others than at the change.
+    /// others than at the change, or none. Nothing is gathered afterwards.
     pub(super) fn tell_now(&mut self, out: &mut ReplicatorOutbox) {
         for (key, before) in self.subscriptions.take() {
             let value = self.value(&key);
@@ -95,9 +99,10 @@ impl Replicator {
         }
     }
 
-    /// Fails writes and flushes whose deadline has passed, with the replicas that are missing. A
-    /// failed write stays applied; its pushes go on without it. When the last flush has failed, the
-    /// pushes that flushes have kept may be left to anti-entropy again.
+    /// Fails writes and flushes whose deadline has passed with `Timeout` and the replicas that are
+    /// missing; each is counted. Whether one is complete is not checked again. A failed write stays
+    /// applied; its pushes go on without it. When the last flush has failed, the pushes that
+    /// flushes have kept may be left to anti-entropy again.
     fn tick_writes(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if !is_due(self.writes.due()) && !is_due(self.flushes_due()) {
@@ -130,7 +135,8 @@ impl Replicator {
     }
 
     /// Fails a read or a fence whose deadline has passed with too few answers: counts it and
-    /// replies with `Timeout`. The caller has removed it from its list.
+    /// replies with `Timeout`. Named as missing are members and voters that have not answered,
+    /// perhaps this replica, too. The caller has removed the request from its list.
     pub(super) fn timed_out(
         &mut self,
         id: RequestId,
@@ -152,8 +158,8 @@ impl Replicator {
         self.check_flushes(out);
     }
 
-    /// Repeats the unanswered questions of comparisons. Live comparisons that were repeated too
-    /// often end instead.
+    /// Repeats the unanswered questions of comparisons, under their old numbers. Live comparisons
+    /// that were repeated too often end instead; syncs never do.
     fn tick_comparisons(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let trips = &self.trips;
         for (session, peer, at, query) in
@@ -165,11 +171,12 @@ impl Replicator {
 
     /// Starts one round of anti-entropy with the peer that was contacted least recently; reachable
     /// peers come first, and ties are broken at random. A peer that membership does not know counts
-    /// as reachable. Schedules the next round, within 20 % of the interval.
+    /// as reachable. Schedules the next round, within 20 % of the interval, which is the busy one
+    /// until [`BUSY_FOR`] after a change.
     ///
     /// A replica that is no member sends its installed configuration instead, and nothing if it has
     /// none. Nothing is sent without peers, if the peer is being compared with already, or if too
-    /// many comparisons are open.
+    /// many comparisons are open; the chosen peer counts as contacted all the same.
     fn gossip(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         let busy = self.changed_at.is_some_and(|at| now.mono - at < BUSY_FOR);
         let interval =
@@ -199,12 +206,13 @@ impl Replicator {
 
     /// One round of expiry: deletes the unused keys that this member owns, and reports to the
     /// owners of other keys the uses that they do not know. Guarded keys and keys without a setting
-    /// never expire. Schedules the next round. Does nothing else on a replica that is no member.
+    /// never expire; deleted ones are skipped. Schedules the next round (none if no key can
+    /// expire). Does nothing else on a replica that is no member.
     ///
     /// No key is deleted before `own_from`, because the members must report their uses to a new
-    /// owner first. A deletion is a normal change: it notifies subscribers, is pushed without a
-    /// waiting request, and is ordered to disk. A use is reported in each round until the owner has
-    /// answered.
+    /// owner first; uses are reported before it, too. A deletion is a normal change: it notifies
+    /// subscribers, is pushed without a waiting request, and is ordered to disk, but counts in
+    /// `expired`, not in `updates`. A use is reported in each round until the owner has answered.
     fn expire(&mut self, now: Now, out: &mut ReplicatorOutbox) {
         self.expire_at = self.expiry_interval().map(|interval| now.mono + interval);
         let Some(epoch) = self.epochs.installed().filter(|_| self.epochs.is_member()) else {
@@ -252,8 +260,9 @@ impl Replicator {
 
     /// Handles a report of how many milliseconds ago a peer used some keys. It can only make a key
     /// younger, also if this replica does not own it; keys that are not held here are ignored. The
-    /// owner answers with `Known` for the keys that it owns and holds, if it is a member. A report
-    /// that is lost is repeated, because its sender gets no answer.
+    /// owner answers with `Known`, and the latest use that it knows of, for the keys that it owns
+    /// and holds (also deleted ones), if it is a member. A report that is lost is repeated, because
+    /// its sender gets no answer.
     pub(super) fn on_used(
         &mut self,
         now: Now,
@@ -276,8 +285,9 @@ impl Replicator {
     }
 
     /// Handles the owner's answer: how long ago some keys were used, as far as the owner knows.
-    /// Such a use is not reported again. Ignores keys that `from` does not own by this replica's
-    /// configuration, and keys that are not held here.
+    /// Uses up to that time are not reported again; the time of the last use stays as it is here.
+    /// Ignores keys that `from` does not own by this replica's configuration, and keys that are not
+    /// held here.
     pub(super) fn on_known(&mut self, now: Now, from: ReplicaId, keys: &[(KeyName, u64)]) {
         let Some(epoch) = self.epochs.installed() else { return };
         for (key, age) in keys.iter().filter(|(key, _)| owner(key, epoch.members()) == Some(from)) {
@@ -290,7 +300,8 @@ impl Replicator {
 
     /// Whether a durable key must be written to disk before its change is acknowledged
     /// (docs/protocol/replication.md#durable-before-acknowledged). The caller has checked that the
-    /// key is durable, and orders the write. `false` if the key is absent or all of it is on disk.
+    /// key is durable, and orders the write with [`persist`](Self::persist). `false` if the key is
+    /// absent or all of it is on disk; `true` also while an earlier order of it is being written.
     /// With write-behind the key is scheduled for a later write here, and nothing waits: `false`.
     pub(super) fn persist_key(&mut self, now: Now, key: &KeyName) -> bool {
         let Some(held) = self.store.get(key) else { return false };
@@ -306,9 +317,10 @@ impl Replicator {
         }
     }
 
-    /// Orders keys to be written, and the actions that follow once they are. Absent keys are left
-    /// out. Without any key an empty order is made, so that the actions still follow; without keys
-    /// and actions nothing is ordered.
+    /// Orders the present states of keys to be written, and the actions that follow when that has
+    /// succeeded or failed, after the keys are noted as on disk. Absent keys are left out; whether
+    /// a key is durable, or on disk already, is not checked. Without any key an empty order is
+    /// made, so that the actions still follow; without keys and actions nothing is ordered.
     pub(super) fn persist<'k>(
         &mut self,
         mut after: Vec<WriteCompletion>,
@@ -333,18 +345,20 @@ impl Replicator {
         self.persist_records(records, after, out);
     }
 
-    /// Writes this replica's votes. All messages are held back until the write has ended, because a
-    /// vote must be on disk before a message that depends on it leaves. If it fails, only messages
-    /// that depend on a vote are dropped, and a later tick writes again. The caller has checked
-    /// that this replica has a durable store.
+    /// Orders this replica's votes to be written. All messages to peers are held back until the
+    /// write has ended, because a vote must be on disk before a message that depends on it leaves;
+    /// replies and notices to the program are not. If it fails, only messages that depend on a vote
+    /// are dropped, this replica is not eligible, and a tick a second later writes again. The
+    /// caller has checked that this replica has a durable store.
     pub(super) fn persist_votes(&mut self, state: AcceptorState, out: &mut ReplicatorOutbox) {
         self.persist_records(vec![DurableRecord::Acceptor(state)], vec![], out);
         self.durability.order_gate();
     }
 
     /// Handles the result of a write to the durable store: carries out the actions that waited for
-    /// it. A failure is counted and raises an alarm. If a vote is on disk at last, after a failure,
-    /// this replica counts itself again. The result of an unknown order has no action.
+    /// it, in their order. A failure is counted and raises an alarm first. If a vote is on disk at
+    /// last, after a failure, this replica finally counts itself again in open requests. The result
+    /// of an unknown or ended order has no action, but a failure is counted all the same.
     pub(super) fn persisted(
         &mut self,
         now: Now,
@@ -371,8 +385,9 @@ impl Replicator {
         }
     }
 
-    /// Carries out an action whose records are on disk. An acknowledgement counts only if this
-    /// replica is eligible now and its configuration is still that of the merge.
+    /// Carries out an action whose records are on disk. An acknowledgement is always sent, but
+    /// counts only if this replica is eligible now and its configuration is still that of the
+    /// merge.
     fn stored(&mut self, now: Now, after: WriteCompletion, out: &mut ReplicatorOutbox) {
         match after {
             WriteCompletion::Synced(keys) => {
@@ -436,11 +451,13 @@ impl Replicator {
 
     /// Loads the records that an earlier process of this data directory wrote: data, and promised
     /// terms, whose groups become known. Votes are ignored, because they belong to an earlier
-    /// incarnation. Several records of a key are merged. A key counts as used now.
+    /// incarnation. Several records of a key are merged. A key counts as used now. The values are
+    /// gathered for subscribers; the caller notifies them.
     ///
     /// # Errors
-    /// The number of records that cannot be read, and the first of them. The promises are not
-    /// loaded then; the caller must serve nothing.
+    /// The number of records (data and promises) that cannot be read, and the first of them. All
+    /// records are tried: readable data stays merged, but no promise is loaded. The caller must
+    /// serve nothing.
     pub(super) fn restore(
         &mut self,
         now: Now,
@@ -479,8 +496,9 @@ impl Replicator {
         Ok(())
     }
 
-    /// Merges one loaded record, marks the key as on disk, and advances the clock to its latest
-    /// stamp. The error states why it cannot be used; then it changes nothing.
+    /// Merges one loaded record, marks the key as on disk, advances the clock to its latest stamp
+    /// (which may raise the alarms of a peer's stamp, about this node) and gathers the value for
+    /// subscribers. The error states why the record cannot be used; then it changes nothing.
     fn restore_key(
         &mut self,
         now: Now,

@@ -42,14 +42,15 @@ pub(super) struct StoredKey {
     pub(super) group: Option<Group>,
     /// The latest use that this replica knows of, for expiry.
     pub(super) used: Instant,
-    /// The latest use that the owner of the key knows of.
+    /// The latest use that the owner of the key knows of. The creation of the key counts as known,
+    /// because its change reaches the owner.
     pub(super) reported: Instant,
     item: u64,     // its item in the sums; 0: none
     settled: bool, // whether `item` is current; otherwise the key is in `settling`
     /// Estimate of its encoded size, in bytes: exact when last measured, grown by every delta
     /// since.
     pub(super) size: usize,
-    /// The context that is on disk; only kept for durable keys.
+    /// The context that is on disk; empty if no state of the key was written or loaded.
     pub(super) synced: CausalContext,
 }
 
@@ -65,8 +66,9 @@ pub(super) struct Snapshot {
 
 /// All keys of a replica, with the indexes and bounds over them.
 ///
-/// A deleted key stays in the store: it keeps its causal context and its type, and its value is
-/// empty (`is_bottom`). Functions that give keys give deleted ones, too.
+/// A deleted key stays in the store: it keeps its causal context, type and group, and its value is
+/// empty (`is_bottom`), as that of an emptied one. Functions that give keys give deleted ones, too.
+/// No key is ever removed. Every change of a state goes through [`change`](Self::change).
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReplicaStore {
     live: Snapshot,
@@ -84,9 +86,10 @@ pub(super) struct ReplicaStore {
 pub(super) enum EntryMergeResult {
     /// The key holds the whole entry now, perhaps since before. `latest` is the highest stamp in
     /// the entry (`None` without one, and for a probe), `full` whether the entry was a full state.
+    /// The caller advances the clock and reports the change.
     Merged { merged: MergeResult, latest: Option<HybridTimestamp>, full: bool },
-    /// The entry builds on dots that are missing here, or is a probe for them. The value has not
-    /// changed; the context is that of the key.
+    /// The entry builds on dots that are missing here, or is a probe for them. Nothing has changed;
+    /// the context is that of the key, empty if it is absent.
     Lack(CausalContext),
 }
 
@@ -102,6 +105,7 @@ enum DeltaNovelty {
 }
 
 impl DeltaNovelty {
+    /// Compares a delta with a key; an absent key is compared as an empty one.
     fn of(held: Option<&Arc<StoredKey>>, shape: &Shape, delta: &Delta) -> Self {
         let checked = match held {
             Some(held) if held.state.context().includes_all(delta.dots()) => return Self::Known,
@@ -115,7 +119,8 @@ impl DeltaNovelty {
 /// Why an entry was refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EntryRefusal {
-    /// The entry does not decode, has a name that no release sends, or claims dots of this replica.
+    /// The entry does not decode, has a name that no release sends, is of a type that is not
+    /// registered here, or claims dots that this replica has not made.
     Decode(DecodeError),
     /// The key exists with another type.
     WrongType,
@@ -151,7 +156,8 @@ fn check_names(entry: &Entry) -> Result<(), DecodeError> {
 /// Refuses an entry with dots of this replica above the last one that it made
 /// (docs/protocol/replication.md#nobody-teaches-a-replica-its-own-dots). Other replicas would
 /// otherwise take its next changes for known. `made` and `last` are the counters of the last own
-/// dot of the key and of the last own dot in the entry (`None` or 0: the entry has none).
+/// dot of the key here (0: none) and of the last own dot in the entry (`None` or 0: none). An entry
+/// that brings back own dots that were made is accepted.
 fn check_own(
     made: u64,
     last: Option<u64>,
@@ -283,8 +289,9 @@ impl ReplicaStore {
         !self.groups.is_empty()
     }
 
-    /// Makes a group known, so that it guards all keys with its prefix; known groups are never
-    /// forgotten. Ignored if [`GROUPS_MAX`] groups or more are known.
+    /// Makes a group known, so that it guards all keys with its prefix that have no group recorded;
+    /// known groups are never forgotten. Ignored if [`GROUPS_MAX`] groups or more are known.
+    /// Nothing is recorded with the keys.
     pub(super) fn know_group(&mut self, group: &Group) {
         if !self.groups.contains(group) && self.groups.len() < GROUPS_MAX {
             self.group_lengths.insert(group.as_str().len());
@@ -298,7 +305,7 @@ impl ReplicaStore {
     /// The bookkeeping follows `at` even if `f` changes nothing: the estimate of the size grows,
     /// the use counts, and the key is scheduled to enter the sums with its new state after
     /// [`SETTLES_AFTER`], if it is not scheduled already. New removal records are registered and
-    /// bounded.
+    /// bounded. Whether the key is guarded or durable is left to the caller.
     pub(super) fn change<R>(
         &mut self,
         key: &KeyName,
@@ -339,7 +346,8 @@ impl ReplicaStore {
     }
 
     /// Registers a new removal record of the key at this place. Above [`RECORDS_MAX`] the oldest
-    /// record of any key is dropped, from its state, too.
+    /// registered record of any key is dropped, from its state, too; sums and context of that key
+    /// stay.
     fn remember(&mut self, place: &StorePlace) {
         self.records.push_back(place.clone());
         if self.records.len() > RECORDS_MAX
@@ -350,8 +358,9 @@ impl ReplicaStore {
         }
     }
 
-    /// Records a group with a key that has none yet, and makes the group known, even above
-    /// [`GROUPS_MAX`]. Does nothing if the key is absent or has a group, even another one.
+    /// Records a group with a key that has none recorded yet, and makes the group known, even above
+    /// [`GROUPS_MAX`]. Does nothing if the key is absent (the group does not become known then) or
+    /// has a group recorded, even another one. Other known groups are not compared.
     pub(super) fn set_group(&mut self, key: &KeyName, group: &Group) {
         let Some(held) = self.live.keys.get_mut(&place(key)) else { return };
         if held.group.is_none() {
@@ -371,7 +380,8 @@ impl ReplicaStore {
         }
     }
 
-    /// Marks all uses as not reported, because the owners of keys may have changed.
+    /// Marks the uses of all keys, deleted ones included, as not reported, because the owners of
+    /// keys may have changed.
     pub(super) fn forget_reports(&mut self) {
         let places: Vec<StorePlace> = self.live.keys.keys().cloned().collect();
         for place in places {
@@ -381,16 +391,18 @@ impl ReplicaStore {
         }
     }
 
-    /// Changes the bookkeeping of a key, if it exists. `f` must not change the state: sums, size
-    /// and the number of deleted keys would not follow.
+    /// Changes the bookkeeping of a key; does not call `f` if it is absent. `f` must not change the
+    /// state: sums, size and the number of deleted keys would not follow.
     pub(super) fn note(&mut self, key: &KeyName, f: impl FnOnce(&mut StoredKey)) {
         if let Some(held) = self.live.keys.get_mut(&place(key)) {
             f(Arc::make_mut(held));
         }
     }
 
-    /// Whether this replica holds the whole content of an entry already. `false` if the key is
-    /// absent, or the content does not decode with the type that the key has here.
+    /// Whether this replica holds the whole content of an entry already; of a probe: everything
+    /// that it asks for. `false` if the key is absent, even for an empty probe, or the content does
+    /// not decode with the type that the key has here. The entry's own type and guard are not
+    /// looked at.
     pub(super) fn holds(&self, entry: &Entry) -> bool {
         let Some(held) = self.get(&entry.key) else { return false };
         let (context, shape) = (held.state.context(), held.state.shape());
@@ -409,12 +421,14 @@ impl ReplicaStore {
     /// absent, but not for a probe, an empty state, or a delta that gives `Lack`. A probe changes
     /// no state: it gives `Merged` if everything that it asks for is held here, otherwise `Lack`.
     ///
-    /// Unless the result is `Lack`, the group of the entry's guard is recorded with the key, if the
-    /// key exists and has none. The term of the guard is not compared with promises here.
+    /// Unless the result is `Lack`, also if nothing was new, the group of the entry's guard is
+    /// recorded with the key, if the key exists and has none. The term of the guard is not compared
+    /// with promises here. `at.bytes` is ignored: the growth is the length of the content.
     ///
     /// # Errors
-    /// [`EntryRefusal`] if the entry does not decode, has another type than the key, or claims dots
-    /// of this replica that it has not made.
+    /// [`EntryRefusal`], in this order: a bad name, another type than the key (also of a probe), a
+    /// type or content that does not decode, dots of this replica that it has not made. Nothing has
+    /// changed.
     pub(super) fn take(
         &mut self,
         entry: &Entry,
@@ -507,7 +521,7 @@ impl ReplicaStore {
     }
 
     /// Merges a decoded full state. A state that is known already, or that contains no dot, changes
-    /// nothing and creates no key.
+    /// nothing, not even use and size, and creates no key. Never returns `Lack`.
     fn take_state(
         &mut self,
         key: &KeyName,
@@ -538,8 +552,8 @@ impl ReplicaStore {
         self.seed
     }
 
-    /// Changes the seed of the sums and recomputes them, with all changes in them. Does nothing if
-    /// the seed is the same.
+    /// Changes the seed of the sums and recomputes them, with all changes in them, also those that
+    /// have not settled. Does nothing if the seed is the same: such changes stay out then.
     pub(super) fn reseed(&mut self, seed: u64) {
         if seed == self.seed {
             return;
@@ -558,7 +572,8 @@ impl ReplicaStore {
         self.settling.clear();
     }
 
-    /// Brings every changed key into the sums, for comparisons that must be exact.
+    /// Brings every changed key into the sums at once, whenever it changed, for comparisons that
+    /// must be exact.
     pub(super) fn settle_all(&mut self) {
         for (_, place) in std::mem::take(&mut self.settling) {
             self.settle(&place);
@@ -593,7 +608,7 @@ impl ReplicaStore {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StateChange {
     pub(super) now: Instant,
-    /// Upper estimate of the growth of the value, in bytes.
+    /// Estimate of the growth of the value, in bytes; added to its size, never subtracted.
     pub(super) bytes: usize,
     /// Whether the change counts as a use, for expiry.
     pub(super) used: bool,
@@ -607,7 +622,8 @@ impl StateChange {
 }
 
 impl StoredKey {
-    /// An empty key that was used now, belongs to no group and is in no sums.
+    /// An empty key that was used now, belongs to no group, is not on disk and has no item in the
+    /// sums. It counts as settled and as reported.
     fn new(key: &KeyName, shape: &Shape, now: Instant) -> Self {
         Self {
             key: key.clone(),
@@ -645,7 +661,8 @@ impl StoredKey {
     }
 
     /// The repair for a peer with this context: a delta or, if removal records for it are missing,
-    /// the full state. `None` if the peer lacks nothing, also if it has more.
+    /// the full state. `None` if the peer lacks nothing, also if it has more. It contains all data
+    /// held here, also what is not on disk.
     pub(super) fn repair(&self, context: &CausalContext) -> Option<Entry> {
         match self.state.repair(context) {
             Repair::Nothing => None,

@@ -1,8 +1,9 @@
 //! The subscriptions of this replica and the changes gathered for their next notice.
 //!
-//! Changes are gathered per key and reported once, when the batch (or the configured interval)
-//! ends, with the value at that time. Every matching subscription is notified, overlapping prefixes
-//! included (docs/protocol/replication.md#subscribers-see-the-latest-value).
+//! Changes are *gathered* per key and reported once, when the batch (or the configured interval)
+//! ends, with the value at that time; then gathering begins anew. Every matching subscription is
+//! notified, overlapping prefixes included
+//! (docs/protocol/replication.md#subscribers-see-the-latest-value).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,12 +21,13 @@ pub(super) struct Subscriptions {
     exact: BTreeMap<KeyName, BTreeSet<SubscriptionId>>,
     prefixes: BTreeMap<Arc<str>, BTreeSet<SubscriptionId>>,
     lengths: BTreeMap<usize, usize>, // prefix length → prefixes of that length
-    changed: BTreeMap<KeyName, Option<Value>>, // key → value at the last notice; ≤ keys
+    changed: BTreeMap<KeyName, Option<Value>>, // gathered key → value before; ≤ keys
     due: Option<Instant>,            // when `changed` must be reported; `None` without changes
 }
 
 impl Subscriptions {
-    /// Opens a subscription, which replaces one with the same id.
+    /// Opens a subscription, which replaces one with the same id. It will also get the changes of
+    /// its keys that are gathered already; the caller sends the present values.
     pub(super) fn add(&mut self, id: SubscriptionId, pattern: Pattern) {
         self.remove(id);
         match &pattern {
@@ -44,7 +46,7 @@ impl Subscriptions {
     }
 
     /// Ends a subscription; does nothing if it is not open. Changes that were gathered for it stay
-    /// gathered.
+    /// gathered, and the time of their notice stays, even if no subscription is left.
     pub(super) fn remove(&mut self, id: SubscriptionId) {
         match self.patterns.remove(&id) {
             Some(Pattern::Exact(key)) => {
@@ -102,10 +104,10 @@ impl Subscriptions {
         all
     }
 
-    /// Records that a key changed; ignored if no subscription matches it. `before` gives its
-    /// previous value; it is called only for the first change of a key since the last notice. The
-    /// first gathered change sets the time of the notice, `interval` from now; later ones do not
-    /// move it.
+    /// Gathers a changed key; ignored if no subscription matches it, or it is gathered already.
+    /// `before` gives its previous value; it is called only for the first change of a key since the
+    /// last notice. The first gathered change sets the time of the notice, `interval` from now;
+    /// later ones, of whatever key, do not move it.
     pub(super) fn changed(
         &mut self,
         now: Instant,
@@ -125,8 +127,9 @@ impl Subscriptions {
         self.due
     }
 
-    /// Takes the gathered changes: each key with its value at the last notice, `None` if it had no
-    /// value then. Some keys may match no subscription any longer.
+    /// Takes the gathered changes and clears the time of their notice: each key with its value
+    /// before the first gathered change, `None` if it had none. Some keys may match no subscription
+    /// any longer.
     pub(super) fn take(&mut self) -> BTreeMap<KeyName, Option<Value>> {
         self.due = None;
         std::mem::take(&mut self.changed)

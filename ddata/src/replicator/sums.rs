@@ -46,7 +46,7 @@ pub(super) fn bucket_of(key: &KeyName) -> u16 {
 
 /// The item of a key, a keyed hash. `seed` is the secret one of the configuration, the same at all
 /// members; if it changes, all items are computed anew. `context` is the digest of the key's
-/// context under it.
+/// context under it. The result may be 0 by chance, which does no harm: it adds nothing.
 ///
 /// The name is hashed under the seed, too. Two names that collide in the unkeyed hash of the
 /// store's order can be found in seconds, and keys that were written equally often have equal
@@ -62,7 +62,7 @@ pub(super) fn item(key: &KeyName, context: u64, seed: u64) -> u64 {
 impl Sums {
     /// Replaces the item of a key with this hash in root, top and leaf. 0 means "no item". `old`
     /// must be the item that was added for the key, otherwise the sums stay wrong until they are
-    /// recomputed. A leaf block that a snapshot shares is copied first.
+    /// recomputed; nothing checks it. A leaf block that a snapshot shares is copied first.
     pub(super) fn replace(&mut self, hash: u64, old: u64, new: u64) {
         let change = new.wrapping_sub(old);
         let bucket = bucket(hash);
@@ -91,7 +91,7 @@ impl Sums {
 const TOGETHER: usize = 16;
 
 /// The places at which two lists of FANOUT sums differ, in ascending order, with both sums (mine
-/// first). The caller has checked the lengths.
+/// first). The caller has checked the lengths: places that only one list has are left out.
 pub(super) fn differing<'a>(
     mine: &'a [u64],
     theirs: &'a [u64],

@@ -67,7 +67,7 @@ impl Serialize for SharedBytes {
     }
 }
 
-/// Accepts a byte string only: a list of numbers is an error.
+/// Accepts a byte string only: a list of numbers or a text is an error.
 impl<'de> Deserialize<'de> for SharedBytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Slice;
@@ -111,8 +111,8 @@ impl ContextBytes {
     /// Decodes the causal context.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are not a context in canonical form. Only the table of replicas
-    /// may have another order, and replicas that are not used.
+    /// [`DecodeError`] if the bytes are not a context in canonical form, or bytes are left over at
+    /// the end. Only the table of replicas may have another order, and replicas that are not used.
     pub fn decode(&self) -> Result<CausalContext, DecodeError> {
         let mut reader = LayoutReader::new(self.0.as_slice())?;
         let context = CausalContext::decode(&mut reader)?;
@@ -210,7 +210,8 @@ impl KeyContext {
     }
 }
 
-/// Why a replica refused an entry.
+/// Why a replica refused an entry. The sender sends it again only after `Lack`, as a repair, and
+/// after `Guarded` if a read writes it back.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Nack {
@@ -594,8 +595,8 @@ impl Body {
 }
 
 impl ReplicatorMessage {
-    /// Encodes the message as MessagePack. The entries of a `Write` are encoded once for all
-    /// messages that share them.
+    /// Encodes the message as MessagePack. The entries of a `Write` are encoded at the first call
+    /// only, for all messages that share them. No length is refused; the caller cuts long messages.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let Body::Write { push, whole, entries } = &self.body else { return encode(self) };
@@ -609,11 +610,13 @@ impl ReplicatorMessage {
     }
 
     /// Decodes a message that [`encode`](Self::encode) encoded, also one of the previous or the
-    /// next release. The contexts, deltas and states inside are not decoded.
+    /// next release: unknown fields are ignored, an unknown kind of message is an error. The
+    /// contexts, deltas and states inside are not decoded.
     ///
     /// # Errors
-    /// [`DecodeError::Message`] if the bytes are not a message of this protocol, or decoding would
-    /// allocate more than [`BUDGET_FACTOR`](crate::encoded::BUDGET_FACTOR) allows. Never panics.
+    /// [`DecodeError::Message`] if the bytes are not a message of this protocol, bytes are left
+    /// over at the end, or decoding would allocate more than
+    /// [`BUDGET_FACTOR`](crate::encoded::BUDGET_FACTOR) allows. Never panics.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         super::quick::write(bytes).map_or_else(|| decode(bytes), Ok)
     }
@@ -627,7 +630,9 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a value that a peer has sent, within the memory that [`BUDGET_FACTOR`](crate::encoded::BUDGET_FACTOR) allows.
+/// Decodes a value that a peer has sent, within the memory that
+/// [`BUDGET_FACTOR`](crate::encoded::BUDGET_FACTOR) allows. Bytes left over at the end are an
+/// error. Every error is a [`DecodeError::Message`].
 pub(super) fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     from_peer(bytes).map_err(|error| DecodeError::Message(error.source.to_string()))
 }

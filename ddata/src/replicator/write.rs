@@ -41,7 +41,8 @@ pub(super) struct Fenced {
     pub(super) held: bool,
 }
 
-/// An open request and its acknowledgements so far.
+/// An open request and its acknowledgements so far. It ends when [`Writes`] removes it; whether it
+/// is complete is checked only by `check_write` of the Replicator.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
     pub(super) purpose: WritePurpose,
@@ -51,15 +52,17 @@ pub(super) struct Write {
     pub(super) need: Need,
     pub(super) epoch: EpochId,
     pub(super) deadline: Instant,
-    /// Its entries as (push, index in the push); filled when the batch ends.
+    /// Its entries as (push, index in the push). Of a change filled when the batch ends, and empty
+    /// if there were no peers then.
     pub(super) pushes: SmallVec<[(u64, u32); 1]>, // ≤ entries
     /// The number of entries that a replica must hold to be counted.
     entries: usize,
     held: BTreeMap<ReplicaId, BTreeSet<(u64, u32)>>, // with several entries; ≤ replicas × entries
     counted: SmallVec<[ReplicaId; 2]>, // replicas that hold all entries; ≤ replicas, each once
-    failed: BTreeSet<ReplicaId>,       // replicas whose store failed
+    failed: BTreeSet<ReplicaId>,       // replicas whose store failed, perhaps this one
     fenced: BTreeMap<ReplicaId, Fenced>, // the latest refusal of each replica
-    /// The guarded group of the key, if a replica refused the request because of it.
+    /// The guarded group of the key, if a replica refused the request because of it; of several
+    /// refusals the latest.
     pub(super) guarded: Option<Group>,
     /// Whether this replica holds it; of durable keys: on disk. It counts only while this replica
     /// is eligible.
@@ -71,14 +74,14 @@ pub(super) struct Write {
 pub(super) struct Electors<'a> {
     pub(super) me: ReplicaId,
     pub(super) eligible: bool, // whether this replica's own answer counts
-    /// Members that have not announced their stop.
+    /// Members of the configuration that have not announced their stop, perhaps this replica too.
     pub(super) members: &'a BTreeSet<ReplicaId>,
     pub(super) voters: &'a [ReplicaId],
 }
 
 impl Electors<'_> {
     /// Counts members and voters among the replicas that have answered, each of which must be given
-    /// once. A replica that is both counts as both, any other replica as none.
+    /// once. A replica that is both counts in both numbers, one that is neither in none.
     pub(super) fn count<'a>(&self, answered: impl Iterator<Item = &'a ReplicaId>) -> Answers {
         let mut answers = Answers::default();
         for id in answered {
@@ -96,7 +99,7 @@ impl Electors<'_> {
     }
 
     /// At most [`MISSING_MAX`] members and voters that have not answered, members first. This
-    /// replica is among them if it has not.
+    /// replica is among them if it has not, or is not eligible.
     pub(super) fn missing(&self, answered: &BTreeSet<ReplicaId>) -> Vec<ReplicaId> {
         let missing = self.all().filter(|id| !answered.contains(id));
         missing.take(MISSING_MAX).copied().collect()
@@ -105,7 +108,8 @@ impl Electors<'_> {
 
 impl Write {
     /// A request that no other replica has acknowledged yet, without a guard and pushes, and held
-    /// here. `entries` is the number of entries that it will push.
+    /// here: the caller sets `guard`, and clears `here` while its own store is not durable.
+    /// `entries` is the number of entries that it will push; with 0 no other replica ever counts.
     pub(super) fn new(
         purpose: WritePurpose,
         level: Level,
@@ -140,6 +144,7 @@ impl Write {
     }
 
     /// The replicas that hold all entries, this one included if it holds them and is eligible.
+    /// Replicas that are no longer members or voters stay among them.
     fn answered(&self, electors: &Electors<'_>) -> BTreeSet<ReplicaId> {
         let mut answered: BTreeSet<ReplicaId> = self.counted.iter().copied().collect();
         if self.here && electors.eligible {
@@ -149,7 +154,8 @@ impl Write {
     }
 
     /// Whether enough replicas hold all entries, this one included if it holds them and is
-    /// eligible. Refusals and failed stores are not looked at.
+    /// eligible. Only members and voters of `electors` count. Refusals and failed stores are not
+    /// looked at.
     pub(super) fn is_met(&self, electors: &Electors<'_>) -> bool {
         if self.counted.len() + 1 < self.need.answers() {
             return false; // nearly every acknowledgement but the last: skip the count
@@ -160,15 +166,18 @@ impl Write {
     }
 
     /// The counts for the error of a timeout. Replicas that hold only some of the entries count as
-    /// missing.
+    /// missing. `answered` may reach `needed` although the request is not complete: it also counts
+    /// replicas that are no longer members or voters, and `needed` is the higher of two needs.
     pub(super) fn tally(&self, electors: &Electors<'_>) -> Tally {
         let answered = self.answered(electors);
         let missing = electors.missing(&answered);
         Tally { answered: answered.len(), needed: self.need.answers(), missing }
     }
 
-    /// The number of replicas whose store failed, if the level cannot be reached without them;
-    /// `None` while it can. All other members and voters count as reachable.
+    /// The number of all replicas whose store failed, if the level cannot be reached without them;
+    /// `None` while it can, or if no store failed. All other members and voters count as reachable,
+    /// this replica also if it is not eligible. A replica whose store failed counts as unreachable
+    /// even if it holds the entries now, so [`is_met`](Self::is_met) must be asked first.
     pub(super) fn store_failed(&self, electors: &Electors<'_>) -> Option<usize> {
         if self.failed.is_empty() {
             return None;
@@ -181,7 +190,7 @@ impl Write {
     /// The highest term for which it was refused, and whether so many voters refused it without
     /// ever having held it that no majority can have accepted it
     /// (docs/protocol/replication.md#fenced-and-timeout-are-indeterminate). `None` if no replica
-    /// refused it; one refusal is enough.
+    /// refused it; one refusal is enough, also that of a replica that does not vote.
     pub(super) fn fenced(&self, electors: &Electors<'_>) -> Option<(Term, bool)> {
         let current = self.fenced.values().map(|fenced| fenced.by).max()?;
         let never = |id: &&ReplicaId| self.fenced.get(id).is_some_and(|fenced| !fenced.held);
@@ -208,7 +217,8 @@ impl WriteDeadlines {
         self.all.front().copied()
     }
 
-    /// Adds the deadline of a new write at its place in the order.
+    /// Adds the deadline of a new write at its place in the order; of equal deadlines the lower id
+    /// comes first.
     fn insert(&mut self, at: Instant, id: RequestId) {
         if self.all.back().is_none_or(|last| *last <= (at, id)) {
             return self.all.push_back((at, id));
@@ -219,8 +229,8 @@ impl WriteDeadlines {
 
     /// Records that a write has ended, which `is_open` already tells. Must be called once for each
     /// write that ends: the first deadline would otherwise be that of an ended one. Deadlines of
-    /// ended writes are dropped from the front, and from the whole list if they are more than
-    /// [`SLACK`] and half of it.
+    /// ended writes are dropped from the front, and then from the whole list if more than
+    /// [`SLACK`] of them, and more than half of the list, are left.
     fn removed(&mut self, is_open: impl Fn(Instant, RequestId) -> bool) {
         self.ended += 1;
         while self.all.front().is_some_and(|(at, id)| !is_open(*at, *id)) {
@@ -247,7 +257,8 @@ impl Writes {
         self.open.len()
     }
 
-    /// Opens a request. Its id must not be open, and its deadline must not change later.
+    /// Opens a request. Its id must not be open, and its deadline must not change later. Neither
+    /// this nor the bound on open requests is checked here.
     pub(super) fn insert(&mut self, id: RequestId, write: Write) {
         self.deadlines.insert(write.deadline, id);
         self.open.insert(id, Box::new(write));
@@ -295,7 +306,8 @@ impl Writes {
     }
 
     /// Records that a replica holds an entry, as acknowledged in `epoch`. The replica counts once
-    /// it holds all entries. Ignored if the request has ended or counts in another epoch. The
+    /// it holds as many different entries as the request has; a repeated one changes nothing.
+    /// Ignored if the request has ended or counts in another epoch, or if `epoch` is `None`. The
     /// caller checks whether the request is complete.
     pub(super) fn held(
         &mut self,
@@ -320,8 +332,8 @@ impl Writes {
         }
     }
 
-    /// Records that the store of a replica failed, in whatever epoch. Ignored if the request has
-    /// ended.
+    /// Records that the store of a replica (perhaps this one) failed, in whatever epoch, until
+    /// [`restart`](Self::restart). Ignored if the request has ended. The caller checks the request.
     pub(super) fn store_failed(&mut self, id: RequestId, from: ReplicaId) {
         if let Some(write) = self.open.get_mut(&id) {
             write.failed.insert(from);
@@ -329,7 +341,8 @@ impl Writes {
     }
 
     /// Records that a replica refused the write for a higher term, in whatever epoch. Replaces an
-    /// earlier refusal of the same replica. Ignored if the request has ended.
+    /// earlier refusal of the same replica; acknowledgements of it stay counted. Ignored if the
+    /// request has ended. The caller checks the request.
     pub(super) fn fenced(&mut self, id: RequestId, from: ReplicaId, fenced: Fenced) {
         if let Some(write) = self.open.get_mut(&id) {
             write.fenced.insert(from, fenced);
@@ -338,7 +351,7 @@ impl Writes {
 
     /// Records that a replica refused an unguarded change, because `group` guards its key. Returns
     /// `false` and records nothing if the request is not a change but a write-back or a recovery
-    /// write, which needs no guard; `true` if it has ended.
+    /// write, which needs no guard; `true` if it has ended. The caller checks the request.
     pub(super) fn guarded(&mut self, id: RequestId, group: &Group) -> bool {
         let Some(write) = self.open.get_mut(&id) else { return true };
         let change = matches!(write.purpose, WritePurpose::Change(_));
@@ -349,15 +362,15 @@ impl Writes {
     }
 
     /// Records that a replica holds all entries of a request, for one whose answer the caller has
-    /// checked, its epoch included. Ignored if the request has ended.
+    /// checked, its epoch included. Ignored if the request has ended or the replica counts already.
     pub(super) fn holds_all(&mut self, id: RequestId, from: ReplicaId) {
         if let Some(write) = self.open.get_mut(&id) {
             write.count(from);
         }
     }
 
-    /// Whether a request counts members and not only voters. Then its push goes to every peer.
-    /// `false` if the request has ended.
+    /// Whether a request counts members (levels `Count` and `All`) and not only voters. Then its
+    /// push goes to every peer. `false` if the request has ended.
     pub(super) fn wait_for_all(&self, id: RequestId) -> bool {
         let level = self.get(id).map(|write| write.level);
         matches!(level, Some(Level::Count(_) | Level::All))
@@ -372,9 +385,11 @@ impl Writes {
         }
     }
 
-    /// Restarts the count of every request in this epoch: acknowledgements, refusals for a term and
-    /// failed stores are forgotten, and the need is computed anew (kept if `need` gives `None`).
-    /// Its pushes, its own store and a refusal for lack of a guard stay. The caller pushes again.
+    /// Restarts the count of every open request, which from now on counts in `epoch`:
+    /// acknowledgements, refusals for a term and failed stores are forgotten, and the need is
+    /// computed anew (kept if `need` gives `None`). Its pushes, its deadline, its own store and a
+    /// refusal for lack of a guard stay. The caller pushes again, then checks the requests: some
+    /// may be complete.
     pub(super) fn restart(
         &mut self,
         epoch: EpochId,

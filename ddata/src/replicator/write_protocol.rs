@@ -30,13 +30,13 @@ impl Replicator {
         }
     }
 
-    /// Ends a request if its result is known, and takes it out of its pushes. Does nothing if it
-    /// has ended.
+    /// Ends a request if its result is known: takes it out of its pushes and replies. Does nothing
+    /// if it has ended. The deadline is not looked at, and no statistic changes.
     ///
     /// The first of these that holds decides: a group guards the key of an unguarded change
-    /// (`GuardedMeanwhile`), this replica has promised a higher term (`Fenced`), enough replicas
-    /// hold it (the reply), a replica refused it for a higher term (`Fenced`), so many stores
-    /// failed that its level cannot be reached (`StoreFailure`).
+    /// (`GuardedMeanwhile`), this replica has promised a higher term (`Fenced`, never `nowhere`),
+    /// enough replicas hold it (the reply), a replica refused it for a higher term (`Fenced`), so
+    /// many stores failed that its level cannot be reached (`StoreFailure`).
     pub(super) fn check_write(&mut self, id: RequestId, out: &mut ReplicatorOutbox) {
         let electors = self.electors();
         let Some(write) = self.writes.get(id) else { return };
@@ -70,7 +70,8 @@ impl Replicator {
 
     /// The group that guards the key of an unguarded change, if this replica learned of it after
     /// the request began, from a refusal or otherwise. `None` for guarded changes, write-backs and
-    /// recovery writes. Before the end of the batch only refusals are known.
+    /// recovery writes. A request that is in no push (before the end of its batch, or without
+    /// peers) is looked up by its refusals only.
     fn guarded_meanwhile(&self, write: &Write) -> Option<Group> {
         let unguarded = write.guard.is_none() && matches!(write.purpose, WritePurpose::Change(_));
         if !unguarded || !self.store.has_groups() {
@@ -123,8 +124,8 @@ impl Replicator {
         }
     }
 
-    /// This replica's own store of a request's entries is durable and counts now. Ends the request
-    /// if it is complete. Does nothing if it has ended.
+    /// This replica's own store of a request's entries is durable, and counts while this replica is
+    /// eligible. [Checks](Self::check_write) the request. Does nothing if it has ended.
     pub(super) fn here(&mut self, id: RequestId, out: &mut ReplicatorOutbox) {
         if let Some(write) = self.writes.get_mut(id) {
             write.here = true;

@@ -19,7 +19,7 @@ use crate::clock::{Instant, Now, WallTime};
 pub struct SimTime(u64);
 
 impl SimTime {
-    /// A time that never comes; nothing is scheduled for it.
+    /// A time that never comes: the result of sums that overflow. No tick is scheduled for it.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The time `nanos` nanoseconds after the start.
@@ -124,9 +124,9 @@ impl NodeClock {
         Self { since, local: local.as_nanos(), rate: EVEN, wall }
     }
 
-    /// The readings of both clocks at a time, which must not be before the last change of the rate.
-    /// The wall clock follows simulated time exactly, whatever the rate; it reads 0 before the Unix
-    /// epoch.
+    /// The readings of both clocks at a time. Before `since` the monotonic clock reads as at
+    /// `since`. The wall clock follows simulated time exactly, whatever the rate; it reads 0 before
+    /// the Unix epoch.
     #[inline]
     pub(super) fn read(&self, at: SimTime) -> Now {
         let wall = self.wall.saturating_add_unsigned(at.0 / 1_000_000);
@@ -137,8 +137,8 @@ impl NodeClock {
     }
 
     /// The first simulated time at which the monotonic clock reads `deadline` or more, if the rate
-    /// stays. A deadline in the past may give a time in the past, but none before the last change
-    /// of the rate.
+    /// stays. A deadline in the past may give a time in the past, but none before `since`. A
+    /// deadline too far ahead gives [`SimTime::NEVER`].
     #[inline]
     pub(super) fn when(&self, deadline: Instant) -> SimTime {
         let ahead = deadline.as_nanos().saturating_sub(self.local);
@@ -152,7 +152,9 @@ impl NodeClock {
     }
 
     /// Makes the monotonic clock run `ppm` millionths fast (slow, if negative) from `at` on. The
-    /// new rate replaces the old one, and is at most 90 % off. The reading at `at` does not change.
+    /// new rate replaces the old one, and is at most 90 % off (a larger `ppm` counts as 900,000).
+    /// The reading at `at` does not change. Ticks that are scheduled do not move; the caller
+    /// schedules them anew.
     pub(super) fn drift(&mut self, at: SimTime, ppm: i32) {
         self.local = self.local.saturating_add(self.passed(at));
         self.since = at;
@@ -161,7 +163,7 @@ impl NodeClock {
         self.rate = u64::try_from(rate).unwrap_or(EVEN);
     }
 
-    /// Moves the wall clock by `millis`, in addition to earlier jumps.
+    /// Moves the wall clock by `millis`, in addition to earlier jumps. Ticks are not affected.
     pub(super) fn jump(&mut self, millis: i64) {
         self.wall = self.wall.saturating_add(millis);
     }

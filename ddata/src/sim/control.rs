@@ -13,12 +13,13 @@ use super::trace::EventKind;
 use super::world::{Observer, SimInput};
 use super::{NodeIndex, Process};
 
-/// Maximum time until an end learns of a link that a fault broke.
+/// Maximum time until an end learns of a link that a `Break` fault broke, or the crash or the start
+/// of its peer.
 const BREAK_TOLD_MAX: Duration = Duration::from_millis(50);
 
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Gives a command to a node now; the node handles it when the run goes on. It is dropped if
-    /// the node is down.
+    /// the node is down then. An unknown node makes the run fail.
     pub fn command(&mut self, node: NodeIndex, command: P::Command) {
         self.schedule_command(Duration::ZERO, node, command);
     }
@@ -32,12 +33,17 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Injects a fault now, before this function returns, even if the run was healed. It is not
-    /// part of the recorded [`schedule`](Self::schedule).
+    /// part of the recorded [`schedule`](Self::schedule). A violation that it causes is reported by
+    /// the next function that runs the simulation.
+    ///
+    /// The nodes that it names must exist, which is not checked: an unknown one panics, or hits
+    /// another link.
     pub fn fault(&mut self, fault: &Fault) {
         self.strike(fault, FaultSource::Harness);
     }
 
-    /// Injects a fault after this time, even if the run is healed before.
+    /// Injects a fault after this time, as [`fault`](Self::fault) does, even if the run is healed
+    /// before.
     pub fn schedule_fault(&mut self, after: Duration, fault: Fault) {
         let action = Action::Strike { fault, source: FaultSource::Harness };
         self.schedule_action(self.now + after, Owner::Run, action);
@@ -47,9 +53,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// this probability, after the event and before the orders that its node made after it.
     ///
     /// `fault` is called with the node that emitted the event. Rules apply in the order of their
-    /// registration, each to every event, and end with [`heal`](Self::heal). A crash is left out if
-    /// as many nodes are down already as [`Faults::down_at_once`](super::Faults::down_at_once)
-    /// allows. In a run that follows a schedule, rules inject only its targeted faults.
+    /// registration, each to every event from now on, and end with [`heal`](Self::heal). A crash is
+    /// left out if as many nodes are down already as
+    /// [`Faults::down_at_once`](super::Faults::down_at_once) allows. In a run that follows a
+    /// schedule, rules inject only its targeted faults, and `fault` is never called.
     pub fn after(
         &mut self,
         matches: impl FnMut(&P::Event) -> bool + 'static,
@@ -74,8 +81,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.fault(&Fault::Restart { node });
     }
 
-    /// Starts the next incarnation of every node that has crashed. Nodes that were never started
-    /// stay down.
+    /// Starts the next incarnation of every node that has crashed, one fault for each. Nodes that
+    /// were never started stay down.
     pub fn restart_all(&mut self) {
         for node in (0..self.nodes.len()).map(NodeIndex::new) {
             if self.nodes[node.get()].has_crashed() {
@@ -98,13 +105,16 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.fault(&Fault::Partition { groups, span: None });
     }
 
-    /// Ends all faults (partitions, clogs, pauses, slowness, loss) and draws no further ones.
+    /// Ends all faults (partitions, clogs, pauses, slowness, loss, a pending `FailSync`) and draws
+    /// no further ones.
     ///
-    /// It restarts nothing and leaves clocks as they are. Nodes that crashed with a restart time
-    /// are still restarted then. Messages that clogs held are delivered, and broken links between
-    /// nodes that are up come up within about a second after both ends know of the break. Every
-    /// link is clean from now on, and rules inject nothing. Faults that were drawn but have not
-    /// begun are dropped; those that the harness has ordered, or orders later, still occur.
+    /// It restarts nothing and leaves clocks and syncs under way as they are. Nodes that crashed
+    /// with a restart time are still restarted then. Messages that clogs held are sent on, and lost
+    /// only if their link has broken or their receiver is gone. Broken links between nodes that are
+    /// up come up within about a second after both ends know of the break. Every link is clean from
+    /// now on, and rules inject nothing. Faults that were drawn, or that the followed schedule
+    /// holds, and have not begun are dropped; those that the harness has ordered, or orders later,
+    /// still occur, and a second call ends them.
     pub fn heal(&mut self) {
         self.healed = true;
         self.heals += 1;
@@ -126,16 +136,17 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Whether a fault is no crash, or not so many nodes are down already as `down_at_once` allows
     /// (by default fewer than half of all). Nodes that were never started do not count as down.
+    /// Used for rules only: the draw has a check of its own, harness and schedule have none.
     pub(super) fn leaves_enough_up(&self, fault: &Fault) -> bool {
         let down = self.nodes.iter().filter(|node| node.has_crashed()).count();
         let minority = (self.nodes.len() - 1) / 2;
         !matches!(fault, Fault::Crash { .. }) || down < self.faults.down_at_once.unwrap_or(minority)
     }
 
-    /// Starts a fault, records it in the schedule of its source and in the trace, and lets the
-    /// observer check. A fault with a duration has its end scheduled. A drawn fault is dropped if
-    /// the run was healed since it was drawn. A fault without effect (the crash of a node that is
-    /// down) is recorded all the same.
+    /// Starts a fault: counts it, records it in the schedule of its source and in the trace,
+    /// carries it out, schedules its end if it has a duration, and lets the observer check. A fault
+    /// without effect (the crash of a node that is down) is counted and recorded all the same. A
+    /// drawn fault is dropped without any of this if the run was healed since it was drawn.
     pub(super) fn strike(&mut self, fault: &Fault, source: FaultSource) {
         if matches!(source, FaultSource::Drawn { heals } if heals != self.heals) {
             return; // drawn before the run was healed
@@ -168,6 +179,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Ends a lasting fault whose duration has passed; other faults of the same link or node go on.
+    /// The end of a cut schedules attempts to bring up all broken links of the run, that of a clog
+    /// releases its messages if no other clog of the link lasts. Nothing is recorded or checked.
     /// Does nothing for faults without a duration.
     pub(super) fn end(&mut self, fault: &Fault) {
         match fault {
@@ -219,9 +232,11 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Crashes a node: drops its process and inbox, and keeps or loses its disk. If the crash is
-    /// told, the node's links break at once; otherwise they break when the node starts again. A
-    /// restart is scheduled if the fault has one. Does nothing if the node is down.
+    /// Crashes a node: drops its process and inbox, and keeps or loses its disk. Messages in the
+    /// inbox are not counted as lost. If the crash is told (a random decision), the node's links
+    /// break at once; otherwise they break when the node starts again. A restart is scheduled if
+    /// the fault has one. Slowness and a pending `FailSync` stay for the next incarnation. Does
+    /// nothing if the node is down; such a crash does not count.
     fn strike_crash(&mut self, index: NodeIndex, disk: DiskFate, down: Option<Duration>) {
         let node = &mut self.nodes[index.get()];
         if node.process.take().is_none() {
@@ -250,8 +265,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Breaks every link of a node, in both directions, on which a message was ever sent. Links
-    /// that are broken already stay as they are.
+    /// Breaks every link of a node, in both directions, on which a message was ever sent. Ends that
+    /// are up are told within [`BREAK_TOLD_MAX`]. Links that are broken already stay as they are.
     pub(super) fn break_links_of(&mut self, index: NodeIndex) {
         for peer in (0..self.nodes.len()).map(NodeIndex::new).filter(|peer| *peer != index) {
             for link in [SimLink { from: index, to: peer }, SimLink { from: peer, to: index }] {
@@ -262,8 +277,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Pauses a node. A longer pause or busy time that is already under way is kept. Does nothing
-    /// if the node is down.
+    /// Pauses a node. A longer pause or busy time that is already under way is kept. If an event of
+    /// the node causes the pause, the rest of its batch is still carried out, and a slow node's
+    /// busy time then replaces the pause. Does nothing if the node is down.
     fn strike_pause(&mut self, index: NodeIndex, span: Duration) {
         let node = &mut self.nodes[index.get()];
         if node.process.is_some() {
@@ -272,8 +288,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Changes the rate of a node's monotonic clock, and schedules its tick anew, because the
-    /// deadline is now reached at another time.
+    /// Changes the rate of a node's monotonic clock, up or down, and schedules its tick anew,
+    /// because the deadline is now reached at another time. A paused or busy node arms its tick
+    /// when it wakes.
     fn strike_drift(&mut self, index: NodeIndex, ppm: i32) {
         let node = &mut self.nodes[index.get()];
         node.clock.drift(self.now, ppm);
@@ -286,7 +303,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
 impl Fault {
     /// A fault that cuts a node off from all others, in both directions, in a run with `nodes`
-    /// nodes.
+    /// nodes. Without a second node it has no effect.
     #[must_use]
     pub fn isolate(node: NodeIndex, nodes: usize, span: Duration) -> Self {
         let others = (0..nodes).map(NodeIndex::new).filter(|other| *other != node).collect();
@@ -353,7 +370,8 @@ impl Fault {
 }
 
 impl LinkSet {
-    /// Iterates over the single links. A node has no link to itself.
+    /// Iterates over the single links. A node has no link to itself. Repeated nodes give repeated
+    /// links, which are then cut or slowed several times.
     pub fn each(&self) -> impl Iterator<Item = SimLink> + '_ {
         let all = |from: &NodeIndex| {
             let from = *from;

@@ -81,8 +81,8 @@ impl<I: Image> SimDisk<I> {
         self.taken + self.written.len() as u64
     }
 
-    /// Makes the first `end` records safe, counted over the life of the disk. Records that are safe
-    /// or lost already are not touched. Stops if there are fewer.
+    /// Makes the first `end` records safe, counted as in [`end`](Self::end). Records that are safe
+    /// or lost already are not touched, later ones stay unsynced. Stops if there are fewer.
     pub(super) fn sync(&mut self, end: u64) {
         while self.taken < end {
             let Some(record) = self.written.pop_front() else { return };
@@ -91,9 +91,9 @@ impl<I: Image> SimDisk<I> {
         }
     }
 
-    /// Fails a sync: of the unsynced records before `end`, a random prefix is kept and the rest is
-    /// lost, as a kernel drops dirty pages that it could not write. Later records stay unsynced, so
-    /// a later sync may save them although earlier ones are lost.
+    /// Fails a sync: of the unsynced records before `end`, a random prefix (perhaps none or all) is
+    /// kept and the rest is lost, as a kernel drops dirty pages that it could not write. Later
+    /// records stay unsynced, so a later sync may save them although earlier ones are lost.
     pub(super) fn fail(&mut self, end: u64, chance: &mut RandomStream) {
         let affected = end.saturating_sub(self.taken);
         let kept = chance.below(affected + 1);
@@ -104,7 +104,7 @@ impl<I: Image> SimDisk<I> {
     }
 
     /// Crashes the node: unsynced records are lost, except for a random prefix if `torn`, which may
-    /// be all or none of them.
+    /// be all or none of them. The numbering of the records goes on.
     pub(super) fn crash(&mut self, torn: bool, chance: &mut RandomStream) {
         if torn {
             let kept = chance.below(self.written.len() as u64 + 1);
@@ -114,7 +114,8 @@ impl<I: Image> SimDisk<I> {
         self.written.clear();
     }
 
-    /// Loses the whole disk. Its numbers of records start at 0 again.
+    /// Loses the whole disk. Its numbers of records start at 0 again, so the caller must drop syncs
+    /// that are under way.
     pub(super) fn lose(&mut self) {
         *self = Self::default();
     }

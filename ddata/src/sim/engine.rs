@@ -48,7 +48,8 @@ enum ResolvedEntry<P: Process> {
 impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Processes the next queue entry, and moves simulated time on to it. An input that a node
     /// takes at once starts its batch, which processes further entries. Returns `false` and changes
-    /// nothing if no entry is due at `end` or before.
+    /// nothing if no entry is due at `end` or before. The caller checks for a violation before the
+    /// next step. Panics if the entry is due before now.
     pub(super) fn step(&mut self, end: SimTime) -> bool {
         let Some((at, owner, what)) = self.queue.pop(end) else { return false };
         assert!(at >= self.now, "simulated time never decreases");
@@ -66,7 +67,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Carries out an entry of the run itself. The end of a fault that began before the run was
-    /// healed is ignored, as is the restart of a node that was started since.
+    /// healed is ignored, as is the restart of a node that was started since. A scheduled restart
+    /// is no fault: it is neither counted nor recorded.
     fn run_action(&mut self, what: QueueEvent) {
         match what {
             QueueEvent::DrawFault => self.draw_fault(),
@@ -90,7 +92,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Draws the next faults and schedules them and the next draw. A healed run draws none.
+    /// Draws the next faults, perhaps none, and schedules them and the next draw. A healed run
+    /// draws none, and no draw follows.
     fn draw_fault(&mut self) {
         if self.healed {
             return;
@@ -106,9 +109,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Decides the meaning of an entry for its node now, and takes the entry's message or action
-    /// out of its slab. A node that is busy or paused ignores its ticks, because `rest` or the
-    /// pause has scheduled a `Wake`, after which it arms a new tick; inputs are returned all the
-    /// same.
+    /// out of its slab. A tick counts only if it is due at `armed`, which it clears. A node that is
+    /// busy or paused ignores ticks and early wakes, because `rest` or the pause has scheduled a
+    /// `Wake`, after which it arms a new tick; inputs are returned all the same.
     fn resolve(&mut self, index: NodeIndex, what: QueueEvent) -> ResolvedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match what {
@@ -131,7 +134,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     ///
     /// It is lost if its link is cut or its receiver is down. On a lane that does not [cross
     /// restarts](super::LaneRule::crosses_restart) it is also lost if its link has broken since it
-    /// was sent (even if the link is up again), or if the receiver is another incarnation.
+    /// was sent (even if the link is up again), or if the receiver is another incarnation. The link
+    /// is looked at first, but not for a message of a node to itself. In each case the message is
+    /// no longer in flight.
     fn resolve_message(&mut self, slot: u32) -> ResolvedEntry<P> {
         let in_flight = self.messages.take(slot);
         self.in_flight[usize::from(in_flight.lane)] -= 1;
@@ -153,7 +158,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Carries out an action that belongs to a node. It has no effect on another incarnation than
     /// the one that it names, nor on a node that is down. The end of a sync makes records safe, or
-    /// loses some of them, before the node gets it as an input.
+    /// loses some of them, before the node gets it as an input, also while the node is paused.
     fn resolve_action(&mut self, index: NodeIndex, slot: u32) -> ResolvedEntry<P> {
         let node = &mut self.nodes[index.get()];
         match self.actions.take(slot) {
@@ -182,9 +187,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Counts a lost message, and always returns [`ResolvedEntry::Nothing`]. On a reliable lane the
-    /// link breaks, unless it has broken already, because such a lane must not lose messages
-    /// silently. A message of a node to itself breaks nothing.
+    /// Counts a lost message, and always returns [`ResolvedEntry::Nothing`]. Nothing is recorded in
+    /// the trace. On a reliable lane the link breaks, unless it has broken already, because such a
+    /// lane must not lose messages silently; its ends are told within [`TOLD_MAX`]. A message of a
+    /// node to itself breaks nothing.
     fn lost(&mut self, link: SimLink, lane: usize, why: LossReason) -> ResolvedEntry<P> {
         self.totals.lost += 1;
         let is_silent = match why {
@@ -200,8 +206,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Handles an input of a node that is up, in a batch of its own, or queues it while the node is
-    /// paused or busy or has older inputs. A message of another node is lost if the inbox is full;
-    /// other inputs are queued regardless.
+    /// paused or busy or has older inputs. A message of another node is lost if [`INBOX_MAX`]
+    /// inputs wait; other inputs, and messages of the node itself, are queued regardless. An input
+    /// is counted and recorded only when the node handles it.
     fn arrived(&mut self, index: NodeIndex, input: SimInput<P>) {
         let node = &mut self.nodes[index.get()];
         if node.ready_at <= self.now && node.inbox.is_empty() {
@@ -218,8 +225,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Runs one batch of a node: its inputs, then their effects, then its ticks. The observer
-    /// checks afterwards if there was any input or tick. Does nothing if the node is down.
+    /// Runs one batch of a node: its inputs, then their effects, then its ticks, and schedules its
+    /// next wake or tick. The observer checks afterwards if there was any input or tick. Does
+    /// nothing, and drops the input, if the node is down. Whether the node is paused is not
+    /// checked.
     fn turn(&mut self, index: NodeIndex, first: Option<SimInput<P>>) {
         if self.nodes[index.get()].process.is_none() {
             return;
@@ -235,8 +244,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Feeds a node at most [`BATCH_MAX`] inputs: the first one, its inbox, then everything of this
     /// node that is due at the same instant (its entries follow each other in the queue). Ticks and
-    /// wakes among these are dropped, because the node runs now. Returns the number of inputs. The
-    /// effects are left to [`perform`](Self::perform).
+    /// wakes among these are dropped, because the node runs now; messages among them may be lost.
+    /// Returns the number of inputs. Further inputs stay in the inbox or the queue. The effects are
+    /// left to [`perform`](Self::perform).
     fn batch(&mut self, index: NodeIndex, first: Option<SimInput<P>>) -> usize {
         let mut inputs = 0;
         if let Some(first) = first {
@@ -258,8 +268,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         inputs
     }
 
-    /// Records an input and calls the process with it, at the present readings of the node's
-    /// clocks. Panics if the node is down.
+    /// Counts and records an input and calls the process with it, at the present readings of the
+    /// node's clocks. Its effects are gathered in `effects`. Panics if the node is down.
     fn feed(&mut self, index: NodeIndex, input: SimInput<P>) {
         self.note_input(index, &input);
         let node = &mut self.nodes[index.get()];
@@ -280,7 +290,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Counts an input and records it in the trace, messages and commands with the digest that the
-    /// process computes or, without one, that of their `Debug` text.
+    /// process computes or, without one, that of their `Debug` text. Ticks do not pass here, but
+    /// are counted and recorded as well.
     fn note_input(&mut self, index: NodeIndex, input: &SimInput<P>) {
         self.totals.events += 1;
         let trace = &mut self.trace;
@@ -312,7 +323,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Carries out the effects that a node has asked for, in order. An emitted event may crash or
-    /// restart the node; the effects after it are then lost.
+    /// restart the node; the effects after it are then lost. It may also start another node, whose
+    /// first batch then runs inside this one.
     fn perform(&mut self, index: NodeIndex) {
         let incarnation = self.nodes[index.get()].incarnation;
         let mut pending = std::mem::take(&mut self.effects.pending);
@@ -332,8 +344,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Sends a message: schedules the arrival of each copy, holds it on a clogged link, or loses
-    /// it. Whether the receiver is up is decided at the arrival. Every tenth message of the run is
-    /// encoded and decoded by the process first. Panics if there is no such node or lane.
+    /// it. Whether the receiver is up is decided at the arrival. Every tenth message of the run,
+    /// lost ones included, is encoded and decoded by the process first. Panics if there is no such
+    /// node or lane, or too many messages are in flight.
     fn send(&mut self, from: NodeIndex, to: NodeIndex, lane: usize, mut message: P::Message) {
         self.totals.sent += 1;
         if self.totals.sent.is_multiple_of(RECODE_EVERY) {
@@ -393,8 +406,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Starts a sync of the records written so far. It ends after a random time, longer on a slow
-    /// disk, never at the same instant and not before earlier syncs of the same disk. A pending
-    /// [`FailSync`](Fault::FailSync) makes it fail and is used up.
+    /// disk, never at the same instant and not before earlier syncs of the same disk, those of
+    /// crashed incarnations included. A pending [`FailSync`](Fault::FailSync) makes it fail and is
+    /// used up now; a later slowness does not change its end.
     fn sync(&mut self, index: NodeIndex, token: u64) {
         let node = &mut self.nodes[index.get()];
         let what = ((index.get() as u64) << 48) ^ token;
@@ -412,8 +426,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Shows an event to the observer, carries out the observer's orders (commands are scheduled,
-    /// faults are injected at once), and then shows it to the rules, unless the run was healed. A
-    /// violation is kept if it is the first one; the run goes on until the end of the step.
+    /// faults are injected at once), and then shows it to the rules, unless the run was healed;
+    /// also if a fault has crashed the node by then. A violation is kept if it is the first one;
+    /// the orders are carried out all the same, and the run goes on until the end of the step.
     fn emitted(&mut self, index: NodeIndex, event: &P::Event) {
         self.trace.record(self.now, index, EventKind::Event, 0, event);
         let mut orders = Orders::default();
@@ -438,9 +453,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Injects the faults of the rules that match an event, in the order of the rules, each with
-    /// its probability. Every match is counted for the [`Trigger`], also one without a fault. A
-    /// crash that would leave too few nodes up is left out. If a schedule is followed, its targeted
-    /// faults occur instead of drawn ones, whatever the probability.
+    /// its probability. Every match is counted for the [`Trigger`], also one without a fault; the
+    /// count of each node starts at 1 again at a later instant. A crash that would leave too few
+    /// nodes up is left out. If a schedule is followed, its targeted faults occur instead of drawn
+    /// ones, at most one for each match, whatever the probability and the number of nodes down.
     fn apply_rules(&mut self, index: NodeIndex, event: &P::Event) {
         for number in 0..self.rules.len() {
             let rule = &mut self.rules[number];
@@ -471,7 +487,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Ticks the node while its deadline has passed, and carries out the effects of each tick.
     /// Returns the number of ticks and the deadline that remains, which is in the future; `None` if
-    /// there is none, or the node has crashed meanwhile. Panics after [`TICKS_MAX`] ticks.
+    /// there is none, or the node has crashed meanwhile. A node that an event restarted is ticked
+    /// as its new incarnation. Panics after [`TICKS_MAX`] ticks.
     fn ticks(&mut self, index: NodeIndex) -> (usize, Option<Instant>) {
         for ticks in 0..TICKS_MAX {
             let node = &mut self.nodes[index.get()];
@@ -491,8 +508,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Ends a batch of `handled` inputs and ticks: a slow node is busy for some time for each of
-    /// them; any other waits for its deadline. A node that is busy or paused, or has inputs left,
-    /// gets a wake instead of a tick.
+    /// them, which replaces a pause that began in this batch, even a longer one; any other waits
+    /// for its deadline. A node that is busy or paused, or has inputs left, gets a wake instead of
+    /// a tick; after the wake it asks for its deadline anew.
     fn rest(&mut self, index: NodeIndex, handled: usize, deadline: Option<Instant>) {
         let node = &mut self.nodes[index.get()];
         if !node.per_input.is_zero() && handled > 0 {
@@ -509,6 +527,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
     /// Schedules a tick for the node's deadline. An earlier tick that is scheduled already is kept
     /// and finds out by itself that it is too early, so a deadline that keeps moving costs nothing.
+    /// Does nothing if the node is down or has no deadline.
     pub(super) fn arm(&mut self, index: NodeIndex) {
         let deadline = self.nodes[index.get()].process.as_ref().and_then(P::next_deadline);
         self.arm_for(index, deadline);
@@ -528,7 +547,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Lets the observer check its invariants, after an action of the node `touched` (`None`: after
-    /// a fault). The first violation is kept, and ends the run after this step.
+    /// a fault). The first violation of the run is kept, and ends the run after this step; later
+    /// ones are dropped.
     pub(super) fn check(&mut self, touched: Option<NodeIndex>) {
         let view =
             SimulationView { now: self.now, touched, nodes: &self.nodes, network: &self.network };
@@ -540,9 +560,10 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// Starts the next incarnation of a node that is down, from the synced records of its disk, and
     /// runs its first batch. Does nothing if the node is up.
     ///
-    /// Breaks its old links before, and tries to bring up all broken links of the run. After some
-    /// of the crashes the monotonic clock starts anew ([`MACHINE_CRASH`]). The node and its
-    /// disk stay slow if they were, and the rate of its clock stays.
+    /// Breaks its old links before, if the crash has not, and schedules attempts to bring up all
+    /// broken links of the run. After some of the crashes the monotonic clock starts anew
+    /// ([`MACHINE_CRASH`]). The node and its disk stay slow if they were, a pending `FailSync` and
+    /// the rate of its clock stay; a pause does not. The observer checks after the batch.
     pub(super) fn start(&mut self, index: NodeIndex) {
         if self.nodes[index.get()].process.is_some() {
             return;
@@ -569,7 +590,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Breaks a directed link, tells both ends that are up within `told_max`, each at its own time,
-    /// and schedules an attempt to bring the link up after that. Does nothing if it is broken.
+    /// and schedules an attempt to bring the link up after that. An end that is down, or crashes
+    /// before its time, is not told. Does nothing if the link is broken.
     pub(super) fn break_link(&mut self, link: SimLink, told_max: Duration) {
         let mut chance = self.decision_about(link);
         let mut told = || self.now + chance.span(Duration::from_micros(1), told_max);
@@ -603,7 +625,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Schedules an attempt to bring a broken link up: 1 ms to 1 s after now or, if that is later,
-    /// after the time at which both ends know of the break.
+    /// after the time at which both ends know of the break. Earlier attempts stay scheduled.
     fn reconnect(&mut self, link: SimLink) {
         let from = self.now.max(self.network.told_by(link));
         let wait = self.decision_about(link).span(Duration::from_millis(1), Duration::from_secs(1));
@@ -618,8 +640,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Brings a broken link up and tells both ends, if both are up, the link is not cut, and it has
-    /// not broken again since this attempt was scheduled.
+    /// Brings a broken link up and tells both ends at this instant, if both are up, the link is not
+    /// cut, and it has not broken again since this attempt was scheduled. Otherwise does nothing,
+    /// and schedules no further attempt.
     fn link_up(&mut self, link: SimLink, breaks: u32) {
         let up = |node: NodeIndex| self.nodes[node.get()].process.is_some();
         let possible = up(link.from) && up(link.to) && !self.network.is_cut(link);
@@ -636,7 +659,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 
 /// Removes and returns the targeted fault that this match of a rule triggers, if any. A fault whose
 /// time has passed without its match, because the run has changed, is triggered by the next match
-/// of its rule and node.
+/// of its rule and node. Of several faults the first in the list is taken.
 fn planned_fault(lines: &mut Vec<ScheduledFault>, now: SimTime, trigger: Trigger) -> Option<Fault> {
     let meant = |line: &ScheduledFault| {
         let Some(Trigger { rule, node, nth }) = line.trigger else { return false };

@@ -14,7 +14,7 @@ use super::stream::RandomStream;
 ///
 /// `span: None` means "until [`heal`](super::Simulation::heal)". Lasting faults of the same link or
 /// node may overlap: a link is cut or clogged while any cut or clog of it lasts, and delays and
-/// times add up.
+/// times add up. Pauses do not: the latest end counts. All nodes must exist in the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Cuts all links between different groups, in both directions. Nodes in no group keep theirs.
@@ -32,15 +32,17 @@ pub enum Fault {
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// Directed links hold all messages that are sent and deliver them when the fault ends.
-    /// Messages in flight at its start arrive.
+    /// Directed links hold all messages that are sent and send them on when the fault ends, with a
+    /// new delay. Messages in flight at its start arrive. A link holds at most 100,000 messages;
+    /// further ones are lost as by a cut.
     Clog {
         /// The links, each from every `from` to every `to`.
         links: Vec<LinkSet>,
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// Directed links delay every message longer that is sent during the fault.
+    /// Directed links delay every message longer that is sent during the fault; the whole delay of
+    /// a message is at most 10 s.
     Delay {
         /// The links, each from every `from` to every `to`.
         links: Vec<LinkSet>,
@@ -56,7 +58,8 @@ pub enum Fault {
         /// The links, each from every `from` to every `to`.
         links: Vec<LinkSet>,
     },
-    /// The process stops and loses its memory. No effect on a node that is down.
+    /// The process stops and loses its memory and waiting inputs. No effect on a node that is down;
+    /// a restart that is scheduled already then keeps its time.
     Crash {
         /// The node that the fault affects.
         node: NodeIndex,
@@ -70,29 +73,33 @@ pub enum Fault {
         /// The node that the fault affects.
         node: NodeIndex,
     },
-    /// The node does nothing. Its inputs are queued and handled in a batch when the pause ends. No
-    /// effect on a node that is down, or paused for longer already.
+    /// The node does nothing. Its inputs are queued and handled in a batch when the pause ends;
+    /// above 100,000 of them messages of other nodes are lost. No effect on a node that is down, or
+    /// paused or busy for longer already.
     Pause {
         /// The node that the fault affects.
         node: NodeIndex,
         /// The duration of the pause.
         span: Duration,
     },
-    /// The node's wall clock jumps, and stays off.
+    /// The node's wall clock jumps, and stays off, also over a crash. Jumps add up.
     Jump {
         /// The node that the fault affects.
         node: NodeIndex,
         /// The jump in milliseconds; negative: backwards.
         millis: i64,
     },
-    /// The rate of the node's monotonic clock changes, and stays so until the next drift.
+    /// The rate of the node's monotonic clock changes, and stays so until the next drift, also over
+    /// a crash.
     Drift {
         /// The node that the fault affects.
         node: NodeIndex,
-        /// How fast the clock runs, in millionths; negative: slow.
+        /// How fast the clock runs, in millionths off the exact rate; negative: slow. At most
+        /// 900,000 in either direction; more counts as that.
         ppm: i32,
     },
-    /// Every input and tick takes the node some time, after each batch.
+    /// Every input and tick takes the node some time: after each batch it is busy, and its inputs
+    /// are queued, as in a pause. Stays over a crash.
     Slow {
         /// The node that the fault affects.
         node: NodeIndex,
@@ -101,7 +108,7 @@ pub enum Fault {
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// Every sync of the node's disk takes longer.
+    /// Every sync that the node orders during the fault takes longer. Stays over a crash.
     SlowDisk {
         /// The node that the fault affects.
         node: NodeIndex,
@@ -110,7 +117,8 @@ pub enum Fault {
         /// The duration of the fault.
         span: Option<Duration>,
     },
-    /// The next sync that the node orders fails: a suffix of its records is lost.
+    /// The next sync that the node orders fails, also one of a later incarnation: a suffix of its
+    /// unsynced records is lost, perhaps none or all. Two such faults fail one sync only.
     FailSync {
         /// The node that the fault affects.
         node: NodeIndex,
@@ -149,7 +157,8 @@ pub enum FaultKind {
     OneWay,
     /// A partition into two groups that both reach one further node.
     Bridge,
-    /// Cuts after which every node reaches a majority, but no two nodes the same one.
+    /// Cuts after which every node reaches a majority, but no two nodes the same one; no cut in a
+    /// run of up to three nodes.
     MajorityRing,
     /// One partition that starts and ends several times.
     Flapping,
@@ -161,9 +170,10 @@ pub enum FaultKind {
     SlowLink,
     /// Links that break, like a closed connection.
     Break,
-    /// A crash that keeps the disk.
+    /// A crash that keeps the synced records of the disk, with a restart.
     Crash,
-    /// A crash that loses the disk.
+    /// A crash that loses the disk, with a restart. It keeps the disk once
+    /// [`Faults::disks_lost`] is reached.
     DiskLoss,
     /// A node that does nothing for a time.
     Pause,
@@ -211,30 +221,36 @@ impl FaultKind {
 pub struct Faults {
     /// The qualities of links, at least one. Each directed link gets one of them at random.
     pub links: Vec<LinkQuality>,
-    /// The kinds of fault to draw from, with weights. Empty: no faults beside the links' quality.
-    /// At least one weight must be above 0, otherwise every draw is empty.
+    /// The kinds of fault to draw from, with weights. Empty: no faults beside the links' quality
+    /// and the clocks. At least one weight must be above 0, otherwise every draw is empty.
     pub kinds: Vec<(FaultKind, u32)>,
-    /// Mean time between two drawn faults.
+    /// Mean time between two draws, exponentially distributed; zero counts as 1 ns. A draw may give
+    /// no fault or several.
     pub every: Duration,
-    /// Minimum and maximum duration of a partition, a clog or slowness.
+    /// Minimum and maximum duration of a partition, a clog or slowness. Here and below, a maximum
+    /// under the minimum is the duration.
     pub span: (Duration, Duration),
     /// Minimum and maximum duration of a pause.
     pub pause: (Duration, Duration),
     /// Minimum and maximum time between a drawn crash and the restart.
     pub down: (Duration, Duration),
-    /// Maximum number of nodes that drawn crashes, and those of rules, keep down at once; `None`:
-    /// fewer than half.
+    /// Number of nodes down at which drawn crashes, and those of rules, are left out; `None`: the
+    /// most that is fewer than half, so that a single node never crashes. Crashes that the harness
+    /// or a followed schedule orders are not bounded, but count as down.
     pub down_at_once: Option<usize>,
     /// Maximum number of disks that drawn faults lose in the run; `None`: fewer than half. Further
     /// crashes keep the disk.
     pub disks_lost: Option<usize>,
-    /// Maximum skew of a wall clock at the start, in either direction, and maximum jump.
+    /// Maximum skew of a wall clock at the start, in either direction, and maximum drawn jump,
+    /// which is at least 1 ms even if this is zero.
     pub wall_skew: Duration,
-    /// Maximum deviation of a monotonic clock's rate, in millionths; 10,000 is 1 %.
+    /// Maximum deviation of a monotonic clock's rate, at the start and after a drawn drift, in
+    /// millionths; 10,000 is 1 %. More than 900,000 counts as that.
     pub rate_ppm: u32,
     /// Mean time of a sync, exponentially distributed.
     pub sync: Duration,
-    /// Probability that a crash leaves a prefix of the unsynced records on the disk.
+    /// Probability that a crash leaves a random prefix of the unsynced records on the disk, perhaps
+    /// none or all. Otherwise it leaves none.
     pub torn_tail: f64,
     /// Probability that a crash breaks the node's links at once, as when a process is killed.
     /// Otherwise peers notice nothing until the node is back, as when a host loses power.
@@ -249,7 +265,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl Faults {
-    /// No faults: a clean network, exact clocks, reliable disks.
+    /// No faults: a clean network, exact clocks, reliable disks whose syncs take 5 ms on average.
+    /// Unsynced records are lost in a crash that the harness orders, and every crash is told.
     #[must_use]
     pub fn none() -> Self {
         Self {
@@ -370,8 +387,8 @@ impl Draw {
     }
 
     /// Draws a kind by its weight, and the faults of that kind, each with a delay from now. Empty
-    /// if the drawn kind is a crash and enough nodes are down already, if it is a swizzle in a run
-    /// with one node, and if there are no kinds.
+    /// if the drawn kind is a crash and as many nodes are down already as may be, if it is a
+    /// swizzle in a run with one node, and if no kind has a weight above 0.
     pub(super) fn next(&mut self, faults: &Faults, run: RunState) -> Vec<(Duration, Fault)> {
         let total: u64 = faults.kinds.iter().map(|(_, weight)| u64::from(*weight)).sum();
         let mut ticket = self.chance.below(total);
@@ -435,8 +452,9 @@ impl Draw {
         vec![(Duration::ZERO, fault)]
     }
 
-    /// A crash with a restart, unless as many nodes are down as may be. It loses the disk if the
-    /// kind is `DiskLoss` and a further disk may be lost.
+    /// A crash of `node` with a restart; `None` if as many nodes are down as may be. It loses the
+    /// disk if the kind is `DiskLoss` and a further disk may be lost, which counts the disk even if
+    /// `node` is down. The time until the restart is drawn in any case.
     fn crash(
         &mut self,
         kind: FaultKind,
@@ -487,6 +505,7 @@ impl Draw {
     }
 
     /// Two groups of equal size (the second may have one more) of all nodes but a random one.
+    /// Groups without a node are left out: with two nodes there is one group, with one node none.
     fn bridge(&mut self, nodes: usize) -> Vec<Vec<NodeIndex>> {
         let mut one = self.shuffled(nodes);
         let _ = one.pop(); // the bridge is in no group
@@ -531,7 +550,8 @@ impl Draw {
         LinkSet { from, to }
     }
 
-    /// One partition that starts 2 to 9 times within `span`, each time for half of the interval.
+    /// One partition [by size](Self::by_size) that starts 2 to 9 times within `span`, the first
+    /// time without delay, each time for half of the interval.
     fn flapping(&mut self, span: Duration, nodes: usize) -> Vec<(Duration, Fault)> {
         let groups = self.by_size(nodes);
         let times = 2 + u32::try_from(self.chance.below(8)).unwrap_or(0);
@@ -544,7 +564,8 @@ impl Draw {
     }
 
     /// Cuts between one node and each other one, in both directions, started one after the other
-    /// within half of `span`, each of random length up to `span`. None with one node.
+    /// within half of `span` (the first one after a first step, not at once), each of random length
+    /// from 1 ns to `span`. None with one node.
     fn swizzle(&mut self, node: NodeIndex, span: Duration, nodes: usize) -> Vec<(Duration, Fault)> {
         let steps = u32::try_from(nodes).unwrap_or(u32::MAX);
         let mut faults = Vec::new();
@@ -557,15 +578,16 @@ impl Draw {
         faults
     }
 
-    /// The milliseconds of a jump: at most the wall skew of the run, in either direction, and at
-    /// least 1.
+    /// The milliseconds of a jump, in either direction: at least 1, even if the wall skew of the
+    /// run is less, otherwise at most the wall skew.
     fn jump(&mut self, faults: &Faults) -> i64 {
         let most = i64::try_from(faults.wall_skew.as_millis()).unwrap_or(i64::MAX).max(1);
         let size = i64::try_from(self.chance.between(1, most.unsigned_abs())).unwrap_or(most);
         if self.chance.chance(0.5) { size } else { -size }
     }
 
-    /// The rate of a drifting clock: at most `rate_ppm` fast or slow; 0 makes it exact again.
+    /// The rate of a drifting clock: at most `rate_ppm` fast or slow; 0 makes it exact again. It
+    /// replaces the present rate, and is not relative to it.
     fn ppm(&mut self, faults: &Faults) -> i32 {
         let most = i32::try_from(faults.rate_ppm).unwrap_or(i32::MAX);
         let size = self.chance.between(0, u64::from(most.unsigned_abs()));

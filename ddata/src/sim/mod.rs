@@ -142,7 +142,7 @@ pub struct Boot<'a, D> {
 pub trait Process: Sized {
     /// A message between nodes.
     type Message: Clone + fmt::Debug;
-    /// A request of a user to a node.
+    /// A request of a user to a node, given by the harness or the observer.
     type Command: fmt::Debug;
     /// An event shown to the harness: an answer to a user, or a step at which a rule may inject a
     /// fault.
@@ -150,7 +150,8 @@ pub trait Process: Sized {
     /// The content of its disk; `()` if it has none.
     type Disk: Image;
 
-    /// Called once after the process was built, before any other input.
+    /// Called once after the process was built, before any other input; after a crash too, for the
+    /// next incarnation.
     fn started(&mut self, _now: Now, _fx: &mut Effects<Self>) {}
 
     /// Handles a message of another node, or of this one.
@@ -166,16 +167,17 @@ pub trait Process: Sized {
     fn command(&mut self, now: Now, command: Self::Command, fx: &mut Effects<Self>);
 
     /// Called when the deadline has passed, and again while [`next_deadline`](Self::next_deadline)
-    /// is not in the future. After 1,000 ticks at one instant the run fails.
+    /// is not in the future. After 1,000 ticks in one batch the run fails.
     fn tick(&mut self, now: Now, fx: &mut Effects<Self>);
 
     /// When the process must be ticked, on its own monotonic clock; `None`: never. A time in the
-    /// past means "right after this batch". Asked after every batch and tick.
+    /// past means "right after this batch". Asked after every batch and tick, and after a drift of
+    /// the clock.
     fn next_deadline(&self) -> Option<Instant>;
 
     /// The sync with this token has ended: records written before it are safe, or the disk failed.
     /// Syncs end in the order in which they were ordered. One of an earlier incarnation is not
-    /// reported.
+    /// reported, and its records are not made safe.
     fn synced(
         &mut self,
         _now: Now,
@@ -187,7 +189,7 @@ pub trait Process: Sized {
 
     /// A directed link broke: messages in flight on it are lost (except on lanes that
     /// [cross restarts](LaneRule::crosses_restart)), and so are all that are sent on it until it is
-    /// up again. Each end is told at its own time, up to 15 s later.
+    /// up again. Each end is told at its own time, up to 15 s later, unless it has crashed by then.
     fn link_broken(
         &mut self,
         _now: Now,
@@ -219,8 +221,9 @@ pub trait Process: Sized {
         None
     }
 
-    /// Encodes and decodes a message by the real codec. Called for every tenth message, so that a
-    /// run also tests that decoding inverts encoding.
+    /// Encodes and decodes a message by the real codec; the result is sent. Called for every tenth
+    /// message, so that a run also tests that decoding inverts encoding. By default returns the
+    /// message.
     fn recode(message: Self::Message) -> Self::Message {
         message
     }
@@ -231,6 +234,7 @@ pub trait Process: Sized {
 pub struct Effects<P: Process> {
     node: NodeIndex,
     pending: Vec<Effect<P>>, // carried out after the inputs of a batch, and after every tick
+    /// Of all nodes of the run together.
     marks: Marks,
 }
 
@@ -262,9 +266,11 @@ impl<P: Process> Effects<P> {
     }
 
     /// Sends a message on a lane, an index into [`SimulationSetup::lanes`]. A message to the node
-    /// itself arrives after a short delay; no fault of a link affects it, but a crash does.
+    /// itself arrives after a short delay; no fault of a link affects it, but a crash does: its
+    /// next incarnation gets the message only on a lane that [crosses
+    /// restarts](LaneRule::crosses_restart).
     ///
-    /// An unknown node or lane makes the run fail.
+    /// An unknown node or lane makes the run fail when the order is carried out.
     pub fn send(&mut self, to: NodeIndex, lane: usize, message: P::Message) {
         self.pending.push(Effect::Send { to, lane, message });
     }
@@ -274,13 +280,15 @@ impl<P: Process> Effects<P> {
         self.pending.push(Effect::Emit(event));
     }
 
-    /// Writes a record. A crash before the next sync has ended may lose it.
+    /// Writes a record. A crash may lose it until a sync that is ordered later has succeeded, and
+    /// so may a failed sync.
     pub fn write(&mut self, record: <P::Disk as Image>::Record) {
         self.pending.push(Effect::Write(record));
     }
 
-    /// Syncs all records written so far. [`Process::synced`] is called with the token in a
-    /// later batch, unless the node crashes before. Tokens need not be unique.
+    /// Syncs all records written so far, even if there are none. [`Process::synced`] is called with
+    /// the token in a later batch, unless the node crashes before. Tokens need not be unique, but
+    /// must be below 2^63.
     pub fn sync(&mut self, token: u64) {
         self.pending.push(Effect::Sync(token));
     }

@@ -55,7 +55,8 @@ pub struct LinkQuality {
     pub spread: Duration,
     /// Probability of a delay from the heavy tail.
     pub tail: f64,
-    /// Scale of the tail: it doubles with probability ½, again and again, up to 1,024 times.
+    /// Scale of the tail: the delay that is added. It doubles with probability ½, again and again,
+    /// up to a factor of 1,024.
     pub tail_scale: Duration,
     /// Probability that a message on a lossy lane is lost.
     pub loss: f64,
@@ -167,8 +168,8 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Creates the links between `nodes` nodes; each directed link gets one of `qualities` at
-    /// random.
+    /// Creates the links between `nodes` nodes, up and without faults; each directed link gets one
+    /// of `qualities` at random, for the whole run until [`heal`](Self::heal).
     ///
     /// # Panics
     /// Without a lane or a quality.
@@ -203,9 +204,10 @@ impl Network {
         self.lanes[lane]
     }
 
-    /// Decides the fate of a message that is sent now to another node. It is lost if the link is
-    /// broken, cut, or clogged with as many held messages as may be; held if it is clogged; lost by
-    /// chance on a lossy lane; and doubled by chance if its lane allows that.
+    /// Decides the fate of a message that is sent now to another node, in this order. It is lost if
+    /// the link is broken or cut; held if the link is clogged, or lost as by a cut if the link
+    /// holds [`HELD_MAX`] already; lost by chance on a lossy lane; and doubled by chance if its
+    /// lane allows that. Its second copy has a delay of its own and may arrive first.
     ///
     /// The link counts as used, whatever the fate. Of a held message the caller reports the slot
     /// with [`hold`](Self::hold). A cut or a break may still lose the message before it arrives.
@@ -239,8 +241,9 @@ impl Network {
         Fate::Arrives(first)
     }
 
-    /// The arrival time of a message from a node to itself: no fault applies, and the delay is at
-    /// most one grain or 10 µs, whichever is longer, before it is rounded up to the grain.
+    /// The arrival time of a message from a node to itself: neither faults nor the link's quality
+    /// apply, and the delay is 1 ns to one grain or 10 µs, whichever is longer, before it is
+    /// rounded up to the grain. A lane in order keeps its order.
     pub(super) fn loop_back(&mut self, now: SimTime, node: NodeIndex, lane: usize) -> SimTime {
         let at = self.at(SimLink { from: node, to: node });
         let delay = 1 + self.decision(now, at).below(self.grain.max(10_000));
@@ -256,15 +259,17 @@ impl Network {
     }
 
     /// The arrival time of a message that a clog held until now, with a delay drawn as for a
-    /// message that is sent now. It is neither lost by chance nor doubled.
+    /// message that is sent now, slowness of the link included. It is neither lost by chance nor
+    /// doubled.
     pub(super) fn released(&mut self, now: SimTime, link: SimLink, lane: usize) -> SimTime {
         let at = self.at(link);
         let mut chance = self.decision(now, at);
         self.arrival(now, at, lane, &mut chance)
     }
 
-    /// The random stream for the next message on a link. It depends on the link and the time only,
-    /// not on other links or earlier events, so that removing a fault does not change later ones.
+    /// The random stream for the next message on a link. It depends on the link, the time and the
+    /// number of messages of the link decided before at this instant, not on other links or earlier
+    /// instants, so that removing a fault does not change later ones.
     fn decision(&mut self, now: SimTime, at: usize) -> RandomStream {
         let (last, count) = &mut self.links[at].decided;
         *count = if *last == now { *count + 1 } else { 0 };
@@ -272,9 +277,9 @@ impl Network {
         RandomStream::decision(self.family, now.as_nanos(), ((at as u64) << 24) ^ *count)
     }
 
-    /// Draws the arrival time of a message that is sent now: a delay of 1 ns to [`DELAY_MAX`], then
-    /// [`in_order`](Self::in_order). Slowness of the link adds to the delay; only lanes without
-    /// order are reordered.
+    /// Draws the arrival time of a message that is sent now: a delay of 1 ns to [`DELAY_MAX`]
+    /// (longer ones are cut), then [`in_order`](Self::in_order), which may exceed that. Slowness of
+    /// the link adds to the delay; only lanes without order are reordered.
     fn arrival(
         &mut self,
         now: SimTime,
@@ -298,7 +303,8 @@ impl Network {
     }
 
     /// Rounds an arrival time up to the grain. On a lane in order the result is at least the latest
-    /// arrival that was decided before on this link and lane.
+    /// arrival that was decided before on this link and lane, even if that message is lost on its
+    /// way; at equal times the queue keeps the order.
     fn in_order(&mut self, arrival: u64, at: usize, lane: usize) -> SimTime {
         let mut arrival = arrival.div_ceil(self.grain).saturating_mul(self.grain);
         if self.lanes[lane].fifo {
@@ -310,8 +316,8 @@ impl Network {
     }
 
     /// Whether a message may arrive now that was sent when the link had broken `breaks` times. An
-    /// error if the link has broken since, even if it is up again, or is cut now. Clogs do not stop
-    /// it.
+    /// error if the link has broken since, even if it is up again (`Broken`, which comes first), or
+    /// is cut now (`Cut`). Clogs do not stop it, nor does a break that `breaks` counts already.
     #[inline]
     pub(super) fn passes(&self, link: SimLink, breaks: u32) -> Result<(), LossReason> {
         let state = &self.links[self.at(link)];
@@ -365,7 +371,7 @@ impl Network {
     }
 
     /// Removes one clog. If it was the last one, returns the held messages in the order of sending,
-    /// for the caller to release; otherwise none.
+    /// for the caller to release; otherwise none. Does nothing if the link is not clogged.
     pub(super) fn unclog(&mut self, link: SimLink) -> VecDeque<MessageSlot> {
         let at = self.at(link);
         let state = &mut self.links[at];
@@ -373,21 +379,23 @@ impl Network {
         if state.clogs == 0 { std::mem::take(&mut state.held) } else { VecDeque::new() }
     }
 
-    /// Adds to the delay of every later message on the link. Several delays add up.
+    /// Adds to the delay of every later message on the link. Several delays add up, to at most 2^50
+    /// ns (13 days).
     pub(super) fn slow(&mut self, link: SimLink, by: Duration) {
         let at = self.at(link);
         self.links[at].slowed = self.links[at].slowed.saturating_add(nanos(by)).min(1 << 50);
     }
 
-    /// Takes a delay back that [`slow`](Self::slow) added.
+    /// Takes a delay back that [`slow`](Self::slow) added. Messages in flight keep theirs.
     pub(super) fn unslow(&mut self, link: SimLink, by: Duration) {
         let at = self.at(link);
         self.links[at].slowed = self.links[at].slowed.saturating_sub(nanos(by));
     }
 
     /// Breaks the link, so that messages in flight, and those that a clog holds, are lost when they
-    /// would arrive ([`passes`](Self::passes)). Both ends will know by `told_by`. Returns `false`
-    /// and changes nothing if the link is broken already.
+    /// would arrive ([`passes`](Self::passes)). Both ends will know by `told_by`; the caller tells
+    /// them. Cuts and clogs stay. Returns `false` and changes nothing if the link is broken
+    /// already.
     pub(super) fn break_link(&mut self, link: SimLink, told_by: SimTime) -> bool {
         let at = self.at(link);
         let state = &mut self.links[at];
@@ -402,21 +410,21 @@ impl Network {
     }
 
     /// The earliest time at which a broken link may be up again: when both ends know that it broke.
-    /// Of a link that is up, that of its last break.
+    /// Of a link that is up, that of its last break; 0 if it never broke.
     pub(super) fn told_by(&self, link: SimLink) -> SimTime {
         self.links[self.at(link)].told_by
     }
 
-    /// Repairs the link. Returns `false` if it was not broken. The number of breaks stays, so that
-    /// messages from before the break are still lost.
+    /// Repairs the link, whether it is cut or not. Returns `false` if it was not broken. The number
+    /// of breaks stays, so that messages from before the break are still lost.
     pub(super) fn mend(&mut self, link: SimLink) -> bool {
         let at = self.at(link);
         self.broken.remove(&link);
         std::mem::take(&mut self.links[at].broken)
     }
 
-    /// Ends all conditions except breaks, gives every link the clean quality, and returns the
-    /// messages that clogs held, for the caller to release.
+    /// Ends all conditions except breaks, however often they were added, gives every link the clean
+    /// quality for good, and returns the messages that clogs held, for the caller to release.
     pub(super) fn heal(&mut self) -> Vec<MessageSlot> {
         self.qualities.fill(LinkTimes::of(&LinkQuality::clean()));
         let mut held = Vec::new();
@@ -429,7 +437,8 @@ impl Network {
         held
     }
 
-    /// The index of a link in `links`. Both nodes must exist.
+    /// The index of a link in `links`. Both nodes must exist, which is not checked: an unknown
+    /// receiver gives the index of another link.
     #[inline]
     fn at(&self, link: SimLink) -> usize {
         link.from.get() * self.nodes + link.to.get()

@@ -43,7 +43,7 @@ impl Owner {
         }
     }
 
-    /// Inverse function of [`code`](Self::code).
+    /// Inverse function of [`code`](Self::code). Panics if the code is that of no node.
     #[inline]
     fn of(code: u64) -> Self {
         match usize::try_from(code) {
@@ -158,7 +158,8 @@ impl<T> Slab<T> {
     /// Stores a value and returns its number.
     ///
     /// # Panics
-    /// If there are `max` values: the protocol sends without end.
+    /// If there are `max` values: the protocol sends without end. The message speaks of messages in
+    /// flight, also for a slab of actions.
     pub(super) fn put(&mut self, value: T) -> u32 {
         if let Some(slot) = self.free.pop() {
             self.slots[slot as usize] = Some(value);

@@ -45,7 +45,8 @@ pub struct Trigger {
     pub rule: usize,
     /// The node that emitted the matching event.
     pub node: NodeIndex,
-    /// The number of the match among those of the node at that instant, from 1.
+    /// The number of the match among those of the node at that instant, from 1. It does not matter
+    /// once that instant has passed.
     pub nth: u64,
 }
 
@@ -65,7 +66,7 @@ impl Schedule {
     /// not compare the nodes with those of a run, except that each must be below [`NODES_MAX`].
     ///
     /// # Errors
-    /// [`NoFault`] with the first line that does not parse.
+    /// [`NoFault`] with the first line that does not parse; skipped lines count in its number.
     pub fn parse(text: &str) -> Result<Self, NoFault> {
         let mut lines = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -92,8 +93,9 @@ impl FromStr for Schedule {
 ///
 /// `fails` runs the simulation under a schedule and returns whether it failed. It is called for
 /// candidates only, not for `schedule` itself. If no candidate fails, the result is the schedule
-/// itself; if none of its lines is needed, the result is empty. The lines keep their order. The
-/// number of runs is at most quadratic in the number of lines.
+/// itself; if none of its lines is needed, the result is empty. The lines keep their order and
+/// content: times, durations and nodes are not reduced. The number of runs is at most quadratic in
+/// the number of lines.
 ///
 /// Source: Zeller and Hildebrandt, *Simplifying and Isolating Failure-Inducing Input* (2002).
 pub fn shrink(schedule: &Schedule, mut fails: impl FnMut(&Schedule) -> bool) -> Schedule {
@@ -138,7 +140,8 @@ impl fmt::Display for ScheduledFault {
 }
 
 /// Writes the fault without its time, as in the text form of a [`Schedule`]. A `span` of `None`
-/// writes no `for`. The text of a partition without groups does not parse.
+/// writes no `for`. The text of a partition without groups, or of a cut without links, has nothing
+/// in their place, and parses all the same.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -171,7 +174,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Converts to a [`SimTime`], whose text is the exact number of seconds.
+/// Converts to a [`SimTime`], whose text is the exact number of seconds. Above 584 years the result
+/// is [`SimTime::NEVER`].
 fn time(span: Duration) -> SimTime {
     SimTime::default() + span
 }
@@ -205,8 +209,8 @@ impl<'a> Words<'a> {
         Self { rest: line.split_whitespace().peekable() }
     }
 
-    /// Parses a whole line, which must contain a time and a fault. Any text after the fault makes it
-    /// invalid.
+    /// Parses a whole line: a time, perhaps `on` and a trigger, and a fault. Any text after the
+    /// fault makes it invalid.
     fn line(mut self) -> Option<ScheduledFault> {
         let at = self.rest.next()?.strip_prefix("t=")?.parse().ok()?;
         let trigger = if self.rest.next_if_eq(&"on").is_some() {
@@ -294,8 +298,8 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Parses all following words that start with `{` as sets of links; an empty list if there are
-    /// none.
+    /// Parses all following words that start with `{` as sets of links, `{0}>{1,2}`; an empty list
+    /// if there are none.
     fn links(&mut self) -> Option<Vec<LinkSet>> {
         let mut links = Vec::new();
         while let Some(word) = self.rest.next_if(|word| word.starts_with('{')) {

@@ -2,8 +2,8 @@
 //!
 //! - By default a test runs its own number of fixed seeds, `0..n`.
 //! - `OSTRACA_SEED=123` runs that seed only, with the text of every message in the trace.
-//! - `OSTRACA_SIM_SECONDS=600` runs fresh seeds until the time has passed. They count up from
-//!   `OSTRACA_SIM_BASE`, or from a random number, which is printed.
+//! - `OSTRACA_SIM_SECONDS=600` runs fresh seeds until the time has passed, at least one. They count
+//!   up from `OSTRACA_SIM_BASE`, or from a random number, which is printed.
 
 use std::any::Any;
 use std::env;
@@ -42,8 +42,9 @@ impl fmt::Display for Seed {
 }
 
 impl Seed {
-    /// Returns the shell command that repeats this run. A seed without the name of a test gives a
-    /// command that runs all tests of the package.
+    /// Returns the shell command that repeats this run, in the package whose tests run now
+    /// (`ostraca-ddata` outside cargo). A seed without the name of a test gives a command that runs
+    /// all tests of the package.
     #[must_use]
     pub fn replay_command(&self) -> String {
         // Cargo sets it to the package under test while it runs tests.
@@ -61,19 +62,21 @@ pub struct Totals {
     pub runs: u64,
     /// Simulated time of all runs together.
     pub simulated: Duration,
-    /// Inputs that processes handled: messages, commands, ticks, answers of disks and links.
+    /// Inputs that processes handled: starts, messages, commands, ticks, answers of disks and
+    /// links.
     pub events: u64,
-    /// Number of messages sent.
+    /// Number of messages sent, each once even if it is duplicated; lost ones included.
     pub sent: u64,
-    /// Number of messages that processes handled.
+    /// Number of messages that processes handled, each copy.
     pub delivered: u64,
-    /// Messages lost by chance, cuts, breaks, crashes or full inboxes.
+    /// Messages lost by chance, cuts, breaks, crashes or full inboxes, each copy. Those that waited
+    /// in the inbox of a node when it crashed are counted neither here nor in `delivered`.
     pub lost: u64,
     /// Number of messages that were duplicated.
     pub doubled: u64,
-    /// Number of faults that occurred.
+    /// Number of faults that occurred, whatever their source, also those without effect.
     pub faults: u64,
-    /// Number of crashes of nodes.
+    /// Number of crashes of nodes that were up.
     pub crashes: u64,
     /// Counts of the rare branches that were reached.
     pub marks: Marks,
@@ -124,10 +127,11 @@ pub struct Seeds {
 /// `OSTRACA_SIM_SECONDS`; its run has a [full](TraceLevel::Full) trace.
 ///
 /// If the loop over the seeds panics, the replay command is printed to stderr. A random base is
-/// printed as well.
+/// printed as well. The time limit begins with this call.
 ///
 /// # Panics
-/// If one of the environment variables that are used is set but not a number.
+/// If `OSTRACA_SEED` or `OSTRACA_SIM_SECONDS` is set but not a number, even if the other one is
+/// used; `OSTRACA_SIM_BASE` only if fresh seeds are run.
 #[must_use]
 pub fn seeds(test: &'static str, default_count: u64) -> Seeds {
     Seeds::of(test, SeedPlan::from_env(default_count))
@@ -145,7 +149,8 @@ impl Iterator for Seeds {
     type Item = Seed;
 
     /// Returns the next seed; `None` once all were returned or the time limit has passed. The limit
-    /// is checked before a seed only, so the last run may exceed it.
+    /// is checked before a seed only, so the last run may exceed it, and not before the first one,
+    /// so one seed runs even with a limit of 0. With a default count of 0 none runs.
     fn next(&mut self) -> Option<Seed> {
         let used_up = match (&self.time, self.count) {
             (Some(time), _) => self.done > 0 && time.is_up(), // a test without a run can't fail
@@ -171,13 +176,13 @@ impl Drop for Seeds {
 
 /// Runs the seeds of a test on all cores and adds up the totals that `run` returns.
 ///
-/// A failure ends the test: no further seed is started, the running ones finish. If several fail,
-/// the one with the lowest number is reported. It is run once more, for a report with the text of
-/// every message.
+/// A failure (a panic of `run`) ends the test: no further seed is started, the running ones finish.
+/// If several fail, the one with the lowest number is reported. It is run once more, on this
+/// thread, for a report with the text of every message.
 ///
 /// # Panics
 /// With the report of the failed seed. If the second run passes, the report tells it and quotes the
-/// first one.
+/// first one. Also as [`seeds`] does.
 pub fn on_all_cores(
     test: &'static str,
     default_count: u64,
@@ -229,7 +234,8 @@ fn attempt(run: &impl Fn(Seed) -> Totals, seed: Seed) -> Result<Totals, FailedSe
 
 impl FailedSeed {
     /// Runs the seed again with a full trace and returns the report: that of the second run or, if
-    /// it passes, the first one with the remark that the run is not deterministic.
+    /// it passes, the first one with the remark that the run is not deterministic and without a
+    /// replay command of its own. A second failure need not have the reason of the first.
     fn again(self, run: &impl Fn(Seed) -> Totals) -> String {
         let seed = Seed { trace: TraceLevel::Full, ..self.seed };
         let replay = seed.replay_command();
@@ -265,10 +271,11 @@ struct SeedPlan {
 }
 
 impl SeedPlan {
-    /// Reads the environment. The base is read, or drawn and printed, only if fresh seeds are run.
+    /// Reads the environment: the seconds, then the seed. The base is read, or drawn and printed,
+    /// only if fresh seeds are run.
     ///
     /// # Panics
-    /// If a variable that is read is not a number.
+    /// If a variable that is read is not a number; one that is not Unicode counts as unset.
     fn from_env(default_count: u64) -> Self {
         let get = |name| number(name, env::var(name).ok().as_deref());
         let seconds = get("OSTRACA_SIM_SECONDS");

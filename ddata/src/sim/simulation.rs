@@ -33,7 +33,8 @@ pub struct SimulationSetup {
     /// The faults of the run.
     pub faults: Faults,
     /// A recorded schedule to follow instead of drawing faults; rules then inject its targeted
-    /// faults only. Loss, delay and clocks are still drawn from the seed.
+    /// faults only. Loss, delay and clocks are still drawn from the seed. Faults whose time comes
+    /// after a [`heal`](Simulation::heal) are dropped; an empty schedule gives no faults.
     pub schedule: Option<Schedule>,
     /// Wall time at the start, in milliseconds since the Unix epoch, of a node without skew.
     pub epoch_millis: u64,
@@ -68,8 +69,8 @@ pub struct Failure {
     pub at: SimTime,
     /// The hash of the run at that time.
     pub hash: u64,
-    /// The faults that occurred. Repeat them with [`SimulationSetup::schedule`], reduce them with
-    /// [`shrink`](super::shrink).
+    /// The faults that occurred, without those that the harness ordered. Repeat them with
+    /// [`SimulationSetup::schedule`], reduce them with [`shrink`](super::shrink).
     pub schedule: Schedule,
     by_hand: Schedule, // faults that the harness ordered
     events: String,    // the last events, as text
@@ -128,7 +129,8 @@ pub(super) enum Action<P: Process> {
     Restart { node: NodeIndex, incarnation: u32 },
 }
 
-/// The origin of a fault: drawn from the seed, caused by a rule, or ordered by the harness.
+/// The origin of a fault: drawn from the seed or timed by the followed schedule (both `Drawn`),
+/// caused by a rule, or ordered by the harness or the observer (both `Harness`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultSource {
     Drawn { heals: u32 }, // heals of the run at the draw: a later heal drops the fault
@@ -150,9 +152,11 @@ type Factory<P> = Box<dyn FnMut(Boot<'_, <P as Process>::Disk>) -> P>;
 
 /// A run of processes on virtual time.
 ///
-/// A violation or a panic of a process ends the run for good: the functions that run it then panic,
-/// also if the violation was found while no such function ran (by [`new`](Self::new), a fault or a
-/// restart that the harness orders between two of them).
+/// A violation or a panic of a process ends the run for good: [`run_for`](Self::run_for) and
+/// [`run_until`](Self::run_until) then panic, and their `try_` forms return an error, at each later
+/// call too, also if the violation was found while none of them ran (by [`new`](Self::new), a fault
+/// or a restart that the harness orders between two of them). A panic outside of them is not
+/// caught.
 pub struct Simulation<P: Process, O: Observer<P> = ()> {
     pub(super) seed: Seed,
     pub(super) now: SimTime,
@@ -186,9 +190,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// `factory` builds every process, at the start and after every crash.
     ///
     /// # Panics
-    /// If the setup has no node, no lane, more than 256 lanes or no link quality, or if its
-    /// schedule names a node that it does not have. A panic of a process at its start is not
-    /// caught.
+    /// If the setup has no node, too many nodes, no lane, more than 256 lanes or no link quality,
+    /// or if its schedule names a node that it does not have. A panic of a process at its start is
+    /// not caught; a violation is kept for the first function that runs the simulation.
     pub fn new(
         setup: SimulationSetup,
         observer: O,
@@ -237,8 +241,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     }
 
     /// Schedules the first draw of a fault (none if the setup has no kinds of fault), or the faults
-    /// of the schedule to follow. Its targeted faults are kept in `planned` until a rule matches.
-    /// Panics if the schedule names an unknown node.
+    /// of the schedule to follow, which a later heal drops like drawn ones. Its targeted faults are
+    /// kept in `planned` until a rule matches. Panics if a fault of the schedule names an unknown
+    /// node; the node of a trigger is not checked, it then never matches.
     fn plan(&mut self, schedule: Option<Schedule>) {
         let Some(schedule) = schedule else {
             if !self.faults.kinds.is_empty() {
@@ -260,7 +265,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Runs for `span` of simulated time, events at its end included.
+    /// Runs for `span` of simulated time, events at its end included. The simulated time is then
+    /// its end.
     ///
     /// # Panics
     /// With a report, on a violation or a panic of a process.
@@ -271,11 +277,13 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         }
     }
 
-    /// Runs until `reached` returns true; it is called before the first and after every event. The
-    /// simulated time is then that of the last event.
+    /// Runs until `reached` returns true; it is called before the first and after every step (one
+    /// queue entry, often a whole batch of a node). The simulated time is then that of the last
+    /// step.
     ///
     /// # Panics
-    /// With a report, on a violation, on a panic of a process, or when `within` has passed.
+    /// With a report, on a violation, on a panic of a process or of `reached`, or if `reached` is
+    /// still false when `within` has passed.
     #[track_caller]
     pub fn run_until(&mut self, within: Duration, reached: impl FnMut(&Self) -> bool) {
         if let Err(failure) = self.try_run_until(within, reached) {
@@ -286,8 +294,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
     /// As [`run_for`](Self::run_for).
     ///
     /// # Errors
-    /// A violation, also one that was found before this call, or a panic of a process. The run
-    /// cannot be continued after that: a later call returns the same reason.
+    /// A violation, also one that was found before this call, or a panic of a process. The
+    /// simulated time stays at the failure. The run cannot be continued after that: a later call
+    /// runs nothing and returns the same reason.
     pub fn try_run_for(&mut self, span: Duration) -> Result<(), Box<Failure>> {
         let end = self.now + span;
         self.guarded(|sim| while sim.violation.is_none() && sim.step(end) {})?;
@@ -415,7 +424,7 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         &mut self.observer
     }
 
-    /// Whether every disk has answered every sync. Syncs of a disk end in the order in which they
+    /// Whether the time of every sync has come. Syncs of a disk end in the order in which they
     /// were ordered, so a slow disk may be behind long after the run was healed. Syncs of crashed
     /// incarnations count until their time has passed.
     #[must_use]
@@ -447,16 +456,17 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.messages.len()
     }
 
-    /// Returns the number of messages in flight on one lane, so that a harness can ignore
-    /// heartbeats.
+    /// Returns the number of messages in flight or held by clogged links on one lane, so that a
+    /// harness can ignore heartbeats. Panics if there is no such lane.
     #[must_use]
     pub fn in_flight_on(&self, lane: usize) -> u64 {
         self.in_flight[lane]
     }
 
-    /// Whether only deadlines are left: no message, command, sync or fault is pending. Messages
-    /// held by clogged links, ends of lasting faults, restarts and attempts to reconnect count as
-    /// pending; the next draw of a fault and the end of a pause do not.
+    /// Whether only deadlines are left: no message, command, sync or scheduled fault is pending,
+    /// and no inbox has an input. Messages held by clogged links, ends of lasting faults, restarts,
+    /// notices of links and attempts to reconnect count as pending; the next draw of a fault,
+    /// targeted faults of a schedule and the end of a pause do not.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.messages.len() == 0
@@ -471,8 +481,9 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
         self.queue.push(at, owner, QueueEvent::Action(slot));
     }
 
-    /// Counts a fault and records it with the present time: in the schedule of the harness if it
-    /// ordered the fault, otherwise in that of the run. A full schedule records nothing.
+    /// Counts a fault and records it with the present time: in the schedule of the harness if it or
+    /// the observer ordered the fault, otherwise in that of the run. A full schedule
+    /// ([`LINES_MAX`]) records nothing, but the fault is counted.
     pub(super) fn note(&mut self, source: FaultSource, fault: &Fault) {
         self.totals.faults += 1;
         let (list, trigger) = match source {
@@ -487,7 +498,8 @@ impl<P: Process, O: Observer<P>> Simulation<P, O> {
 }
 
 /// Creates the nodes, none of them up, with clocks drawn within the bounds of the faults. A wall
-/// clock is off by the difference of two draws, so small skews are more likely.
+/// clock is off by the difference of two draws, so small skews are more likely; the rate of a
+/// monotonic clock is off by one draw, at most 90 %.
 fn places<P: Process>(seed: u64, nodes: usize, epoch: u64, faults: &Faults) -> Vec<SimNode<P>> {
     let mut chance = RandomStream::split(seed, "clocks", 0);
     let skew_max = nanos(faults.wall_skew) / 1_000_000;

@@ -10,7 +10,11 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A deterministic stream of numbers for one concern of one run.
+/// A deterministic stream of numbers for one concern of one run. A clone repeats its numbers.
+///
+/// Every draw takes one number of 64 bits from the stream, also from an empty range or one with a
+/// single value. Exceptions: [`span`](Self::span) takes two, [`shuffle`](Self::shuffle) one for
+/// each item but the first, and a certain [`chance`](Self::chance) none.
 #[derive(Clone, Debug)]
 pub struct RandomStream {
     state: [u64; 4],
@@ -53,8 +57,7 @@ impl RandomStream {
         result
     }
 
-    /// Draws a number below `bound`; 0 if `bound` is 0, which advances the stream as well. The bias
-    /// is below `bound / 2^64`.
+    /// Draws a number below `bound`; 0 if `bound` is 0. The bias is below `bound / 2^64`.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         u64::try_from((u128::from(self.bits()) * u128::from(bound)) >> 64).unwrap_or(0)
@@ -78,7 +81,8 @@ impl RandomStream {
         }
     }
 
-    /// Returns `true` with this probability. Probabilities ≤ 0 and ≥ 1 draw nothing.
+    /// Returns `true` with this probability. Probabilities ≤ 0 and ≥ 1 draw nothing, nor does NaN,
+    /// which gives `false`.
     #[inline]
     pub fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && (probability >= 1.0 || self.fraction() < probability)
@@ -90,8 +94,8 @@ impl RandomStream {
         unit(self.bits() >> 11)
     }
 
-    /// Draws an exponentially distributed number with this mean (within 0.5 %), at most 45 means.
-    /// It may be 0.
+    /// Draws an exponentially distributed number with this mean (within 0.5 %), rounded down, at
+    /// most 45 means; saturates at `u64::MAX`. It may be 0, and is 0 for a mean of 0.
     #[inline]
     pub fn exponential(&mut self, mean: u64) -> u64 {
         let bits = self.bits() | 1;
@@ -103,11 +107,11 @@ impl RandomStream {
         scale(mean, halvings.max(0.0) * std::f64::consts::LN_2)
     }
 
-    /// Draws a duration from `low` to `high`, both included. Every doubling is equally likely, so
-    /// that short durations occur as often as long ones. Draws of the last doubling above `high`
-    /// become `high`, so `high` is more likely than its neighbours.
+    /// Draws a duration from `low` to `high`, both included. Every doubling of `low` up to `high`
+    /// is equally likely, so that short durations occur as often as long ones. Draws of the last
+    /// doubling above `high` become `high`: with a `high` just above `low`, nearly all of them.
     ///
-    /// Zero counts as 1 ns. If `high` is below `low`, the result is `high`.
+    /// Zero counts as 1 ns, for both bounds. If `high` is below `low`, the result is `high`.
     pub fn span(&mut self, low: Duration, high: Duration) -> Duration {
         let (low, high) = (nanos(low).max(1), nanos(high).max(1));
         let doublings = (high / low).max(1).ilog2();
@@ -124,7 +128,8 @@ impl RandomStream {
         &choices[self.index(choices.len())]
     }
 
-    /// Puts `items` into a random order (Fisher-Yates), each order equally likely.
+    /// Puts `items` into a random order (Fisher-Yates), each order equally likely. Fewer than two
+    /// items draw nothing.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.index(last + 1));
@@ -153,7 +158,7 @@ fn unit(bits: u64) -> f64 {
     bits as f64 / (1_u64 << 53) as f64
 }
 
-/// Multiplies and rounds down; saturates at `u64::MAX`.
+/// Multiplies and rounds down; saturates at 0 and `u64::MAX`. A product of NaN is 0.
 #[inline]
 fn scale(mean: u64, factor: f64) -> u64 {
     (mean as f64 * factor) as u64

@@ -16,15 +16,18 @@ const TEXT_MAX: usize = 240;
 /// The detail that the trace keeps of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceLevel {
-    /// Time, node, kind and hash, which cost almost nothing.
+    /// Time, node, kind and digest of every event, which cost almost nothing.
     #[default]
     Brief,
-    /// The text of every message as well, for replaying a failure.
+    /// The text of every message, command and other content as well, for replaying a failure.
     Full,
 }
 
-/// The kind of an event of a node. `Event` is one that the process emitted. A `Fault` is recorded
-/// for node 0, whichever nodes it hits.
+/// The kind of an event of a node. `Event` is one that the process emitted, and is recorded for
+/// that node. A `Fault` is recorded for node 0, whichever nodes it hits.
+///
+/// The engine gives `Start`, `Tick` and `Event` the digest 0, so the content of an emitted event is
+/// not a part of the hash. The direction of a link and the outcome of a sync are in the digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventKind {
     Start,
@@ -39,8 +42,8 @@ pub(super) enum EventKind {
 }
 
 impl EventKind {
-    /// Returns the number of the kind with its peer and lane. A changed number changes the hashes
-    /// of all runs.
+    /// Returns the number of the kind in the lowest byte, the lane of a message above it, and the
+    /// peer from bit 16 on. A changed number changes the hashes of all runs.
     fn code(self) -> u64 {
         match self {
             Self::Start => 1,
@@ -100,13 +103,13 @@ impl Trace {
         Self { level, hash, rows: Vec::with_capacity(KEPT), next: 0, scratch: String::new() }
     }
 
-    /// The hash over all events so far: order, time, node, kind and digest. It does not depend on
-    /// the level.
+    /// The hash over all events so far, also those no longer kept: order, time, node, kind and
+    /// digest. It does not depend on the level. Without an event it is a fixed number, not 0.
     pub(super) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The hash of a value's `Debug` text.
+    /// The hash of a value's whole `Debug` text. Records nothing; the event hash is unchanged.
     pub(super) fn digest(&mut self, value: &dyn fmt::Debug) -> u64 {
         self.scratch.clear();
         write!(self.scratch, "{value:?}").expect("writing to a String cannot fail");
@@ -114,8 +117,8 @@ impl Trace {
     }
 
     /// Adds an event to the hash and to the last events, in place of the oldest one once [`KEPT`]
-    /// are there. `digest` represents the content in the hash. `content` is formatted at level
-    /// `Full` only, cut at [`TEXT_MAX`] characters.
+    /// are there. Only `digest`, which the caller computes, represents the content in the hash.
+    /// `content` is formatted at level `Full` only, cut at [`TEXT_MAX`] characters without a mark.
     #[inline]
     pub(super) fn record(
         &mut self,
@@ -169,8 +172,8 @@ fn mix(value: u64) -> u64 {
     (wide as u64) ^ ((wide >> 64) as u64)
 }
 
-/// A writer that accepts `left` characters and then fails. The characters before the limit stay in
-/// `text`.
+/// A writer that accepts `left` characters and fails at the next one; a text of exactly that length
+/// succeeds. The characters before the limit stay in `text`.
 struct BoundedWriter<'a> {
     text: &'a mut String,
     left: usize,
@@ -195,7 +198,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Increments the count of a name.
+    /// Adds 1 to the count of a name.
     pub fn hit(&mut self, name: &'static str) {
         *self.counts.entry(name).or_default() += 1;
     }
@@ -206,7 +209,7 @@ impl Marks {
         self.counts.get(name).copied().unwrap_or(0)
     }
 
-    /// Adds the counts of another run.
+    /// Adds the counts of another run to these, name by name.
     pub fn merge(&mut self, other: &Self) {
         for (name, count) in &other.counts {
             *self.counts.entry(name).or_default() += count;
@@ -221,7 +224,7 @@ impl Marks {
     /// Checks that every one of `names` was hit.
     ///
     /// # Panics
-    /// With the names that were never hit.
+    /// With all of `names` that were never hit, and the counts of the others that were.
     #[track_caller]
     pub fn must_have_hit<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         let missed: Vec<&str> = names.into_iter().filter(|name| self.count(name) == 0).collect();

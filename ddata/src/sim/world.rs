@@ -37,9 +37,9 @@ impl fmt::Display for InvariantViolation {
 /// `()` checks nothing.
 pub trait Observer<P: Process> {
     /// Called when a process has emitted an event, before the rules of the harness see it. By then
-    /// the process has handled its whole batch, but effects that it ordered after the event are not
-    /// carried out yet. The observer may order commands and faults in response; they are carried
-    /// out even if it returns an error.
+    /// the process has handled its whole batch of inputs (or the tick that emitted it), but effects
+    /// that it ordered after the event are not carried out yet. The observer may order commands and
+    /// faults in response; they are carried out even if it returns an error. The default accepts.
     ///
     /// # Errors
     /// The violation that ends the run. Only the first one is kept.
@@ -54,7 +54,8 @@ pub trait Observer<P: Process> {
     }
 
     /// Called after every batch of a node that had an input or a tick
-    /// ([`SimulationView::touched`]), and after every fault, also one in the middle of a batch.
+    /// ([`SimulationView::touched`]), and after every fault, also one in the middle of a batch or
+    /// without effect. Not called at the end of a lasting fault. The default accepts.
     ///
     /// # Errors
     /// The violation that ends the run. Only the first one is kept.
@@ -65,7 +66,8 @@ pub trait Observer<P: Process> {
 
 impl<P: Process> Observer<P> for () {}
 
-/// The orders of an [`Observer`].
+/// The orders of an [`Observer`] in response to one event. All commands are scheduled first, then
+/// the faults are injected one by one, in the order of the calls. Both happen in a healed run too.
 pub struct Orders<P: Process> {
     pub(super) commands: Vec<(Duration, NodeIndex, P::Command)>, // taken after every event
     pub(super) faults: Vec<Fault>,                               // taken after every event
@@ -78,19 +80,20 @@ impl<P: Process> Default for Orders<P> {
 }
 
 impl<P: Process> Orders<P> {
-    /// Gives a command to `node` after this time. It is dropped if the node is down then.
+    /// Gives a command to `node` after this time; with zero at this instant, but after this event.
+    /// It is dropped if the node is down then, but not if the node has restarted in between.
     pub fn command(&mut self, after: Duration, node: NodeIndex, command: P::Command) {
         self.commands.push((after, node, command));
     }
 
-    /// Injects a fault now: after this event, before the orders that its node made after it. A
-    /// crash of that node drops those orders.
+    /// Injects a fault now: after this event, before the effects that its node ordered after it. A
+    /// crash of that node drops those effects. The fault is not a part of the recorded schedule.
     pub fn fault(&mut self, fault: Fault) {
         self.faults.push(fault);
     }
 }
 
-/// A read-only view of a run.
+/// A read-only view of a run. Methods that take a node panic if the run has no such node.
 pub struct SimulationView<'a, P: Process> {
     pub(super) now: SimTime,
     pub(super) touched: Option<NodeIndex>,
@@ -105,7 +108,8 @@ impl<'a, P: Process> SimulationView<'a, P> {
         self.now
     }
 
-    /// Returns the node that acted last; `None` after a fault and in the view of a harness.
+    /// Returns the node whose event or batch the observer is shown, also if it has crashed since;
+    /// `None` after a fault and in the view of a harness.
     #[must_use]
     pub fn touched(&self) -> Option<NodeIndex> {
         self.touched
@@ -118,15 +122,12 @@ impl<'a, P: Process> SimulationView<'a, P> {
     }
 
     /// Returns the process of a node; `None` while it is down or was never started.
-    ///
-    /// # Panics
-    /// If the run has no such node, as all methods that take one.
     #[must_use]
     pub fn process(&self, node: NodeIndex) -> Option<&'a P> {
         self.nodes[node.get()].process.as_ref()
     }
 
-    /// Iterates over the processes that are up.
+    /// Iterates over the processes that are up, in the order of their nodes.
     pub fn processes(&self) -> impl Iterator<Item = (NodeIndex, &'a P)> + use<'a, P> {
         processes(self.nodes)
     }
@@ -145,7 +146,7 @@ impl<'a, P: Process> SimulationView<'a, P> {
         self.nodes[node.get()].disk.synced()
     }
 
-    /// Returns the present readings of a node's clocks.
+    /// Returns the present readings of a node's clocks, which run also while the node is down.
     #[must_use]
     pub fn clock(&self, node: NodeIndex) -> Now {
         self.nodes[node.get()].clock.read(self.now)
@@ -168,7 +169,9 @@ pub(super) fn processes<P: Process>(nodes: &[SimNode<P>]) -> impl Iterator<Item 
     nodes.iter().enumerate().filter_map(up)
 }
 
-/// An input of a node. It is dropped if the process is down when it is due.
+/// An input of a node. It is dropped if the process is down when it is due, or crashes while it
+/// waits in the inbox. Answers of the disk and news of links are dropped also if the node has
+/// restarted since they were scheduled.
 #[derive(Debug)]
 pub(super) enum SimInput<P: Process> {
     Start,
@@ -179,7 +182,7 @@ pub(super) enum SimInput<P: Process> {
     LinkUp { peer: NodeIndex, direction: Direction },
 }
 
-/// Maximum number of inputs that wait for a paused or slow node. Further messages of other nodes
+/// Number of inputs waiting for a paused or slow node from which on further messages of other nodes
 /// are lost, which breaks the link of a reliable lane. Other inputs have no bound.
 pub(super) const INBOX_MAX: usize = 100_000;
 
@@ -188,10 +191,11 @@ pub(super) struct SimNode<P: Process> {
     pub(super) process: Option<P>, // `None` before the first start and after a crash
     pub(super) incarnation: u32,   // of the last start; 0 before the first one
     pub(super) clock: NodeClock,
-    pub(super) armed: SimTime, // of the next tick; `NEVER`: none is scheduled
+    pub(super) armed: SimTime, // of the next tick, others are stale; `NEVER`: none is scheduled
     pub(super) ready_at: SimTime, // paused or busy until then; inputs wait in the inbox
     pub(super) per_input: Duration, // a slow node's busy time for each input; zero: not slow
     /// Inputs that wait, oldest first: at most [`INBOX_MAX`] messages of other nodes, plus others.
+    /// Emptied by a crash.
     pub(super) inbox: VecDeque<SimInput<P>>,
     pub(super) disk: SimDisk<P::Disk>,
     pub(super) synced_at: SimTime, // end of the last sync that was ordered
@@ -201,7 +205,8 @@ pub(super) struct SimNode<P: Process> {
 }
 
 impl<P: Process> SimNode<P> {
-    /// Creates a node that is down, ready, with an empty disk and no faults.
+    /// Creates a node that was never started, without a pause, a fault or records on its disk. It
+    /// stays down until the engine starts it.
     pub(super) fn new(clock: NodeClock, chance: RandomStream) -> Self {
         Self {
             process: None,

@@ -65,13 +65,14 @@ impl<T: DataType> Causal<T> {
         Self { state: KeyState::new(T::shape()), kind: PhantomData }
     }
 
-    /// Returns a snapshot for reading.
+    /// Returns a snapshot for reading; later changes of this value don't show in it.
     #[must_use]
     pub fn value(&self) -> T {
         T::open(self.state.store.clone())
     }
 
-    /// Returns the context: the dots of all changes that this replica has merged.
+    /// Returns the context: the dots of all changes that this replica has made or merged, also of
+    /// overwritten and removed content.
     #[must_use]
     pub const fn context(&self) -> &CausalContext {
         self.state.context()
@@ -83,8 +84,8 @@ impl<T: DataType> Causal<T> {
         &self.state
     }
 
-    /// Changes the value. Either all changes of `f` are made or, if it returns an error, none.
-    /// Returns the result of `f` and the delta for peers, which is empty if nothing changed.
+    /// Changes the value. Either all changes of `f` are made or, on any error, none. Returns the
+    /// result of `f` and the delta for peers, which is empty if nothing changed.
     ///
     /// # Errors
     /// The error of `f`, and those of [`KeyState::edit`].
@@ -96,8 +97,9 @@ impl<T: DataType> Causal<T> {
         self.state.edit(author, f)
     }
 
-    /// Deletes everything that this replica has seen; concurrent changes survive. The delta is
-    /// empty if there was nothing to delete.
+    /// Deletes everything that this replica has seen, also of a grow-only type; concurrent changes
+    /// survive. The author's term is ignored. The delta is empty if there was nothing
+    /// to delete or this replica has no dot left: see [`KeyState::delete`].
     pub fn delete(&mut self, author: Author) -> Delta {
         self.state.delete(author)
     }
@@ -106,6 +108,9 @@ impl<T: DataType> Causal<T> {
     ///
     /// # Errors
     /// [`Lack`] if the delta is refused: see [`KeyState::apply`]. Nothing was changed.
+    ///
+    /// # Panics
+    /// If the delta was made for a shape that is stored differently.
     pub fn apply(&mut self, delta: &Delta) -> Result<MergeResult, Lack> {
         self.state.apply(delta)
     }
@@ -117,6 +122,7 @@ impl<T: DataType> Causal<T> {
     }
 
     /// Merges a full state. Returns [`MergeResult::Unchanged`] if this replica has seen all of it.
+    /// Removal records are not taken over: see [`KeyState::merge`].
     pub fn merge(&mut self, other: &Self) -> MergeResult {
         self.state.merge(&other.state)
     }
@@ -166,12 +172,13 @@ impl<T: DataType> CmRDT for Causal<T> {
     type Op = Delta;
     type Validation = Lack;
 
-    /// Tries the delta on a copy of the state. Fails with the error of [`Causal::apply`].
+    /// Tries the delta on a copy of the state; this state is unchanged. Fails with the error of
+    /// [`Causal::apply`].
     fn validate_op(&self, delta: &Delta) -> Result<(), Lack> {
         self.state.clone().apply(delta).map(|_| ())
     }
 
-    /// A delta that the causal delta rule refuses changes nothing and causes no error: call
+    /// Merges a delta. One that [`Causal::apply`] refuses changes nothing and causes no error: call
     /// [`validate_op`](CmRDT::validate_op) first, or use [`Causal::apply`], which returns the
     /// error.
     fn apply(&mut self, delta: Delta) {
@@ -189,7 +196,7 @@ impl<T: DataType> ResetRemove<ReplicaId> for Causal<T> {
 }
 
 impl KeyState {
-    /// Returns a typed snapshot; `None` if this is not a `T`.
+    /// Returns a typed snapshot; `None` if this state has another shape than `T`.
     #[must_use]
     pub fn view<T: DataType>(&self) -> Option<T> {
         (*self.shape() == T::shape()).then(|| <T as Open>::open(self.store.clone()))

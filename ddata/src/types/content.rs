@@ -24,25 +24,27 @@ pub enum Content {
     Net(i128),
     /// Elements of a set.
     Elements(Vec<Encoded>),
-    /// Value of a last-writer-wins register; `None` if it was never written.
+    /// Value of a last-writer-wins register; `None` if it was never written or was deleted.
     Register(Option<Encoded>),
-    /// Concurrent values of a multi-value register, ordered by writer; empty if it was never
-    /// written.
+    /// Concurrent values of a multi-value register, ordered by writer; equal values are all listed.
+    /// Empty if it was never written or was deleted.
     Siblings(Vec<Encoded>),
     /// Entries of a map.
     Map(Vec<(Encoded, Self)>),
     /// A user type, which only its own code can decode.
     User {
-        /// Number of contributions of replicas.
+        /// Number of contributions: deltas and whole values, several of one replica included.
         parts: usize,
-        /// Total length of the contributions, in bytes.
+        /// Total length of the encoded contributions, in bytes.
         bytes: usize,
     },
 }
 
 impl Content {
-    /// Converts a store of this shape. Copies all its content. Panics if the store of a map is
-    /// under the shape of a leaf.
+    /// Converts a store of this shape, inner values of a map included. Copies all its content.
+    ///
+    /// The variant of the store decides. The shape only distinguishes user types from MV registers,
+    /// and names the inner shape of an [`AnyDotStore::Map`]: panics if it has none.
     pub(crate) fn of(shape: &Shape, store: &AnyDotStore) -> Self {
         match store {
             AnyDotStore::Unit(fun) => Self::Flag(!fun.is_bottom()),
@@ -68,12 +70,14 @@ impl Content {
     }
 }
 
-/// Returns the value of a register that readers get; the other concurrent values are left out.
+/// Returns the value of a register that readers get, that of the highest stamp; the other
+/// concurrent values are left out.
 fn register(fun: &DotFun<Stamped>) -> Content {
     Content::Register(winner(fun).map(|(_, stamped)| stamped.value.clone()))
 }
 
-/// Returns all values of an MV register or, for a user type, only their number and length.
+/// Returns the number and length of the parts of a user type. Under any other shape, also one that
+/// does not fit, returns all values as those of an MV register.
 fn plain(shape: &Shape, fun: &DotFun<Encoded>) -> Content {
     let parts = fun.iter().map(|(_, part)| part);
     match shape {

@@ -45,8 +45,9 @@ pub struct Delta {
     pub(crate) after: Option<Box<CausalContext>>, // of a repair: the required context
 }
 
-/// Refusal of a delta or read that requires more than the receiver knows. It contains the
-/// receiver's context; the sender answers with a repair.
+/// Refusal of a delta or read that requires more than the receiver knows, or of a delta that would
+/// fragment its context too much. It contains the receiver's context; the sender answers with a
+/// repair.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the delta builds on changes not seen here; nothing was changed, a repair is needed")]
 pub struct Lack {
@@ -66,9 +67,9 @@ pub enum MergeResult {
 /// The dots that one or more mutations overwrote, and their places, kept for repairs of peers.
 #[derive(Debug, PartialEq)]
 struct RemovalRecord {
-    dots: DotSet, // of the mutations that overwrote
-    gone: DotSet, // overwritten by them
-    places: AnyDotStore,
+    dots: DotSet,        // of the mutations that overwrote
+    gone: DotSet,        // overwritten by them
+    places: AnyDotStore, // where content was overwritten; without entries, perhaps swept
 }
 
 /// The content of one key with the context of all mutations that made it.
@@ -84,7 +85,7 @@ pub struct KeyState {
     floor: CausalContext,
 }
 
-/// Compares shape, content and context. Records for repairs are ignored.
+/// Compares shape, content and context. Records for repairs and the fold level are ignored.
 impl PartialEq for KeyState {
     fn eq(&self, other: &Self) -> bool {
         self.shape == other.shape && self.context == other.context && self.store == other.store
@@ -94,9 +95,9 @@ impl PartialEq for KeyState {
 /// A message that brings a peer up to date.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Repair {
-    /// The peer has seen everything.
+    /// The peer has seen everything that this replica has seen, perhaps more.
     Nothing,
-    /// The changes that the peer lacks.
+    /// The changes that the peer lacks, never an empty delta.
     Delta(Delta),
     /// The full state, because removal records that the peer lacks are not kept. Never for a leaf.
     Full,
@@ -130,7 +131,8 @@ impl Delta {
     }
 
     /// Returns an estimate of the encoded size, in bytes; 0 for an empty delta. Only entries and
-    /// places count, not the overwritten dots.
+    /// places count, plus 16 for the rest; the overwritten dots and the required context of a
+    /// repair may be far larger.
     pub(crate) fn size(&self) -> usize {
         if self.is_empty() { 0 } else { 16 + self.store.size() }
     }
@@ -143,8 +145,8 @@ impl Delta {
     }
 
     /// Returns the highest time that a clock gave to a register write in it, for the receiver's
-    /// clock. `None` without such a write: guarded writes and versions chosen by callers do not
-    /// count.
+    /// clock. `None` without such a write: guarded writes, versions chosen by callers and times
+    /// raised above a live one do not count.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         self.store.latest_time()
     }
@@ -155,9 +157,13 @@ impl Delta {
         self.dots.is_empty()
     }
 
-    /// Joins another delta of the same key, earlier or later, into this one. Both must have the
-    /// same shape. Entries that one of them overwrites are dropped. If one of them is a repair, the
-    /// result requires the repair's context; of two repairs, both contexts.
+    /// Joins another delta of the same key, earlier or later, into this one. Entries that one of
+    /// them overwrites are dropped; their places stay listed. Joining a delta twice, or an empty
+    /// one, changes nothing. If one of them is a repair, the result requires the repair's context;
+    /// of two repairs, both contexts.
+    ///
+    /// # Panics
+    /// If the shapes are stored differently.
     pub fn join(&mut self, other: &Self) {
         let mine = TouchedDots { dots: &self.dots, gone: &self.gone };
         self.store.join_delta(&mine, &other.store, &other.gone, Empty::Keep);
@@ -186,10 +192,10 @@ impl Delta {
     /// Decodes the result of [`encode`](Self::encode). The encoding contains no shape.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are not a delta of this shape: `Truncated` also for a delta
-    /// without dots, `DotOutsideContext` if the dot of an entry is not among the delta's own dots
-    /// or is overwritten by it. Never panics, and allocates at most a small multiple of the input's
-    /// size.
+    /// [`DecodeError`] if the bytes are not a delta of this shape. After all bytes are read:
+    /// `Truncated` for a delta without dots, then `DotOutsideContext` if the dot of an entry is not
+    /// among the delta's own dots or is overwritten by it. Bytes of another shape may decode all
+    /// the same. Never panics, and allocates at most a small multiple of the input's size.
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
         let mut reader = LayoutReader::new(bytes)?;
         let (dots, gone) = (DotSet::decode(&mut reader)?, DotSet::decode(&mut reader)?);
@@ -226,7 +232,7 @@ impl KeyState {
         }
     }
 
-    /// Returns the kind of data.
+    /// Returns the kind of data, which never changes.
     #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
@@ -239,26 +245,32 @@ impl KeyState {
         &self.context
     }
 
-    /// Whether nothing is live: the value was never written, was deleted or was emptied.
+    /// Whether nothing is live: the value was never written, was deleted or was emptied. A counter
+    /// that was written and is 0 is live.
     #[must_use]
     pub fn is_bottom(&self) -> bool {
         self.store.is_bottom()
     }
 
     /// Merges a delta, or returns the context that shows what is missing.
-    /// [`MergeResult::Unchanged`] means that all its dots were seen. The delta must have the shape
-    /// of this state.
+    /// [`MergeResult::Unchanged`] means that all its dots were seen, and that nothing was changed.
     ///
     /// # Errors
-    /// [`Lack`] if the delta overwrites dots that this state has not seen (causal delta rule), is a
-    /// repair for a replica that has seen more, or would make the set of non-contiguous dots too
-    /// large. Nothing was changed. The bound on non-contiguous dots does not apply to a repair.
+    /// [`Lack`] if the delta overwrites dots that are neither seen here nor its own (causal delta
+    /// rule), if it is a repair whose required context this state does not include, or if the set
+    /// of non-contiguous dots would be longer than [`CLOUD_RUNS_MAX`] runs after it. Nothing was
+    /// changed. The last two also refuse a delta whose dots were all seen. The bound does not apply
+    /// to a repair.
+    ///
+    /// # Panics
+    /// If the delta is new and was made for a shape that is stored differently.
     pub fn apply(&mut self, delta: &Delta) -> Result<MergeResult, Lack> {
         self.check(delta)?;
         Ok(self.apply_unchecked(delta))
     }
 
-    /// Checks whether [`apply`](Self::apply) would merge a delta.
+    /// Checks whether [`apply`](Self::apply) would accept a delta, known ones included. Returns the
+    /// same error for each reason.
     pub(crate) fn check(&self, delta: &Delta) -> Result<(), Lack> {
         let unseen = self.context.unseen(&delta.gone);
         let is_misdirected =
@@ -276,9 +288,12 @@ impl KeyState {
         self.apply_unchecked(delta)
     }
 
-    /// Merges a delta without the causal delta rule. Callers have checked the rule or plant a
-    /// fault. Does nothing if all dots of the delta were seen. Records what the delta overwrites in
-    /// a map, for repairs.
+    /// Merges a delta without [`check`](Self::check). Callers have called it or plant a fault. Does
+    /// nothing if all dots of the delta were seen. Records what the delta overwrites in a map, for
+    /// repairs.
+    ///
+    /// The context takes the delta's own dots only, neither the overwritten ones nor the required
+    /// context of a repair.
     pub(crate) fn apply_unchecked(&mut self, delta: &Delta) -> MergeResult {
         if self.context.includes_all(&delta.dots) {
             return MergeResult::Unchanged;
@@ -291,8 +306,10 @@ impl KeyState {
         MergeResult::Changed
     }
 
-    /// Commits a local mutation whose content is already in `store`. Records what it overwrites in
-    /// a map, for repairs. `delta` must contain the same mutation, built on exactly this state.
+    /// Commits a local mutation whose content is already in `store`, without any check. Records
+    /// what it overwrites in a map, for repairs; content that the mutation itself wrote and
+    /// overwrote needs no record. `delta` must contain the same mutation, built on exactly this
+    /// state.
     pub(crate) fn commit(&mut self, store: AnyDotStore, delta: &Delta) {
         if !delta.gone.is_empty()
             && !self.store.is_leaf()
@@ -307,11 +324,12 @@ impl KeyState {
     /// Merges the full state of another replica. Returns [`MergeResult::Unchanged`] if all its
     /// changes were seen.
     ///
-    /// Takes over no removal records. So a peer that lacks a change learned here, of a map, gets
-    /// the full state instead of a repair.
+    /// Takes over no removal records and keeps its own. So a peer that lacks a change learned here,
+    /// of a map, gets the full state instead of a repair. No bound applies to the non-contiguous
+    /// dots.
     ///
     /// # Panics
-    /// If the shapes differ.
+    /// If the shapes differ, also if `other` was never written.
     pub fn merge(&mut self, other: &Self) -> MergeResult {
         assert_eq!(self.shape, other.shape, "shapes are compared before states are merged");
         if self.context.includes(&other.context) {
@@ -328,10 +346,11 @@ impl KeyState {
     }
 
     /// Returns the repair for a replica with the context `peer`. Scans the live entries and, for a
-    /// leaf, the context.
+    /// leaf, the context. The delta requires all of `peer`, also dots that this state has not seen.
     ///
     /// A map gives [`Repair::Full`] if the peer lacks a change whose removal record was dropped, or
-    /// one that this replica learned from a full state or decoded.
+    /// one that this replica learned from a full state or decoded, whether it removed anything or
+    /// not.
     #[must_use]
     pub fn repair(&self, peer: &CausalContext) -> Repair {
         let dots = self.context.minus(peer);
@@ -352,8 +371,8 @@ impl KeyState {
     }
 
     /// Returns all dots that were seen and are not live: overwritten ones, and those that added
-    /// nothing. Scans the whole state. Once folded dots leave the context, replicas with different
-    /// fold levels will need the full state instead.
+    /// nothing, such as the dots of removals. Scans the whole state. Once folded dots leave the
+    /// context, replicas with different fold levels will need the full state instead.
     fn overwritten(&self) -> DotSet {
         let mut live = DotSet::new();
         self.store.each_dot(&mut |dot| live.insert(dot));
@@ -366,8 +385,9 @@ impl KeyState {
         self.store.latest_time()
     }
 
-    /// Returns content and context without the records for repairs, for readers. A repair from it
-    /// is the full state, except for a leaf.
+    /// Returns content and context without the records for repairs, for readers. It equals the
+    /// state. A repair from it, for a peer that lacks any dot, is the full state, except for a
+    /// leaf.
     #[must_use]
     pub(crate) fn snapshot(&self) -> Self {
         Self {
@@ -380,8 +400,8 @@ impl KeyState {
         }
     }
 
-    /// Merge of a planted fault: a register that holds a dot of `arrived` keeps only those. Does
-    /// nothing to maps of registers.
+    /// Merge of a planted fault: a register that holds a dot of `arrived` keeps only those,
+    /// whatever their stamps. Does nothing to other kinds, maps of registers included.
     pub(crate) fn keep_arrived(&mut self, arrived: &DotSet) {
         self.store.keep_arrived(arrived);
     }
@@ -392,21 +412,21 @@ impl KeyState {
         self.records.len()
     }
 
-    /// Drops the oldest removal record. A peer that lacks it will get the full state. Does nothing
-    /// without a record.
+    /// Drops the oldest removal record. A peer that lacks any of its dots will get the full state.
+    /// Does nothing without a record. Content and context are unchanged.
     pub fn forget_record(&mut self) {
         if let Some(oldest) = self.records.pop_front() {
             self.floor.extend(&oldest.dots);
         }
     }
 
-    /// Returns the places at which a remote delta overwrites entries; `None` if it overwrites
-    /// nothing live here, and always for a leaf.
+    /// Returns the places at which a remote delta overwrites entries, for its removal record.
+    /// `None` if it overwrites only seen dots and none of them is live here, and always for a leaf.
     ///
     /// An overwritten dot that was seen and is not live here was overwritten by another mutation,
     /// which has its own record or is below the floor. A dot that arrives together with its
     /// overwriter was never live here, but may be live at a peer, so that peer must look at all
-    /// places: the result is then a swept map.
+    /// places: the result is then a swept map without keys, even if nothing is live here.
     fn overwritten_by(&self, delta: &Delta) -> Option<AnyDotStore> {
         if delta.gone.is_empty() || self.store.is_leaf() {
             return None;
@@ -419,8 +439,9 @@ impl KeyState {
         Some(everywhere)
     }
 
-    /// Records what a delta is about to overwrite, for repairs of peers. Beyond [`RECORDS_MAX`] the
-    /// oldest record is dropped.
+    /// Records what a delta is about to overwrite, for repairs of peers: all its dots and
+    /// overwritten dots, one record even for a joined delta. Beyond [`RECORDS_MAX`] the oldest
+    /// record is [forgotten](Self::forget_record).
     fn record_removal(&mut self, delta: &Delta, places: AnyDotStore) {
         let (dots, gone) = (delta.dots.clone(), delta.gone.clone());
         self.records.push_back(Arc::new(RemovalRecord { dots, gone, places }));
@@ -429,8 +450,10 @@ impl KeyState {
         }
     }
 
-    /// Whether the delta would make the cloud longer than [`CLOUD_RUNS_MAX`] runs; always `false`
-    /// for a repair. Copies the context only if the sum of both numbers of runs exceeds the bound.
+    /// Whether the cloud would be longer than [`CLOUD_RUNS_MAX`] runs after the delta; always
+    /// `false` for a repair. If merges have made the cloud longer already, every delta that does
+    /// not close enough gaps overflows, also a known one. Copies the context only if the sum of
+    /// both numbers of runs exceeds the bound.
     fn cloud_overflows(&self, delta: &Delta) -> bool {
         if delta.after.is_some() {
             return false;
@@ -456,12 +479,13 @@ impl KeyState {
     }
 
     /// Decodes the result of [`encode`](Self::encode). The result has no removal records, so a
-    /// repair of a map from it is the full state.
+    /// repair of a map from it, for a peer that lacks any dot, is the full state.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are not a state of this shape: `DotOutsideContext` also for an
-    /// entry whose dot is not in the context, `NotCanonical` for a map with empty or swept places.
-    /// Never panics, and allocates at most a small multiple of the input's size.
+    /// [`DecodeError`] if the bytes are not a state of this shape. After all bytes are read:
+    /// `DotOutsideContext` for an entry whose dot is not in the context, then `NotCanonical` for a
+    /// map with empty or swept places. Bytes of another shape may decode all the same. Never
+    /// panics, and allocates at most a small multiple of the input's size.
     pub fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, DecodeError> {
         let mut reader = LayoutReader::new(bytes)?;
         let context = CausalContext::decode(&mut reader)?;
@@ -481,13 +505,15 @@ impl KeyState {
     }
 
     /// Drops every live entry that the version vector of the `crdts` crate covers; for
-    /// `ResetRemove`. The context stays, and no removal is recorded.
+    /// `ResetRemove`. Keys that become empty are removed. The context stays, also without the dots
+    /// of `clock` that it lacks, and no removal is recorded.
     pub(crate) fn reset(&mut self, clock: &crdts::VClock<crate::id::ReplicaId>) {
         self.store.forget(&CausalContext::from(clock.clone()));
     }
 
-    /// Returns the dot of `replica`'s next mutation of this key. Its counter may exceed the highest
-    /// valid one, which the caller must check.
+    /// Returns the dot of `replica`'s next mutation of this key, and does not take it: the same
+    /// again until the state changes. Its counter may exceed the highest valid one, which the
+    /// caller must check.
     pub(crate) fn next_dot(&self, replica: crate::id::ReplicaId) -> Dot {
         self.context.next_dot(replica)
     }

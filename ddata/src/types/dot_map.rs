@@ -1,9 +1,10 @@
 //! [`DotMap`]: a map from encoded keys to inner dot stores. A key exists as long as its inner store
 //! has live entries.
 //!
-//! In a delta the map contains the touched keys, also those that became empty. The flag `sweep`
+//! In a delta the map contains the touched keys, also those that became empty. A map *sweeps* if it
 //! refers to every key of the receiver's map, because a `clear` does not list keys: there the
-//! overwritten dots of the delta are dropped under all keys. A state never has it.
+//! overwritten dots of the delta are dropped under all keys, at any depth. Only a delta's map ever
+//! sweeps; nothing unsets the flag.
 
 use crate::causal::{Dot, DotSet, Seen};
 use crate::encoded::{DecodeError, Encoded, LayoutReader, LayoutWriter};
@@ -17,7 +18,7 @@ use crate::types::store::AnyDotStore;
 pub(crate) struct DotMap<S: Clone> {
     entries: HashOrdered<S>,
     inner: Shape,
-    sweep: bool, // only ever set in a delta
+    sweep: bool, // only ever set in a delta; a sweeping map without keys is not bottom
 }
 
 impl<S: DotStore> DotMap<S> {
@@ -26,6 +27,7 @@ impl<S: DotStore> DotMap<S> {
         Self { entries: HashOrdered::default(), inner, sweep: false }
     }
 
+    /// Returns the number of keys, in a delta also those without content.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -34,6 +36,7 @@ impl<S: DotStore> DotMap<S> {
         self.entries.get(key)
     }
 
+    /// Iterates over the keys by hash, then by bytes, with their inner stores.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&HashedKey, &S)> {
         self.entries.iter()
     }
@@ -52,7 +55,7 @@ impl<S: DotStore> DotMap<S> {
         S::empty(&self.inner)
     }
 
-    /// Makes this part of a delta refer to everything below it.
+    /// Makes this part of a delta refer to everything below it. Its keys are kept.
     pub(crate) const fn sweep(&mut self) {
         self.sweep = true;
     }
@@ -63,7 +66,7 @@ impl<S: DotStore> DotMap<S> {
     }
 
     /// Whether both are snapshots of one map without a change between them. `false` proves nothing:
-    /// small maps are never recognized.
+    /// small maps are never recognized. Does not compare the sweep flags.
     pub(crate) fn same(&self, other: &Self) -> bool {
         self.entries.same(&other.entries)
     }
@@ -77,8 +80,9 @@ impl<S: DotStore> DotMap<S> {
         }
     }
 
-    /// Returns the keys whose inner stores read differently from `before`; added and removed keys
-    /// are included. Skips parts that both snapshots share.
+    /// Returns the keys whose inner stores do not [read like](AnyDotStore::reads_like) those in
+    /// `before`, in no defined order; added and removed keys are included. Skips parts that both
+    /// snapshots share.
     pub(crate) fn keys_changed(&self, before: &Self) -> Vec<Encoded>
     where
         AnyDotStore: From<S>,
@@ -98,8 +102,8 @@ impl<S: DotStore> DotMap<S> {
         keys
     }
 
-    /// Changes the inner stores of `keys` and removes those that become empty; keys that the map
-    /// lacks are skipped. All others stay shared with older snapshots.
+    /// Changes the inner stores of `keys` and removes those that are empty afterwards, in a delta
+    /// as well; keys that the map lacks are skipped. All others stay shared with older snapshots.
     fn change_each(&mut self, keys: Vec<HashedKey>, change: impl Fn(&mut S)) {
         for key in keys {
             let Some(inner) = self.entries.get_mut(&key) else { continue };
@@ -120,14 +124,14 @@ impl<S: DotStore> DotMap<S> {
 /// Differences that a walk over two maps finds.
 struct MapDiff<'a, S> {
     /// Keys that only the first map contains and that hold dots which the second side has seen, so
-    /// the second side has overwritten them.
+    /// the second side has overwritten them. Other dots of such a key may be unseen, and stay.
     overwritten: Vec<HashedKey>,
     /// Entries of the second map that the first lacks or has with another content, in key order.
     differing: Vec<(&'a HashedKey, &'a S)>,
 }
 
-/// Walks over two maps, both ordered by key. `theirs` is what the side of `other` has seen. Keys
-/// with equal inner stores are left out.
+/// Walks over two maps, both ordered by key. `theirs` is what the side of `other` has seen. Left
+/// out are keys with equal inner stores, and keys of `mine` alone that `theirs` has not seen.
 fn diff_maps<'a, S: DotStore>(
     mine: &HashOrdered<S>,
     other: &'a HashOrdered<S>,
@@ -155,7 +159,7 @@ where
     AnyDotStore: From<DotMap<S>>,
     Self: FromStore,
 {
-    /// Creates an empty map. A shape that is not a map gets flags as inner stores.
+    /// Creates an empty map. A shape without an inner shape gets flags as inner stores.
     fn empty(shape: &Shape) -> Self {
         Self::with_inner(shape.inner().cloned().unwrap_or(Shape::Flag))
     }
@@ -172,8 +176,8 @@ where
         self.entries.is_empty() && !self.sweep
     }
 
-    /// Joins a full state. Returns at once if both are the same snapshot. Looks at every key of
-    /// both maps, but changes only those that differ.
+    /// Joins a full state. Returns immediately if both are the same snapshot. Looks at every key of
+    /// both maps, but changes only those that differ. The sweep flags are not looked at.
     fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen) {
         if self.same(other) {
             return;
@@ -188,8 +192,10 @@ where
         }
     }
 
-    /// Joins a delta. If it sweeps, first drops `gone` under every key; with [`Empty::Keep`] this
-    /// map then sweeps as well. Then joins the touched keys one by one.
+    /// Joins a delta. If it sweeps, first drops `gone` under every key, and removes the keys that
+    /// become empty by that even with [`Empty::Keep`]: this map then sweeps as well, which covers
+    /// them. Then joins the touched keys one by one. With [`Empty::Keep`] a touched key that this
+    /// map lacks is added, also without content.
     fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty) {
         if delta.sweep {
             self.forget(gone);
@@ -225,7 +231,7 @@ where
         }
     }
 
-    /// Returns the matching entries; the result never sweeps.
+    /// Returns the matching entries, keys without one left out; the result never sweeps.
     fn only(&self, dots: &DotSet) -> Self {
         let mut part = self.empty_like();
         for (key, inner) in self.entries.iter().filter(|(_, inner)| inner.meets(dots)) {
@@ -234,8 +240,8 @@ where
         part
     }
 
-    /// Returns the touched keys under which a dot of `gone` is live. The result sweeps if the delta
-    /// does and any key has such a dot.
+    /// Returns the touched keys at whose touched places a dot of `gone` is live. The result also
+    /// sweeps if the delta does and any key, touched or not, has such a dot. `None` if neither.
     fn places(&self, delta: &Self, gone: &DotSet) -> Option<Self> {
         let mut part = self.empty_like();
         part.sweep = delta.sweep && self.entries.iter().any(|(_, inner)| inner.meets(gone));
@@ -257,8 +263,9 @@ where
         }
     }
 
-    /// Reads what [`encode`](DotStore::encode) wrote. Fails with `NotCanonical` unless the keys
-    /// ascend by hash, then by bytes, and with `Tag` for a flag other than 0 and 1.
+    /// Reads what [`encode`](DotStore::encode) wrote. Fails with `Tag` for a sweep flag other than
+    /// 0 and 1, and with `NotCanonical` unless the keys ascend strictly by hash, then by bytes. A
+    /// key is checked before its inner store is read; its bytes need not be a valid value.
     fn decode(reader: &mut LayoutReader<'_>, shape: &Shape) -> Result<Self, DecodeError> {
         let mut map = Self::empty(shape);
         map.sweep = match reader.byte()? {

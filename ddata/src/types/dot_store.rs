@@ -6,7 +6,8 @@
 //!
 //! A delta has the form of a store as well. It lists the *places* that its mutations touched: a
 //! leaf as a whole, or keys of a map. A place without entries means that dots were only overwritten
-//! there. The dots that a delta overwrites are dropped at its places only.
+//! there. The dots that a delta overwrites are dropped at its places only; a map that
+//! [sweeps](super::dot_map) is one place with everything below it.
 //!
 //! Source: Almeida, Shoker, Baquero, *Delta State Replicated Data Types* (arXiv 1603.01529), §7.
 
@@ -24,9 +25,10 @@ use crate::types::store::AnyDotStore;
 /// Treatment of keys that become empty in the join of a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Empty {
-    /// Removes them: a state contains only live content.
+    /// Removes them, for a join into a state: it contains only live content.
     Drop,
-    /// Keeps them: a delta lists them as the places where something was overwritten.
+    /// Keeps them, for a join into a delta: it lists them as the places where something was
+    /// overwritten.
     Keep,
 }
 
@@ -44,21 +46,24 @@ pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<AnyDotStore> + Sized
     fn from_store(store: AnyDotStore) -> Self;
     /// Whether nothing is live and, in a delta, no place is listed and nothing is swept.
     fn is_bottom(&self) -> bool;
-    /// Joins a full state: an entry remains if both sides have it or the other side has not seen
-    /// it. `mine` and `theirs` are the dots that the two sides have seen. Keys that become empty
-    /// are removed.
+    /// Joins a full state: an entry of either side remains if both sides have it or the other side
+    /// has not seen it; one that both have keeps this side's payload. `mine` and `theirs` are the
+    /// dots that the two sides have seen. Keys that become empty are removed.
     fn join(&mut self, mine: &impl Seen, other: &Self, theirs: &impl Seen);
-    /// Joins a delta: at its places, drops the dots in `gone` and adds the entries that `mine` has
-    /// not seen. A leaf and a swept map are places as a whole. Costs time proportional to the
-    /// delta, except for a swept map.
+    /// Joins a delta: at its places, first drops the dots in `gone`, also of entries that the
+    /// receiver has not seen overwritten, then adds the entries of the delta that `mine` has not
+    /// seen, without a look at `gone`. A leaf and a swept map are places as a whole. Costs time
+    /// proportional to the delta, except for a swept map.
     fn join_delta(&mut self, mine: &impl Seen, delta: &Self, gone: &DotSet, empty: Empty);
-    /// Drops every entry whose dot is in `gone`, and keys that become empty by that.
+    /// Drops every entry whose dot is in `gone`, at all places, and keys that become empty by that.
+    /// Scans the whole store.
     fn forget(&mut self, gone: &impl Seen);
     /// Whether a live entry's dot is in `seen`.
     fn meets(&self, seen: &impl Seen) -> bool;
-    /// Calls `f` once for every live dot.
+    /// Calls `f` once for every live dot, in no useful order.
     fn each_dot(&self, f: &mut dyn FnMut(Dot));
-    /// Returns the live entries whose dots are in `dots`, without places that have none.
+    /// Returns a new store with the live entries whose dots are in `dots`, without places that have
+    /// none; perhaps an empty one.
     fn only(&self, dots: &DotSet) -> Self;
     /// Returns the places of `delta` at which a live entry's dot is in `gone`, without content;
     /// `None` if there is no such place.
@@ -69,8 +74,9 @@ pub(crate) trait DotStore: Clone + PartialEq + Debug + Into<AnyDotStore> + Sized
     /// deltas have them; the caller must reject them in a state.
     ///
     /// # Errors
-    /// [`DecodeError`] if dots or keys are not in ascending order, a dot is impossible, a tag is
-    /// unknown, or the bytes end too early.
+    /// [`DecodeError`] if dots or keys are not in strictly ascending order, a dot or a term is
+    /// impossible, a tag is unknown, or the bytes end too early. The first fault in the order of
+    /// the bytes decides.
     fn decode(reader: &mut LayoutReader<'_>, shape: &Shape) -> Result<Self, DecodeError>;
 }
 
@@ -120,12 +126,13 @@ impl<P: DotPayload> DotFun<P> {
         self.entries.len()
     }
 
-    /// Returns the highest dot of `replica` with its payload; `None` if it has no entry.
+    /// Returns the highest dot of `replica` with its payload, its lower ones are left out; `None`
+    /// if it has no entry.
     pub(crate) fn of(&self, replica: ReplicaId) -> Option<(Dot, &P)> {
         self.iter().filter(|(dot, _)| dot.actor == replica).last()
     }
 
-    /// Adds an entry, or replaces the payload of its dot.
+    /// Adds an entry, or replaces the payload of its dot. Other entries stay.
     pub(crate) fn insert(&mut self, dot: Dot, payload: P) {
         match self.entries.binary_search_by_key(&dot_key(dot), |(d, _)| dot_key(*d)) {
             Ok(at) => self.entries[at].1 = payload,
@@ -206,7 +213,8 @@ impl<P: DotPayload> DotStore for DotFun<P> {
         Self { entries: self.entries.iter().filter(|(dot, _)| dots.seen(*dot)).cloned().collect() }
     }
 
-    /// Returns an empty leaf, which replaces the whole place, if a live dot is in `gone`.
+    /// Returns an empty leaf, which represents the whole place, if a live dot is in `gone`. The
+    /// content of the delta does not matter.
     fn places(&self, _delta: &Self, gone: &DotSet) -> Option<Self> {
         self.meets(gone).then(Self::default)
     }
@@ -359,6 +367,7 @@ impl Term {
     pub const NUMBER_MAX: u64 = u64::MAX / 2;
 
     /// Whether a replica can hold this term: its number is 1 to [`NUMBER_MAX`](Self::NUMBER_MAX).
+    /// The owner is not checked.
     #[must_use]
     pub const fn is_valid(self) -> bool {
         self.number >= 1 && self.number <= Self::NUMBER_MAX

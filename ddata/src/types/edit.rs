@@ -18,31 +18,34 @@ use crate::types::dot_store::{DotFun, DotPayload, DotStore, Stamp, Term};
 use crate::types::hash_ordered::HashedKey;
 use crate::types::store::AnyDotStore;
 
-/// Why a mutation was refused. It has changed nothing.
+/// Why a mutation was refused. It has changed nothing, except before [`Torn`](Self::Torn). An error
+/// that the closure of an edit ignores does not make the edit fail, except with `Torn`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
     /// The write is not above the content that it would overwrite: an owner with a higher term
-    /// wrote here, a guarded write has a later sequence number, or a version chosen by the caller
-    /// is not higher than the current one. Read again; a guarded owner must step down.
+    /// wrote here (for an ordinary write, any owner), a guarded write has a later or the last
+    /// sequence number, or a version chosen by the caller is not higher than the current one. Read
+    /// again; a guarded owner must step down.
     #[error("stale write: {attempted:?} is not above the {live:?} that it would overwrite")]
     Stale {
         /// Stamp of the refused write.
         attempted: Stamp,
-        /// Highest stamp that is live.
+        /// Highest stamp that is live at the place of the write.
         live: Stamp,
     },
     /// A counter would leave the range of its type.
     #[error("the counter would overflow")]
     Overflow,
     /// This replica has no dots left for the key: a dot above [`COUNTER_MAX`] can't be decoded.
+    /// Detected after the closure of the edit, whose mutators succeed.
     #[error("replica {replica} has made 2^62 changes of this key; no further one can be encoded")]
     NoDotLeft {
         /// The replica that makes the change.
         replica: ReplicaId,
     },
-    /// A key of a guarded map can't be removed, because an add-wins map could restore what a
-    /// refused writer touched. Write a `None` instead.
+    /// A key of a guarded map can't be removed, nor the map cleared, because an add-wins map could
+    /// restore what a refused writer touched. Write a `None` instead.
     #[error("keys of a guarded map are never removed: write a register that says `None`")]
     GuardedRemove,
     /// The type can't be guarded; only registers and maps of registers can.
@@ -54,8 +57,8 @@ pub enum EditError {
     /// The current content is not of the requested type.
     #[error(transparent)]
     Decode(#[from] crate::encoded::ValueError),
-    /// A change of a map's inner value failed partway and the closure ignored its error, or the
-    /// second half of a `replace` did.
+    /// A change of a map's inner value, or a `replace`, failed after a part of it was made, and the
+    /// closure ignored its error. If the closure returns an error, that one is returned instead.
     #[error("an inner change failed halfway and its error was swallowed: return it with `?`")]
     Torn,
     /// The caller's closure returned an error of its own.
@@ -91,22 +94,23 @@ impl Author {
     }
 }
 
-/// A change that is being built. It takes at least one dot for each mutation that changes
-/// something; a change without dots has an empty delta.
+/// A change that is being built, with all mutations of one edit. It takes at least one dot for each
+/// mutation that changes something; a change without dots has an empty delta.
 #[derive(Debug)]
 pub(crate) struct ChangeBuilder {
     author: Author,
     next: u64,      // counter of the next dot
     dots: DotSet,   // taken so far
     gone: Vec<Dot>, // overwritten so far; may include taken ones
-    torn: bool,     // an inner change failed halfway: the whole edit must fail
+    torn: bool,     // a part of a mutation was made and the rest failed: the whole edit must fail
     /// The change relies on effects that its author found present. They are not in its delta, so a
     /// peer has the whole promised result only once it holds everything that the author held.
     leans: bool,
 }
 
 impl ChangeBuilder {
-    /// Takes the next dot of the author. Whether it can be encoded is checked at the end.
+    /// Takes the next dot of the author. Whether it can be encoded is checked at the end of the
+    /// edit, by [`is_encodable`](Self::is_encodable).
     fn dot(&mut self) -> Dot {
         let dot = Dot::new(self.author.replica, self.next);
         self.next += 1;
@@ -141,8 +145,8 @@ impl ChangeBuilder {
         self.author.time
     }
 
-    /// Fails with `GuardedRemove` in a guarded change. Mutators ask this only if there is something
-    /// to remove.
+    /// Fails with `GuardedRemove` in a guarded change, unless a planted fault allows it. Mutators
+    /// ask this only if there is something to remove, before they change anything.
     pub(crate) fn may_remove(&self) -> Result<(), EditError> {
         if self.author.term.is_some()
             && !self.author.fault_injection.has(ReplicatorFault::GuardedKeyRemoved)
@@ -152,8 +156,8 @@ impl ChangeBuilder {
         Ok(())
     }
 
-    /// Takes one dot and marks every live dot of `store` as overwritten. The caller removes the
-    /// content.
+    /// Takes one dot, also if `store` is empty, and marks every live dot of `store` as overwritten.
+    /// The caller removes the content and lists its place in the delta.
     fn overwrite(&mut self, store: &impl DotStore) {
         self.dot();
         store.each_dot(&mut |dot| self.gone.push(dot));
@@ -194,7 +198,8 @@ impl ChangeBuilder {
 
 /// A value that is being changed. The mutators are methods of `Edit<'_, ORSet<_>>` and so on;
 /// [`view`](Edit::view) reads the value. A mutator that finds its work done already changes
-/// nothing, but the change then [leans](Prepared::leans).
+/// nothing, but the change then [leans](Prepared::leans). Each mutator sees the changes of the
+/// earlier ones of the same edit.
 #[derive(Debug)]
 pub struct Edit<'a, T> {
     store: &'a mut AnyDotStore,   // the value with the changes so far
@@ -224,8 +229,8 @@ impl<'a, T: DataType> Edit<'a, T> {
         self.change.replica()
     }
 
-    /// Makes the whole edit fail with [`EditError::Torn`], because a part of it was made and the
-    /// rest can't be.
+    /// Makes the whole edit fail with [`EditError::Torn`] (or the error that the closure returns),
+    /// because a part of it was made and the rest can't be. Can't be undone.
     pub(crate) const fn tear(&mut self) {
         self.change.torn = true;
     }
@@ -240,7 +245,8 @@ impl<'a, T: DataType> Edit<'a, T> {
         P::peek(self.store).expect("a type opens only stores of its own shape")
     }
 
-    /// Whether a map contains the key, with the changes of this edit; `false` for a leaf.
+    /// Whether a map contains the key, with the changes of this edit; `false` for a leaf. Does not
+    /// make the change lean.
     pub(crate) fn has_key(&self, key: &Encoded) -> bool {
         let key = HashedKey::new(key.clone());
         match &*self.store {
@@ -251,8 +257,9 @@ impl<'a, T: DataType> Edit<'a, T> {
         }
     }
 
-    /// Writes a payload to a leaf under a new dot, and overwrites the siblings whose dots
-    /// `replaces` selects; the others stay. Panics if `P` is not the payload of the leaf.
+    /// Writes a payload to a leaf under a new dot, also if the payload is the current one, and
+    /// overwrites the siblings whose dots `replaces` selects; the others stay. Checks no stamp and
+    /// does not lean. Panics if `P` is not the payload of the leaf.
     pub(crate) fn write<P: DotPayload>(&mut self, payload: P, replaces: impl Fn(Dot) -> bool) {
         let (store, touched) = (take(self.store), take(self.touched));
         let (mut fun, mut told) =
@@ -263,7 +270,8 @@ impl<'a, T: DataType> Edit<'a, T> {
     }
 
     /// Removes all live content of a map and returns whether there was any. Takes one dot. If
-    /// nothing is live, takes none and returns `false`. The change leans in both cases.
+    /// nothing is live, takes none and returns `false`. The change leans in both cases, and if the
+    /// call fails. The delta then sweeps, in place of the places that earlier steps touched.
     ///
     /// Fails with `GuardedRemove` in a guarded change, unless nothing is live.
     pub(crate) fn clear_all(&mut self) -> Result<bool, EditError> {
@@ -279,7 +287,8 @@ impl<'a, T: DataType> Edit<'a, T> {
         Ok(true)
     }
 
-    /// Changes the inner value of an encoded key of a map: see [`descend`]. Panics for a leaf.
+    /// Changes the inner value of an encoded key of a map, which is created if it is missing: see
+    /// [`descend`]. Panics for a leaf. `V` must be the type of the inner values.
     pub(crate) fn inner<V: DataType, R>(
         &mut self,
         key: Encoded,
@@ -301,8 +310,8 @@ impl<'a, T: DataType> Edit<'a, T> {
     /// Removes an encoded key of a map with its live content and returns whether it was present.
     /// Panics for a leaf.
     ///
-    /// A missing key takes no dot. The change leans in both cases. Fails with `GuardedRemove` in a
-    /// guarded change, unless the key is missing.
+    /// A missing key takes no dot, a present one takes one. The change leans in both cases, and if
+    /// the call fails. Fails with `GuardedRemove` in a guarded change, unless the key is missing.
     pub(crate) fn remove_key(&mut self, key: Encoded) -> Result<bool, EditError> {
         let key = HashedKey::new(key);
         match (&mut *self.store, &mut *self.touched) {
@@ -324,8 +333,9 @@ fn take(store: &mut AnyDotStore) -> AnyDotStore {
     std::mem::replace(store, empty)
 }
 
-/// Writes `payload` under `dot` into a leaf and into its place in the delta (`told`), and removes
-/// the dots that `replaces` selects from both. Those of the leaf count as overwritten.
+/// Removes the dots that `replaces` selects from a leaf and from its place in the delta (`told`),
+/// then writes `payload` under `dot` into both, whatever `replaces` selects. The removed dots of
+/// the leaf count as overwritten, also those of this edit. The caller has taken `dot`.
 fn write_into<P: DotPayload>(
     fun: &mut DotFun<P>,
     told: &mut DotFun<P>,
@@ -343,9 +353,9 @@ fn write_into<P: DotPayload>(
 
 /// Runs `f` on the inner value of a key, which is empty if the key is missing, and writes it back.
 ///
-/// If `f` takes no dot, neither map nor delta changes. An inner value that is empty afterwards
-/// removes its key; the delta lists the key anyway. If `f` fails after it took a dot, the whole
-/// edit is torn, even if the caller ignores the error.
+/// If `f` takes no dot, or fails, neither map nor delta changes. An inner value that is empty
+/// afterwards removes its key; the delta lists the key anyway. If `f` fails after it took a dot,
+/// the whole edit is torn, even if the caller ignores the error; the dots stay taken.
 fn descend<S: DotStore, V: DataType, R>(
     map: &mut DotMap<S>,
     touched: &mut DotMap<S>,
@@ -378,8 +388,8 @@ where
     Ok(result)
 }
 
-/// Removes a key: see [`Edit::remove_key`]. The delta lists the key as a swept place, which drops
-/// what an earlier step of this edit wrote there.
+/// Removes a key: see [`Edit::remove_key`]. The delta lists the key as a swept place, in place of
+/// everything that earlier steps of this edit wrote or touched there.
 fn remove_from<S: DotStore>(
     map: &mut DotMap<S>,
     touched: &mut DotMap<S>,
@@ -410,7 +420,8 @@ fn swept<S: DotStore>(empty: S) -> S {
     S::from_store(store)
 }
 
-/// A change that is complete but not yet made. Dropping it changes nothing.
+/// A change that is complete but not yet made. Dropping it changes nothing; its dots are then free
+/// for the next change.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     store: AnyDotStore, // the value after the change
@@ -427,9 +438,9 @@ impl Prepared {
 
     /// Whether the change relies on effects that its author found present: a removal, a clear, a
     /// part that had nothing to do, or a write whose result depends on content that may have been
-    /// removed (of an MV register, of a user type, or under a chosen version). A peer that holds
-    /// the [`delta`](Self::delta) then may lack a part of the promised result, so the Replicator
-    /// must ask it for everything that the author holds
+    /// removed (of an MV register, of a user type, or under a chosen version). Possible also with
+    /// an empty delta. A peer that holds the [`delta`](Self::delta) then may lack a part of the
+    /// promised result, so the Replicator must ask it for everything that the author holds
     /// (docs/protocol/replication.md#leaning-changes-await-everything).
     #[must_use]
     pub const fn leans(&self) -> bool {
@@ -446,15 +457,16 @@ impl Prepared {
 }
 
 impl KeyState {
-    /// Runs `f` on the value as `author`. Either all changes are made or, if it returns an error,
-    /// none.
+    /// Runs `f` on the value as `author`. Either all changes are made or, on an error, none.
     ///
-    /// Returns the result of `f` and the delta, which is empty if nothing changed.
+    /// Returns the result of `f` and the delta, which is empty if nothing changed. Whether the
+    /// change [leans](Prepared::leans) is not returned: use [`prepare`](Self::prepare) to learn it.
     ///
     /// # Errors
-    /// The error of `f`; [`EditError::NotGuardable`] for a guarded change of a type that is not a
-    /// register or a map of registers; [`EditError::NoDotLeft`] after 2^62 changes;
-    /// [`EditError::Torn`] if `f` ignored the error of an inner change that had failed halfway.
+    /// In this order: [`EditError::NotGuardable`] for a guarded change of a type that is not a
+    /// register or a map of registers, without a call of `f`; the error of `f`;
+    /// [`EditError::Torn`] if `f` ignored the error of a mutator of which a part was made;
+    /// [`EditError::NoDotLeft`] after 2^62 changes.
     ///
     /// # Panics
     /// If the state is not a `T`.
@@ -517,7 +529,8 @@ impl KeyState {
     }
 
     /// Makes a change that was prepared on exactly this state, which is not checked, and returns
-    /// its delta. Does nothing if the delta is empty.
+    /// its delta. Changes nothing if the delta is empty, which is returned all the same. Another
+    /// change in between would be lost.
     pub fn make(&mut self, prepared: Prepared) -> Delta {
         if !prepared.delta.is_empty() {
             self.commit(prepared.store, &prepared.delta);
@@ -525,11 +538,13 @@ impl KeyState {
         prepared.delta
     }
 
-    /// Deletes everything that this state has seen, under one dot. Neither term nor time of the
-    /// author matter.
+    /// Deletes everything that this state has seen, under one dot, and returns the delta. Works for
+    /// every shape, also a grow-only one. Neither term nor time of the author matter, so the caller
+    /// must refuse it for a guarded value. Shape and context stay.
     ///
     /// The delta is empty and nothing is changed if nothing was live or this replica has no dot
-    /// left.
+    /// left; there is no error. A delete always [leans](Prepared::leans): its delta does not
+    /// contain earlier removals.
     pub fn delete(&mut self, author: Author) -> Delta {
         if self.is_bottom() || self.next_dot(author.replica).counter > COUNTER_MAX {
             let store = self.store.empty_like();
@@ -545,8 +560,9 @@ impl KeyState {
         delta
     }
 
-    /// Delete of a planted fault: also takes the next three dots of every other replica that is
-    /// known, so that their next writes count as deleted.
+    /// Delete of a planted fault: also takes the next three dots of every other replica with an
+    /// entry in the context's vector, so that their next writes count as deleted. They are in the
+    /// delta and are applied here, also if nothing was live.
     pub(crate) fn delete_unseen(&mut self, author: Author) -> Delta {
         let mut delta = self.delete(author);
         for (replica, last) in self.context().vector().dots.clone() {

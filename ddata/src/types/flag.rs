@@ -16,7 +16,7 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// Whether a replica has switched it on.
+    /// Whether a replica has switched it on; `false` again after a delete.
     #[must_use]
     pub const fn is_on(self) -> bool {
         self.on
@@ -39,7 +39,8 @@ impl Open for Flag {
 
 impl Edit<'_, Flag> {
     /// Switches the flag on and returns whether that changed it. A flag that is on already is left
-    /// as it is; the change then [leans](crate::types::edit::Prepared::leans) on it.
+    /// as it is, without a dot; the change then [leans](crate::types::edit::Prepared::leans) on it.
+    /// A switch that changed it survives a concurrent delete.
     ///
     /// # Errors
     /// None at present.

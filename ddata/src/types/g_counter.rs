@@ -9,8 +9,9 @@ use crate::types::{DataType, Open};
 /// A grow-only counter: the sum of the totals of all replicas, as a `u128`.
 ///
 /// Costs: an increment O(replicas that have counted); 11–30 B on the wire; the state as much per
-/// replica. Each replica has one dot with its running total. `==` compares the totals of each
-/// replica, not the sums.
+/// replica. Each replica has one dot with its running total, so a delete that is concurrent with an
+/// increment keeps that replica's whole total. `==` compares each replica's total and its dot, not
+/// the sums.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GCounter {
     totals: DotFun<u128>,
@@ -23,7 +24,7 @@ impl GCounter {
         self.totals.iter().fold(0, |sum: u128, (_, total)| sum.saturating_add(*total))
     }
 
-    /// Number of replicas that have counted.
+    /// Number of replicas that have counted since the last delete.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.totals.len()
@@ -44,7 +45,8 @@ impl Open for GCounter {
 }
 
 impl Edit<'_, GCounter> {
-    /// Adds `n`. Adding 0 changes nothing.
+    /// Adds `n` to the total of the author's replica, which starts at 0 again after a delete.
+    /// Adding 0 changes nothing and never fails. The change never leans.
     ///
     /// # Errors
     /// [`EditError::Overflow`] if the sum over all replicas known here would leave `u128`.

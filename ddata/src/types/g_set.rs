@@ -13,7 +13,7 @@ use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Flag, ORSet, Open};
 
 /// A grow-only set. Only a delete of its key, or a removal in the map that contains it, removes
-/// elements.
+/// elements; a concurrent addition of a new element survives it.
 ///
 /// Costs: those of [`ORSet`]. Adding an element that is present costs nothing and sends nothing.
 pub struct GSet<T> {
@@ -68,10 +68,10 @@ impl<T: Serialize + DeserializeOwned> GSet<T> {
         self.set.iter()
     }
 
-    /// Collects the elements.
+    /// Collects the elements in the order of [`iter`](Self::iter).
     ///
     /// # Errors
-    /// [`ValueError`] if an element is not a `T`.
+    /// [`ValueError`] if an element is not a `T`: the first such element.
     pub fn elements<C: FromIterator<T>>(&self) -> Result<C, ValueError> {
         self.set.elements()
     }
@@ -92,7 +92,8 @@ impl<T> Open for GSet<T> {
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, GSet<T>> {
     /// Adds an element and returns whether it was new. Adding an element that is present changes
-    /// nothing; the edit then [leans](crate::types::edit::Prepared::leans) on it.
+    /// nothing; the edit then [leans](crate::types::edit::Prepared::leans) on it. So unlike in an
+    /// [`ORSet`], it does not protect the element from a concurrent delete.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the element does not encode.

@@ -20,6 +20,7 @@ pub(crate) struct HashedKey {
 }
 
 impl HashedKey {
+    /// Hashes the bytes of the key. The hash is the same on every node and in every run.
     pub(crate) fn new(key: Encoded) -> Self {
         Self { hash: hash_of(key.as_bytes()), key }
     }
@@ -33,7 +34,8 @@ impl HashedKey {
 /// so that a map at the limit does not change its form all the time.
 const VECTOR_ENTRIES_MAX: usize = 8;
 
-/// A persistent map from encoded keys, ordered by key hash.
+/// A persistent map from encoded keys, ordered by key hash. Two maps with the same entries are
+/// equal even if their forms differ.
 #[derive(Clone)]
 pub(crate) struct HashOrdered<V>(MapForm<V>);
 
@@ -95,7 +97,8 @@ impl<V: Clone> HashOrdered<V> {
     }
 
     /// Returns the value of a key for a change; `None` if it is missing. In the tree form this
-    /// copies the nodes on the path that other snapshots share.
+    /// copies the nodes on the path that other snapshots share, whether the value is changed or
+    /// not.
     pub(crate) fn get_mut(&mut self, key: &HashedKey) -> Option<&mut V> {
         match &mut self.0 {
             MapForm::Vector(few) => {
@@ -106,8 +109,8 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
-    /// Sets the value of a key, in place of the current one. The entry beyond
-    /// [`VECTOR_ENTRIES_MAX`] turns the vector into a tree.
+    /// Sets the value of a key, in place of the current one, which is dropped. The entry beyond
+    /// [`VECTOR_ENTRIES_MAX`] turns the vector into a tree; a replaced value never does.
     pub(crate) fn insert(&mut self, key: HashedKey, value: V) {
         match &mut self.0 {
             MapForm::Vector(few) => match few.binary_search_by(|(k, _)| k.cmp(&key)) {
@@ -142,9 +145,9 @@ impl<V: Clone> HashOrdered<V> {
         }
     }
 
-    /// Calls `f(key, here, there)` once for every key whose values differ; a value is `None` where
-    /// the key is missing. For two large snapshots of one map it skips the parts that they share.
-    /// The order of the calls is not defined.
+    /// Calls `f(key, here, there)` once for every key whose values differ, by `PartialEq`; a value
+    /// is `None` where the key is missing, never both. For two snapshots of one map in the tree
+    /// form it skips the parts that they share. The order of the calls is not defined.
     pub(crate) fn diff(&self, other: &Self, mut f: impl FnMut(&HashedKey, Option<&V>, Option<&V>))
     where
         V: PartialEq,

@@ -14,7 +14,8 @@ use crate::types::store::AnyDotStore;
 use crate::types::{DataType, LWWRegister, ORMap, Open};
 
 /// A map of registers. Among concurrent writes of a key, readers get the one with the highest
-/// (term, time, replica id). A write wins over a concurrent removal.
+/// (term, time, replica id). A write wins over a concurrent removal. A key exists from its first
+/// write to its removal, whatever its value.
 ///
 /// Costs: O(log n); a change of one entry among 100,000 takes 50–80 B on the wire.
 pub struct LWWMap<K, T: 'static> {
@@ -58,7 +59,8 @@ where
         self.map.get(key).map_or(Ok(None), |register| register.get())
     }
 
-    /// Whether the map contains the key, even if its value is not a `T`.
+    /// Whether the map contains the key, even if its value is not a `T`. A key that does not encode
+    /// is not contained.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -115,11 +117,11 @@ where
     K: Serialize + DeserializeOwned + 'static,
     T: Serialize + DeserializeOwned + 'static,
 {
-    /// Writes the value of a key. An equal value is written again.
+    /// Writes the value of a key. An equal value is written again. The change does not lean.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if the key has a guarded write of a higher term, which in an ordinary
-    /// change every guarded write is; [`EditError::Encode`].
+    /// [`EditError::Encode`] if the key or the value does not encode; then those of `set` of the
+    /// register. Only this key is compared, not the terms of other keys.
     pub fn insert<Q, W>(&mut self, key: &Q, value: &W) -> Result<(), EditError>
     where
         K: Borrow<Q>,
@@ -131,10 +133,11 @@ where
     }
 
     /// Writes the value of a key under a version chosen by the caller: see `set_at` of the
-    /// register.
+    /// register. An ordinary change then [leans](crate::types::edit::Prepared::leans).
     ///
     /// # Errors
-    /// [`EditError::Stale`] if the version is not above the current one; [`EditError::Encode`].
+    /// [`EditError::Encode`] if the key or the value does not encode; [`EditError::Stale`] if the
+    /// version is not above the current one. A missing key accepts every version.
     pub fn insert_at<Q, W>(&mut self, version: u64, key: &Q, value: &W) -> Result<(), EditError>
     where
         K: Borrow<Q>,
@@ -147,10 +150,12 @@ where
     }
 
     /// Removes a key and returns whether it was present. Removing a missing key changes nothing.
+    /// The change [leans](crate::types::edit::Prepared::leans) in both cases.
     ///
     /// # Errors
-    /// [`EditError::GuardedRemove`] in a guarded change, if the key is present;
-    /// [`EditError::Encode`].
+    /// [`EditError::Encode`]; [`EditError::GuardedRemove`] in a guarded change, if the key is
+    /// present. An ordinary change removes guarded writes as well; the Replicator refuses it
+    /// before.
     pub fn remove<Q>(&mut self, key: &Q) -> Result<bool, EditError>
     where
         K: Borrow<Q>,
@@ -159,7 +164,9 @@ where
         self.remove_key(Encoded::new(key)?)
     }
 
-    /// Removes every key that this replica has seen and returns whether there was one.
+    /// Removes every key that this replica has seen and returns whether there was one. Concurrent
+    /// writes survive. The change [leans](crate::types::edit::Prepared::leans), also if the map is
+    /// empty.
     ///
     /// # Errors
     /// [`EditError::GuardedRemove`] in a guarded change, unless the map is empty.

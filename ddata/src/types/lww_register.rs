@@ -14,8 +14,9 @@ use crate::types::shape::Shape;
 use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
-/// A register. A write replaces all values that its writer has seen, whatever the clocks show.
-/// Among concurrent writes, readers get the one with the highest (term, time, replica id).
+/// A register. A write replaces all values that its writer has seen, whatever the clocks show,
+/// unless it is refused as stale. Among concurrent writes, readers get the one with the highest
+/// (term, time, replica id).
 ///
 /// The other concurrent values stay in the state until the next write, because a merge that dropped
 /// them would not be associative. Costs: O(siblings); about 40 B on the wire plus the value.
@@ -75,7 +76,7 @@ impl<T: Serialize + DeserializeOwned> LWWRegister<T> {
         winner(&self.siblings).map(|(replica, _)| replica)
     }
 
-    /// Number of concurrent values kept, the one that is read included.
+    /// Number of concurrent values kept, the one that is read included; 0 without a value.
     #[must_use]
     pub fn siblings(&self) -> usize {
         self.siblings.len()
@@ -96,13 +97,15 @@ impl<T> Open for LWWRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
-    /// Writes a value, also one that is equal. Its stamp is the node's clock, raised above the time
-    /// of the value that it replaces, or, in a guarded change, the next sequence number of its
-    /// term.
+    /// Writes a value, also one that is equal, and replaces all siblings. Its stamp is the node's
+    /// clock, raised above the time of the value that it replaces, or, in a guarded change, the
+    /// next sequence number of its term (1 over a value of a lower term or none). Other clocks do
+    /// not learn a raised time. The change does not lean.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if the register has a guarded write of a higher term, which in an
-    /// ordinary change every guarded write is; [`EditError::Encode`] if the value does not encode.
+    /// [`EditError::Encode`] if the value does not encode; [`EditError::Stale`] if the register has
+    /// a guarded write of a higher term, which in an ordinary change every guarded write is, or one
+    /// of this term with the last sequence number.
     pub fn set<Q>(&mut self, value: &Q) -> Result<(), EditError>
     where
         T: std::borrow::Borrow<Q>,
@@ -111,14 +114,16 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
         self.put(Encoded::new(value)?, None)
     }
 
-    /// Writes a value under a version chosen by the caller. Clocks do not learn such versions, so
-    /// do not use both `set_at` and [`set`](Self::set) on one register. An ordinary change then
+    /// Writes a value under a version chosen by the caller, which becomes its time or, in a guarded
+    /// change, its sequence number. Clocks do not learn such versions, so do not use both `set_at`
+    /// and [`set`](Self::set) on one register. An ordinary change then
     /// [leans](crate::types::edit::Prepared::leans), because a deleted value may have had a higher
-    /// version.
+    /// version. A register without a value accepts every version, 0 included.
     ///
     /// # Errors
-    /// [`EditError::Stale`] if the version is not above the current one (in an ordinary change,
-    /// `u64::MAX` may be repeated); [`EditError::Encode`] if the value does not encode.
+    /// [`EditError::Encode`] if the value does not encode; [`EditError::Stale`] if the version is
+    /// not above the current one, so no version replaces `u64::MAX`, or if the register has
+    /// a guarded write of a higher term.
     pub fn set_at<Q>(&mut self, version: u64, value: &Q) -> Result<(), EditError>
     where
         T: std::borrow::Borrow<Q>,
@@ -130,13 +135,16 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
     /// Writes a value only if the register holds none: the first write wins. Returns whether this
     /// write is the first that this replica knows; otherwise nothing changes. After a delete of the
     /// key the next write is a first one again. Among concurrent first writes, readers get the one
-    /// with the earliest time; in a guarded change, the usual order holds.
+    /// with the earliest time, because its stamp is the complement of the clock. That is far above
+    /// the stamps of [`set`](Self::set), so do not use both on one register. In a guarded change,
+    /// the usual order holds.
     ///
     /// The change [leans](crate::types::edit::Prepared::leans), except for a first write in a
     /// guarded change.
     ///
     /// # Errors
-    /// [`EditError::Encode`] if the value does not encode.
+    /// [`EditError::Encode`] if the register holds none and the value does not encode. Never
+    /// `Stale`.
     pub fn set_first<Q>(&mut self, value: &Q) -> Result<bool, EditError>
     where
         T: std::borrow::Borrow<Q>,
@@ -154,7 +162,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, LWWRegister<T>> {
 
     /// Writes an encoded value under a stamp from `ChangeBuilder::stamp`, and replaces all
     /// siblings. With a version in an ordinary change, the change leans. Fails with `Stale` before
-    /// anything is changed.
+    /// anything is changed. The write is `clocked` if it is ordinary and its time is exactly that
+    /// of the author.
     fn put(&mut self, value: Encoded, version: Option<u64>) -> Result<(), EditError> {
         let live = winner(self.leaf::<Stamped>()).map(|(_, stamped)| stamped.stamp);
         let stamp = self.change().stamp(live, version)?;

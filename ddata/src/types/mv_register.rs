@@ -14,7 +14,7 @@ use crate::types::store::AnyDotStore;
 use crate::types::{DataType, Open};
 
 /// A register that keeps all concurrent values, so that its reader can choose. A write replaces all
-/// values that its writer has seen.
+/// values that its writer has seen. A delete removes only those that it has seen.
 ///
 /// Costs: O(siblings); about 30 B on the wire plus the value.
 pub struct MVRegister<T> {
@@ -49,10 +49,10 @@ impl<T: Serialize + DeserializeOwned> MVRegister<T> {
         self.siblings.iter().map(|(_, value)| value.decode())
     }
 
-    /// Collects the concurrent values.
+    /// Collects the concurrent values, ordered by writer.
     ///
     /// # Errors
-    /// [`ValueError`] if a value is not a `T`.
+    /// [`ValueError`] if a value is not a `T`: the first such value.
     pub fn values<C: FromIterator<T>>(&self) -> Result<C, ValueError> {
         self.iter().collect()
     }
@@ -84,7 +84,8 @@ impl<T> Open for MVRegister<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, MVRegister<T>> {
-    /// Writes a value and replaces all values that this replica has seen. The change
+    /// Writes a value, also one that is equal to the only one, and replaces all values that this
+    /// replica has seen. The change always
     /// [leans](crate::types::edit::Prepared::leans), because it also replaces values that were
     /// removed before, which are not in its delta.
     ///

@@ -58,7 +58,7 @@ impl<K, V: DataType> ORMap<K, V> {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.store {
-            AnyDotStore::Set(map) => map.len(), // each value is a flag, stored as a set's element
+            AnyDotStore::Set(map) => map.len(), // the store of no `ORMap` shape, flags included
             AnyDotStore::Registers(map) => map.len(),
             AnyDotStore::Map(map) => map.len(),
             _ => 0, // a leaf, which `open` never gets for the shape of a map
@@ -71,8 +71,8 @@ impl<K, V: DataType> ORMap<K, V> {
         self.len() == 0
     }
 
-    /// Iterates over the encoded keys in their order, each with a copy of its store that shares the
-    /// content. Empty for a leaf.
+    /// Iterates over the encoded keys in their order, by hash, each with a copy of its store that
+    /// shares the content. Empty for a leaf.
     fn raw(&self) -> Box<dyn Iterator<Item = (&HashedKey, AnyDotStore)> + '_> {
         match &self.store {
             AnyDotStore::Set(map) => Box::new(map.iter().map(|(k, v)| (k, v.clone().into()))),
@@ -111,7 +111,8 @@ impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
         self.raw_get(&HashedKey::new(Encoded::new(key).ok()?)).map(V::open)
     }
 
-    /// Whether the map contains the key. A key that does not encode is not contained.
+    /// Whether the map contains the key, whatever its value. A key that does not encode is not
+    /// contained.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -126,10 +127,10 @@ impl<K: Serialize + DeserializeOwned, V: DataType> ORMap<K, V> {
         self.raw().map(|(key, store)| (key.key().decode(), V::open(store)))
     }
 
-    /// Collects the keys.
+    /// Collects the keys in the order of [`iter`](Self::iter).
     ///
     /// # Errors
-    /// [`ValueError`] if a key is not a `K`.
+    /// [`ValueError`] if a key is not a `K`: the first such key.
     pub fn keys<C: FromIterator<K>>(&self) -> Result<C, ValueError> {
         self.raw().map(|(key, _)| key.key().decode()).collect()
     }
@@ -149,13 +150,14 @@ impl<K, V> Open for ORMap<K, V> {
 }
 
 impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V>> {
-    /// Changes the value of a key, at first an empty one. A new key exists only if `f` gives it
-    /// content. A key whose value `f` empties disappears.
+    /// Changes the value of a key; `f` gets an empty one for a missing key. A new key exists only
+    /// if `f` gives it content. A key whose value `f` empties disappears. If `f` changes nothing,
+    /// the map does not change.
     ///
     /// # Errors
-    /// The error of `f`; [`EditError::Encode`] if the key does not encode. If `f` fails after it
-    /// has changed something, the whole edit fails with [`EditError::Torn`], even if the caller
-    /// ignores the error.
+    /// [`EditError::Encode`] if the key does not encode, without a call of `f`; the error of `f`.
+    /// If `f` fails after it has changed something, the whole edit fails: with
+    /// [`EditError::Torn`] if the caller ignores the error.
     pub fn update<Q, R>(
         &mut self,
         key: &Q,
@@ -169,11 +171,14 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
     }
 
     /// Replaces the value of a key: removes the current one, if any, then changes an empty one. If
-    /// `f` gives it no content, the key stays removed.
+    /// `f` gives it no content, the key stays removed. The change
+    /// [leans](crate::types::edit::Prepared::leans), also for a missing key. Content that a peer
+    /// adds concurrently is merged with the new value.
     ///
     /// # Errors
-    /// Those of [`update`](Self::update) and [`remove`](Self::remove). If the value was removed and
-    /// `f` fails, the whole edit fails, even if the caller ignores the error.
+    /// Those of [`remove`](Self::remove), without a call of `f`; then those of
+    /// [`update`](Self::update). If the value was removed and `f` fails, the whole edit fails: with
+    /// [`EditError::Torn`] if the caller ignores the error.
     pub fn replace<Q, R>(
         &mut self,
         key: &Q,
@@ -193,12 +198,12 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
     }
 
     /// Removes a key with all content that this replica has seen. Returns whether it was present. A
-    /// missing key changes nothing; the edit then [leans](crate::types::edit::Prepared::leans) on
-    /// its absence.
+    /// missing key changes nothing. The change [leans](crate::types::edit::Prepared::leans) in both
+    /// cases.
     ///
     /// # Errors
-    /// [`EditError::GuardedRemove`] in a guarded change (one by the owner of a guarded group), if
-    /// the key is present; [`EditError::Encode`].
+    /// [`EditError::Encode`]; [`EditError::GuardedRemove`] in a guarded change (one by the owner of
+    /// a guarded group), if the key is present.
     pub fn remove<Q>(&mut self, key: &Q) -> Result<bool, EditError>
     where
         K: Borrow<Q>,
@@ -208,7 +213,8 @@ impl<K: Serialize + DeserializeOwned + 'static, V: DataType> Edit<'_, ORMap<K, V
     }
 
     /// Removes every key that this replica has seen and returns whether there was one. Later and
-    /// concurrent additions survive.
+    /// concurrent additions survive. The change [leans](crate::types::edit::Prepared::leans), also
+    /// if the map is empty.
     ///
     /// # Errors
     /// [`EditError::GuardedRemove`] in a guarded change, unless the map is empty.

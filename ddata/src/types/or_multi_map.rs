@@ -103,10 +103,11 @@ where
     T: Serialize + DeserializeOwned + 'static,
 {
     /// Binds a value to a key and returns whether the binding is new. A binding that is present is
-    /// added again, so that it survives removals that have not seen this addition.
+    /// added again, so that it survives removals that have not seen this addition. The change does
+    /// not lean.
     ///
     /// # Errors
-    /// [`EditError::Encode`].
+    /// [`EditError::Encode`] if the key or the value does not encode.
     pub fn bind<Q, W>(&mut self, key: &Q, value: &W) -> Result<bool, EditError>
     where
         K: Borrow<Q>,
@@ -118,10 +119,11 @@ where
     }
 
     /// Removes a value from a key and returns whether it was bound. The key disappears with its
-    /// last value. A missing binding changes nothing.
+    /// last value. A missing binding changes nothing. The change
+    /// [leans](crate::types::edit::Prepared::leans) in both cases.
     ///
     /// # Errors
-    /// [`EditError::Encode`].
+    /// [`EditError::Encode`] if the key or the value does not encode.
     pub fn unbind<Q, W>(&mut self, key: &Q, value: &W) -> Result<bool, EditError>
     where
         K: Borrow<Q>,
@@ -133,10 +135,10 @@ where
     }
 
     /// Removes a key with all its values and returns whether it was present. A missing key changes
-    /// nothing.
+    /// nothing. The change [leans](crate::types::edit::Prepared::leans) in both cases.
     ///
     /// # Errors
-    /// [`EditError::Encode`].
+    /// [`EditError::Encode`] if the key does not encode.
     pub fn remove<Q>(&mut self, key: &Q) -> Result<bool, EditError>
     where
         K: Borrow<Q>,
@@ -145,7 +147,9 @@ where
         self.remove_key(Encoded::new(key)?)
     }
 
-    /// Removes every key that this replica has seen and returns whether there was one.
+    /// Removes every key that this replica has seen and returns whether there was one. Concurrent
+    /// bindings survive. The change [leans](crate::types::edit::Prepared::leans), also if the map
+    /// is empty.
     ///
     /// # Errors
     /// None at present.

@@ -75,10 +75,10 @@ impl<T: Serialize + DeserializeOwned> ORSet<T> {
         self.map.iter().map(|(key, _)| key.key().decode())
     }
 
-    /// Collects the elements.
+    /// Collects the elements in the order of [`iter`](Self::iter).
     ///
     /// # Errors
-    /// [`ValueError`] if an element is not a `T`.
+    /// [`ValueError`] if an element is not a `T`: the first such element.
     pub fn elements<C: FromIterator<T>>(&self) -> Result<C, ValueError> {
         self.iter().collect()
     }
@@ -99,7 +99,8 @@ impl<T> Open for ORSet<T> {
 
 impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, ORSet<T>> {
     /// Adds an element and returns whether it was new. An element that is present is added again,
-    /// so that it survives removals that have not seen this addition.
+    /// so that it survives removals that have not seen this addition: the delta is never empty, and
+    /// the change does not lean.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the element does not encode.
@@ -117,8 +118,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, ORSet<T>> {
         Ok(new)
     }
 
-    /// Removes an element and returns whether it was present. A missing element changes nothing;
-    /// the edit then [leans](crate::types::edit::Prepared::leans) on its absence.
+    /// Removes an element and returns whether it was present. A missing element changes nothing.
+    /// The change [leans](crate::types::edit::Prepared::leans) in both cases.
     ///
     /// # Errors
     /// [`EditError::Encode`] if the element does not encode.
@@ -131,7 +132,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Edit<'_, ORSet<T>> {
     }
 
     /// Removes every element that this replica has seen and returns whether there was one.
-    /// Concurrent additions survive.
+    /// Concurrent additions survive. The change [leans](crate::types::edit::Prepared::leans), also
+    /// if the set is empty.
     ///
     /// # Errors
     /// None at present.

@@ -41,7 +41,8 @@ impl PNCounter {
         }
     }
 
-    /// Number of replicas that have counted, also of those whose total is 0 again.
+    /// Number of replicas that have counted since the last delete, also of those whose total is 0
+    /// again.
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.totals.len()
@@ -62,11 +63,13 @@ impl Open for PNCounter {
 }
 
 impl Edit<'_, PNCounter> {
-    /// Adds `n`, which may be negative. Adding 0 changes nothing.
+    /// Adds `n`, which may be negative, to the total of the author's replica, which starts at 0
+    /// again after a delete. Adding 0 changes nothing and never fails. The change never leans.
     ///
     /// # Errors
-    /// [`EditError::Overflow`] if this replica's total, or the sum known here, would leave `i128`.
-    /// Concurrent changes may leave it together; [`value`](PNCounter::value) then saturates.
+    /// [`EditError::Overflow`] if this replica's total, or the (saturated) sum known here, would
+    /// leave `i128`. Concurrent changes may leave it together; [`value`](PNCounter::value) then
+    /// saturates.
     pub fn add(&mut self, n: i128) -> Result<(), EditError> {
         if n == 0 {
             return Ok(());

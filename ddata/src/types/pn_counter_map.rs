@@ -12,8 +12,9 @@ use crate::types::shape::Shape;
 use crate::types::store::AnyDotStore;
 use crate::types::{DataType, ORMap, Open, PNCounter};
 
-/// A map of counters. A removal that is concurrent with a change keeps the *whole* total of the
-/// replica that made the change (see [`PNCounter`]).
+/// A map of counters. A counter at 0 keeps its key until it is removed. A removal that is
+/// concurrent with a change keeps the *whole* total of the replica that made the change (see
+/// [`PNCounter`]).
 ///
 /// Costs: O(log n); a change of one entry takes 22–40 B on the wire plus the key.
 pub struct PNCounterMap<K> {
@@ -96,7 +97,7 @@ impl<K: Serialize + DeserializeOwned + 'static> Edit<'_, PNCounterMap<K>> {
     /// 0 changes nothing and creates no key.
     ///
     /// # Errors
-    /// [`EditError::Overflow`] as for [`PNCounter`]; [`EditError::Encode`].
+    /// [`EditError::Encode`], also for `n` = 0; [`EditError::Overflow`] as for [`PNCounter`].
     pub fn add<Q>(&mut self, key: &Q, n: i128) -> Result<(), EditError>
     where
         K: Borrow<Q>,
@@ -105,7 +106,8 @@ impl<K: Serialize + DeserializeOwned + 'static> Edit<'_, PNCounterMap<K>> {
         self.inner::<PNCounter, _>(Encoded::new(key)?, |counter| counter.add(n))
     }
 
-    /// Removes a key and returns whether it was present. A missing key changes nothing.
+    /// Removes a key and returns whether it was present. A missing key changes nothing. The change
+    /// [leans](crate::types::edit::Prepared::leans) in both cases.
     ///
     /// # Errors
     /// [`EditError::Encode`].

@@ -14,7 +14,8 @@ use crate::encoded::DecodeError;
 /// type, even if it is a map itself.
 pub const DEPTH_MAX: usize = 16;
 
-/// Maximum length of a shape's name, in bytes, when it is parsed.
+/// Maximum length of a shape's whole name, in bytes, when it is parsed. Shapes that are built in
+/// another way are not checked.
 pub const NAME_MAX: usize = 512;
 
 /// The kind of data of a key.
@@ -63,7 +64,8 @@ impl Shape {
         }
     }
 
-    /// Whether a guarded key may have this shape: a register or a map of registers.
+    /// Whether a guarded key may have this shape: an LWW register or a map whose values are LWW
+    /// registers; not a map of such maps, nor MV registers.
     #[must_use]
     pub fn is_guardable(&self) -> bool {
         match self {
@@ -74,7 +76,8 @@ impl Shape {
     }
 }
 
-/// Writes the name, which parses to an equal shape if it is within [`NAME_MAX`] and [`DEPTH_MAX`].
+/// Writes the name, which parses to an equal shape if it is within [`NAME_MAX`] and [`DEPTH_MAX`],
+/// and a user type has a name. No bound is checked here.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -100,7 +103,8 @@ impl FromStr for Shape {
     /// Parses a name exactly: case, spaces and an unknown or empty part matter.
     ///
     /// # Errors
-    /// `TooLong` beyond [`NAME_MAX`] or [`DEPTH_MAX`], `UnknownType` for anything else.
+    /// `TooLong` beyond [`NAME_MAX`], checked first, or beyond [`DEPTH_MAX`], even if the rest is
+    /// unknown. `UnknownType` for anything else, with the unknown part only, which may be empty.
     fn from_str(name: &str) -> Result<Self, DecodeError> {
         if name.len() > NAME_MAX {
             return Err(DecodeError::TooLong { what: "bytes of a type name", limit: NAME_MAX });

@@ -89,8 +89,8 @@ impl AnyDotStore {
         !matches!(self, Self::Set(_) | Self::Registers(_) | Self::Map(_))
     }
 
-    /// Makes a map in a delta refer to everything below it. Does nothing to a leaf, which always
-    /// does.
+    /// Makes a map in a delta refer to everything below it. Its keys stay. Does nothing to a leaf,
+    /// which always does.
     pub(crate) fn sweep(&mut self) {
         match self {
             Self::Set(map) => map.sweep(),
@@ -107,7 +107,8 @@ impl AnyDotStore {
     /// must have the same shape.
     ///
     /// Counters, MV registers and user types are compared dot by dot, so `false` is possible
-    /// although readers see no difference. Of a register, only the value that readers get counts.
+    /// although readers see no difference. Of an LWW register, only the value that readers get
+    /// counts, not its stamp or writer. Maps are compared key by key in this way.
     pub(crate) fn reads_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Unit(a), Self::Unit(b)) => a.is_bottom() == b.is_bottom(),
@@ -122,9 +123,9 @@ impl AnyDotStore {
         }
     }
 
-    /// Returns the keys or elements whose content reads differently from `before`; added and
-    /// removed ones are included. A snapshot that is missing or of another kind counts as empty.
-    /// Empty for a leaf.
+    /// Returns the keys or elements whose content does not [read like](Self::reads_like) that in
+    /// `before`, in no defined order; added and removed ones are included. A snapshot that is
+    /// missing or of another kind counts as empty. Empty for a leaf.
     pub(crate) fn keys_changed(&self, before: Option<&Self>) -> Vec<Encoded> {
         match (self, before) {
             (Self::Set(a), Some(Self::Set(b))) => a.keys_changed(b),
@@ -137,7 +138,8 @@ impl AnyDotStore {
         }
     }
 
-    /// Returns an estimate of the encoded size, in bytes. Walks the whole content.
+    /// Returns an estimate of the encoded size, in bytes; 0 for an empty map, at least 4 for a
+    /// leaf. Walks the whole content.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Unit(fun) => 4 + fun.len() * 4,
@@ -168,8 +170,9 @@ impl AnyDotStore {
         }
     }
 
-    /// Returns the highest time that a clock gave to any register, at any depth, for the receiver's
-    /// clock. `None` if there is none: guarded writes and versions chosen by callers do not count.
+    /// Returns the highest time that a clock gave to any LWW register, at any depth, for the
+    /// receiver's clock; siblings that readers do not get count as well. `None` if there is none:
+    /// guarded writes, versions chosen by callers and raised times do not count.
     pub(crate) fn latest_time(&self) -> Option<HybridTimestamp> {
         let of = |fun: &DotFun<Stamped>| {
             let clocked = fun.iter().filter(|(_, s)| s.clocked);

@@ -44,12 +44,14 @@ pub trait ReplicatedData:
     /// Name under which the type is stored. It must be unique in the cluster and never change.
     const NAME: &'static str;
 
-    /// Joins `other` into this state.
+    /// Joins `other` into this state. Called for every stored contribution at every read and
+    /// change.
     fn merge(&mut self, other: &Self);
 
     /// Returns a small state `d` with `before ⊔ d = after`, for types whose changes are much
-    /// smaller than their values. `None` (the default) sends the whole value. Not always used: a
-    /// replica with many stored deltas sends the whole value instead.
+    /// smaller than their values. It is stored beside the other contributions. `None` (the default)
+    /// stores and sends the whole value in place of all contributions that this replica has seen,
+    /// as does a replica that has 16 contributions of its own: then the result is dropped.
     fn delta(before: &Self, after: &Self) -> Option<Self> {
         let _ = (before, after);
         None
@@ -57,10 +59,11 @@ pub trait ReplicatedData:
 }
 
 /// Maximum number of parts (deltas and a whole value) that one replica keeps. Its next change
-/// writes the joined value, which replaces the parts of all replicas.
+/// writes the joined value, which replaces the parts of all replicas that it has seen.
 const DELTAS_MAX: usize = 16;
 
-/// A snapshot of a [`ReplicatedData`] value: the contributions of all replicas, still encoded.
+/// A snapshot of a [`ReplicatedData`] value: the contributions (parts) of all replicas, still
+/// encoded and not joined.
 pub struct User<T> {
     parts: DotFun<Encoded>,
     kind: PhantomData<fn() -> T>,
@@ -87,8 +90,8 @@ impl<T> fmt::Debug for User<T> {
     }
 }
 
-/// Joins all parts in the order of their dots; the default value if there are none. Fails if a part
-/// is not a `T`.
+/// Joins all parts to the default value, in the order of their dots; the default value if there are
+/// none. Fails if a part is not a `T`.
 fn joined<T: ReplicatedData>(parts: &DotFun<Encoded>) -> Result<T, ValueError> {
     let mut value = T::default();
     for (_, part) in parts.iter() {
@@ -124,13 +127,17 @@ impl<T> Open for User<T> {
 
 impl<T: ReplicatedData> Edit<'_, User<T>> {
     /// Changes the value with a function that must only move it up in the lattice, which is not
-    /// checked. A first change is written even if it leaves the default value; any later one that
-    /// changes nothing is not. The change always [leans](crate::types::edit::Prepared::leans),
-    /// because parts of it may be present already.
+    /// checked. `f` gets the join of all contributions. A first change is written even if it leaves
+    /// the default value; any later one that changes nothing (by `==`) is not. The change
+    /// [leans](crate::types::edit::Prepared::leans) in all these cases, because parts of it may be
+    /// present already.
+    ///
+    /// Writes [`delta`](ReplicatedData::delta), which replaces nothing, or the whole value, which
+    /// replaces all contributions that this replica has seen.
     ///
     /// # Errors
-    /// [`EditError::Decode`] if the current content is not a `T`; [`EditError::Encode`]; the error
-    /// of `f`.
+    /// [`EditError::Decode`] if the current content is not a `T`, without a call of `f`; the error
+    /// of `f`; [`EditError::Encode`]. Nothing was changed.
     pub fn change_with<R>(
         &mut self,
         f: impl FnOnce(&mut T) -> Result<R, EditError>,
@@ -164,9 +171,10 @@ pub struct LawViolation {
     pub samples: String,
 }
 
-/// Tests the laws of a join on every triple of samples. Also tests that the default value is
-/// neutral, that encoding preserves each sample, and that deltas lead to the joined value. Without
-/// samples everything passes. Changes by `change_with` are not tested.
+/// Tests the laws of a join on every triple of samples, also of one sample with itself: idempotent,
+/// commutative, associative. Also tests that the default value is neutral, that encoding preserves
+/// each sample, and that deltas lead to the joined value. Without samples everything passes.
+/// Changes by `change_with` are not tested.
 ///
 /// # Errors
 /// [`LawViolation`] for the first triple that violates a law. The time is cubic in the number of

@@ -68,7 +68,8 @@ impl Default for ConfigText {
     }
 }
 
-/// Sorts the expiry patterns. Of several entries with one pattern the last is kept.
+/// Sorts the expiry patterns: exact keys, then prefixes, each by name. Of several entries with one
+/// pattern the last is kept. Checks no range.
 impl From<ReplicatorConfig> for ConfigText {
     fn from(config: ReplicatorConfig) -> Self {
         let expiring = config.expire_keys_after_inactivity.into_iter();

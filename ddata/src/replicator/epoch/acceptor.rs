@@ -78,8 +78,8 @@ impl AcceptorState {
         }
     }
 
-    /// Promises `ballot`, which may be promised already. Panics if `weigh` returns
-    /// [`BallotOrder::Not`].
+    /// Promises `ballot`, which may be promised already, and raises `number` to it. Seals the
+    /// replica. Keeps the accepted proposal. Panics if `weigh` returns [`BallotOrder::Not`].
     pub(super) fn promise(&mut self, ballot: Ballot) {
         assert!(!matches!(self.weigh(ballot), BallotOrder::Not(_)), "a promise never falls");
         self.promise = Some(ballot);
@@ -88,7 +88,9 @@ impl AcceptorState {
 
     /// Accepts `proposal` and promises `ballot`, unless a higher ballot is promised. Returns how
     /// the ballot compared with the promise before the call; after [`BallotOrder::Not`] nothing has
-    /// changed. The caller has checked that the proposal may follow the installed configuration.
+    /// changed. Otherwise it replaces an earlier accepted proposal, also one of the same ballot,
+    /// and raises `number`. The caller has checked that the proposal may follow the installed
+    /// configuration, and persists the state.
     pub(super) fn accept(
         &mut self,
         ballot: Ballot,
@@ -108,14 +110,15 @@ impl AcceptorState {
         if matches!(promised, BallotOrder::Not(_)) { BallotOrder::Again } else { promised }
     }
 
-    /// Raises `number` to the number of a ballot of any node.
+    /// Raises `number` to the number of a ballot of any node; never lowers it. Promises nothing.
     pub(super) fn hear(&mut self, ballot: Ballot) {
         self.number = self.number.max(ballot.number);
     }
 
     /// Installs a configuration with an empty voting state, and does not check that it is newer. It
     /// is synced only if this replica was ready and the configuration directly follows: the merged
-    /// snapshots contain nothing that was acknowledged in a configuration between.
+    /// snapshots contain nothing that was acknowledged in a configuration between. After the first
+    /// one it is not synced; the caller sets that for a founding configuration.
     pub(super) fn install(&mut self, epoch: Arc<Epoch>) {
         let follows = self.id().is_some_and(|id| id.next() == epoch.id());
         *self = Self {

@@ -56,14 +56,16 @@ pub(super) enum AttemptStep {
     Decided(SharedEpoch),
 }
 
-/// A running ballot of this node, with the answers to it.
+/// A running ballot of this node, with the answers to it. The caller passes on only answers to this
+/// ballot; confirmed syncs may belong to any ballot of `base`. Answers outlive their phase.
 #[derive(Clone, Debug)]
 pub(super) struct BallotAttempt {
     pub(super) ballot: Ballot,
     pub(super) origin: AttemptReason,
     pub(super) base: SharedEpoch,
     pub(super) change: MembershipChange,
-    /// Removals that the parent proposed and that this batch leaves out; ≤ members.
+    /// Removals that the parent proposed and that this batch leaves out, no longer in `change`; ≤
+    /// members.
     pub(super) deferred: BTreeSet<ReplicaId>,
     /// `base` with `change` applied.
     pub(super) own_proposal: SharedEpoch,
@@ -75,7 +77,8 @@ pub(super) struct BallotAttempt {
     pub(super) adopted: bool,
     /// A voter has promised a higher ballot. The answers to this one still count.
     pub(super) overtaken: bool,
-    /// A voter confirmed its sync since the last `Seal` was sent to all voters.
+    /// A voter confirmed its sync since the last `Seal` was sent again; see
+    /// [`BallotAttempt::seal_again`].
     pub(super) progressed: bool,
     /// Members removed as lost that have not answered the probe; ≤ members.
     pub(super) probing: BTreeSet<ReplicaId>,
@@ -85,7 +88,7 @@ pub(super) struct BallotAttempt {
     pub(super) resend: Duration,
     /// When the withholding phase began; `None` in the phases from sealing on.
     pub(super) withholding_since: Option<Instant>,
-    /// The last `Withheld` of each voter: running leases of removed members.
+    /// The last `Withheld` of each voter: running leases of removed members. Empty if none runs.
     withheld: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
     /// Voters that refused `Seal` and have not sealed since, with the leases that still ran.
     leased: BTreeMap<ReplicaId, BTreeMap<ReplicaId, Duration>>, // ≤ voters of base × removed
@@ -141,8 +144,8 @@ impl BallotAttempt {
         Goal { origin, change, deferred, confirmed }
     }
 
-    /// Whether this ballot syncs this node's own proposal. It has sent no `Accept`, so no voter can
-    /// have accepted the proposal.
+    /// Whether this ballot is in the syncing phase with this node's own proposal. It has sent no
+    /// `Accept`, so no voter can have accepted the proposal.
     pub(super) fn is_syncing_own(&self) -> bool {
         self.phase == BallotPhase::Syncing && !self.adopted
     }
@@ -153,7 +156,7 @@ impl BallotAttempt {
     /// Waits until a quorum of `base` has answered. Then any running lease gives
     /// [`AttemptStep::Leased`]. Without one the step is [`AttemptStep::Seal`], or
     /// [`AttemptStep::Wait`] if the own proposal could not be synced by the voters that have
-    /// answered and those that are asked nothing.
+    /// answered and those that are asked nothing. The phase does not change; the caller changes it.
     pub(super) fn withheld(&mut self, from: ReplicaId, remaining: Vec<Remaining>) -> AttemptStep {
         if self.phase > BallotPhase::Waiting || !self.base.is_voter(from) {
             return AttemptStep::Wait;
@@ -171,7 +174,7 @@ impl BallotAttempt {
         }
     }
 
-    /// Whether a quorum of `base` has reported how long the leases run.
+    /// Whether a quorum of `base` has reported how long the leases run, in any phase.
     pub(super) fn has_withheld(&self) -> bool {
         self.base.is_quorum(&self.withheld.keys().copied().collect(), self.fault_injection)
     }
@@ -202,8 +205,8 @@ impl BallotAttempt {
             .map_or(AttemptStep::Wait, |(members, longest)| AttemptStep::Leased(members, longest))
     }
 
-    /// The removals to defer while the leases of `leased` run: these, or all removals if the
-    /// remaining batch would have too few voters known to live.
+    /// The removals to defer while the leases of `leased` run: these, or all wanted removals if the
+    /// remaining batch is impossible or would have too few voters known to live.
     ///
     /// A batch with too few never syncs. Its abandoned seal would end with the same members, all
     /// lease waits would start anew, the next batch would be the same, and so on for ever
@@ -217,8 +220,8 @@ impl BallotAttempt {
         }
     }
 
-    /// The fewest removals to defer so that the rest of the batch can be synced: of members that
-    /// have answered, the youngest first. `None` if that does not help.
+    /// The fewest removals to defer so that the rest of the batch can be synced, at least one: of
+    /// members that have answered, the youngest first. `None` if that does not help.
     pub(super) fn fewest_to_defer(&self) -> Option<BTreeSet<ReplicaId>> {
         let removed: BTreeSet<ReplicaId> = self.change.removed().collect();
         let mut kept = BTreeSet::new();
@@ -247,12 +250,12 @@ impl BallotAttempt {
     }
 
     /// The removed members whose leases ran according to `Withheld` answers, and the longest time;
-    /// `None` if none ran.
+    /// `None` if none ran. The times are those at the answers and do not run down here.
     pub(super) fn leases_in_withheld(&self) -> Option<(BTreeSet<ReplicaId>, Duration)> {
         Self::running_leases(&self.withheld)
     }
 
-    /// Members whose removal is wanted, in this batch or later.
+    /// Members of `base` whose removal is wanted, in this batch or later (`deferred`).
     pub(super) fn wanted_removals(&self) -> BTreeSet<ReplicaId> {
         let going = self.change.removed().chain(self.deferred.iter().copied());
         going.filter(|id| self.base.is_member(*id)).collect()
@@ -284,12 +287,14 @@ impl BallotAttempt {
         Self::running_leases(&self.leased)
     }
 
-    /// Counts a voter's promise, and drops its refusal. The first answer of each voter stays, also
-    /// after the sealing phase, when `Sync` still names further sealed voters.
+    /// Counts a voter's promise, and drops its refusal. Ignored before the sealing phase. The first
+    /// answer of each voter stays. Later ones count after the sealing phase, too: `Sync` then names
+    /// further sealed voters, but the choice does not change.
     ///
-    /// Once a quorum of `base` is sealed, it chooses the proposal of this ballot, begins the
-    /// syncing phase and returns [`AttemptStep::Sync`], once. Confirmed syncs of replicas that are
-    /// no voters of the chosen proposal are dropped.
+    /// Once a quorum of `base` is sealed, it chooses the proposal of this ballot (one that a voter
+    /// had accepted, otherwise the own), begins the syncing phase and returns
+    /// [`AttemptStep::Sync`], once. Confirmed syncs of replicas that are no voters of the chosen
+    /// proposal are dropped.
     pub(super) fn sealed(
         &mut self,
         from: ReplicaId,
@@ -328,8 +333,10 @@ impl BallotAttempt {
             .map(|(_, proposal)| proposal.clone())
     }
 
-    /// A voter confirms that it is ready for the next configuration. `None` if that was known, or
-    /// if it is no voter of the chosen proposal; before the choice, of the own proposal or `base`.
+    /// A voter confirms that it is ready for the next configuration. Counted in every phase, and as
+    /// progress. `None` if that was known, or if it is no voter of the chosen proposal; before the
+    /// choice, of the own proposal or `base`. Otherwise the step of
+    /// [`may_accept`](Self::may_accept), which this call also carries out.
     pub(super) fn confirmed(&mut self, from: ReplicaId) -> Option<AttemptStep> {
         let chosen = self.chosen.as_ref().unwrap_or(&self.own_proposal);
         if !(chosen.is_voter(from) || self.chosen.is_none() && self.base.is_voter(from))
@@ -341,8 +348,9 @@ impl BallotAttempt {
         Some(self.may_accept())
     }
 
-    /// Moves to the accepting phase if a quorum of the chosen proposal is synced and probes have
-    /// ended; otherwise, and in any other phase, returns [`AttemptStep::Wait`].
+    /// Moves from the syncing to the accepting phase if a quorum of the chosen proposal is synced
+    /// and probes have ended, and returns [`AttemptStep::Accept`], once. Otherwise, and in any
+    /// other phase, returns [`AttemptStep::Wait`].
     pub(super) fn may_accept(&mut self) -> AttemptStep {
         let Some(chosen) = self.chosen.as_ref().filter(|_| self.phase == BallotPhase::Syncing)
         else {
@@ -357,8 +365,8 @@ impl BallotAttempt {
         AttemptStep::Accept
     }
 
-    /// Counts an acceptance; with a quorum of `base` the proposal is decided. Ignored before the
-    /// accepting phase.
+    /// Counts an acceptance; with a quorum of `base` the proposal is decided. Each further
+    /// acceptance then returns [`AttemptStep::Decided`] again. Ignored before the accepting phase.
     pub(super) fn accepted(&mut self, from: ReplicaId) -> AttemptStep {
         if self.phase != BallotPhase::Accepting || !self.base.is_voter(from) {
             return AttemptStep::Wait;
@@ -378,7 +386,7 @@ impl BallotAttempt {
     }
 
     /// The voters that have not answered the question of this phase: of the chosen proposal while
-    /// it syncs, otherwise of `base`. A refusal is no answer here.
+    /// it syncs, otherwise of `base`. May include this node. A refusal is no answer here.
     pub(super) fn silent(&self) -> Vec<ReplicaId> {
         let voters = self.base.voters().iter().copied();
         match self.phase {
@@ -419,8 +427,9 @@ impl BallotAttempt {
         EpochMessage::Seal { epoch, ballot, proposal: self.own_proposal.clone() }
     }
 
-    /// Receivers of a repeated `Seal`: the voters that have not answered. If the sync has
+    /// Receivers of a repeated `Seal`: the voters of `base` without a `Sealed`. If the sync has
     /// progressed since the last call, all voters, so that none takes the seal for abandoned.
+    /// Resets `progressed`, so the caller must send to all of them.
     pub(super) fn seal_again(&mut self) -> Vec<ReplicaId> {
         let to_all = std::mem::take(&mut self.progressed);
         let voters = self.base.voters().iter().copied();
@@ -433,8 +442,8 @@ impl BallotAttempt {
         voters.filter(|id| !self.confirmed.contains(id)).collect()
     }
 
-    /// Keeps the running leases of removed members, each no longer than a lease lasts. A peer may
-    /// list any node with any time.
+    /// Keeps the running leases (above zero) of removed members, each no longer than a lease of
+    /// `base` lasts. A peer may list any node with any time; of repeated ones the last counts.
     fn removed_leases(&self, remaining: Vec<Remaining>) -> BTreeMap<ReplicaId, Duration> {
         let removed = self.base.removed_by(&self.own_proposal);
         let running = remaining.into_iter().filter(|(_, left)| !left.is_zero());
@@ -476,8 +485,8 @@ impl Goal {
         }
     }
 
-    /// Replaces the deferred removals by those of an earlier ballot, except those that are proposed
-    /// again.
+    /// Replaces the deferred removals by those of an earlier ballot (`deferred`), except those that
+    /// this change proposes again. The former ones of this goal are lost.
     pub(super) fn with_deferred(self, mut deferred: BTreeSet<ReplicaId>) -> Self {
         deferred.retain(|id| !self.change.removed().any(|removed| removed == *id));
         Self { deferred, ..self }
@@ -488,7 +497,8 @@ impl Goal {
         Self { origin: AttemptReason::Abandoned, ..Self::asked(MembershipChange::default()) }
     }
 
-    /// Defers the removal of `kept`. Incarnations that the change does not remove are ignored.
+    /// Defers the removal of `kept`, besides those deferred before: takes them out of the change.
+    /// Incarnations that the change does not remove are ignored.
     pub(super) fn deferring(self, kept: &BTreeSet<ReplicaId>) -> Self {
         let mut deferred = self.deferred;
         deferred.extend(self.change.removed().filter(|id| kept.contains(id)));

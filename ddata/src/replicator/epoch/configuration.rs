@@ -26,11 +26,11 @@ pub const MEMBERS_MAX: usize = 10_000;
 /// the largest configuration fits a frame. Above it the earliest departure is dropped.
 pub const LEFT_MAX: usize = 16_384;
 
-/// Voters of a configuration with more members than its voter limit.
+/// Number of voters of a configuration with more members than its voter limit: the oldest ones.
 pub const FEW_VOTERS: usize = 9;
 
 /// Highest number and generation of a configuration. Higher ones are refused at decoding, because
-/// the next number must always exist.
+/// the next number must always exist. [`Epoch::next`] does not check it.
 pub(super) const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// How far the number of a configuration or a ballot from a peer may lie above the one held here.
@@ -53,16 +53,19 @@ pub(super) const GENERATION_AHEAD_MAX: u64 = 1 << 42;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct EpochId {
-    /// Wall clock in milliseconds when the cluster was founded, or recovered by force.
+    /// Wall clock in milliseconds when the cluster was founded, recovered by force or continued by
+    /// a successor; at least one above the generation before.
     #[serde(rename = "g")]
     pub generation: u64,
-    /// Raised by one with each decision.
+    /// Raised by one with each decision, by 2^14 or more in a forced configuration. A new
+    /// generation does not reset it.
     #[serde(rename = "n")]
     pub number: u64,
 }
 
 impl EpochId {
-    /// The id of the next decision; at the highest number, the same id.
+    /// The id of the next decision: the number is one higher, also above `NUMBER_MAX`. At
+    /// `u64::MAX` the same id.
     #[must_use]
     pub const fn next(self) -> Self {
         Self { generation: self.generation, number: self.number.saturating_add(1) }
@@ -80,7 +83,7 @@ impl fmt::Display for EpochId {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Ballot {
-    /// Higher than every number that its proposer had used or heard of.
+    /// Higher than every number that its proposer had used or heard of in this configuration.
     #[serde(rename = "n")]
     pub number: u64,
     /// The incarnation of the proposer.
@@ -229,7 +232,8 @@ impl MembershipChange {
         self.join.is_empty() && self.leave.is_empty() && self.lost.is_empty()
     }
 
-    /// All removed incarnations, of members and of barred nodes; one may be listed twice.
+    /// All removed incarnations, of members and of barred nodes: `leave`, then `lost`. One may be
+    /// listed twice.
     pub fn removed(&self) -> impl Iterator<Item = ReplicaId> + '_ {
         self.leave.iter().chain(&self.lost).copied()
     }
@@ -327,12 +331,13 @@ pub enum NotForced {
 
 impl Epoch {
     /// The first configuration of a cluster, or of a generation. `members` are oldest first. A
-    /// digest seed of 0 is replaced by one derived from the members.
+    /// digest seed of 0 is replaced by one derived from the members and the generation. Not marked
+    /// as [forced](Self::is_forced).
     ///
     /// # Errors
-    /// [`InvalidEpoch`] if there is no member, one is listed twice, there are more than
-    /// [`MEMBERS_MAX`], the lease is longer than [`LEASE_MAX`], or `id` is above every possible
-    /// one.
+    /// [`InvalidEpoch`] if there is no member (checked first), `id` is above every possible one,
+    /// the lease is longer than [`LEASE_MAX`], there are more than [`MEMBERS_MAX`] members, or one
+    /// is listed twice.
     pub fn founding(
         id: EpochId,
         members: Vec<ReplicaId>,
@@ -359,18 +364,19 @@ impl Epoch {
     }
 
     /// The first configuration of a new generation, which `by` installs alone because no quorum of
-    /// this one is left. `by` and the members in `kept` stay; all others have left for ever. No
-    /// quorum consents: data that only the others hold is lost, and if they are alive, both sides
-    /// may act until they hear of it (docs/protocol/configurations.md#forced-recovery).
+    /// this one is left. `by` and the members in `kept` stay, in their order; all others have left
+    /// for ever. No quorum consents: data that only the others hold is lost, and if they are alive,
+    /// both sides may act until they hear of it (docs/protocol/configurations.md#forced-recovery).
     ///
-    /// Ids in `kept` that are no members are ignored. `wall` is the wall clock in milliseconds. Two
+    /// Ids in `kept` that are no members are ignored. The generation is `wall`, the wall clock in
+    /// milliseconds, or the old one plus one if that is higher. All settings are inherited. Two
     /// forced configurations with equal generations have different numbers if they follow one
     /// configuration or the hashes of their makers differ; [`origin`](Self::origin) tells their
     /// generations apart.
     ///
     /// # Errors
-    /// [`NotForced::NoMember`] if `by` is no member, [`NotForced::NoNumber`] if no higher
-    /// generation or number exists.
+    /// [`NotForced::NoMember`] if `by` is no member, [`NotForced::NoNumber`] if the new generation
+    /// or number would exceed `NUMBER_MAX`.
     pub fn forced(
         &self,
         by: ReplicaId,
@@ -398,17 +404,18 @@ impl Epoch {
     }
 
     /// The first configuration of a new generation, with `by` as its only member, which succeeds
-    /// the only member of this one. One member is a quorum by itself, so its successor needs no
-    /// other consent. The generation rises because terms and generations of shards were only in the
-    /// memory of the ended member, and those of the successor must be higher.
+    /// the only member of this one, now listed as departed. One member is a quorum by itself, so
+    /// its successor needs no other consent. The generation rises as in [`forced`](Self::forced),
+    /// because terms and generations of shards were only in the memory of the ended member. `lease`
+    /// replaces the lease settings; all others are inherited.
     ///
     /// The caller must hold the proof that the member has ended and never proposed a configuration
     /// with others (docs/protocol/configurations.md#sole-member-succession). `wall` is the wall
     /// clock in milliseconds.
     ///
     /// # Errors
-    /// [`NotForced::NotAlone`] if there are several members, [`NotForced::NoMember`] if `by` is the
-    /// member itself or has left, [`NotForced::NoNumber`] if no higher generation or number exists.
+    /// In this order: [`NotForced::NotAlone`] if there are several members, [`NotForced::NoMember`]
+    /// if `by` is the member itself or has left, [`NotForced::NoNumber`] as for `forced`.
     pub fn succeeded(
         &self,
         by: ReplicaId,
@@ -439,15 +446,15 @@ impl Epoch {
         })
     }
 
-    /// The configuration after this one with `change` applied. Joins of members and removals of
-    /// departed incarnations have no effect; a change without effect gives the same members under
-    /// the next id. A removed incarnation that was never a member is barred: it is listed as
-    /// departed and can never join. An incarnation that joins and leaves in one batch is barred,
-    /// too.
+    /// The configuration after this one with `change` applied; settings are inherited. Joins of
+    /// members and removals of departed incarnations have no effect; a change without effect gives
+    /// the same members under the next id. A removed incarnation that was never a member is barred:
+    /// it is listed as departed and cannot join. An incarnation that joins and leaves in one batch
+    /// is barred, too.
     ///
     /// # Errors
-    /// [`ChangeError`] if an incarnation would return, no member would be left, or there would be
-    /// too many.
+    /// In this order: [`ChangeError::Returned`] with the first join that names a departed
+    /// incarnation, even if the change also removes it; `NobodyLeft`; `TooMany`.
     pub fn next(&self, change: &MembershipChange) -> Result<Self, ChangeError> {
         if let Some(back) = self.returned(&change.join) {
             return Err(ChangeError::Returned(back));
@@ -502,7 +509,8 @@ impl Epoch {
     /// voter limit, lease settings and digest seed are those that [`next`](Self::next) would give.
     ///
     /// # Errors
-    /// The first [`ProposalMismatch`] found: the caller must drop and count the proposal.
+    /// The first [`ProposalMismatch`] found, in the order of its variants: the caller must drop and
+    /// count the proposal.
     pub fn admits(&self, next: &Self) -> Result<(), ProposalMismatch> {
         if next.id != self.id.next() || next.id == self.id {
             return Err(ProposalMismatch::Id(next.id));
@@ -658,7 +666,8 @@ impl Epoch {
         self.members.iter().copied().filter(|id| !staying.contains(id)).collect()
     }
 
-    /// Whether `answered` holds a quorum of this configuration, by the tie rule.
+    /// Whether `answered` holds a quorum of this configuration, by the tie rule. Ids that are no
+    /// voters do not count.
     #[must_use]
     pub fn is_quorum(
         &self,
@@ -678,8 +687,10 @@ impl Epoch {
 impl TryFrom<Raw> for Epoch {
     type Error = InvalidEpoch;
 
-    /// Checks that the fields are a well-formed configuration, and returns the first fault found.
-    /// Does not check that the number of voters is the one that the voter limit gives.
+    /// Checks that the fields are a well-formed configuration, and returns the first fault found:
+    /// id, lease, lengths of the lists (`TooLarge`), repeated members, `Returned`, repeated ids of
+    /// the other lists, first number of the generation, voters (`Empty` if there is no member),
+    /// tiebreaker. Does not check that the number of voters is the one that the voter limit gives.
     fn try_from(raw: Raw) -> Result<Self, InvalidEpoch> {
         let Raw { id, members, voters, tiebreaker, lease, .. } = raw;
         let Raw { voter_limit, digest_seed, cluster, retired, .. } = raw;

@@ -5,7 +5,7 @@ use crate::clock::Instant;
 /// Kind of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deadline {
-    /// No configuration followed this node's seal or attempt in time: try another ballot.
+    /// The patience: no configuration followed this node's seal or attempt in time.
     AbandonedSeal,
     /// Unanswered messages of this node's attempt are due again.
     Resend,
@@ -35,7 +35,8 @@ const KINDS: [Deadline; 8] = [
     Deadline::HintProbe,
 ];
 
-/// The deadlines that are set, at most one of each kind.
+/// The deadlines that are set, at most one of each kind. One stays set after its time until
+/// [`pop_due`](Self::pop_due) removes it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
     at: [Option<Instant>; KINDS.len()], // indexed by kind
@@ -47,16 +48,18 @@ impl Deadlines {
         self.at[kind as usize] = Some(at);
     }
 
+    /// Clears a deadline; does nothing if none of its kind is set.
     pub(super) const fn clear(&mut self, kind: Deadline) {
         self.at[kind as usize] = None;
     }
 
+    /// The earliest deadline, which may have passed; `None` if none is set.
     pub(super) fn next(&self) -> Option<Instant> {
         self.at.iter().flatten().copied().min()
     }
 
-    /// Removes and returns a deadline that has passed, the first of [`KINDS`] among several.
-    /// Returns `None` if none has; the caller repeats this until then.
+    /// Removes and returns a deadline at or before `now`: of several the first of [`KINDS`], not
+    /// the earliest. Returns `None` if none has passed; the caller repeats this until then.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<Deadline> {
         let due = |kind: &Deadline| self.at[*kind as usize].is_some_and(|at| at <= now);
         let due = KINDS.into_iter().find(due)?;

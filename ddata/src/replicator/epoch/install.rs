@@ -2,7 +2,8 @@
 //! configurations (docs/protocol/configurations.md#install-the-newest).
 //!
 //! Every install resets the voting state and tells the parent. A member that was not ready for the
-//! new configuration then pulls the state of one voter, and changes the source when that fails.
+//! new configuration then pulls the state of one voter, the *source*, and changes it when that
+//! fails.
 //! [`Epochs::peer_epoch`] keeps nodes up to date: it answers older ids with `Install` and newer
 //! ones with `Ask`.
 
@@ -21,6 +22,8 @@ use crate::id::ReplicaId;
 impl Epochs {
     /// Installs the first configuration of a cluster or of a generation. This node is synced at
     /// once. The parent must have checked [`may_found`](Self::may_found); otherwise this panics.
+    /// Replaces an installed configuration without the steps of [`install`](Self::install):
+    /// `former`, `unforced` and `proposed` stay as they were.
     pub(super) fn found(&mut self, now: Now, epoch: SharedEpoch, out: &mut EpochOutbox) {
         assert!(self.may_found(&epoch), "this node is in a cluster already");
         self.install(epoch);
@@ -29,8 +32,8 @@ impl Epochs {
     }
 
     /// Whether `epoch` may be the first configuration of a cluster or of a generation here: nothing
-    /// is installed, or this node is the only member of a forced configuration that succeeds the
-    /// installed one.
+    /// is installed (then any will do, even one without this node), or this node is the only member
+    /// of a forced configuration of another generation with a higher id.
     pub(in crate::replicator) fn may_found(&self, epoch: &Epoch) -> bool {
         let succeeds = || epoch.is_forced() && *epoch.members() == [self.me];
         let installed = self.state.installed.as_ref();
@@ -42,10 +45,12 @@ impl Epochs {
     /// Forced recovery: installs a configuration on an operator's order, without a quorum
     /// (docs/protocol/configurations.md#forced-recovery). The state of this node is the state of
     /// the new generation, so this node counts as synced; the other members merge it with theirs.
-    /// The members that are given up are told, too, so that those that are alive end themselves.
+    /// Sends `Install` to all other members of the replaced configuration: those that are given up
+    /// must end themselves.
     ///
-    /// This node stays even if `kept` lacks it. The order is ignored without a report if this node
-    /// is no member, has not installed `replaced`, or there is no higher configuration.
+    /// This node stays even if `kept` lacks it; a seal ends and an own attempt is superseded. The
+    /// order is ignored without a report if this node is no member, has not installed `replaced`,
+    /// or there is no higher configuration.
     pub(super) fn force(
         &mut self,
         now: Now,
@@ -69,10 +74,13 @@ impl Epochs {
     }
 
     /// Restores the state that an earlier run made durable. The promises of a predecessor bind no
-    /// other incarnation: one that is not a member of the restored configuration is a joiner, and
-    /// is only told the configuration. A sealed member freezes again; one that is not synced pulls
-    /// the state. Must be the first input, otherwise it panics; a state without a configuration
-    /// changes nothing.
+    /// other incarnation: one that is not a member of the restored configuration is a joiner
+    /// (excluded, without an `Excluded` output, if it is listed as departed), and is only told the
+    /// configuration. A sealed member freezes again; `Pending` and `StopServing` are not repeated.
+    /// A member that is not synced pulls the state.
+    ///
+    /// Nothing is persisted or counted as an install. Must be the first input, otherwise it panics;
+    /// a state without a configuration changes nothing.
     pub(super) fn restore(&mut self, now: Now, state: AcceptorState, out: &mut EpochOutbox) {
         assert!(self.state == AcceptorState::default(), "restore must be the first input");
         let Some(epoch) = state.installed.clone() else { return };
@@ -95,7 +103,11 @@ impl Epochs {
         }
     }
 
-    /// Replaces the installed configuration and resets the votes, but not the attempt and the role.
+    /// Replaces the installed configuration and resets the votes and the last proposal, but not the
+    /// attempt and the role. Records the replaced one as `former` if the new one directly follows
+    /// it (otherwise `former` is empty), and as `unforced` if the new one belongs to another
+    /// generation that was forced. Sends nothing.
+    ///
     /// The caller must have checked that it is newer and may be installed, and calls
     /// [`installed_anew`](Self::installed_anew) afterwards.
     fn install(&mut self, epoch: SharedEpoch) {
@@ -112,9 +124,10 @@ impl Epochs {
     }
 
     /// Learns a decided configuration, from a peer or (`None`) from this node's own attempt. A
-    /// newer one is installed if, from a peer, the sender rule allows it. The sender of an older
-    /// one is sent the installed one. One with the same id changes nothing; a different one is
-    /// counted.
+    /// newer one is installed if, from a peer, the sender rule allows it
+    /// ([`may_install`](Self::may_install)). The sender of an older one is sent the installed one,
+    /// by [`peer_epoch`](Self::peer_epoch). One with the same id changes nothing; a different one
+    /// is counted as nonsense.
     pub(super) fn learn(
         &mut self,
         now: Now,
@@ -166,10 +179,13 @@ impl Epochs {
     }
 
     /// A peer has installed `id`: the side that is behind learns of the newer configuration
-    /// (docs/protocol/configurations.md#catch-up-by-configuration-id). A peer whose configurations
-    /// may not be installed here ([`believes`](Self::believes)) is not asked: a newer `id` of it is
-    /// only a hint, after which this node probes its own voters. Each peer gets at most one `Ask`
-    /// and one `Install` in `resend_first`; an equal id, or this node's own, causes nothing.
+    /// (docs/protocol/configurations.md#catch-up-by-configuration-id). Any peer that is behind,
+    /// even an unknown one, is sent `Install`; one that is ahead is sent `Ask`. A peer whose
+    /// configurations may not be installed here ([`believes`](Self::believes)) is not asked: a
+    /// newer `id` of it is only a hint, after which this node probes its own voters.
+    ///
+    /// Each peer gets at most one `Ask` and one `Install` in `resend_first`, counted anew from each
+    /// install; an equal id, or this node's own message, causes nothing.
     pub(super) fn peer_epoch(
         &mut self,
         now: Now,
@@ -192,11 +208,16 @@ impl Epochs {
         }
     }
 
-    /// Resets the state that belonged to the configuration before, and reports the new one. A sync
-    /// for the new one continues. A member that is not synced pulls the state, first from `from`,
-    /// the sender of the configuration, if that is a voter; the only voter pulls from no node and
-    /// waits for its own snapshot. An exclusion is reported only when the role changes to it; a
-    /// joiner pulls nothing.
+    /// Resets the state that belonged to the configuration before (open consents, counts of
+    /// ballots, rate limits, hint probe, all deadlines but a report of another refused
+    /// configuration), counts the install and reports the new one. The outputs come in this order:
+    /// `Persist`, `Installed`, the outcome of an own attempt, `StopPulls`, then one of `Excluded`,
+    /// `Synced` and `PullState`.
+    ///
+    /// A sync for the new one continues. A member that is not synced pulls the state, first from
+    /// `from`, the sender of the configuration, if that is a voter; the only voter pulls from no
+    /// node and waits for its own snapshot. An exclusion is reported only when the role changes to
+    /// it; a joiner pulls nothing.
     fn installed_anew(&mut self, now: Now, from: Option<ReplicaId>, out: &mut EpochOutbox) {
         let epoch = self.current();
         let was = self.role;
@@ -228,8 +249,9 @@ impl Epochs {
         }
     }
 
-    /// Ends this node's attempt, if there is one. If it was for a change of the parent, reports
-    /// the change as decided, if `epoch` is the attempt's own proposal, or as superseded.
+    /// Ends this node's attempt, if there is one. If it was for a change of the parent, reports the
+    /// change as decided, if `epoch` is the attempt's own proposal (also when another node decided
+    /// it), or as superseded. An attempt that only ended a seal is not reported.
     fn report(&mut self, epoch: &SharedEpoch, out: &mut EpochOutbox) {
         let Some(attempt) = self.attempt.take().filter(|a| a.origin == AttemptReason::Asked) else {
             return;
@@ -268,7 +290,8 @@ impl Epochs {
     }
 
     /// The parent cannot pull from `from`. If that is the current source, the next one is tried
-    /// after a pause; otherwise the failure is ignored.
+    /// after `resend_first`, which every further failure starts anew; otherwise, and on a synced
+    /// node, the failure is ignored.
     pub(super) fn source_failed(&mut self, now: Now, epoch: EpochId, from: ReplicaId) {
         if self.id() == Some(epoch) && self.source == Some(from) && !self.state.synced {
             // Not at once: a source that fails without a round trip would be asked in a busy loop.
@@ -277,7 +300,8 @@ impl Epochs {
     }
 
     /// The state is merged: this member may acknowledge in the installed configuration, unless it
-    /// is sealed. Ends the pulls; those for the next configuration are ordered again.
+    /// is sealed. Persists, then ends all pulls (`StopPulls` even if there are none); those for the
+    /// next configuration are ordered again. `Synced` comes last.
     pub(super) fn now_synced(&mut self, out: &mut EpochOutbox) {
         self.state.synced = true;
         self.source = None;
@@ -288,8 +312,9 @@ impl Epochs {
         out.push(EpochOutput::Synced(self.current().id()));
     }
 
-    /// Pulls from the voter after the one tried last; the first one is random. Does nothing if this
-    /// node is no member, is synced, or is the only voter.
+    /// Pulls from the voter after the one tried last, in the order of voters and around its end;
+    /// the first one is random. Does nothing if this node is no member, is synced, or is the only
+    /// voter.
     pub(super) fn next_source(&mut self, now: Now, out: &mut EpochOutbox) {
         if !self.is_member() || self.state.synced {
             return;

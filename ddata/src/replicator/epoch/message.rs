@@ -21,7 +21,7 @@ pub type AcceptedProposal = (Ballot, Arc<Epoch>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EpochMessage {
     /// Proposer → voters: how long do your lease promises to these members run? Grant them none
-    /// from now on.
+    /// from now on. A voter answers whatever ballot it has promised.
     #[serde(rename = "w")]
     Withhold {
         /// The id of the configuration that the proposal follows.
@@ -61,7 +61,7 @@ pub enum EpochMessage {
         #[serde(rename = "p")]
         proposal: Arc<Epoch>,
     },
-    /// The voter has promised the ballot and is sealed.
+    /// The voter has promised the ballot and is sealed. Sent again for each repeated `Seal`.
     #[serde(rename = "z")]
     Sealed {
         /// The configuration named in the question.
@@ -76,7 +76,7 @@ pub enum EpochMessage {
         #[serde(rename = "a")]
         accepted: Option<AcceptedProposal>,
     },
-    /// Answer of a voter that refuses a `Seal` or an `Accept`.
+    /// Answer of a voter that refuses a `Seal` or an `Accept`; `Leased` only answers a `Seal`.
     #[serde(rename = "n")]
     Refused {
         /// The configuration named in the question.
@@ -120,7 +120,8 @@ pub enum EpochMessage {
         /// The id of the configuration installed at the sender.
         #[serde(rename = "e")]
         epoch: EpochId,
-        /// The ballot of the attempt.
+        /// The ballot of the attempt; its number is 0 in a hint probe, and no attempt has that
+        /// number.
         #[serde(rename = "b")]
         ballot: Ballot,
     },
@@ -164,7 +165,8 @@ pub enum EpochMessage {
         #[serde(rename = "c")]
         epoch: Arc<Epoch>,
     },
-    /// Asks for a newer configuration than this one.
+    /// Asks for a newer configuration than this one. Only a node that has a newer one answers; one
+    /// that is behind asks back.
     #[serde(rename = "q")]
     Ask {
         /// The id of the configuration installed at the sender; `None` before the first.
@@ -173,7 +175,7 @@ pub enum EpochMessage {
     },
 }
 
-/// The reason of a refusal.
+/// The reason of a refusal, by the voter that refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BallotRefusal {
     /// It has promised this higher ballot.

@@ -9,6 +9,10 @@
 //! requests. The machine knows no data, lease table, membership or socket. In the code a
 //! configuration is an [`Epoch`].
 //!
+//! The *patience* of a node is the time that it waits for the next configuration while it is sealed
+//! or has an attempt of its own. A received `Seal` or `Accept`, a confirmed sync, a merged snapshot
+//! and a new ballot restart it.
+//!
 //! # Obligations of the parent
 //! - It acknowledges and answers requests of a configuration only while [`Epochs::eligible`] holds
 //!   and the request's id is [`Epochs::id`]. At [`EpochOutput::Installed`] open requests start
@@ -76,7 +80,8 @@ use crate::machine::{Machine, Outbox};
 
 type EpochOutbox = Outbox<EpochOutput>;
 
-/// Most doublings of the patience, one for each own ballot that reached the sealing phase.
+/// Most doublings of the patience, one for each own ballot that reached the sealing phase. The
+/// count itself goes on.
 const PATIENCE_DOUBLINGS: u32 = 7;
 /// Most doublings of the patience with unanswered questions while this node is not sealed, one for
 /// each change given back.
@@ -104,10 +109,12 @@ pub struct Epochs {
     role: ConfigurationRole,
     /// The configuration that directly precedes the installed one, if it was installed here.
     former: Option<SharedEpoch>,
-    /// The configuration that was installed here before a forced one replaced it.
+    /// The configuration that was installed here before a forced one replaced it; kept until the
+    /// next forced one, however many configurations follow.
     unforced: Option<SharedEpoch>,
     known: LetInNodes,
-    /// The last proposal for the next configuration that a member of the installed one sent.
+    /// The last proposal for the next configuration that a member of the installed one sent, this
+    /// node included, by a `Seal` or `Accept` that was not refused, or by a `Sync`.
     proposed: Option<SharedEpoch>,
     /// The newest configuration refused because of its sender and not reported yet.
     doubted: Option<RefusedConfiguration>,
@@ -117,13 +124,13 @@ pub struct Epochs {
     attempt: Option<BallotAttempt>,
     /// Ballots of this node in the installed configuration that reached the sealing phase.
     sealing_ballots: u32,
-    /// Changes refused with `TooFewAnswered` in the installed configuration.
+    /// Batches refused with `TooFewAnswered` in the installed configuration.
     changes_given_back: u32,
     consents: Consents,
     /// The id of the last question to the lease machine.
     queries: u64,
     syncing: Option<Syncing>,
-    /// The replica whose state is pulled.
+    /// The replica whose state is pulled; `None` if no pull of a state is ordered.
     source: Option<ReplicaId>,
     installs: PeerRateLimiter,
     asks: PeerRateLimiter,
@@ -229,7 +236,7 @@ impl Epochs {
 
     /// Whether `id` may read the snapshot that this replica froze: it is a member of the installed
     /// configuration or of the one that a member has proposed last to follow it. Does not tell
-    /// whether there is a snapshot.
+    /// whether there is a snapshot. False before the first configuration.
     #[must_use]
     pub fn may_sync(&self, id: ReplicaId) -> bool {
         let is_in = |epoch: Option<&SharedEpoch>| epoch.is_some_and(|it| it.is_member(id));
@@ -266,9 +273,9 @@ impl Epochs {
         &self.stats
     }
 
-    /// All state that decides the next steps, as text: without deadlines, random numbers, counters,
-    /// rate limits and refusals that wait for their report. Exhaustive exploration takes two
-    /// machines with equal text for one state.
+    /// All state that decides the next steps, as text: without deadlines, random numbers, counters
+    /// (except that of sealing ballots), rate limits and refusals that wait for their report.
+    /// Exhaustive exploration takes two machines with equal text for one state.
     #[cfg(feature = "canaries")]
     #[must_use]
     pub fn essence(&self) -> String {
@@ -277,8 +284,8 @@ impl Epochs {
         format!("{:?}", (&self.state, own, &self.attempt, &self.consents, &self.syncing, senders))
     }
 
-    /// Handles each deadline that has passed, in the order of the kinds, and clears it before. Does
-    /// nothing if none has passed.
+    /// Handles each deadline at or before `now`, in the order of the kinds, and clears it before;
+    /// also one that the handling of another sets to such a time. Does nothing if none has passed.
     fn tick(&mut self, now: Now, out: &mut EpochOutbox) {
         while let Some(due) = self.deadlines.pop_due(now.mono) {
             match due {
@@ -296,11 +303,14 @@ impl Epochs {
 
     /// Handles a message of a peer, or of this node to itself.
     ///
-    /// A message about another configuration than the installed one is dropped and makes the side
-    /// that is behind learn of the newer one; `Install` and `Sync` bring their configuration along.
-    /// Answers count only in the running ballot, `Synced` in every ballot of the configuration;
-    /// others are dropped and not counted. A `Ping` is always answered, also of a node that is no
-    /// member and on a node that is none.
+    /// A message about another configuration than the installed one is dropped without a count and
+    /// makes the side that is behind learn of the newer one; `Install` and `Sync` bring their
+    /// configuration along. Answers count only in the running ballot, `Synced` in every ballot of
+    /// the configuration; others are dropped and not counted.
+    ///
+    /// A `Ping` is always answered, also of a node that is no member and on a node that is none;
+    /// like an `Ask`, it also makes the side that is behind learn of the newer configuration. A
+    /// `Pong` to a hint probe counts only there.
     fn receive(&mut self, now: Now, from: ReplicaId, message: EpochMessage, out: &mut EpochOutbox) {
         use EpochMessage as M;
         match message {
@@ -363,7 +373,7 @@ impl Epochs {
     }
 
     /// Whether `epoch` is the installed one. If not, the side that is behind learns of the newer
-    /// one, by [`peer_epoch`](Self::peer_epoch).
+    /// one, by [`peer_epoch`](Self::peer_epoch), which installs nothing at once.
     fn same_epoch(
         &mut self,
         now: Now,
@@ -392,8 +402,8 @@ impl Epochs {
             && self.attempt.as_ref().is_some_and(|attempt| attempt.ballot == ballot)
     }
 
-    /// Sends a message. One to this node itself is received before [`handle`](Machine::handle)
-    /// returns.
+    /// Sends a message. One to this node itself is received after the present input has been
+    /// handled, before [`handle`](Machine::handle) returns.
     fn send(&mut self, to: ReplicaId, message: EpochMessage, out: &mut EpochOutbox) {
         if to == self.me {
             self.loopback.push_back(message);
@@ -414,15 +424,16 @@ impl Epochs {
         }
     }
 
+    /// Orders the whole voting state to be made durable, even if it has not changed.
     fn persist(&self, out: &mut EpochOutbox) {
         out.push(EpochOutput::Persist(self.state.clone()));
     }
 
-    /// Sets the patience timer anew: `abandoned_after`, doubled, and a random time up to as much
-    /// again. It doubles for each own ballot of this configuration that reached the sealing phase.
-    /// While an own attempt has sent no `Seal` and this node is not sealed, it doubles for each
-    /// change given back instead. Does nothing if this node is not sealed and has no attempt; a
-    /// timer that is set then stays.
+    /// Sets the patience timer anew: `abandoned_after`, doubled as below, and a random time up to
+    /// as much again. It doubles for each own ballot of this configuration that reached the sealing
+    /// phase. While an own attempt has sent no `Seal` and this node is not sealed, it doubles for
+    /// each change given back instead. Does nothing if this node is not sealed and has no attempt;
+    /// a timer that is set then stays.
     fn restart_patience(&mut self, now: Now) {
         if self.state.is_sealed() || self.attempt.is_some() {
             let before_seal = |attempt: &BallotAttempt| attempt.phase < BallotPhase::Sealing;
@@ -461,7 +472,8 @@ impl Machine for Epochs {
     type Input = EpochInput;
     type Output = EpochOutput;
 
-    /// Handles the input, then the messages of this node to itself until none is left.
+    /// Handles the input, then the messages of this node to itself until none is left. `Found` and
+    /// `Restore` panic if their conditions do not hold.
     fn handle(&mut self, now: Now, input: EpochInput, out: &mut EpochOutbox) {
         match input {
             EpochInput::Tick => self.tick(now, out),

@@ -14,11 +14,15 @@ use super::senders::ConfigurationRefusal;
 use crate::id::ReplicaId;
 
 /// Timers of the configuration machine. The defaults suit round trips up to about 100 ms.
+///
+/// The machine checks no bounds. A node refuses a configuration file in which `abandoned-after`,
+/// `resend-first` or `source-patience` is 0, `resend-most` is below `resend-first`, or
+/// `sync-attempts` is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct EpochConfig {
     /// A replica that is sealed for this long (plus a random time up to the same) without a next
-    /// configuration proposes one. Doubles with each attempt of its own.
+    /// configuration proposes one. Doubles with each attempt of its own, up to seven times.
     #[serde(with = "humantime_serde")]
     pub abandoned_after: Duration,
     /// Time before an unanswered message is sent again; doubles up to `resend-most`.
@@ -36,7 +40,7 @@ pub struct EpochConfig {
     #[serde(with = "humantime_serde")]
     pub source_patience: Duration,
     /// Attempts of this node in one configuration after which a proposal without a synced quorum is
-    /// given up.
+    /// given up. Only attempts that reached the sealing phase count.
     pub sync_attempts: u32,
 }
 
@@ -69,8 +73,9 @@ pub enum EpochInput {
         /// The message, decoded and well formed.
         message: EpochMessage,
     },
-    /// The lease machine's answer to [`EpochOutput::AskConsent`]. Until the next
-    /// [`EpochOutput::Installed`] it grants nothing to the members that were named there.
+    /// The lease machine's answer to [`EpochOutput::AskConsent`]. It grants nothing to the members
+    /// that were named there for twice the lease duration, or until the next
+    /// [`EpochOutput::Installed`]. Ignored if the question was dropped or replaced.
     Consent {
         /// The id of the question.
         query: u64,
@@ -78,7 +83,8 @@ pub enum EpochInput {
         remaining: Vec<Remaining>,
     },
     /// The lease machine's promise to this member ended early, because the member released its
-    /// lease. [`EpochInput::Consent`] answers that listed the promise are stale.
+    /// lease. [`EpochInput::Consent`] answers that listed the promise are stale: the machine asks
+    /// again for each proposer that was told of the promise.
     Released(ReplicaId),
     /// The parent has merged the whole snapshot (data, guarded values, promised terms) that `of`
     /// froze for `epoch`.
@@ -104,8 +110,8 @@ pub enum EpochInput {
         from: ReplicaId,
     },
     /// The first configuration of the cluster, or of the generation that this node begins alone.
-    /// The machine counts as synced in it. The parent has checked that this node may found;
-    /// otherwise the machine panics.
+    /// The machine counts as synced in it. The parent has checked with `Epochs::may_found` that
+    /// this node may found; otherwise the machine panics.
     Found(Arc<Epoch>),
     /// An operator's order to go on without a quorum: this node and the members in `kept` form the
     /// next configuration. Answered by [`EpochOutput::Installed`]. Ignored, without an answer, if
@@ -117,7 +123,8 @@ pub enum EpochInput {
         /// The members that stay.
         kept: BTreeSet<ReplicaId>,
     },
-    /// The state persisted before a restart. It must be the first input.
+    /// The state persisted before a restart. It must be the first input; otherwise the machine
+    /// panics.
     Restore(AcceptorState),
     /// A message of any kind carried this id of the sender's configuration; `None` if it has none.
     PeerEpoch {
@@ -127,7 +134,8 @@ pub enum EpochInput {
         id: Option<EpochId>,
     },
     /// The nodes that membership has let in and not removed since, and whether it reaches each.
-    /// Needed for the sender rule (docs/protocol/configurations.md#sender-rule).
+    /// Replaces the list before. Needed for the sender rule
+    /// (docs/protocol/configurations.md#sender-rule).
     Known(BTreeMap<ReplicaId, bool>),
 }
 
@@ -174,13 +182,13 @@ pub enum EpochOutput {
         /// The replica whose state it is.
         from: ReplicaId,
     },
-    /// Ends all pulls that were ordered.
+    /// Ends all pulls that were ordered. Given also if none is under way.
     StopPulls,
     /// This configuration is installed: open requests start counting anew, and the snapshot is
-    /// dropped.
+    /// dropped. Also reported after [`EpochInput::Restore`].
     Installed(Arc<Epoch>),
     /// This node is synced for the installed configuration (its state holds everything that was
-    /// acknowledged in earlier ones) and may acknowledge in it.
+    /// acknowledged in earlier ones) and may acknowledge in it, unless it is sealed.
     Synced(EpochId),
     /// A question to the lease machine, answered by [`EpochInput::Consent`].
     AskConsent {
@@ -194,10 +202,11 @@ pub enum EpochOutput {
     /// The result of a proposed change.
     Outcome(ProposalOutcome),
     /// A configuration removed this node, or barred it: named it for removal before it was a
-    /// member. It must acknowledge nothing and begin nothing, for ever.
+    /// member. It must acknowledge nothing and begin nothing, for ever. Given once.
     Excluded(EpochId),
     /// This node has promised or accepted a ballot that removes it. It must begin to handle no
-    /// further message of the application until a configuration that lists it is installed.
+    /// further message of the application until a configuration that lists it is installed. Given
+    /// once in a configuration.
     StopServing,
     /// This configuration may be decided without further news to this node, which has accepted it
     /// or syncs for it. Until the next `Installed` the parent must ask, in a split, whether this
@@ -206,7 +215,8 @@ pub enum EpochOutput {
     /// A newer configuration was refused by the sender rule
     /// (docs/protocol/configurations.md#sender-rule). May be repeated as often as a peer sends one.
     /// If only the sender is the reason, a member has 10 s to confirm the configuration before the
-    /// refusal is reported.
+    /// refusal is reported, and of several such refusals in that time only the one with the highest
+    /// id is.
     Declined {
         /// The incarnation that sent it.
         from: ReplicaId,
@@ -221,12 +231,14 @@ pub enum EpochOutput {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProposalOutcome {
-    /// Decided and installed. `deferred` lists removals that were left out, because a lease still
-    /// ran or the member answered the probe. Propose them again if they are still wanted.
+    /// Decided and installed, by this node or another. `deferred` lists removals that were left
+    /// out, because a lease still ran, the member answered the probe or the patience ended. Propose
+    /// them again if they are still wanted.
     Decided {
         /// The id of the new configuration.
         epoch: EpochId,
-        /// Members that should be removed and stayed.
+        /// Members that should be removed and stayed, and incarnations that should be barred and
+        /// were not.
         deferred: Vec<ReplicaId>,
     },
     /// Not proposed, or given up. A change that was given up may still be decided if a voter had
@@ -249,7 +261,8 @@ pub enum ProposalRefusal {
     /// This node is no member of the installed configuration.
     #[error("this node is no member of the newest configuration; nothing was proposed")]
     NotAMember,
-    /// An attempt of this node is past its first `Seal`: propose again after the next `Installed`.
+    /// The running ballot of this node has sent its `Seal`, or only ends an abandoned seal: propose
+    /// again after the next `Installed`.
     #[error("this node is deciding a configuration; nothing was proposed, wait for the next one")]
     Busy,
     /// The change has no next configuration.
@@ -271,9 +284,11 @@ pub enum ProposalRefusal {
 /// Counters of the configuration machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochStats {
-    /// Dropped messages that no correct peer sends here.
+    /// Dropped messages that no correct peer sends here, and a second configuration with the id of
+    /// the installed one.
     pub nonsense: u64,
-    /// Dropped proposals of peers; they cannot follow the installed configuration.
+    /// Dropped proposals of peers, also in `Sealed` answers; they cannot follow the installed
+    /// configuration.
     pub unfit: u64,
     /// Ballots that this node began.
     pub attempts: u64,
@@ -281,11 +296,11 @@ pub struct EpochStats {
     pub abandoned: u64,
     /// `Seal` and `Accept` messages refused here.
     pub refused: u64,
-    /// Configurations installed here, founding ones included.
+    /// Configurations installed here, founding and forced ones included, restored ones not.
     pub installed: u64,
     /// Decisions of this node's own attempts.
     pub decided: u64,
-    /// Questions to the lease machine given up for newer ones.
+    /// Questions to the lease machine given up for newer ones; not those that an install ends.
     pub consents_dropped: u64,
     /// Configurations forced here by an operator.
     pub forced: u64,

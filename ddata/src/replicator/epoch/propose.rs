@@ -23,12 +23,13 @@ use crate::fault_injection::ReplicatorFault;
 use crate::id::ReplicaId;
 
 impl Epochs {
-    /// Proposes a change of the parent. Before this node's own `Seal` a second change joins the
-    /// batch (docs/protocol/configurations.md#one-batch): a new ballot begins, and its deferred
-    /// removals stay deferred unless the second change names them again. If both together are
-    /// impossible, only the second is refused and the ballot goes on. After the own `Seal`, and
-    /// while this node only ends an abandoned seal, the change is refused as `Busy`; on a node that
-    /// is no member as `NotAMember`. A change without effect is proposed like any other.
+    /// Proposes a change of the parent. While the running ballot is withholding or waiting, a
+    /// second change joins the batch (docs/protocol/configurations.md#one-batch): a new ballot
+    /// begins, and its deferred removals stay deferred unless the second change names them again.
+    /// If both together are impossible, only the second is refused and the ballot goes on. Once the
+    /// ballot has sent `Seal`, and while this node only ends an abandoned seal, the change is
+    /// refused as `Busy`; on a node that is no member as `NotAMember` (checked first). A change
+    /// without effect is proposed like any other.
     pub(super) fn propose(&mut self, now: Now, change: MembershipChange, out: &mut EpochOutbox) {
         if !self.is_member() {
             return refuse(ProposalRefusal::NotAMember, out);
@@ -52,9 +53,12 @@ impl Epochs {
     }
 
     /// Begins a ballot above all that this node has used or heard of
-    /// (docs/protocol/configurations.md#unique-ballots), and asks the question of its first phase.
-    /// The number is persisted first. If the change is impossible, it is refused and no attempt
-    /// runs. The caller has taken an earlier attempt away or lets this one replace it.
+    /// (docs/protocol/configurations.md#unique-ballots), and asks the question of its first phase:
+    /// withholding if it removes members, otherwise sealing. The number is persisted first.
+    /// Restarts the patience and the resend timer, and clears those for leases and probes.
+    ///
+    /// If the change is impossible, it is refused and no attempt runs. The caller has taken an
+    /// earlier attempt away or lets this one replace it.
     fn begin(&mut self, now: Now, goal: Goal, out: &mut EpochOutbox) {
         let base = self.current();
         let own_proposal = match base.next(&goal.change) {
@@ -85,8 +89,8 @@ impl Epochs {
     }
 
     /// Asks the question of the phase that was just entered, and starts its resend timer from the
-    /// shortest time. Counts a ballot that enters the sealing phase. Does nothing without an
-    /// attempt.
+    /// shortest time. The patience goes on. Counts a ballot that enters the sealing phase. Does
+    /// nothing without an attempt.
     fn enter(&mut self, now: Now, out: &mut EpochOutbox) {
         if let Some(attempt) = &mut self.attempt {
             let is_withholding = attempt.phase == BallotPhase::Withholding;
@@ -99,8 +103,9 @@ impl Epochs {
         }
     }
 
-    /// Sends the question of the phase to each voter that has not answered it, and a `Ping` to each
-    /// removed member that is still probed.
+    /// Sends the question of the phase to each voter that has not answered it, this node included:
+    /// voters of the chosen proposal while it syncs, otherwise of the base. Sends a `Ping` to each
+    /// removed member that has not answered the probe, also after the probe has ended.
     fn ask_the_silent(&mut self, out: &mut EpochOutbox) {
         let Some(attempt) = &self.attempt else { return };
         let (silent, probing) = (attempt.silent(), attempt.probing.clone());
@@ -112,7 +117,8 @@ impl Epochs {
 
     /// Repeats the question of the phase, and doubles the time to the next repetition up to
     /// `resend_most`. While syncing, `Seal` goes on as well: to voters that may not have got it,
-    /// and after progress to all, so that none takes the seal for abandoned.
+    /// and after progress to all, so that none takes the seal for abandoned. Does nothing without
+    /// an attempt.
     pub(super) fn resend(&mut self, now: Now, out: &mut EpochOutbox) {
         let most = self.config.resend_most;
         let Some(attempt) = &mut self.attempt else { return };
@@ -129,7 +135,8 @@ impl Epochs {
     // The attempt ignores those that are not from its voters; `on_refused`, which also learns a
     // number, checks that itself.
 
-    /// Counts a voter's running leases and takes the step that follows.
+    /// Counts a voter's running leases, in place of its earlier answer, and takes the step that
+    /// follows. Ignored from the sealing phase on.
     pub(super) fn on_withheld(
         &mut self,
         now: Now,
@@ -143,7 +150,7 @@ impl Epochs {
 
     /// Counts a voter's promise and takes the step that follows. The whole answer is dropped and
     /// counted as `unfit` if the accepted proposal in it cannot follow the base, or its ballot
-    /// number jumps.
+    /// number jumps. Only the first answer of each voter counts.
     pub(super) fn on_sealed(
         &mut self,
         now: Now,
@@ -176,10 +183,11 @@ impl Epochs {
         self.follow(now, step, out);
     }
 
-    /// Handles a voter's refusal. A higher promise is only remembered: its number, and that the
-    /// ballot is overtaken. The new ballot begins when patience ends. Running leases may defer
-    /// removals at once. A refusal of a node that is no voter, or with a number that jumps, is
-    /// counted as nonsense.
+    /// Handles a voter's refusal. A higher promise is only remembered: its number (not persisted
+    /// before the next ballot), and that the ballot is overtaken. The new ballot begins when
+    /// patience ends. Running leases count in the sealing phase only: removals are deferred at once
+    /// when the voters that have not refused are no quorum. A refusal of a node that is no voter,
+    /// or with a number that jumps, is counted as nonsense.
     pub(super) fn on_refused(
         &mut self,
         now: Now,
@@ -209,8 +217,9 @@ impl Epochs {
     }
 
     /// A member removed as lost has answered its probe: a new ballot keeps it
-    /// (docs/protocol/configurations.md#probe-before-accept). Ignored after the first `Accept`,
-    /// when it comes too late, and from a node that is not probed.
+    /// (docs/protocol/configurations.md#probe-before-accept), even if the time of the probe has
+    /// ended. Ignored after the first `Accept`, when it comes too late, and from a node that is not
+    /// probed.
     pub(super) fn on_pong(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
         if self.attempt.as_ref().is_some_and(|a| a.is_syncing_own() && a.probing.contains(&from)) {
             self.begin_deferring(now, &BTreeSet::from([from]), out);
@@ -290,8 +299,9 @@ impl Epochs {
         }
     }
 
-    /// The leases that a waiting attempt waits for have expired: asks all voters again how long
-    /// leases run. Does nothing in any other phase.
+    /// The leases that a waiting attempt waits for have expired: drops all `Withheld` answers,
+    /// restarts the patience and asks all voters again how long leases run. Does nothing in any
+    /// other phase.
     pub(super) fn leases_expired(&mut self, now: Now, out: &mut EpochOutbox) {
         if let Some(attempt) = self.attempt.as_mut().filter(|a| a.phase == BallotPhase::Waiting) {
             attempt.withhold_again();
@@ -301,8 +311,8 @@ impl Epochs {
     }
 
     /// Starts to probe the members removed as lost, before the first `Accept` makes their removal
-    /// final. Sends nothing itself. An adopted proposal may be decided already, so its removals are
-    /// not probed.
+    /// final. Sends nothing itself: the question of the phase does. Nothing is probed if no member
+    /// was removed as lost, or the proposal is adopted, because it may be decided already.
     fn probe_lost_members(&mut self, now: Now) {
         let Some(attempt) = self.attempt.as_mut().filter(|a| a.is_syncing_own()) else { return };
         let lost = attempt.change.lost.iter().copied();
@@ -313,8 +323,9 @@ impl Epochs {
         }
     }
 
-    /// The time to answer the probe has ended: removed members that are silent count as dead. Sends
-    /// `Accept` if a quorum is synced, otherwise that waits for the sync only.
+    /// The time to answer the probe has ended: removed members that are silent count as dead,
+    /// unless they answer before `Accept` is sent. Sends `Accept` if a quorum is synced, otherwise
+    /// that waits for the sync only. Does nothing without an attempt.
     pub(super) fn removal_probe_ended(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.probe_ended = true;
@@ -322,8 +333,9 @@ impl Epochs {
         self.follow(now, Some(step), out);
     }
 
-    /// Installs the chosen proposal, which ends the attempt and tells the parent. Sends `Install`
-    /// to all other members of the base and of the new configuration, removed ones included.
+    /// Counts the decision and installs the chosen proposal, which ends the attempt and tells the
+    /// parent. Sends `Install` to all other members of the base and of the new configuration,
+    /// removed ones included, once and without resends.
     fn decided(&mut self, now: Now, chosen: &SharedEpoch, out: &mut EpochOutbox) {
         self.stats.decided += 1;
         let base = self.current();
@@ -334,8 +346,8 @@ impl Epochs {
         self.send_all(others.collect::<Vec<_>>(), &install, out);
     }
 
-    /// Begins a new ballot for the same change, with the removal of `members` deferred. Does
-    /// nothing without an attempt.
+    /// Begins a new ballot for the same change, with the removal of `members` deferred; confirmed
+    /// syncs stay valid in it. Does nothing without an attempt.
     fn begin_deferring(&mut self, now: Now, members: &BTreeSet<ReplicaId>, out: &mut EpochOutbox) {
         if let Some(attempt) = self.attempt.take() {
             self.begin(now, attempt.into_goal().deferring(members), out);
@@ -418,7 +430,9 @@ impl Epochs {
 
     /// Refuses the change with `TooFewAnswered`; the caller has taken the attempt away. The parent
     /// may know better by now which members are gone, and proposes again, with longer patience.
-    /// Members that the next proposal no longer removes are granted leases again.
+    /// Voters grant the named members no lease until twice the lease duration has passed, or until
+    /// the next install. An earlier ballot of the batch may have sealed other voters; their
+    /// patience ends that.
     fn give_back(&mut self, out: &mut EpochOutbox) {
         self.changes_given_back = self.changes_given_back.saturating_add(1);
         self.deadlines.clear(Deadline::Resend);

@@ -22,9 +22,9 @@ impl PeerRateLimiter {
         Self { every, last: BTreeMap::new() }
     }
 
-    /// Whether `peer` may be sent a message now. If so, its interval starts. With [`PEERS_MAX`]
-    /// peers listed, those whose interval has passed are dropped; if none has, a peer that is not
-    /// listed is refused.
+    /// Whether `peer` may be sent a message now. If so, its interval starts; a refusal does not
+    /// start it anew. With [`PEERS_MAX`] peers listed, those whose interval has passed are dropped;
+    /// if none has, a peer that is not listed is refused.
     pub(super) fn may(&mut self, now: Instant, peer: ReplicaId) -> bool {
         if self.last.get(&peer).is_some_and(|&last| now < last + self.every) {
             return false;

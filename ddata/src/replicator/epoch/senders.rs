@@ -127,17 +127,18 @@ impl Epochs {
         is_vouched_for || (is_let_in() && has_no_say())
     }
 
-    /// Whether the voters that this node reaches, itself included, are no quorum. A voter that
-    /// membership does not list counts as not reached.
+    /// Whether the voters that this node reaches, itself included if it is one, are no quorum. A
+    /// voter that membership does not list counts as not reached.
     fn is_cut_off(&self, installed: &Epoch) -> bool {
         let is_reached = |id: &ReplicaId| *id == self.me || self.known.get(id) == Some(&true);
         let reached: BTreeSet<_> = installed.voters().iter().copied().filter(is_reached).collect();
         !installed.is_quorum(&reached, self.fault_injection)
     }
 
-    /// Whether a newer configuration of `from` may be installed; the caller installs it. A refusal
-    /// is counted. It is reported at once or, if only the sender is the reason, after
-    /// [`CONFIRM_WITHIN`]; the latter is also handled as a hint.
+    /// Whether a newer configuration of `from` may be installed; the caller has checked that it is
+    /// newer, and installs it. A refusal is counted as `declined`. It is reported at once, each
+    /// time, or, if only the sender is the reason, after [`CONFIRM_WITHIN`]; the latter is also
+    /// handled as a hint.
     pub(super) fn may_install(
         &mut self,
         now: Now,
@@ -157,8 +158,9 @@ impl Epochs {
         false
     }
 
-    /// Remembers a refused configuration for the report, in place of one with a lower id. The time
-    /// until the report runs from the first one and does not start again.
+    /// Remembers a refused configuration for the report, in place of one with a lower id; of equal
+    /// ids the first stays. The time until the report runs from the first one and does not start
+    /// again.
     fn doubt(&mut self, now: Now, doubted: RefusedConfiguration) {
         if self.doubted.is_none() {
             self.deadlines.set(Deadline::Doubt, now.mono + CONFIRM_WITHIN);
@@ -168,8 +170,8 @@ impl Epochs {
         }
     }
 
-    /// Forgets the doubted configuration if that one, or a newer one, is installed now. Otherwise
-    /// the report stays due.
+    /// Forgets the doubted configuration if one of at least its id is installed now. Otherwise the
+    /// report stays due.
     pub(super) fn settle_doubt(&mut self) {
         let id = self.id();
         if self.doubted.take_if(|doubted| Some(doubted.epoch) <= id).is_some() {
@@ -178,16 +180,16 @@ impl Epochs {
     }
 
     /// No member has confirmed the doubted configuration in time: reports its refusal and forgets
-    /// it.
+    /// it. Does nothing without one.
     pub(super) fn report_doubt(&mut self, out: &mut EpochOutbox) {
         let Some(RefusedConfiguration { from, epoch }) = self.doubted.take() else { return };
         out.push(EpochOutput::Declined { from, epoch, why: ConfigurationRefusal::Sender });
     }
 
     /// Handles a hint (docs/protocol/configurations.md#hints): pings the other voters of the
-    /// installed configuration. If a probe is open or has just failed, `from` only replaces the
-    /// node that gave the last hint. Ignored before the first configuration, and from a node that
-    /// is not let in.
+    /// installed configuration, once each, without resends. While a hint probe exists (open or
+    /// failed), `from` only replaces the node that gave the last hint. Ignored before the first
+    /// configuration, and from a node that is not let in.
     pub(super) fn follow_hint(&mut self, now: Now, from: ReplicaId, out: &mut EpochOutbox) {
         let Some(current) = self.state.installed.clone() else { return };
         if !self.known.contains_key(&from) {
@@ -212,8 +214,9 @@ impl Epochs {
 
     /// Handles the answer to a hint probe in which this node named the configuration `epoch`. It
     /// counts only if that is the installed one and the sender is a voter of it: others have
-    /// accepted nothing, so their answers do not make the hint superfluous. A late answer that
-    /// completes a quorum ends the belief in let-in nodes at once.
+    /// accepted nothing, so their answers do not make the hint superfluous. A quorum in time does
+    /// not end the probe before its deadline; a late answer that completes a quorum ends the belief
+    /// in let-in nodes at once.
     pub(super) fn hint_probe_answered(&mut self, from: ReplicaId, epoch: EpochId) {
         let (Some(probe), Some(current)) = (&mut self.hint_probe, &self.state.installed) else {
             return;
@@ -225,9 +228,9 @@ impl Epochs {
         probe.is_alone &= !current.is_quorum(&probe.answered, self.fault_injection);
     }
 
-    /// Ends a hint probe. With answers of a quorum nothing follows. Without, this node believes
-    /// let-in nodes for [`ALONE_FOR`] and asks the one that gave the last hint for its
-    /// configuration; when that time has ended, it stops believing them.
+    /// Ends a hint probe at its deadline. With answers of a quorum nothing follows. Without, this
+    /// node believes let-in nodes for [`ALONE_FOR`] and asks the one that gave the last hint for
+    /// its configuration; at the end of that time it drops the probe and stops believing them.
     pub(super) fn hint_probe_ended(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(probe) = self.hint_probe.take().filter(|probe| !probe.is_alone) else { return };
         let current = self.current();
@@ -240,7 +243,8 @@ impl Epochs {
         self.send(to, EpochMessage::Ask { installed }, out);
     }
 
-    /// Drops the hint probe, because another configuration is installed and has other voters.
+    /// Drops the hint probe and the belief in let-in nodes that it gave, because another
+    /// configuration is installed and has other voters.
     pub(super) fn cancel_hint_probe(&mut self) {
         self.hint_probe = None;
         self.deadlines.clear(Deadline::HintProbe);
@@ -248,8 +252,10 @@ impl Epochs {
 
     /// Reason to refuse a newer configuration; `None` if it may be installed. The cluster is
     /// checked first, then the sender, then the numbers, so a jump is reported only if the sender
-    /// is believed. The generation is compared with the clock too, and is therefore limited even
-    /// while nothing is installed. Before the first configuration every cluster and number will do.
+    /// is believed. The generation may lie [`GENERATION_AHEAD_MAX`] above the installed one or the
+    /// wall clock, whichever is higher, and is therefore limited even while nothing is installed.
+    /// The number may lie [`JUMP_MAX`] above the installed one, in whatever generation. Before the
+    /// first configuration every cluster and number will do.
     fn declined(&self, now: Now, from: ReplicaId, epoch: &Epoch) -> Option<ConfigurationRefusal> {
         if self.fault_injection.has(ReplicatorFault::ConfigurationFromAnybody) {
             return None;

@@ -8,30 +8,34 @@ use serde::{Deserialize, Serialize};
 /// when a peer sends it: every removal of a silent member would have to wait for it.
 pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Settings of hosting leases that all nodes must agree on. Only a decision changes them
+/// Settings of hosting leases that all nodes must agree on. The founder sets them, or the successor
+/// of a sole member; no decision of this release changes them
 /// (docs/protocol/leases.md#lease-settings-belong-to-the-configuration).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseSettings {
-    /// If false, removals wait for a margin instead, which gives the guarantee of Akka.
+    /// Whether leases are used. If false, removals wait for a margin instead, which gives the
+    /// guarantee of Akka.
     #[serde(rename = "e")]
     pub enabled: bool,
-    /// T_q: for how long a grantor's promise holds, on the grantor's clock; at most [`LEASE_MAX`].
+    /// T_q: for how long a grantor's promise holds, on the grantor's clock; at most [`LEASE_MAX`],
+    /// the only bound that a configuration checks here.
     #[serde(rename = "d")]
     pub duration: Duration,
-    /// ρ, the assumed bound on the drift of clock rates, in parts per million.
+    /// ρ, the assumed bound on the drift of clock rates, in parts per million. Not checked here.
     #[serde(rename = "r")]
     pub drift_ppm: u32,
     /// Whether a restart with the same lock file proves that the old process is dead.
     #[serde(rename = "p")]
     pub restart_is_proof: bool,
-    /// Whether one surviving node may install a configuration without a quorum.
+    /// Reserved for a configuration that one survivor installs without a quorum: nodes of this
+    /// release set it to false and do not read it. The downing setting of that name is local.
     #[serde(rename = "t")]
     pub trust_downing: bool,
 }
 
 impl Default for LeaseSettings {
-    /// Leases of 5 s with a drift of 1 %; a restart is proof, and the downing strategy is not
-    /// trusted.
+    /// Leases are enabled, with 5 s and a drift of 1 %; a restart is proof, and the downing
+    /// strategy is not trusted.
     fn default() -> Self {
         Self {
             enabled: true,
@@ -43,7 +47,8 @@ impl Default for LeaseSettings {
     }
 }
 
-/// Settings that the founder chooses and every later configuration inherits.
+/// Settings that the founder chooses and every later configuration inherits. Only
+/// [`Epoch::succeeded`](super::Epoch::succeeded) replaces `lease`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EpochSettings {
     /// Settings of hosting leases.

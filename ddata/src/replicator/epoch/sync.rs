@@ -20,7 +20,8 @@ pub(super) struct SyncRequest {
     pub(super) sealed: Vec<ReplicaId>,
 }
 
-/// The snapshots of one sealed configuration that this node merges. Stays after the node is ready,
+/// The snapshots of one sealed configuration, `base`, that this node merges: that is the installed
+/// one or, if the node was not ready in time, the one before. Stays after the node is ready,
 /// until a newer configuration is installed, because the node then asks for the decision. `merged`
 /// may hold this node itself; `ordered` keeps the voters whose snapshot is merged by now.
 #[derive(Clone, Debug)]
@@ -46,14 +47,15 @@ impl Syncing {
 
 impl Epochs {
     /// Handles `Sync`: learns its base as a configuration, orders a pull of each named snapshot
-    /// that is not merged, and answers `Synced` to the sender when ready, or at once if it is. A
-    /// repeated `Sync` orders the pulls again. The proposal is reported as pending, unless a higher
-    /// ballot is promised.
+    /// that is not merged (again if repeated), and answers `Synced` to the sender when ready, or at
+    /// once if it is. The proposal becomes the last one proposed and is reported as pending; not
+    /// reported, but served all the same, if a higher ballot is promised.
     ///
-    /// Dropped and counted if the sender is no member of the base, the ballot is not its own or
-    /// jumps, the named voters are no quorum of the base, or the proposal cannot follow or lacks
-    /// this node as a voter. Ignored if the base is not installed here afterwards (this node has a
-    /// newer one or does not believe the sender), or if this node is excluded.
+    /// Counted as nonsense and dropped if the sender is no member of the base, the ballot is not
+    /// its own or jumps, the named voters are no quorum of the base, or the proposal lacks this
+    /// node as a voter; then as `unfit` if it cannot follow. Ignored if the base is not installed
+    /// here afterwards (this node has a newer one or does not believe the sender), or if this node
+    /// is excluded.
     pub(super) fn on_sync(
         &mut self,
         now: Now,
@@ -99,9 +101,9 @@ impl Epochs {
         self.may_be_ready(out);
     }
 
-    /// The parent has merged the whole snapshot of one voter. Restarts the patience, and makes this
-    /// node ready if it completes a quorum. Ignored if it was merged before, `of` is no voter of
-    /// `epoch`, or this node does not sync from `epoch`.
+    /// The parent has merged the whole snapshot of one voter, ordered or not. Restarts the
+    /// patience, and makes this node ready if it completes a quorum. Ignored if it was merged
+    /// before, `of` is no voter of `epoch`, or this node does not sync from `epoch`.
     pub(super) fn snapshot_merged(
         &mut self,
         now: Now,
@@ -127,9 +129,10 @@ impl Epochs {
     }
 
     /// Makes this node ready for the next configuration if the snapshots of a quorum are merged:
-    /// ends the pulls, persists, and sends `Synced` to all proposers that asked. If the next
-    /// configuration is installed already, this node is now synced for it instead. Does nothing
-    /// without a sync, without a quorum, or if this node is ready.
+    /// ends the snapshot pulls (one of a state goes on), persists, and sends `Synced` to all
+    /// proposers that asked. If the next configuration is installed already, this node is now
+    /// synced for it instead and sends nothing. Does nothing without a sync, without a quorum, or
+    /// if this node is ready.
     pub(super) fn may_be_ready(&mut self, out: &mut EpochOutbox) {
         let Some(syncing) = &self.syncing else { return };
         let few =
@@ -170,8 +173,8 @@ impl Epochs {
     }
 
     /// Asks a random voter of the base or the proposal for a decision, and sets the time of the
-    /// next question. A voter that has synced may miss `Install`, and no other node knows that it
-    /// waits. Does nothing without a sync.
+    /// next question, `resend_most` later, without end. A voter that has synced may miss `Install`,
+    /// and no other node knows that it waits. Does nothing without a sync.
     pub(super) fn ask_random_peer(&mut self, now: Now, out: &mut EpochOutbox) {
         let Some(syncing) = &self.syncing else { return };
         let peers: Vec<_> = syncing.peers.iter().copied().filter(|id| *id != self.me).collect();
@@ -182,14 +185,16 @@ impl Epochs {
         self.deadlines.set(Deadline::Ask, now.mono + self.config.resend_most);
     }
 
-    /// Drops the sync for the installed configuration, which is synced; one for the next continues.
+    /// Drops the sync for the installed configuration, which is synced now; one from its snapshots,
+    /// for the next configuration, continues. The caller reorders the pulls.
     pub(super) fn keep_syncing_after_sync(&mut self) {
         let id = self.id();
         self.syncing = self.syncing.take().filter(|syncing| Some(syncing.base.id()) == id);
     }
 
-    /// Ends all pulls, and orders those again that are still needed: ordered snapshots that are not
-    /// merged, unless this node is ready, and the state of the current source.
+    /// Ends all pulls, also if there are none, and orders those again that are still needed:
+    /// ordered snapshots that are not merged, unless this node is ready, and the state of the
+    /// current source.
     pub(super) fn reorder_pulls(&self, out: &mut EpochOutbox) {
         out.push(EpochOutput::StopPulls);
         if let Some(syncing) = self.syncing.as_ref().filter(|_| !self.state.ready) {
@@ -202,7 +207,7 @@ impl Epochs {
     }
 
     /// The sync from the snapshots of `base`. Begins an empty one if there is none, and drops one
-    /// from another configuration.
+    /// from another configuration; pulls that were ordered for that one are not ended here.
     fn syncing_for(&mut self, base: &SharedEpoch) -> &mut Syncing {
         self.syncing.take_if(|syncing| syncing.base.id() != base.id());
         self.syncing.get_or_insert_with(|| Syncing::new(base.clone()))

@@ -2,7 +2,8 @@
 //!
 //! The lease machine must consent before this voter seals for a proposal that removes members,
 //! because a removed member may serve until its lease ends. Its answer arrives as a later input;
-//! until then the message waits in [`Consents`].
+//! until then the message waits in [`Consents`]. A *promise* is that of a ballot; that of the lease
+//! machine to a member is a *lease promise*.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,17 +56,18 @@ impl ConsentQuery {
 /// per peer and kind: a newer one replaces it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Consents {
+    /// Open questions, oldest first.
     waiting: BTreeMap<u64, ConsentQuery>, // ≤ CONSENTS_MAX
-    /// The last `Withhold` of each peer, if it was answered with leases that still run.
+    /// The last `Withhold` of each peer, if it was answered with lease promises that still run.
     leased: BTreeMap<ReplicaId, WithholdRequest>, // ≤ members
 }
 
 impl Epochs {
     /// The installed configuration, if this node may vote on a message of `from`
     /// (docs/protocol/configurations.md#voting-members-only). `None` if the message names another
-    /// configuration, and then the side that is behind learns of the newer one. Also `None`, and
-    /// counted, if this node is no voter, `from` is no member, or the ballot is not that of `from`
-    /// or jumps.
+    /// configuration, and then the side that is behind learns of the newer one (checked first, not
+    /// counted). Also `None`, and counted as nonsense, if this node is no voter, `from` is no
+    /// member, or the ballot is not that of `from` or jumps.
     pub(super) fn voting(
         &mut self,
         now: Now,
@@ -93,8 +95,8 @@ impl Epochs {
     }
 
     /// Asks the lease machine how long its promises to these members run; its answer becomes
-    /// `Withheld`. Ids that are no members are left out. If no member is left, the message is
-    /// counted and dropped. A repeated `Withhold` asks again.
+    /// `Withheld`, whatever ballot is promised. Ids that are no members are left out. If no member
+    /// is left, the message is counted as nonsense and dropped. A repeated `Withhold` asks again.
     pub(super) fn on_withhold(
         &mut self,
         current: &SharedEpoch,
@@ -118,9 +120,9 @@ impl Epochs {
 
     /// Handles `Seal`: seals at once if the proposal removes no member or this ballot is the
     /// promised one; otherwise asks the lease machine first, and seals or refuses when it answers.
-    /// Refused if a higher ballot is promised; counted and dropped if the proposal cannot follow. A
-    /// proposal that passes both checks becomes the last one proposed and restarts the patience,
-    /// even if leases then prevent the seal.
+    /// Counted as `unfit` and dropped if the proposal cannot follow (checked first); refused if a
+    /// higher ballot is promised. A proposal that passes both checks becomes the last one proposed
+    /// and restarts the patience, even if leases then prevent the seal.
     pub(super) fn on_seal(
         &mut self,
         now: Now,
@@ -149,14 +151,15 @@ impl Epochs {
         fits
     }
 
-    /// Whether a higher ballot is promised; if so, answers `Refused` with it.
+    /// Whether a higher ballot is promised; if so, counts the refusal and answers `Refused` with
+    /// it.
     fn refuses(&mut self, asked: &VoteRequest, out: &mut EpochOutbox) -> bool {
         let BallotOrder::Not(promise) = self.state.weigh(asked.ballot) else { return false };
         self.refuse(asked, BallotRefusal::Promised(promise), out);
         true
     }
 
-    /// Counts the refusal and answers `Refused` to the proposer.
+    /// Counts the refusal as `refused` and answers `Refused` to the proposer.
     fn refuse(&mut self, asked: &VoteRequest, why: BallotRefusal, out: &mut EpochOutbox) {
         self.stats.refused += 1;
         let (epoch, ballot) = (self.current().id(), asked.ballot);
@@ -217,9 +220,10 @@ impl Epochs {
         }
     }
 
-    /// Effects of a promise: freeze at the first one, stop serving if the proposal removes this
-    /// node (docs/protocol/leases.md#stop-at-the-own-answer), persist. `StopServing` is ordered
-    /// once in a configuration. At the first promise the own snapshot may complete a sync.
+    /// Effects of a promise, in this order: freeze at the first one, stop serving if the proposal
+    /// removes this node (docs/protocol/leases.md#stop-at-the-own-answer), persist. `StopServing`
+    /// is ordered once in a configuration. At the first promise the own snapshot may complete a
+    /// sync. The caller has promised the ballot, and answers afterwards.
     fn after_promise(
         &mut self,
         now: Now,
@@ -244,7 +248,8 @@ impl Epochs {
 
     /// Asks the lease machine about the members that the message removes, and keeps the message
     /// until [`on_consent`](Self::on_consent). An open question of the same peer and kind is
-    /// replaced. At [`CONSENTS_MAX`] the oldest question is dropped as well. Both are counted.
+    /// replaced. At [`CONSENTS_MAX`] the oldest question is dropped as well. Both are counted as
+    /// `consents_dropped`, and their proposers get no answer.
     fn ask_consent(&mut self, waiting: ConsentQuery, out: &mut EpochOutbox) {
         let (key, why) = (waiting.key(), waiting.key().1);
         let removed = match &waiting {
@@ -279,10 +284,10 @@ impl Epochs {
         }
     }
 
-    /// The lease machine has answered: sends `Withheld`, or seals, or refuses the `Seal` because a
-    /// promise still runs or a higher ballot was promised meanwhile. Promises with no time left do
-    /// not count as running. Ignored if the question was dropped, replaced, or of an earlier
-    /// configuration.
+    /// The lease machine has answered: sends `Withheld` (whatever ballot is promised), or refuses
+    /// the `Seal` because a lease promise still runs (checked first) or a higher ballot was
+    /// promised meanwhile, or seals. Lease promises with no time left do not count as running.
+    /// Ignored if the question was dropped, replaced, or of an earlier configuration.
     pub(super) fn on_consent(
         &mut self,
         now: Now,
