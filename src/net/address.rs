@@ -13,19 +13,22 @@ use std::time::Duration;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 
-/// Maximum number of addresses used for one name; further ones are ignored.
+/// Maximum number of addresses used for one name; further answers of the resolver are ignored, in
+/// its order. Repeated answers count.
 pub const RESOLVED_MAX: usize = 256;
 
-/// Timeout of a name lookup.
+/// Timeout of a name lookup. A lookup that the system has begun goes on in its thread after that.
 pub const RESOLVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Resolves a seed to the addresses to dial: an IP address resolves to itself, without a lookup;
-/// `/dns/…`, `/dns4/…` and `/dns6/…` to one multiaddr per address of the name, sorted and without
-/// duplicates. The parts after the name are kept. The result is never empty.
+/// `/dns/…`, `/dns4/…` and `/dns6/…` to one multiaddr per address of the name, IPv4 first, sorted
+/// and without duplicates. The parts after the name are kept. The result is never empty; it may
+/// contain an address of this node.
 ///
 /// # Errors
-/// [`ResolveError`]. The caller should retry, because the name may be registered later;
-/// [`ResolveError::Unsupported`] remains, for every seed whose second part is not `/tcp/PORT`.
+/// [`ResolveError::Unsupported`], checked first and permanent, for every seed whose first part is
+/// neither an IP address nor such a name, or whose second part is not `/tcp/PORT`. After the other
+/// errors the caller should retry, because the name may be registered later.
 pub async fn resolve(seed: &Multiaddr) -> Result<Vec<Multiaddr>, ResolveError> {
     let unsupported = || ResolveError::Unsupported { seed: seed.clone() };
     let mut parts = seed.iter();
@@ -63,10 +66,11 @@ pub struct NoAddress;
 
 /// Parses an address: `10.0.0.1:4100`, `[::1]:4100` and `a.example:4100` become `/ip4/…`, `/ip6/…`
 /// and `/dns/…/tcp/4100`; a text that begins with `/` is a multiaddr and is taken as it is, even if
-/// it cannot be dialled. A name is not resolved.
+/// it cannot be dialled. A name is not resolved. Port 0 is accepted.
 ///
 /// # Errors
-/// [`NoAddress`] if the text is neither `HOST:PORT` nor a multiaddr.
+/// [`NoAddress`] if the text is neither `HOST:PORT` nor a multiaddr; so for an invalid host
+/// name, for spaces around the text, and for IPv6 without brackets.
 ///
 /// # Example
 /// ```
@@ -114,14 +118,16 @@ pub fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     }
 }
 
-/// Returns the IP address at the start of a multiaddr; `None` if it begins with a name.
+/// Returns the IP address at the start of a multiaddr, whatever follows; `None` if it begins with
+/// anything else, such as a name, or is empty.
 #[must_use]
 pub fn host(address: &Multiaddr) -> Option<IpAddr> {
     ip_of(&address.iter().next()?)
 }
 
-/// Whether the address is a loopback address, which only processes of this host can reach. `false`
-/// for names, also for `localhost`, and for `0.0.0.0` and `::`.
+/// Whether the address is a loopback address, which only processes of this host can reach; also an
+/// IPv4 one that is mapped to IPv6. `false` for names, also for `localhost`, and for `0.0.0.0` and
+/// `::`.
 #[must_use]
 pub fn is_loopback(address: &Multiaddr) -> bool {
     host(address).is_some_and(|ip| ip.to_canonical().is_loopback())

@@ -3,8 +3,8 @@
 //! The encrypted connection has already authenticated the peer id. This module checks that the peer
 //! proves the cluster secret, names the same cluster, is on the allow-list if there is one, and
 //! addresses the current incarnation of this node. It does no I/O: [`handshake`](super::handshake)
-//! passes in the messages and sends the verdict. [`check`] applies the same policy to the
-//! configuration at the start.
+//! passes in the messages and sends the verdict. A judgement changes no state and neither counts
+//! nor logs. [`check`] applies the same policy to the configuration at the start.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,8 @@ pub struct AdmissionState {
     pub peer: PeerId,
     /// Facts that this node tells peers about itself.
     pub facts: NodeInfo,
-    /// Secrets of the cluster and of its clients. `None`: no proof is asked for.
+    /// Secrets of the cluster and of its clients. `None`: no proof is asked for, and a peer that
+    /// sends one is refused. Without a secret among them, every peer is refused.
     pub secret: Option<Secrets>,
     /// Allow-list. If it is not empty, only these peers are admitted, nodes as well as clients.
     pub allowed: Arc<BTreeSet<PeerId>>,
@@ -106,9 +107,9 @@ pub enum ClientProverRole {
 
 impl AdmissionState {
     /// Builds the state from the settings and the identity. `addresses` are those where this node
-    /// is dialled; the first [`ADDRESSES_MAX`] of at most 160 bytes are told to peers. The node is
-    /// not stopping, has no cluster id and quarantines nobody yet. The settings must have been
-    /// checked, and their files of secrets read.
+    /// is dialled; the first [`ADDRESSES_MAX`] of at most 160 bytes are told to peers, which may be
+    /// none. The node is not stopping, has no cluster id and quarantines nobody yet. The settings
+    /// must have been checked, and their files of secrets read; neither is checked here.
     #[must_use]
     pub fn new(
         config: &NetConfig,
@@ -143,7 +144,8 @@ impl AdmissionState {
     }
 
     /// Computes this node's proof for a lane in the given role, with the first secret of the
-    /// cluster. `None` if the node has no secret of the cluster.
+    /// cluster. `None` if the node has no secret of the cluster. An acceptor proves with the
+    /// opener's secret instead ([`prove_by`]).
     #[must_use]
     pub fn prove(&self, role: ProverRole, opening: &LaneProofContext<'_>) -> Option<Proof> {
         prove_by(self.secret.as_ref()?.cluster().first(), role, opening)
@@ -161,9 +163,10 @@ impl AdmissionState {
         self.common_secret(secrets, |secret| mac(secret, role, opening), proof)
     }
 
-    /// Returns the one of `secrets` that the proof was made with; `Ok(None)` if this node has no
-    /// secrets and the peer has sent no proof. Fails with [`LaneRefusal::Secret`] if only one side
-    /// has a secret, and if no secret matches. Compares in constant time.
+    /// Returns the first of `secrets` that the proof was made with; `Ok(None)` if
+    /// [`secret`](Self::secret) is `None` and the peer has sent no proof. Fails with
+    /// [`LaneRefusal::Secret`] if only one of both is given, and if no secret matches, also because
+    /// `secrets` is empty. Compares in constant time.
     fn common_secret<'a>(
         &self,
         mut secrets: impl Iterator<Item = &'a Secret>,
@@ -184,10 +187,11 @@ impl AdmissionState {
     /// ordered so that a peer without a valid proof learns at most the protocol version
     /// (docs/protocol/transport.md#verdicts-tell-strangers-nothing): version, proof, cluster name,
     /// allow-list, incarnation, quarantine, the incarnation that it wants to reach (none: any), and
-    /// last whether this node is stopping.
+    /// last whether this node is stopping. The connection manager judges afterwards whether another
+    /// peer has the incarnation, and whether a later one of the peer is known.
     ///
     /// # Errors
-    /// The [`LaneRefusal`] to send to the opener.
+    /// The [`LaneRefusal`] to send to the opener. `WrongIncarnation` tells this node's own one.
     pub fn judge_hello(
         &self,
         from: PeerId,
@@ -218,9 +222,10 @@ impl AdmissionState {
     }
 
     /// Judges the acceptor's `Welcome` in answer to this node's `hello`, which followed `greeting`,
-    /// by the same checks as an opener's hello. It is refused, too, if the acceptor is not the
-    /// incarnation that the hello names, if any, and if it lacks messages that this node no longer
-    /// buffers ([`LaneRefusal::Gap`]). Whether this node is stopping does not count.
+    /// by the same checks in the same order as an opener's hello, up to the quarantine. Then it is
+    /// refused if the acceptor is not the incarnation that the hello names, if any, and last if it
+    /// lacks messages that this node no longer buffers ([`LaneRefusal::Gap`]). Whether this node is
+    /// stopping does not count, nor which of the cluster's secrets the proof was made with.
     ///
     /// # Errors
     /// The [`LaneRefusal`] that describes the problem. It is not sent; the lane must not be used.
@@ -277,10 +282,11 @@ impl AdmissionState {
         self.common_secret(secrets, |secret| mac_of_call(secret, party, call), proof)
     }
 
-    /// Judges a client's hello: version, proof, cluster name, allow-list, and last whether this
-    /// node is stopping. Returns the secret of the client's proof, with which the answer must be
-    /// proven; `None` if neither side has a secret. Whether there is room for the client is judged
-    /// later.
+    /// Judges a client's hello, in this order: version, proof, cluster name, allow-list, and last
+    /// whether this node is stopping. Returns the secret of the client's proof, with which the
+    /// answer must be proven; `None` if neither side has a secret. Whether there is room for the
+    /// client, and whether its key is that of a known node, is judged later. The quarantine, which
+    /// is about incarnations, does not count.
     ///
     /// # Errors
     /// The [`LaneRefusal`] to send to the client.
@@ -302,8 +308,8 @@ impl AdmissionState {
         if self.stopping { Err(LaneRefusal::Stopping) } else { Ok(secret) }
     }
 
-    /// Judges a node's answer to this client's `hello`, which followed `greeting`: version, proof,
-    /// cluster name and the client's own allow-list.
+    /// Judges a node's answer to this client's `hello`, which followed `greeting`, in this order:
+    /// version, proof, cluster name and the client's own allow-list.
     ///
     /// # Errors
     /// The [`LaneRefusal`] that describes the problem. It is not sent; the stream must not be used.
@@ -325,9 +331,10 @@ impl AdmissionState {
         self.judge_peer(node, &welcome.cluster)
     }
 
-    /// Judges the facts of a node that has proven the secret. Its incarnation must be the hash of
-    /// its peer id and the nonce that it tells ([`LaneRefusal::FalseIncarnation`], also without a
-    /// nonce), and must not be quarantined.
+    /// Judges the facts of a node that has proven the secret: first as
+    /// [`judge_peer`](Self::judge_peer) does; then its incarnation must be the hash of its peer id
+    /// and the nonce that it tells ([`LaneRefusal::FalseIncarnation`], also without a nonce), and
+    /// last must not be quarantined ([`LaneRefusal::Quarantined`]).
     fn judge_node(&self, peer: PeerId, facts: &NodeInfo) -> Result<NodeId, LaneRefusal> {
         self.judge_peer(peer, &facts.cluster)?;
         let own = facts.incarnation_nonce.map(|nonce| incarnation(&peer, &nonce));
@@ -338,8 +345,9 @@ impl AdmissionState {
         if self.quarantined.contains(&node) { Err(LaneRefusal::Quarantined) } else { Ok(node) }
     }
 
-    /// Judges a node or client that has proven the secret: it must name this cluster and be on the
-    /// allow-list, unless that is empty.
+    /// Judges a node or client that has proven the secret: it must name this cluster
+    /// ([`LaneRefusal::ClusterName`], which tells the peer this node's) and then be on the
+    /// allow-list, unless that is empty ([`LaneRefusal::NotAllowed`]).
     fn judge_peer(&self, peer: PeerId, cluster: &str) -> Result<(), LaneRefusal> {
         if cluster != self.facts.cluster {
             return Err(LaneRefusal::ClusterName { theirs: self.facts.cluster.clone() });
@@ -382,10 +390,11 @@ pub fn prove_call_by(
     Some(Proof(mac_of_call(secret?, party, call).finalize().into_bytes().into()))
 }
 
-/// Checks that this release supports the protocol version.
+/// Checks that this release supports the protocol version: [`OLDEST_VERSION`] to
+/// [`PROTOCOL_VERSION`].
 ///
 /// # Errors
-/// [`LaneRefusal::Version`] if it does not.
+/// [`LaneRefusal::Version`] if it does not, also if the version is a later one.
 pub const fn check_version(version: u16) -> Result<(), LaneRefusal> {
     if version < OLDEST_VERSION || version > PROTOCOL_VERSION {
         return Err(LaneRefusal::Version { theirs: PROTOCOL_VERSION });
@@ -442,11 +451,13 @@ fn begun(
 /// Checks that a node may start with these settings. No open listener without a secret
 /// (docs/protocol/transport.md#no-open-listener-without-a-secret): otherwise any peer that reaches
 /// the port could join. An allow-list or `insecure` replaces the secret. A file that is set counts
-/// as a secret, although it may not be read yet.
+/// as a secret, although it may not be read yet. An empty list of listen addresses is accepted
+/// here.
 ///
 /// # Errors
-/// The first [`NetConfigError`] that applies; its text tells what to set. A process that does not
-/// listen is a client: it may have the clients' secret alone.
+/// The first [`NetConfigError`] that applies, in this order: `ClusterName`; `ClientSecretAlone`,
+/// not for a process that does not listen, which is a client; `PrivateWithClientSecret`;
+/// `PrivateWithoutSecret`; `Open`.
 pub fn check(config: &NetConfig) -> Result<(), NetConfigError> {
     let len = config.cluster_name.len();
     if len == 0 || len > CLUSTER_NAME_MAX {

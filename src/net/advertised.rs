@@ -26,11 +26,13 @@ pub(super) struct Listener {
 }
 
 /// Returns the addresses to tell other nodes, in the order of the listeners, and logs a choice that
-/// the settings leave open.
+/// the settings leave open. Equal addresses of consecutive listeners occur once. Not called if
+/// `net.advertise` is set.
 ///
-/// A listener on one address advertises that one; a listener on all addresses advertises only that
-/// of the default route. Without a default route it advertises all bound addresses except loopback,
-/// or the loopback ones if there are no others, and logs a warning.
+/// A listener on one address advertises that one, as it is bound; a listener on all addresses
+/// advertises only that of the default route, and logs it at INFO. Without a default route it
+/// advertises all bound addresses except loopback, also link-local ones, or the loopback ones if
+/// there are no others, and logs a warning.
 pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
     let mut result = Vec::new(); // ≤ all that is listened on
     for listener in listeners {
@@ -66,17 +68,18 @@ pub(super) fn advertised(listeners: &[Listener]) -> Vec<Multiaddr> {
 /// How the advertised address of a listener is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Routed {
-    /// The settings name the address.
+    /// The settings name the address, also a loopback one. Its bound form is advertised.
     Set,
     /// The settings name all addresses; this one is on the default route.
     OnDefaultRoute(Multiaddr),
-    /// The settings name all addresses, and there is no usable default route.
+    /// The settings name all addresses, and there is no usable default route or no bound port.
     Nowhere,
 }
 
 /// Finds the address that a listener advertises. `route` returns this host's address on the default
 /// route of the same family, and is called only for `0.0.0.0` and `::`. Its result gets the port
-/// of the listener's first bound address; without a bound address the result is `Nowhere`.
+/// of the listener's first bound address; without a bound address the result is `Nowhere`. The
+/// result need not be one of the bound addresses. Logs nothing.
 fn routed(listener: &Listener, route: impl FnOnce(IpAddr) -> Option<IpAddr>) -> Routed {
     let Some(any) = address::host(&listener.wanted).filter(IpAddr::is_unspecified) else {
         return Routed::Set;
@@ -92,7 +95,8 @@ fn routed(listener: &Listener, route: impl FnOnce(IpAddr) -> Option<IpAddr>) -> 
 
 /// Returns this host's address on the default route of the family of `any`, which is `0.0.0.0` or
 /// `::`. Connecting a UDP socket sends nothing; the kernel only selects a route. `None` if there is
-/// no route, or its address is a loopback or link-local one, which other hosts cannot reach.
+/// no route, the system gives no socket, or the address is a loopback or link-local one, which
+/// other hosts cannot reach. Private addresses are returned.
 fn default_route(any: IpAddr) -> Option<IpAddr> {
     let far = match any {
         IpAddr::V4(_) => IpAddr::from(FAR_AWAY.0),

@@ -40,23 +40,27 @@ use super::secrets::Secrets;
 use super::swarm::{self, LaneBehaviour, OpenFailed};
 use super::wire::LaneRefusal;
 
-/// How long the connection may take to close after the stream was dropped.
+/// How long the connection may take to close after the stream was dropped. Then its socket is
+/// closed without the go-away of the peer.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Timeout of the TCP probe that finds out whether a process listens at all.
+/// Timeout of the TCP probe that finds out whether a process listens at all. It is a further
+/// connection, which only follows a failure and is closed without a byte.
 const PROBE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Calls the node at `address` as a client, with an ephemeral identity.
 ///
 /// Cluster name, secret, private network, allow-list and limits are taken from `config`; the client
 /// does not listen and stores nothing in the data directory. Must be called in a tokio runtime,
-/// which must keep running while the stream is used. If `address` is a name, its addresses are
-/// tried in order until one admits the client; each has an equal share of the remaining time.
+/// which must keep running while the stream is used. `within` includes the lookup of a name, whose
+/// addresses are tried in order until one admits the client; each has an equal share of the
+/// remaining time. Warnings about files of secrets are not returned.
 ///
 /// # Errors
 /// [`ConnectError`], whose text names the cause and the remedy; for a name, that of its last
-/// address. In that case the node has received only the messages of the opening handshake. After a
-/// timeout the call takes up to one second longer, to find out whether a process listens.
+/// address. First come, without a connection: `Identity`, `Secret`, `Config`, `Unresolved`. The
+/// node has received only the messages of the opening handshake. After a timeout the call takes up
+/// to one second longer, to find out whether a process listens.
 pub async fn connect(
     config: &NetConfig,
     address: &Multiaddr,
@@ -66,8 +70,9 @@ pub async fn connect(
 }
 
 /// Like [`connect`], with an identity that is on the node's allow-list. It must not be the identity
-/// of a node, because a peer that is known as a node is not admitted as a client. Proves the
-/// clients' secret if there is one, otherwise the cluster's.
+/// of a node, because a peer that is known as a node is not admitted as a client
+/// ([`LaneRefusal::Twin`]). Proves the first of the clients' secrets if there is one, otherwise of
+/// the cluster's; no other one is tried.
 ///
 /// # Errors
 /// [`ConnectError`], as for [`connect`].
@@ -88,8 +93,10 @@ pub async fn connect_as(
     }
 }
 
-/// Calls these addresses in order until one admits the client; `within` counts from `begun`. Each has
-/// an equal share of the time that is left, so that a silent one leaves time for the others.
+/// Calls these addresses in order until one admits the client; `within` counts from `begun`. Each
+/// has an equal share of the time that is left, so that a silent one leaves time for the others.
+/// Any error leads to the next address, also a refusal. Fails as the last one; if that was silent,
+/// as [`no_answer`] with an equal share of `within`, after a probe. Panics without an address.
 async fn call_any(
     identity: &Identity,
     config: &NetConfig,
@@ -114,9 +121,10 @@ async fn call_any(
     }
 }
 
-/// Classifies a timeout: [`ConnectError::Silent`] if a TCP probe connects within one second,
-/// otherwise [`ConnectError::NoAnswer`], also for a name, which is not probed. The kernel completes
-/// connections also for a process that is stopped.
+/// Classifies a timeout: [`ConnectError::Silent`] if a TCP probe connects within one second, or
+/// `within` if that is shorter; otherwise [`ConnectError::NoAnswer`], also if the probe is refused,
+/// and for a name, which is not probed. The kernel completes connections also for a process that is
+/// stopped.
 async fn no_answer(address: &Multiaddr, within: Duration) -> ConnectError {
     let address = address.clone();
     let connects = async { TcpStream::connect(address::socket_address(&address)?).await.ok() };
@@ -128,8 +136,9 @@ async fn no_answer(address: &Multiaddr, within: Duration) -> ConnectError {
 }
 
 /// Calls the node at one address, which is not a name: dials, opens a substream, and proves the
-/// secret. On success a task keeps the connection until the stream is dropped; on failure it is
-/// closed.
+/// secret. On success a task keeps the connection until the stream is dropped; on failure, and if
+/// the future is dropped, it is closed. Each of the three steps is limited to
+/// `limits.handshake_within` by the swarm or the handshake.
 async fn call(
     identity: &Identity,
     config: &NetConfig,
@@ -157,7 +166,8 @@ async fn call(
 }
 
 /// Dials one address and waits until the encrypted connection is established, without a limit of
-/// its own. Any peer is taken, unless the address ends with a peer id.
+/// its own. Any peer is taken that the client's allow-list allows, unless the address ends with a
+/// peer id. Fails as [`not_connected`].
 async fn dial(
     swarm: &mut Swarm<LaneBehaviour>,
     address: &Multiaddr,
@@ -177,9 +187,11 @@ async fn dial(
     Err(not_connected(address.clone(), error).await)
 }
 
-/// Classifies a failed dial. An error that does not tell the cause is followed by a TCP probe of at
-/// most one second: a refused probe means that nobody listens, a silent one that there is no
-/// answer.
+/// Classifies a failed dial. Another peer, this client's own identity and a peer outside of its
+/// allow-list are told by the error alone. Any other error is followed by a TCP probe of at most
+/// one second: a refused probe means `NobodyListens`, a silent one `NoAnswer`; if it connects, the
+/// result is `Silent` after a timeout of the handshake, `Closed` if the node closed the connection,
+/// and otherwise `Handshake`.
 async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
     match error {
         DialError::WrongPeerId { obtained, .. } => {
@@ -205,7 +217,7 @@ async fn not_connected(address: Multiaddr, error: DialError) -> ConnectError {
 }
 
 /// Drives the swarm until `work` completes. Ignores all events of the swarm: `work` must fail
-/// itself when the connection closes.
+/// itself when the connection closes. Sets no time limit.
 async fn while_driving<T>(swarm: &mut Swarm<LaneBehaviour>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
@@ -216,8 +228,9 @@ async fn while_driving<T>(swarm: &mut Swarm<LaneBehaviour>, work: impl Future<Ou
     }
 }
 
-/// Drives the connection until the stream is dropped, then closes it, for at most [`CLOSE_WITHIN`].
-/// Returns at once if the node closes the connection first, which ends the stream.
+/// Drives the connection until the stream is dropped (`dropped` completes), then closes it, for at
+/// most [`CLOSE_WITHIN`]. Returns at once if the connection closes first; `ends` is then dropped,
+/// which ends the stream.
 async fn keep(
     mut swarm: Swarm<LaneBehaviour>,
     connection: ConnectionId,
@@ -247,8 +260,11 @@ enum NotAdmitted {
 }
 
 impl NotAdmitted {
-    /// Makes the error of the call. A substream that broke without a verdict becomes
-    /// [`ConnectError::Cut`]; `us` is the client's peer id, `within` the timeout of the handshake.
+    /// Makes the error of the call. A substream that was not opened, or broke without a verdict,
+    /// becomes [`ConnectError::Cut`]; one for which the node does not know the protocol
+    /// `Unsupported`, a timeout `Silent`, a verdict of the node `Refused`, one of this client
+    /// `Unacceptable`, and any other failed handshake `Malformed`. `us` is the client's peer id,
+    /// `within` the timeout of the handshake.
     fn at(self, address: &Multiaddr, us: PeerId, within: Duration) -> ConnectError {
         let address = address.clone();
         match self {
@@ -312,7 +328,7 @@ pub enum ConnectError {
         /// Error of the TCP connection.
         source: io::Error,
     },
-    /// Nothing answered in time.
+    /// Nothing answered in time, neither to the call nor to a TCP probe.
     #[error(
         "no answer from {address} within {within:?}: is it the address of a node of Ostraca, does \
          a firewall drop what is sent there, and do both sides have net.private-network alike?"
@@ -320,7 +336,7 @@ pub enum ConnectError {
     NoAnswer {
         /// Address that was dialled.
         address: Multiaddr,
-        /// How long the client waited.
+        /// How long the client waited, for this address or for the probe.
         within: Duration,
     },
     /// A process accepts connections there but sends nothing.
@@ -367,7 +383,7 @@ pub enum ConnectError {
         /// Peer id of the answering peer.
         found: PeerId,
     },
-    /// The client uses the same key as the node.
+    /// The client uses the same key as the node, so that the connection leads to itself.
     #[error("the client has the identity of the node at {address}: give it another, or none")]
     OwnIdentity {
         /// Address that was dialled.
@@ -381,7 +397,7 @@ pub enum ConnectError {
         /// Address that was dialled.
         address: Multiaddr,
     },
-    /// The node closed the connection without sending anything.
+    /// The node closed the connection or the substream before its verdict.
     #[error(
         "the node at {address} closed the connection before it sent anything: if it has \
          net.allowed-peers, call with an identity and add its peer id there (this one is {us}); \

@@ -22,11 +22,13 @@ use super::secrets::{Files, Secrets};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NetConfig {
-    /// Name of the cluster. Nodes with different names refuse each other.
+    /// Name of the cluster, 1 to 128 bytes. Nodes with different names refuse each other.
     pub cluster_name: String,
-    /// Addresses to listen on: `0.0.0.0:4100`, `[::]:4100` or `/ip4/0.0.0.0/tcp/4100`.
+    /// Addresses to listen on: `0.0.0.0:4100`, `[::]:4100` or `/ip4/0.0.0.0/tcp/4100`. No names.
+    /// Port 0: a free port. May be empty only if `advertise` is set.
     pub listen: Vec<Multiaddr>,
-    /// Addresses that other nodes dial, such as `a.example:4100` or `/dns4/a.example/tcp/4100`.
+    /// Addresses that other nodes dial, such as `a.example:4100` or `/dns4/a.example/tcp/4100`;
+    /// neither `0.0.0.0` nor `::` nor port 0.
     /// Empty: the listen addresses, with `0.0.0.0` and `::` replaced by the address of the default
     /// route. Members dial only one of them: the one that is among their own `cluster.seeds`,
     /// otherwise the first.
@@ -88,13 +90,15 @@ impl Default for NetConfig {
 impl NetConfig {
     /// Reads the files of secrets, if any are set: afterwards `secret` holds the secrets and the
     /// paths, which a running node reads again, and both file settings are unset. Returns a warning
-    /// for each file that every user may read. Changes nothing if no file is set; so a second call
-    /// has no effect.
+    /// for each file that every user may read, the cluster's first. Changes nothing if no file is
+    /// set; so a second call has no effect and returns no warnings.
     ///
     /// # Errors
     /// The first reason not to use the files; the settings are then unchanged.
-    /// [`SecretError::Twice`] if both `secret` and the cluster's file are set; `secret` and the
-    /// clients' file together are accepted.
+    /// [`SecretError::Twice`] first, if both `secret` and the cluster's file are set; `secret` and
+    /// the clients' file together are accepted. Then the faults of the cluster's file, of the
+    /// clients' file, `SameForClients` and `SeveralInPrivateNetwork`. A `secret` without a file is
+    /// not checked.
     pub fn read_secret(&mut self) -> Result<Vec<ReadableSecret>, SecretError> {
         if let (Some(_), Some(path)) = (&self.secret, &self.secret_file) {
             return Err(SecretError::Twice { path: path.clone() });
@@ -135,57 +139,65 @@ pub enum Stack {
 }
 
 /// Limits on what strangers and peers may use (`[net.limits]`). A metric counts the violations of
-/// each.
+/// each. `Config::check` refuses values out of range; durations are at most ten years.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NetLimits {
-    /// Maximum length of a frame that this node accepts, in bytes, at least 8 KiB. Peers are told.
+    /// Maximum length of a frame that this node accepts, in bytes, 8 KiB to 4 GiB. Peers are told
+    /// and send no longer ones.
     pub frame_bytes_max: usize,
-    /// Maximum length of a message, in bytes; the sender refuses longer ones. Also called
-    /// `max-message-size`.
+    /// Maximum length of a message, in bytes, 8 KiB to 4 GiB; the sender refuses longer ones, by
+    /// the smaller limit of both sides. Also called `max-message-size`.
     #[serde(alias = "max-message-size")]
     pub message_bytes_max: usize,
-    /// Maximum number of connections with one peer. Both sides may dial at once, and each may open
-    /// one for bulk.
+    /// Maximum number of connections with one peer, at least 1. Both sides may dial at once, and
+    /// each may open one for bulk. Beyond it, the oldest one is closed.
     pub connections_per_peer: usize,
-    /// Maximum number of connections in total.
+    /// Maximum number of connections in total, at least 1. Beyond it, new ones are refused.
     pub connections: usize,
-    /// Maximum number of inbound connections with an unfinished handshake. Beyond it, a new one
-    /// replaces another: of the address that has most of them (IPv6: the /64 network), the one
-    /// whose handshake has advanced least. A quarter of the slots is reserved for addresses of
+    /// Maximum number of inbound connections with an unfinished handshake, at least 1. Beyond it, a
+    /// new one replaces another: of the address that has most of them (IPv6: the /64 network), the
+    /// one whose handshake has advanced least. A quarter of the slots is reserved for addresses of
     /// members and seeds.
     pub handshakes: usize,
     /// Maximum number of inbound connections whose peer has opened neither a lane nor a client's
-    /// stream. Beyond it, the oldest one of the address that has most of them is closed.
+    /// stream, at least 1. Beyond it, the oldest one of the address that has most of them is
+    /// closed.
     pub unadmitted: usize,
-    /// Maximum number of concurrent clients, such as command-line tools. 0: none.
+    /// Maximum number of concurrent clients, such as command-line tools. Beyond it, new ones are
+    /// refused. 0: all are refused.
     pub clients: usize,
-    /// Maximum number of inbound substreams of lanes of one peer: one for each of four classes, and
-    /// those that were replaced and have not ended yet.
+    /// Maximum number of inbound substreams of lanes of one peer, at least 4: one for each of four
+    /// classes, and those that were replaced and have not ended yet. Beyond it, new ones are
+    /// refused.
     pub lanes_per_peer: usize,
     /// Maximum number of bytes that a lane buffers, unsent and unacknowledged, per class: control,
-    /// data, user, bulk.
+    /// data, user, bulk. At least 1 each. A full lane rejects further messages.
     #[serde(with = "text::lane_bytes")]
     pub lane_bytes_max: [usize; 4],
-    /// Maximum number of bytes in flight on a lane, sent but not acknowledged by the receiver.
+    /// Maximum number of bytes in flight on a lane, sent but not acknowledged by the receiver. At
+    /// least 1.
     pub lane_window: usize,
     /// Timeout for the first handshake message of an inbound connection, so that a silent
-    /// connection does not hold its slot. Values above `handshake-within` have no effect.
+    /// connection does not hold its slot. Above zero; values above `handshake-within` have no
+    /// effect.
     #[serde(with = "humantime_serde")]
     pub first_message_within: Duration,
-    /// Timeout of a handshake, and of the opening of a lane.
+    /// Timeout of a handshake, of a dial with its handshake, and of the opening of a lane. Above
+    /// zero.
     #[serde(with = "humantime_serde")]
     pub handshake_within: Duration,
-    /// How long a connection without a lane is kept open.
+    /// How long a connection without a lane or a client's stream is kept open. Above zero.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
     /// Maximum time for which a peer may read nothing from a control lane with queued messages, or
     /// from a client's stream with unwritten bytes. Then the peer is disconnected, or writing to
-    /// the client's stream fails.
+    /// the client's stream fails. Above zero.
     #[serde(with = "humantime_serde")]
     pub control_undrained_max: Duration,
     /// How long unacknowledged messages are kept for a node that is unreachable or refuses their
-    /// lane.
+    /// lane. A stopping node waits for acknowledgements no longer than that. 0: they are lost at
+    /// once.
     #[serde(with = "humantime_serde")]
     pub link_down_max: Duration,
     /// TCP_USER_TIMEOUT: the kernel closes a connection whose peer acknowledges nothing for this
@@ -193,7 +205,8 @@ pub struct NetLimits {
     /// at most 9 hours.
     #[serde(with = "humantime_serde")]
     pub tcp_user_timeout: Duration,
-    /// First and longest pause between attempts to reconnect.
+    /// First and longest pause between attempts to reconnect. The first one must be above zero and
+    /// not above the longest one.
     #[serde(with = "text::back_off")]
     pub back_off: (Duration, Duration),
 }
@@ -232,15 +245,16 @@ impl NetLimits {
 }
 
 /// A secret. Its `Debug` output hides the bytes, which are wiped from memory with the last clone.
+/// The comparison by `==` is not in constant time.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<Zeroizing<Vec<u8>>>);
 
 impl Secret {
-    /// Minimum length, in bytes.
+    /// Minimum length, in bytes; there is no maximum.
     pub const BYTES_MIN: usize = 32;
 
-    /// Creates a secret of these bytes. Neither trims nor decodes them; a refused secret is wiped
-    /// from memory as well.
+    /// Creates a secret of these bytes. Neither trims nor decodes them, nor estimates their
+    /// entropy; a refused secret is wiped from memory as well.
     ///
     /// # Errors
     /// [`ShortSecret`] if it is shorter than [`BYTES_MIN`](Self::BYTES_MIN).
@@ -281,7 +295,7 @@ pub struct ShortSecret {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// The secret is set both directly and by a file.
+    /// The secret of the cluster is set both directly and by a file.
     // The file was not opened, so `shown` hides a path that may be the secret itself.
     #[error(
         "both net.cluster-secret and net.cluster-secret-file ({path}) are set: drop one of them",
@@ -291,7 +305,7 @@ pub enum SecretError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The file cannot be read.
+    /// The file cannot be opened or read, or is longer than 16 KiB.
     #[error(
         "net.{holder}-secret-file: {path} can't be read: make one with `ostraca secret --out {path}`, \
          the same on every node",
@@ -317,7 +331,7 @@ pub enum SecretError {
         /// Length of the setting, in bytes.
         len: usize,
     },
-    /// Another user could have written the file.
+    /// The group or other users may write to the file.
     #[error(
         "net.{holder}-secret-file: {path} has mode {mode:o}, so that other users may write the \
          secret: `chmod 600 {path}`, and make a new secret if somebody may have changed it",
@@ -348,7 +362,7 @@ pub enum SecretError {
         /// Owner of the file.
         owner: u32,
     },
-    /// A secret in the file is too short.
+    /// A secret in the file is too short, or the file holds none (0 bytes).
     #[error("net.{holder}-secret-file: {path}", path = path.display())]
     Short {
         /// Owner of the secrets: "cluster" or "client".
@@ -358,7 +372,7 @@ pub enum SecretError {
         /// Error of that secret.
         source: ShortSecret,
     },
-    /// The file holds more secrets than a replacement of secrets needs.
+    /// The file holds more than four different secrets, more than a replacement needs.
     #[error(
         "net.{holder}-secret-file: {path} holds more than {max} secrets, one a line: drop those that \
          no node dials with any longer",

@@ -28,7 +28,7 @@ struct NodeLanes {
     removed: AtomicBool, // written before, read under a slot's lock
 }
 
-/// Limits that a node has announced, in bytes.
+/// Limits that a node has announced when it was added, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct NodeLimits {
     message: usize,
@@ -42,7 +42,8 @@ impl NodeLimits {
     }
 }
 
-/// A lane that was used for the first time, so that the connection manager must open it.
+/// A lane that was created for a sender, so that the connection manager must open it. It is the
+/// first one of its class to the node, or the first one since the last was renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WantedLane {
     pub(super) node: NodeId,
@@ -103,8 +104,9 @@ impl Directory {
     }
 
     /// Returns the lane to an incarnation. If it does not exist, creates it with the limits that
-    /// the node has announced, and sends one [`WantedLane`]. `None` if the incarnation is unknown
-    /// or was removed, and for every incarnation after [`close`](Self::close).
+    /// the node has announced, and sends one [`WantedLane`] under the lock of the slot. `None` if
+    /// the incarnation is unknown or was removed, and for every incarnation after
+    /// [`close`](Self::close), also if its lane exists ([`used`](Self::used) finds that).
     pub(super) fn lane(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         let lanes = self.lanes(to)?;
         self.lane_of(&lanes, class)
@@ -128,7 +130,8 @@ impl Directory {
         Some(lane)
     }
 
-    /// Returns the peer of an incarnation; `None` if it is unknown or was removed.
+    /// Returns the peer of an incarnation; `None` if it is unknown or was removed. Works also after
+    /// [`close`](Self::close). This node itself is not in the directory.
     pub(super) fn peer_of(&self, incarnation: ReplicaId) -> Option<PeerId> {
         Some(self.lanes(incarnation)?.node.peer)
     }
@@ -138,15 +141,17 @@ impl Directory {
         self.lanes(to)?.slot(class).clone()
     }
 
-    /// Returns all lanes that exist, also after [`close`](Self::close).
+    /// Returns all lanes that exist, ordered by incarnation, also after [`close`](Self::close). Not
+    /// a snapshot: it locks one slot after the other.
     pub(super) fn all(&self) -> Vec<(NodeId, TrafficClass, Lane)> {
         let nodes: Vec<Arc<NodeLanes>> = self.read().values().cloned().collect();
         used_of(&nodes)
     }
 
     /// Adds a node with the limits that it has announced; its frames have at most [`FRAME_BYTES`]
-    /// if it announced none. From now on there are lanes to it. Changes nothing if the incarnation
-    /// is known: its lanes and its first limits stay.
+    /// if it announced none. From now on there are lanes to it, unless the directory is closed.
+    /// Changes nothing if the incarnation is known, even of another peer: its lanes and its first
+    /// limits stay. The caller has checked that no other peer has it.
     pub(super) fn add(&self, node: NodeId, facts: &NodeInfo) {
         let frame = facts.frame_bytes_max.map_or(FRAME_BYTES, |max| max as usize);
         let limits = NodeLimits { message: facts.message_bytes_max as usize, frame };
@@ -157,9 +162,10 @@ impl Directory {
         self.write().entry(node.incarnation).or_insert_with(lanes);
     }
 
-    /// Registers a lane that was opened before the peer's incarnation was known, and applies the
-    /// limits of the node to it. No [`WantedLane`] is sent. Returns `false`, and changes nothing,
-    /// if there is a lane already, the incarnation is unknown, or the directory is closed.
+    /// Registers a lane that was opened before the peer's incarnation was known, sets its
+    /// incarnation ([`Lane::to`]), and applies the limits of the node to it. No [`WantedLane`] is
+    /// sent. Returns `false`, and changes nothing, if there is a lane already, the incarnation is
+    /// unknown, or the directory is closed.
     pub(super) fn adopt(&self, to: ReplicaId, class: TrafficClass, lane: &Lane) -> bool {
         let Some(lanes) = self.lanes(to) else { return false };
         let mut slot = lanes.slot(class);
@@ -173,14 +179,16 @@ impl Directory {
     }
 
     /// Removes one lane of an incarnation and returns it, for the caller to break off; the next
-    /// sender gets a new one. `None` if the incarnation is unknown or the lane does not exist.
+    /// sender gets a new one, unless the directory is closed. The node stays. `None` if the
+    /// incarnation is unknown or the lane does not exist.
     pub(super) fn renew(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.lanes(to)?.slot(class).take()
     }
 
-    /// Closes the directory: from now on senders get no lane from it. Returns the existing lanes,
-    /// which the caller must finish. They stay in the directory, where the connection manager finds
-    /// them with [`lane_to_open`](Self::lane_to_open).
+    /// Closes the directory for good: from now on senders get no lane from it. Returns the existing
+    /// lanes, which the caller must finish: senders that hold one can still append to it. They stay
+    /// in the directory, where the connection manager finds them with
+    /// [`lane_to_open`](Self::lane_to_open). When called again, returns those that exist then.
     pub(super) fn close(&self) -> Vec<(NodeId, TrafficClass, Lane)> {
         // Every slot is locked after this store, so that a lane created concurrently is found in
         // it.
@@ -193,13 +201,15 @@ impl Directory {
     }
 
     /// Returns the lane that the connection manager opens: the existing one, also after the close,
-    /// or a new one as [`lane`](Self::lane) creates it. `None` if neither is possible.
+    /// or a new one as [`lane`](Self::lane) creates it, with a [`WantedLane`], which then asks for
+    /// a lane that is already being opened. `None` if neither is possible.
     pub(super) fn lane_to_open(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.used(to, class).or_else(|| self.lane(to, class))
     }
 
-    /// Removes a node and returns its lanes, for the caller to break off. Removes and returns
-    /// nothing if the incarnation is unknown or belongs to another peer.
+    /// Removes a node and returns its lanes, for the caller to break off; they are collected after
+    /// the lock of the table is released. Removes and returns nothing if the incarnation is unknown
+    /// or belongs to another peer. A removed node may be [added](Self::add) again.
     pub(super) fn remove(&self, node: NodeId) -> Vec<(TrafficClass, Lane)> {
         let mut nodes = self.write();
         if nodes.get(&node.incarnation).is_none_or(|lanes| lanes.node != node) {

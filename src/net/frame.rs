@@ -66,7 +66,8 @@ pub mod kind {
 }
 
 /// Maximum length of a frame under these limits, in bytes, length field included: the setting
-/// `frame-bytes-max`, but at least [`FRAME_BYTES_MIN`].
+/// `frame-bytes-max`, but at least [`FRAME_BYTES_MIN`] and at most `u32::MAX`. This node accepts
+/// frames of this length, but sends none above [`FRAME_BYTES`].
 #[must_use]
 pub fn bytes_max(limits: &NetLimits) -> usize {
     limits.frame_bytes_max.clamp(FRAME_BYTES_MIN, u32::MAX as usize)
@@ -91,9 +92,10 @@ pub enum Frame<'a> {
         /// Start of the body.
         piece: &'a [u8],
     },
-    /// A further piece of the body.
+    /// A further piece of the body. May be empty as far as the syntax goes; the reader refuses
+    /// that.
     Continue(&'a [u8]),
-    /// The last piece of the body.
+    /// The last piece of the body. Empty ones are refused by the reader, too.
     Last(&'a [u8]),
     /// Acknowledgement of messages in the opposite direction.
     Ack {
@@ -116,22 +118,25 @@ pub enum FrameParseResult<'a> {
 }
 
 /// Violation of the protocol by the peer. The substream must be closed, but not the connection,
-/// which carries other lanes (docs/protocol/transport.md#a-violation-costs-one-substream).
+/// which carries other lanes (docs/protocol/transport.md#a-violation-costs-one-substream). This
+/// module finds the first four; the reader and the writer of a lane find the others, and errors of
+/// the [`Header`](Self::Header) that its syntax does not show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameViolation {
     /// The length is zero or beyond the limit.
     #[error("frame length {claimed}: this node has announced 1 to {max} as allowed")]
     FrameLength {
-        /// Length in the frame.
+        /// Value of the length field, which does not count itself.
         claimed: usize,
-        /// Maximum length of a frame, in bytes.
+        /// Maximum of that value: four bytes less than the maximum length of a frame.
         max: usize,
     },
     /// The kind is unknown and must not be skipped.
     #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// The contents do not have the length that a frame of this kind requires.
+    /// The contents of a frame of this kind (first piece, acknowledgement or end) do not have the
+    /// length that it requires.
     #[error("the contents of a frame of kind {0} do not match its length")]
     Contents(u8),
     /// The header is malformed.
@@ -176,9 +181,9 @@ pub enum FrameViolation {
 /// bytes behind it. `bytes_max` is the maximum length of a frame, length field included.
 ///
 /// # Errors
-/// A [`FrameViolation`], as soon as the available bytes show it: a length above `bytes_max` is
-/// refused before any further byte of the frame has arrived
-/// (docs/protocol/transport.md#lengths-are-checked-before-allocation).
+/// A [`FrameViolation`]. A length of zero or above `bytes_max` is refused before any further byte
+/// of the frame has arrived (docs/protocol/transport.md#lengths-are-checked-before-allocation).
+/// Kind and contents are judged only once the frame is complete.
 pub fn cut(bytes: &[u8], bytes_max: usize) -> Result<FrameParseResult<'_>, FrameViolation> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
         return Ok(FrameParseResult::Short);
@@ -194,8 +199,9 @@ pub fn cut(bytes: &[u8], bytes_max: usize) -> Result<FrameParseResult<'_>, Frame
 }
 
 /// Decodes the contents of a complete frame. Checks the syntax of a header, but neither its numbers
-/// nor the lengths and the order of pieces. A kind from [`SKIPPABLE`](kind::SKIPPABLE) on becomes
-/// [`Frame::Unknown`]; any other unknown kind is a violation.
+/// nor the lengths and the order of pieces, which may be empty here. An acknowledgement must have
+/// exactly eight bytes, an end none. A kind from [`SKIPPABLE`](kind::SKIPPABLE) on becomes
+/// [`Frame::Unknown`], whatever its contents; any other unknown kind, 0 included, is a violation.
 #[inline]
 fn read(kind: u8, contents: &[u8]) -> Result<Frame<'_>, FrameViolation> {
     match kind {
@@ -241,11 +247,12 @@ pub enum Field<'a> {
 
 impl<'a> Header<'a> {
     /// Splits `bytes` into the header at the start and the body, which may be empty. A header
-    /// without names is one byte, 0.
+    /// without names is one byte, 0. Accepts any number, also one that was never defined, and a
+    /// definition of a number out of turn.
     ///
     /// # Errors
-    /// A [`FrameViolation`] if there are too many names, a name is too long or not UTF-8, or the
-    /// bytes end early.
+    /// [`FrameViolation::Header`] if `bytes` is empty, there are more than [`FIELDS_MAX`] names, a
+    /// name is too long or not UTF-8, or the bytes end early.
     #[inline]
     pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), FrameViolation> {
         let (&count, mut rest) =
@@ -260,7 +267,8 @@ impl<'a> Header<'a> {
         Ok((Self(header), body))
     }
 
-    /// The encoded header. Two headers with equal bytes and without definitions have equal names.
+    /// The encoded header, its count included. Two headers of one lane with equal bytes and without
+    /// definitions have equal names.
     #[must_use]
     pub const fn as_bytes(self) -> &'a [u8] {
         self.0
@@ -304,7 +312,7 @@ fn split_u16(bytes: &[u8]) -> Result<(u16, &[u8]), FrameViolation> {
 }
 
 /// Splits a name's length and text from the rest. Fails if the length is above [`NAME_BYTES_MAX`],
-/// the bytes end early, or the text is not UTF-8. A name may be empty.
+/// the bytes end early, or the text is not UTF-8, in this order. A name may be empty.
 fn split_name(bytes: &[u8]) -> Result<(&str, &[u8]), FrameViolation> {
     let (length, rest) = split_u16(bytes)?;
     if usize::from(length) > NAME_BYTES_MAX {
@@ -328,7 +336,8 @@ pub const FRAME_OVERHEAD: usize = LENGTH_BYTES + 1;
 /// The encoded end frame.
 pub const END: [u8; FRAME_OVERHEAD] = [0, 0, 0, 1, kind::END];
 
-/// Encodes the length and kind of a frame with `contents` bytes after the kind.
+/// Encodes the length and kind of a frame with `contents` bytes after the kind. Does not check the
+/// kind, nor the length against a limit of the peer.
 ///
 /// # Panics
 /// If the length does not fit into 32 bits.
@@ -349,7 +358,9 @@ pub fn ack(accepted: u64) -> [u8; ACK_BYTES] {
     bytes
 }
 
-/// Appends a field to an encoded header. Leaves the count in its first byte to the caller.
+/// Appends a field to an encoded header. Leaves the count in its first byte to the caller, and does
+/// not check that a number is below [`DEFINE`]: a higher one would decode as a definition or a
+/// literal.
 ///
 /// # Panics
 /// If a name is longer than [`NAME_BYTES_MAX`].

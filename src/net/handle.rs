@@ -64,7 +64,8 @@ pub enum NetEvent {
         node: NodeId,
     },
     /// The last connection with a node has closed. This is evidence of a failure, not proof
-    /// (docs/protocol/transport.md#a-closed-connection-is-evidence).
+    /// (docs/protocol/transport.md#a-closed-connection-is-evidence). Its lanes keep their messages.
+    /// Not reported for a peer that was never admitted or is forgotten.
     Closed {
         /// The node of the connection.
         node: NodeId,
@@ -79,7 +80,8 @@ pub enum NetEvent {
         /// Description of the error.
         reason: String,
     },
-    /// A peer refused a lane of this node.
+    /// A peer refused a lane of this node, which the link may try to open again. Lanes that this
+    /// node does not open because it refuses the peer are only counted ([`NetStats::refused`]).
     Refused {
         /// Peer that refused it.
         peer: PeerId,
@@ -133,20 +135,22 @@ pub struct NetStats {
     /// that this node dials with. Nodes with the same files of secrets have the same values.
     pub secrets: Vec<String>,
     /// Number of lanes and clients that this node refused, for example because of another secret,
-    /// another cluster, an old incarnation or a limit.
+    /// another cluster, an old incarnation or a limit. Counts also its own lanes to peers whose
+    /// greeting or welcome it did not accept, but no handshakes that failed otherwise.
     pub refused: u64,
-    /// Number of lanes that were closed because the peer violated the protocol.
+    /// Number of lanes of peers to this node that were closed because the peer violated the
+    /// protocol. Invalid acknowledgements on lanes of this node do not count.
     pub violations: u64,
     /// Number of messages that were abandoned unacknowledged ([`NetEvent::LaneBroken`]).
     pub given_up: u64,
 }
 
 /// Handle of a running transport. Clones share it; the transport ends when the last clone is
-/// dropped.
+/// dropped, without sending queued messages or reporting their loss.
 ///
 /// Methods that give an order return at once, and the connection manager carries out the orders one
-/// after the other. Orders after [`stop`](Self::stop) or [`stop_within`](Self::stop_within) have no
-/// effect.
+/// after the other. Orders after the call of [`stop`](Self::stop) or
+/// [`stop_within`](Self::stop_within) have no effect.
 #[derive(Clone, Debug)]
 pub struct Net {
     me: NodeId,
@@ -168,15 +172,20 @@ pub struct Runtimes {
 }
 
 impl Runtimes {
-    /// Uses the caller's runtime for all lanes.
+    /// Uses the caller's runtime for user, data and bulk lanes. Control lanes have the transport's
+    /// own runtime in any case.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     #[must_use]
     pub fn current() -> Self {
         Self { user: Handle::current(), data: Handle::current() }
     }
 }
 
-/// Number of threads for connections and control lanes: one per eight processors, from one to
-/// eight. Few suffice, because most messages are encrypted on the sender's thread.
+/// Number of threads for connections and control lanes: one per eight processors, rounded up, from
+/// one to eight; one if the number of processors is unknown. Few suffice, because most messages are
+/// encrypted on the sender's thread.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get().div_ceil(8)).min(8)
 }
@@ -185,8 +194,10 @@ impl Net {
     /// Starts the transport: listens, and delivers received messages to `receiver`. Connections and
     /// control lanes have threads of their own; the other lanes run on the caller's runtime.
     ///
-    /// Must be called within a tokio runtime. If the secrets come from files, changed files are
-    /// adopted while the transport runs.
+    /// Must be called within a tokio runtime, otherwise it panics. If the secrets come from files,
+    /// changed files are adopted while the transport runs. The returned channel of events is
+    /// unbounded; if its receiver is dropped, the transport goes on and drops them. Accepts no
+    /// clients until [`clients`](Self::clients) is called, and dials no address by itself.
     ///
     /// # Errors
     /// [`NetStartError`]: an address cannot be listened on, listening would not be safe, or no
@@ -199,7 +210,7 @@ impl Net {
         Self::start_on(config, identity, receiver, Runtimes::current()).await
     }
 
-    /// Like [`start`](Self::start), with the lanes on the given runtimes.
+    /// Like [`start`](Self::start), with the user, data and bulk lanes on the given runtimes.
     ///
     /// # Errors
     /// [`NetStartError`], as for [`start`](Self::start).
@@ -246,7 +257,8 @@ impl Net {
         self.me
     }
 
-    /// Addresses at which others dial this node, each with its peer id.
+    /// Addresses at which others dial this node, each with its peer id: those of the setting
+    /// `advertise`, otherwise derived from the listen addresses at the start. They never change.
     #[must_use]
     pub fn addresses(&self) -> &[Multiaddr] {
         &self.addresses
@@ -258,14 +270,17 @@ impl Net {
         &self.listening
     }
 
-    /// Returns the lane to an incarnation; `None` if it was never admitted, or was removed.
+    /// Returns the lane to an incarnation, and has it opened when it is first used, also while the
+    /// node is not connected: messages are buffered then. `None` if the incarnation was never
+    /// admitted or was removed, if it is this node's own, and once the transport stops.
     #[must_use]
     pub fn lane(&self, to: ReplicaId, class: TrafficClass) -> Option<Lane> {
         self.directory.lane(to, class)
     }
 
-    /// Name of a node in logs: `890bb1ab/00000000c0ffee01`. The incarnation alone if the transport
-    /// does not know the node, because it was never admitted or has been removed.
+    /// Name of a node in logs: `890bb1ab/00000000c0ffee01`, also of this node itself. The
+    /// incarnation alone if the transport does not know the node, because it was never admitted or
+    /// has been removed.
     #[must_use]
     pub fn name_of(&self, incarnation: ReplicaId) -> String {
         let own = (incarnation == self.me.incarnation).then_some(self.me.peer);
@@ -277,34 +292,39 @@ impl Net {
 
     /// Dials an address once, whatever peer answers. The outcome is reported by
     /// [`NetEvent::Answered`] or [`NetEvent::DialRefused`], except when the answering peer is not
-    /// admitted. Does nothing if the address is already being dialled, or if a peer has answered
-    /// there and its incarnation is not known yet.
+    /// admitted. Does nothing if the address is already being dialled by this method, or if a peer
+    /// has answered there and its incarnation is not known yet. A connected peer may be dialled
+    /// again, which makes a further connection.
     pub fn dial(&self, address: Multiaddr) {
         self.order(ConnectionCommand::Dial(address));
     }
 
     /// Keeps the link to a peer up from now on: whenever it is down, dials these addresses, or
     /// those known before if there are none. Also opens the control lane to the peer. Addresses
-    /// replace those of an earlier call.
+    /// replace those of an earlier call, but an empty list replaces none. Addresses at which the
+    /// peer was found by [`dial`](Self::dial) are tried as well.
     pub fn keep(&self, peer: PeerId, addresses: Vec<Multiaddr>) {
         self.order(ConnectionCommand::Keep(peer, addresses));
     }
 
-    /// Stops dialling a peer. Its connections and lanes stay as long as they live. Does nothing if
-    /// the peer is unknown.
+    /// Stops dialling a peer. Its connections and lanes stay as long as they live: lanes that wait
+    /// for a connection are given up after `link_down_max`. Does nothing if the peer is unknown.
     pub fn release(&self, peer: PeerId) {
         self.order(ConnectionCommand::Release(peer));
     }
 
-    /// Sets the id of the cluster that this node belongs to, which peers are told from now on.
+    /// Sets the id of the cluster that this node belongs to, which peers are told in handshakes
+    /// from now on. Connected peers learn it only when a lane is opened again. A further call
+    /// replaces the id.
     pub fn belongs_to(&self, cluster_id: u64) {
         self.order(ConnectionCommand::BelongsTo(cluster_id));
     }
 
     /// Removes an incarnation from the transport: its lanes are abandoned, and it is refused from
-    /// now on. If it is the known incarnation of its peer, the connections of the peer are closed
-    /// and [`NetEvent::Forgotten`] is reported. Unless the peer was [released](Self::release)
-    /// before, the link is kept for its next incarnation.
+    /// now on, also if it was never met. Its unacknowledged messages are reported as
+    /// [`NetEvent::LaneBroken`]. If it is the known incarnation of its peer, the connections of the
+    /// peer are closed and [`NetEvent::Forgotten`] is reported, so only once. Unless the peer was
+    /// [released](Self::release) before, the link is kept for its next incarnation.
     pub fn forget(&self, node: NodeId) {
         self.order(ConnectionCommand::Forget(node));
     }
@@ -335,13 +355,15 @@ impl Net {
     /// Sends the queued messages, as far as peers acknowledge them within `link_down_max`, and
     /// stops. If a kept link breaks meanwhile, it is dialled again; peers that open lanes are
     /// refused. Returns when the sockets are closed; at once if the transport has stopped before.
+    /// Threads of the transport may end later, with the last handle.
     pub async fn stop(&self) {
         self.stop_within(Duration::MAX).await;
     }
 
-    /// Like [`stop`](Self::stop), but within this time, if that is less than `link_down_max`.
-    /// Messages that are unacknowledged at the end are counted and reported
-    /// ([`NetEvent::LaneBroken`]). A call during another stop waits for that one to end.
+    /// Like [`stop`](Self::stop), but within this time, if that is less than `link_down_max`; zero
+    /// waits for no acknowledgement. Messages that are unacknowledged at the end are reported
+    /// ([`NetEvent::LaneBroken`]). A call during another stop waits for that one to end, however
+    /// long its own time is. Dropping the future does not cancel the stop.
     pub async fn stop_within(&self, within: Duration) {
         let (done, stopped) = oneshot::channel();
         self.order(ConnectionCommand::Stop(within, done));

@@ -56,7 +56,8 @@ pub struct OpenedLane {
 }
 
 /// A lane requested by an admitted node. The caller answers with [`welcome`](Self::welcome) or
-/// [`refuse`](Self::refuse).
+/// [`refuse`](Self::refuse). Dropping it sends nothing: the opener waits until the substream is
+/// dropped or its time is over.
 #[derive(Clone, Debug)]
 #[must_use = "the opener waits for an answer"]
 pub struct LaneRequest {
@@ -64,17 +65,18 @@ pub struct LaneRequest {
     pub node: NodeId,
     /// Hello that the node sent.
     pub hello: Hello,
-    nonce: Nonce,
+    nonce: Nonce,           // of this node's greeting
     secret: Option<Secret>, // by which the opener has proven itself
 }
 
 /// Opens a lane on a fresh substream: receives the greeting, sends the hello with the lower version
-/// of both ends, and judges the answer.
+/// of both ends, and judges the answer. Does not check `us.stopping`.
 ///
 /// # Errors
 /// [`HandshakeError`]; the substream must be dropped then. It is [`HandshakeError::Refused`] if the
-/// peer refused, and [`HandshakeError::Unacceptable`] if this node does not accept the version of
-/// the peer or its welcome; the peer is not told that.
+/// peer refused, which it need not prove with the secret, and [`HandshakeError::Unacceptable`] if
+/// this node does not accept the version of the peer, before any hello, or its welcome; the peer is
+/// not told that, and may have accepted the lane.
 pub async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     us: &AdmissionState,
@@ -100,8 +102,8 @@ pub async fn open<S: AsyncRead + AsyncWrite + Unpin>(
     .await
 }
 
-/// Makes the hello for this lane, with a fresh nonce and, if this node has a secret, a proof that
-/// is bound to both nonces. `version` is the one that both ends support.
+/// Makes the hello for this lane, with a fresh nonce and, if this node has a secret of the cluster,
+/// a proof by the first one that is bound to both nonces. `version` is the lower one of both ends.
 fn hello(
     us: &AdmissionState,
     wanted: LaneParameters,
@@ -134,8 +136,8 @@ fn hello(
 ///
 /// # Errors
 /// [`HandshakeError`]; the substream must be dropped then. It is [`HandshakeError::Unacceptable`]
-/// only if the refusal was sent. A peer whose hello is malformed or of another class gets no
-/// answer.
+/// only if the refusal was sent. A peer whose hello is malformed or of another class
+/// ([`HandshakeError::OtherClass`], found before the hello is judged) gets no answer.
 pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     us: &AdmissionState,
@@ -164,10 +166,12 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 impl LaneRequest {
     /// Accepts the lane, with a proof by the secret that the opener has used
     /// (docs/protocol/transport.md#answer-by-the-secret-that-was-used). `accepted` is the number of
-    /// the last message that has arrived. Leaves the substream open for the lane.
+    /// the last message that has arrived. Tells the facts of `us` with the version of the hello.
+    /// Judges nothing. Leaves the substream open for the lane.
     ///
     /// # Errors
-    /// [`HandshakeError`]; the substream must be dropped then.
+    /// [`HandshakeError`]; the substream must be dropped then. The opener may yet have got the
+    /// welcome. `within` begins with this call.
     pub async fn welcome<S: AsyncWrite + Unpin>(
         self,
         stream: &mut S,
@@ -189,10 +193,11 @@ impl LaneRequest {
         limited(within, send(stream, &answer)).await
     }
 
-    /// Refuses the lane, and closes this node's half of the substream.
+    /// Refuses the lane, and closes this node's half of the substream. Logs and counts nothing.
     ///
     /// # Errors
-    /// [`HandshakeError`] if the refusal could not be sent within this time.
+    /// [`HandshakeError`] if the refusal could not be sent, or the half closed, within this time,
+    /// which begins with this call.
     pub async fn refuse<S: AsyncWrite + Unpin>(
         self,
         stream: &mut S,
@@ -239,11 +244,11 @@ pub async fn call<S: AsyncRead + AsyncWrite + Unpin>(
 
 /// Greets a client and judges its hello. If the client is admitted, `room` is called to reserve its
 /// slot; if either refuses, the client gets the reason, and the substream is closed. Otherwise
-/// welcomes the client, and returns the slot.
+/// welcomes the client, with a proof by the secret that the client has used, and returns the slot.
 ///
 /// # Errors
-/// [`HandshakeError`]; the substream must be dropped then. A reserved slot is dropped if the
-/// welcome cannot be sent.
+/// [`HandshakeError`], as for [`accept`]; the substream must be dropped then. A reserved slot is
+/// dropped if the welcome cannot be sent in time.
 pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
     stream: &mut S,
     us: &AdmissionState,
@@ -278,6 +283,7 @@ pub async fn answer<S: AsyncRead + AsyncWrite + Unpin, T>(
 }
 
 /// Sends a refusal of a lane or of a client's stream, and closes this node's half of the substream.
+/// Fails also if only the closing fails. Has no time limit of its own.
 async fn send_refusal<S: AsyncWrite + Unpin>(
     stream: &mut S,
     refusal: &LaneRefusal,
@@ -286,8 +292,8 @@ async fn send_refusal<S: AsyncWrite + Unpin>(
     Ok(stream.close().await?)
 }
 
-/// Runs a handshake, or the rest of one, for at most `within`; then drops it and returns
-/// [`HandshakeError::TimedOut`].
+/// Runs a handshake, or the rest of one, for at most `within` from its first poll; then drops it,
+/// possibly with a message half written, and returns [`HandshakeError::TimedOut`].
 async fn limited<T>(
     within: Duration,
     handshake: impl Future<Output = Result<T, HandshakeError>>,
@@ -327,7 +333,7 @@ async fn receive_bytes<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, 
 /// Encodes an opening message, preceded by its length.
 ///
 /// # Errors
-/// [`HandshakeError::TooLong`] beyond [`OPENING_BYTES_MAX`].
+/// [`HandshakeError::TooLong`] beyond [`OPENING_BYTES_MAX`] bytes, without the length field.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandshakeError> {
     let mut bytes = vec![0; 4];
     message.serialize(&mut rmp_serde::Serializer::new(&mut bytes).with_struct_map())?;
@@ -357,8 +363,9 @@ pub fn decode_client_answer(bytes: &[u8]) -> Result<ClientAnswer, HandshakeError
     decode_answer_or_refusal(bytes)
 }
 
-/// Decodes an answer. If that fails, but the bytes are a map with the key of a refusal (`r`),
-/// returns [`LaneRefusal::Unknown`]; otherwise the error of the first attempt.
+/// Decodes an answer. If that fails, but the bytes are a map with the key of a refusal (`r`), with
+/// any value, returns [`LaneRefusal::Unknown`]; otherwise the error of the first attempt. So a
+/// known reason with unknown or missing parts is [`LaneRefusal::Unknown`], too.
 fn decode_answer_or_refusal<A: DeserializeOwned + From<LaneRefusal>>(
     bytes: &[u8],
 ) -> Result<A, HandshakeError> {
@@ -378,7 +385,8 @@ fn decode_answer_or_refusal<A: DeserializeOwned + From<LaneRefusal>>(
     }
 }
 
-/// Why a lane or a client's stream was not opened. No message was sent or accepted on it.
+/// Why a lane or a client's stream was not opened. No message was sent or accepted on it. The other
+/// end may take it for open if the error came after the welcome was written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {

@@ -19,18 +19,21 @@ pub(super) enum HandshakeFailure {
     Refused,
     /// The peer did not finish it within this time.
     TimedOut(Duration),
-    /// The peer's message could not be decrypted: it has another secret, or none.
+    /// The cipher's handshake failed, in most cases because the peer's message could not be
+    /// decrypted: it has another secret, or none.
     Secret,
-    /// The peer closed the connection, without a reason.
+    /// The peer closed or reset the connection, without a reason.
     Closed,
     /// The connection leads to this node itself.
     Own,
-    /// Another cause: the peer speaks another protocol, or no connection was established.
+    /// Another cause: the peer speaks another protocol or is another one than was expected, no
+    /// connection was established, or the attempt was aborted.
     Other,
 }
 
 impl HandshakeFailure {
-    /// Classifies the failure of an accepted connection. An aborted one is [`Other`](Self::Other).
+    /// Classifies the failure of an accepted connection. An aborted one, and one with a peer that
+    /// was not expected, is [`Other`](Self::Other).
     pub(super) fn of_inbound(error: &ListenError) -> Self {
         match error {
             ListenError::Denied { .. } => Self::Refused,
@@ -54,8 +57,10 @@ impl HandshakeFailure {
     }
 
     /// Classifies an error of the transport by the first cause that applies: an end by this node's
-    /// acceptor, a failure of the cipher's handshake, then the kind of the innermost I/O error.
-    /// Everything else is [`Other`](Self::Other), also a refused TCP connection.
+    /// acceptor, a failure of the cipher's handshake, then the kind of the innermost I/O error: the
+    /// end of the stream, a reset, an abort or a broken pipe is [`Closed`](Self::Closed).
+    /// Everything else is [`Other`](Self::Other), also a refused TCP connection and an I/O error of
+    /// the kind `TimedOut`.
     fn of_transport(error: &TransportError<io::Error>) -> Self {
         let TransportError::Other(error) = error else { return Self::Other };
         match find_cause(error) {

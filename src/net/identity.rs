@@ -46,8 +46,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub struct Identity {
     keypair: Keypair,
     nonce: IncarnationNonce,
-    boot: Option<String>,
-    lock: Option<Lock>,
+    boot: Option<String>, // of the time when it was loaded
+    lock: Option<Lock>,   // `None` for an ephemeral identity
 }
 
 /// Computes the incarnation of a peer with this nonce: the first 64 bits, read as little-endian, of
@@ -77,8 +77,9 @@ impl Identity {
     /// the directory if necessary, and locks it before it reads the key.
     ///
     /// # Errors
-    /// [`IdentityError`], whose text names the remedy. A key that exists but cannot be used is an
-    /// error, and is never replaced.
+    /// [`IdentityError`], whose text names the remedy; the lock is released then. The directory is
+    /// judged first, then the lock, then the key. A key that exists but cannot be used is an error,
+    /// and is never replaced. A missing boot id is no error.
     pub fn load(data_dir: Option<&Path>) -> Result<Self, IdentityError> {
         let lock = data_dir.map(Lock::take).transpose()?;
         let keypair = match data_dir {
@@ -122,9 +123,11 @@ impl Identity {
 }
 
 impl Lock {
-    /// Creates the directory if necessary (mode 700), checks it, and locks the file `lock` in it
-    /// without waiting. Returns [`IdentityError::Held`] if another process, or another [`Identity`]
-    /// of this one, has the lock, or if the file was replaced while it was being locked.
+    /// Creates the directory and its parents if necessary (mode 700; existing ones keep theirs),
+    /// checks it, and locks the file `lock` in it without waiting; creates the file if necessary,
+    /// and never removes it. Returns [`IdentityError::Held`] if another process, or another
+    /// [`Identity`] of this one, has the lock, or if the file was replaced while it was being
+    /// locked, and [`IdentityError::Lock`] if the file cannot be opened or locked at all.
     fn take(dir: &Path) -> Result<Self, IdentityError> {
         DirBuilder::new()
             .recursive(true)
@@ -157,7 +160,8 @@ impl Lock {
 
 /// Refuses a data directory in which another user could replace the files of this node. A directory
 /// that belongs to root or is writable by a group, as Kubernetes creates it for `fsGroup`, is
-/// accepted; a directory that a group may write in is logged as a warning.
+/// accepted; a directory that a group may write in is logged as a warning. Follows symbolic links,
+/// and does not judge the parent directories.
 fn check_directory(dir: &Path) -> Result<(), IdentityError> {
     let about = std::fs::metadata(dir)
         .map_err(|source| IdentityError::Directory { path: dir.to_owned(), source })?;
@@ -177,8 +181,8 @@ fn check_directory(dir: &Path) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// Whether only this user, root and a group can change the contents of the directory. The sticky
-/// bit makes no difference.
+/// Whether only this user (`me`, the effective user id), root and a group can change the contents
+/// of the directory. Others may read it. The sticky bit makes no difference.
 const fn is_trusted(me: u32, owner: u32, mode: u32) -> bool {
     (owner == me || owner == 0) && mode & 0o002 == 0
 }
@@ -194,8 +198,10 @@ fn load_or_create(dir: &Path) -> Result<Keypair, IdentityError> {
     }
 }
 
-/// Reads the key from an open file. The file must belong to this user, give no permission to
-/// others or a group, and hold an ed25519 key.
+/// Reads the key from an open file. The file must belong to this user (root does not suffice), give
+/// no permission to others or a group, and hold an ed25519 key; the errors are checked in this
+/// order: [`Foreign`](IdentityError::Foreign), [`Exposed`](IdentityError::Exposed),
+/// [`Malformed`](IdentityError::Malformed).
 fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
     let unreadable = |source| IdentityError::Unreadable { path: path.clone(), source };
     let about = file.metadata().map_err(unreadable)?;
@@ -215,7 +221,8 @@ fn read_key(file: &File, path: PathBuf) -> Result<Keypair, IdentityError> {
     }
 }
 
-/// Generates a key and stores it durably. Returns the key only if it was stored.
+/// Generates a key and stores it durably. Returns the key only if it was stored. After an error the
+/// file may exist nevertheless, and the next start then uses its key.
 fn create(dir: &Path) -> Result<Keypair, IdentityError> {
     let keypair = generate()?;
     let path = dir.join(KEY);
@@ -229,8 +236,9 @@ fn create(dir: &Path) -> Result<Keypair, IdentityError> {
 /// `<name>.new` and renames it, so that after a crash the file has either the old or the new
 /// contents. Returns when both the file and the directory are on disk.
 ///
-/// On an error `<name>.new` may be left over, and the next call overwrites it. The caller must hold
-/// the lock of the directory, and must not write one file concurrently.
+/// On an error `<name>.new` may be left over, and the next call overwrites it; or the file has the
+/// new contents already, but perhaps not yet on disk. The caller must hold the lock of the
+/// directory, and must not write one file concurrently. The directory must exist.
 pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let fresh = dir.join(format!("{name}.new"));
     let mut options = OpenOptions::new();
@@ -255,7 +263,8 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], Entropy> {
     Ok(bytes)
 }
 
-/// Reads the boot id of the host. `None` if the file cannot be read or has another form.
+/// Reads the boot id of the host, without the line end. `None` if the file cannot be read or the id
+/// does not have 36 bytes; nothing else of its form is checked.
 fn boot_id() -> Option<String> {
     let text = std::fs::read_to_string(BOOT_ID).ok()?;
     let id = text.trim();
@@ -310,7 +319,8 @@ pub enum IdentityError {
         /// Owner of the key.
         owner: u32,
     },
-    /// Another process uses this data directory.
+    /// Another process, or another [`Identity`] of this one, uses this data directory; or its lock
+    /// was replaced while it was being taken.
     #[error(
         "another process holds {path:?}: a data directory belongs to one running node; stop the \
          other (`fuser {path:?}` names it) or set another data-dir"
@@ -319,7 +329,7 @@ pub enum IdentityError {
         /// Path of the lock.
         path: PathBuf,
     },
-    /// The lock cannot be taken.
+    /// The lock cannot be opened or taken, for another reason than a holder.
     #[error(
         "cannot lock {path:?}: data-dir must be writable and on a file system that knows locks"
     )]
@@ -340,7 +350,7 @@ pub enum IdentityError {
         /// Permission bits of the key.
         mode: u32,
     },
-    /// The key cannot be read.
+    /// The key exists, but cannot be opened or read.
     #[error("cannot read {path:?}: let the user that runs the node own it (`chown`)")]
     Unreadable {
         /// Path of the key.

@@ -47,7 +47,8 @@ const ADDRESSES_MAX: usize = 8;
 /// lanes.
 const BULK_ATTEMPTS: u32 = 3;
 
-/// Number of failures that a refusal counts for, so that the longest pause follows.
+/// Number of failures that a refusal counts for at least, so that the longest pause follows. A lane
+/// with as many failures counts as refused in [`PeerLink::awaits`], also if it only broke.
 const REFUSED: u32 = 16;
 
 /// Purpose of a connection.
@@ -72,9 +73,10 @@ pub enum DialSide {
 /// How a lane's substream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It broke or could not be opened: retry soon.
+    /// It broke or could not be opened: retry after a pause that grows with the lane's failures.
     Broken,
-    /// The peer refused the lane: retry after the longest pause.
+    /// The peer refused the lane: retry after the longest pause, as after all later failures until
+    /// the lane was open for that long or the peer has a new incarnation.
     Refused,
 }
 
@@ -87,7 +89,8 @@ pub enum LinkInput {
     Keep,
     /// The link need not be kept up any longer.
     Release,
-    /// Configured addresses of the peer. They replace the previous ones. The first eight are used.
+    /// Configured addresses of the peer. They replace the previous ones, even with an empty list.
+    /// The first eight are used. A dial under way continues.
     Addresses(Vec<Multiaddr>),
     /// An address at which the peer answered a dial that named no peer. It is tried in addition to
     /// the others. Beyond eight, the oldest is dropped.
@@ -111,9 +114,10 @@ pub enum LinkInput {
         /// Class of the lane.
         class: TrafficClass,
     },
-    /// A connection was closed.
+    /// A connection is closing or was closed. May come twice for one connection.
     Closed(ConnectionId),
-    /// A dial for this purpose failed before its connection was established.
+    /// A dial for this purpose failed before its connection was established. Counts as a failure
+    /// even if the link has no such dial under way.
     DialFailed(ConnectionPurpose),
     /// A lane was opened.
     Opened {
@@ -214,9 +218,12 @@ pub struct PeerLink {
     lanes: [LaneState; 4],
     lane_back_off: [BackOffState; 4],
     opened_at: [Option<Instant>; 4],
-    /// Time of the first refusal of each lane since it was last open or given up.
+    /// Time of the first refusal of each lane since it last opened or the peer restarted. Giving up
+    /// the lane because of refusals sets it to that moment, also if the lane is unused then.
     refused_since: [Option<Instant>; 4],
-    /// Connection on which each lane was last ordered to open, and since when continuously.
+    /// Connection on which each lane was last ordered to open, and the first of its consecutive
+    /// orders for that connection. Kept when the lane ends, the connection closes or the peer
+    /// restarts.
     placed: [Option<(ConnectionId, Instant)>; 4],
     /// Number of the last attempt of any lane.
     attempt: u64,
@@ -298,8 +305,9 @@ impl PeerLink {
         }
     }
 
-    /// Time since which the peer can have read from a lane: since it was opened, or first ordered
-    /// to open on the connection that should carry it. `None` if neither has happened.
+    /// Time since which the peer can have read from a lane: since its current substream was opened,
+    /// otherwise since the lane was first ordered to open on the connection that should carry it,
+    /// also while it waits for its next attempt there. `None` if neither has happened.
     #[must_use]
     pub fn carried_since(&self, class: TrafficClass) -> Option<Instant> {
         let target = if class == TrafficClass::Bulk { self.bulk_carrier() } else { self.carrier() };
@@ -321,8 +329,9 @@ impl PeerLink {
 
     /// Returns the connection that carries control, data and user lanes: the youngest one, except
     /// that of two established less than two seconds apart the one that the smaller peer id dialled
-    /// wins. `None` if there is none. Connections for bulk do not count, and those that the peer
-    /// dialled count only once it has opened another lane than bulk on them.
+    /// wins. With more than two, the winner so far is compared with the next younger one. `None` if
+    /// there is none. Connections for bulk do not count, and those that the peer dialled count only
+    /// once it has opened another lane than bulk on them.
     #[must_use]
     pub fn carrier(&self) -> Option<ConnectionId> {
         let mut usable: Vec<_> = self
@@ -346,7 +355,8 @@ impl PeerLink {
 
     /// Returns the connection that carries the bulk lane: the latest that this node has dialled for
     /// bulk, never one that the peer has dialled for its own. Without one, the carrier of the other
-    /// lanes after [`BULK_ATTEMPTS`] failed dials or if no address is known, otherwise `None`.
+    /// lanes after [`BULK_ATTEMPTS`] failures in a row (connections on which no lane opened count)
+    /// or if no address is known, otherwise `None`.
     fn bulk_carrier(&self) -> Option<ConnectionId> {
         let ours = |c: &ConnectionInfo| c.dialler == DialSide::Us(ConnectionPurpose::Bulk);
         let own = self.connections.iter().filter(|(_, c)| ours(c)).map(|(id, _)| *id).max();
@@ -354,8 +364,8 @@ impl PeerLink {
         own.or_else(|| self.carrier().filter(|_| shares))
     }
 
-    /// Draws the pause after that many earlier failures: the first pause doubled as often, at most
-    /// the longest one, times a random factor of 0.5 to 1.
+    /// Draws the pause after that many earlier failures: the first pause doubled as often (at most
+    /// 16 times), at most the longest one and [`PAUSE_MAX`], times a random factor of 0.5 to 1.
     fn pause(&mut self, failures: u32) -> Duration {
         let (first, longest) = self.back_off;
         let full = first.saturating_mul(1 << failures.min(16)).min(longest).min(PAUSE_MAX);
@@ -370,7 +380,7 @@ impl PeerLink {
         back_off
     }
 
-    /// Ends the dial for this purpose and counts it as a failure.
+    /// Ends the dial for this purpose, if one is under way, and counts a failure in any case.
     fn dial_failed(&mut self, now: Instant, purpose: ConnectionPurpose) {
         let back_off = self.dial(purpose).back_off;
         let back_off = self.failed(now, back_off);
@@ -386,8 +396,9 @@ impl PeerLink {
         }
     }
 
-    /// Adds a connection. One that the peer dialled has no purpose yet and carries no lane; one
-    /// that this node dialled ends the dial, and also starts the pause before the next one.
+    /// Adds a connection, or replaces the entry of a known one. One that the peer dialled has no
+    /// purpose yet and carries no lane; one that this node dialled ends the dial for its purpose,
+    /// and counts as a failed one until a lane opens, so that the pause before the next one starts.
     fn established(&mut self, now: Instant, connection: ConnectionId, dialler: DialSide) {
         let purpose = if let DialSide::Us(purpose) = dialler {
             // Counts as a failure until a lane opens on it, so that a peer which closes connections
@@ -452,7 +463,9 @@ impl PeerLink {
     }
 
     /// Makes a lane wait for its next attempt, with a pause that grows with its failures; the
-    /// longest after a refusal. Has no effect if the attempt is not the current one.
+    /// longest after a refusal. A substream that was open for at least the longest pause clears
+    /// earlier failures first. A refusal may give the lane up ([`refused`](Self::refused)). Has no
+    /// effect if the attempt is not the current one.
     fn ended(
         &mut self,
         now: Instant,
@@ -477,10 +490,10 @@ impl PeerLink {
         }
     }
 
-    /// Gives up a lane that the peer has refused for `link_down_max`; checked at each refusal only.
-    /// Without this rule the lane would hold its messages as long as the connection lives. The lane
-    /// of a kept peer goes on waiting, and is given up again after the same time; that of another
-    /// peer is unused then.
+    /// Gives up a lane that the peer has refused for `link_down_max` (0: at the first refusal);
+    /// checked at each refusal only. Without this rule the lane would hold its messages as long as
+    /// the connection lives. The lane of a kept peer goes on waiting, and is given up again after
+    /// the same time; that of another peer is unused then, and the time for its next use has begun.
     fn refused(&mut self, now: Instant, class: TrafficClass, out: &mut Outbox<LinkOutput>) {
         let index = class as usize;
         let since = *self.refused_since[index].get_or_insert(now);
@@ -494,14 +507,16 @@ impl PeerLink {
     }
 
     /// Ends the current substream of a lane. If it was open for at least the longest pause, the
-    /// back-off starts over. Leaves the state of the lane to the caller.
+    /// back-off starts over; if it was never opened, nothing changes. Leaves the state of the lane
+    /// to the caller.
     fn substream_over(&mut self, now: Instant, index: usize) {
         if self.opened_at[index].take().is_some_and(|at| now - at >= self.back_off.1) {
             self.lane_back_off[index] = BackOffState::default();
         }
     }
 
-    /// Removes a connection. Its lanes wait for another one, without a pause.
+    /// Removes a connection. Lanes that are open or being opened on it wait for another one,
+    /// without a pause and without a failure. Has no effect if the connection is unknown.
     fn closed(&mut self, now: Instant, connection: ConnectionId) {
         self.connections.remove(&connection);
         for index in 0..self.lanes.len() {
@@ -512,8 +527,10 @@ impl PeerLink {
         }
     }
 
-    /// Makes every wanted lane wait without a pause, also an open one, and drops the addresses at
-    /// which the peer answered; the newest stays if this node dialled a present connection.
+    /// Makes every wanted lane wait without a pause, also an open one, and forgets its failures and
+    /// refusals. Drops `good` and the addresses at which the peer answered; the newest of these
+    /// stays if this node dialled a present connection. Connections, pauses of dials and
+    /// `down_since` stay.
     fn peer_restarted(&mut self, now: Instant) {
         for lane in &mut self.lanes {
             if *lane != LaneState::Unused {
@@ -531,7 +548,8 @@ impl PeerLink {
         self.set_addresses();
     }
 
-    /// Computes `addresses` from `known_addresses` and `found`, after cutting both to [`ADDRESSES_MAX`].
+    /// Computes `addresses` from `known_addresses` and `found`, after cutting both to their first
+    /// [`ADDRESSES_MAX`]. Changes neither `good` nor `next_address`.
     fn set_addresses(&mut self) {
         self.known_addresses.truncate(ADDRESSES_MAX);
         self.found.truncate(ADDRESSES_MAX);
@@ -548,9 +566,9 @@ impl PeerLink {
         self.lanes[class as usize] != LaneState::Unused
     }
 
-    /// Opens and moves lanes to the connections that should carry them, dials if one is missing,
-    /// and gives up lanes if the link was down for too long. A lane without such a connection stays
-    /// as it is.
+    /// Opens and moves lanes to the connections that should carry them, then dials if one is
+    /// missing, and gives up lanes if the link was down for too long. A lane without such a
+    /// connection stays as it is; bulk that shares the carrier still has this node dial for bulk.
     fn settle(&mut self, now: Instant, out: &mut Outbox<LinkOutput>) {
         let carrier = self.carrier();
         let bulk_carrier = self.bulk_carrier();
@@ -601,14 +619,16 @@ impl PeerLink {
         }
     }
 
-    /// Whether bulk wants a connection of its own, and has none. `false` while the other lanes have
-    /// no connection, which comes first.
+    /// Whether the bulk lane is wanted and this node has no connection that it dialled for bulk;
+    /// also while one is being dialled, or bulk shares the carrier. `false` while the other lanes
+    /// have no connection, which comes first.
     fn lacks_bulk(&self, carrier: Option<ConnectionId>) -> bool {
         let ours = |c: &ConnectionInfo| c.dialler == DialSide::Us(ConnectionPurpose::Bulk);
         let has_own = self.connections.values().any(ours);
         self.wants(TrafficClass::Bulk) && carrier.is_some() && !has_own
     }
 
+    /// Whether the link is kept or has a lane that is open, being opened or waiting.
     fn is_wanted(&self) -> bool {
         self.kept || TrafficClass::ALL.into_iter().any(|class| self.wants(class))
     }
@@ -618,8 +638,9 @@ impl PeerLink {
         self.is_wanted() && carrier.is_none()
     }
 
-    /// Opens a lane on the connection `target` if its pause is over, or moves it there if it is on
-    /// another one. Does nothing if the lane is unused, still pauses, or is there already.
+    /// Opens a lane on the connection `target` if its pause is over, or moves it there without a
+    /// pause if it is on another one. Each order is a new attempt, and ends the former substream
+    /// without a failure. Does nothing if the lane is unused, still pauses, or is there already.
     fn settle_lane(
         &mut self,
         now: Instant,
@@ -644,8 +665,9 @@ impl PeerLink {
     }
 
     /// Dials for this purpose, unless a dial is under way, none may begin yet, or no address is
-    /// known. As long as no dial has failed since a lane opened, dials the last good address, if it
-    /// is still known; otherwise all addresses in turn.
+    /// known. As long as no dial for it has failed (nor connected without a lane) since a lane
+    /// opened, dials `good`, if that is still in `addresses`; otherwise one address after the other
+    /// in turn, which both purposes share.
     fn want_connection(
         &mut self,
         now: Instant,
@@ -668,9 +690,10 @@ impl PeerLink {
         out.push(LinkOutput::Dial { purpose, address });
     }
 
-    /// When a dial for this purpose may begin: after the pause of the last one and, for the main
-    /// purpose, after the time that inbound connections have to open a lane ([`PATIENCE`]). `now`
-    /// if neither applies; `None` if one is under way or there is no address.
+    /// When a dial for this purpose may begin, also a time in the past: after the pause of the last
+    /// one and, for the main purpose, after the time that the newest inbound connection without a
+    /// lane has to open one ([`PATIENCE`]). `now` if neither applies; `None` if a dial for this
+    /// purpose is under way or there is no address.
     fn dial_at(&self, now: Instant, purpose: ConnectionPurpose) -> Option<Instant> {
         let dial = if purpose == ConnectionPurpose::Main { &self.main } else { &self.bulk };
         if dial.under_way || self.addresses.is_empty() {
@@ -690,9 +713,9 @@ impl Machine for PeerLink {
     /// Applies an input, then outputs what is due after it: lanes to open, dials, and lanes to give
     /// up. Only `now.mono` counts.
     ///
-    /// [`LinkInput::Keep`] also makes the control lane wanted; [`LinkInput::Release`] leaves lanes
-    /// and connections as they are. [`LinkInput::Want`] has no effect on a lane that is already
-    /// wanted.
+    /// [`LinkInput::Keep`] also makes the control lane wanted; [`LinkInput::Release`] leaves lanes,
+    /// connections and a dial under way as they are. [`LinkInput::Want`] has no effect on a lane
+    /// that is already wanted; an unused one waits without a pause, but keeps its failures.
     fn handle(&mut self, now: Now, input: LinkInput, out: &mut Outbox<LinkOutput>) {
         let now = now.mono;
         match input {
@@ -728,8 +751,9 @@ impl Machine for PeerLink {
         self.settle(now, out);
     }
 
-    /// The earliest of: the end of a pause of a lane that has a connection, the next dial, and the
-    /// giving up of waiting lanes. It may have passed. `None` if nothing depends on time.
+    /// The earliest of: the end of a pause of a lane that has a connection, the next dial (main
+    /// only if kept and without a carrier, bulk while it lacks a connection), and the giving up of
+    /// lanes that wait for a carrier. It may have passed. `None` if nothing depends on time.
     fn next_deadline(&self) -> Option<Instant> {
         let far = Instant::from_nanos(u64::MAX);
         let carrier = self.carrier();

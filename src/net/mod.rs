@@ -52,8 +52,8 @@ pub struct NodeId {
 pub(crate) const ED25519: [u8; 6] = [0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
 
 /// Formatted like [`ostraca_ddata::id::NodeId`]: the first 4 bytes of the key, a slash, and the
-/// incarnation, in hexadecimal. The start of the peer id itself is shown if that is not of an
-/// ed25519 key.
+/// incarnation, in hexadecimal. For a peer id that is not of an ed25519 key, the first 4 bytes are
+/// those of the peer id itself.
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = self.peer.to_bytes();
@@ -66,7 +66,9 @@ impl fmt::Display for NodeId {
 /// Traffic class of a lane. The variants are ordered by urgency, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TrafficClass {
-    /// Membership, heartbeats, coordinators and configurations. Messages are never dropped.
+    /// Membership, heartbeats, coordinators and configurations. Messages are never dropped
+    /// silently: a full lane disconnects the peer
+    /// (docs/protocol/transport.md#control-is-never-dropped).
     #[serde(rename = "c")]
     Control,
     /// Replicated data. A full lane rejects the message; the Replicator sends it again later.
@@ -130,21 +132,24 @@ pub trait Receiver: Send + Sync + 'static {
     /// [`Busy`] if there is no room.
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy>;
 
-    /// Weight of this message in ordinary messages. The reader of a user lane yields to other lanes
-    /// after a certain weight; a message that wakes a task as soon as it is received should weigh
-    /// more.
+    /// Weight of this message in ordinary messages, 1 by default. The reader of a user lane yields
+    /// to other lanes after a certain weight; a message that wakes a task as soon as it is received
+    /// should weigh more. Called only for user lanes, before each offer of the message to
+    /// [`receive`](Self::receive), so again after [`Busy`].
     fn weight(&self, message: &Inbound<'_>) -> usize {
         let _ = message;
         1
     }
 
-    /// Signals that no further message of a lane of this class is at hand. Called after one or more
-    /// messages were accepted, before the reader waits for anything and when it ends, so that a
-    /// receiver can defer work that is done once per batch.
+    /// Signals that no further message of a lane of this class is at hand. Called once after one or
+    /// more messages were accepted, before the reader reads from the stream again, waits for room
+    /// or ends, so that a receiver can defer work that is done once per batch. Does nothing by
+    /// default.
     fn pause(&self, class: TrafficClass) {
         let _ = class;
     }
 
-    /// Completes when there is probably room again for messages of this class.
+    /// Completes when there is probably room again for messages of this class. The reader offers
+    /// the message again then, and may get [`Busy`] again.
     fn ready(&self, class: TrafficClass) -> futures::future::BoxFuture<'_, ()>;
 }

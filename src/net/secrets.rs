@@ -41,7 +41,8 @@ pub enum SecretHolder {
 }
 
 /// Secrets that this process dials with and accepts. `From<Secret>` creates one with a single
-/// secret of the cluster.
+/// secret of the cluster. Equality also compares the order of the secrets and the paths of the
+/// files.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secrets {
     cluster: Vec<Secret>, // ≤ SECRETS_MAX; the first is used to dial
@@ -55,6 +56,7 @@ impl From<Secret> for Secrets {
     }
 }
 
+/// Shows neither the secrets nor their number nor their files.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets(..)")
@@ -62,7 +64,8 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Creates secrets by holder. Those beyond [`SECRETS_MAX`] are ignored.
+    /// Creates secrets by holder, which belong to no file. Of each holder those beyond
+    /// [`SECRETS_MAX`] are ignored. Repetitions, and secrets that both holders have, are kept.
     #[must_use]
     pub fn new(mut cluster: Vec<Secret>, mut client: Vec<Secret>) -> Self {
         cluster.truncate(SECRETS_MAX);
@@ -70,19 +73,19 @@ impl Secrets {
         Self { cluster, client, files: Files::default() }
     }
 
-    /// Secrets that a client uses: the clients' secrets if there are any, otherwise the cluster's.
-    /// A client calls once and does not [`follow`] its files.
+    /// Secrets that a client uses: the clients' secrets if there are any, without the cluster's;
+    /// otherwise all as they are. A client calls once and does not [`follow`] its files.
     #[must_use]
     pub(super) fn of_client(self) -> Self {
         if self.client.is_empty() { self } else { Self { cluster: Vec::new(), ..self } }
     }
 
     /// Replaces the secrets of each holder that has a file by those in the file. Secrets of a
-    /// holder without a file stay as they are.
+    /// holder without a file stay as they are. `files` replaces the files known before.
     ///
-    /// Fails if a file is unusable, holds more than one secret although the network is private, or
-    /// if nodes and clients share a secret. The last is checked only if at least one holder has a
-    /// file.
+    /// Fails, in this order, if the cluster's file is unusable, the clients' file is unusable,
+    /// nodes and clients share a secret (checked only if at least one holder has a file), or the
+    /// cluster's file holds more than one secret although the network is private.
     pub(super) fn read(self, files: Files) -> Result<Self, SecretError> {
         let Files { cluster, client, .. } = &files;
         let cluster = cluster.as_deref().map_or(Ok(self.cluster), |path| read(path, "cluster"))?;
@@ -136,7 +139,7 @@ fn has_common_secret(cluster: &[Secret], client: &[Secret]) -> bool {
     client.iter().any(|secret| cluster.contains(secret))
 }
 
-/// Files from which the secrets were read.
+/// Files from which the secrets were read; `None` for a holder whose secrets come from no file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
     pub(super) cluster: Option<PathBuf>,
@@ -145,7 +148,8 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Files that can be read again. Pipes cannot, and missing files are left out as well.
+    /// Files that can be read again: regular ones, also behind a symbolic link. Pipes cannot, and
+    /// files that are missing at this moment are left out as well. `private` stays.
     fn regular(self) -> Self {
         let regular = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.is_file());
         Self { cluster: self.cluster.filter(regular), client: self.client.filter(regular), ..self }
@@ -153,9 +157,12 @@ impl Files {
 }
 
 /// Reads the secrets of a file, one per line, in order. Empty lines, space around a secret and
-/// repetitions of a secret are ignored. Fails if the file is too long or unreadable, another user
-/// could have written it, it holds no secret, more than [`SECRETS_MAX`] different ones, or one that
-/// is too short.
+/// repetitions of a secret are ignored.
+///
+/// Fails, in this order, if the file cannot be opened, another user could have written it
+/// ([`secret_file::open`]), it cannot be read or is longer than [`FILE_BYTES_MAX`] (`Unreadable`),
+/// a line is too short (`Short`) or holds a secret beyond [`SECRETS_MAX`] different ones
+/// (`TooMany`), the first such line first, or it holds no secret (`Short` with 0 bytes).
 fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
     let unreadable = |source| SecretError::Unreadable { holder, path: path.to_owned(), source };
     let too_short = |source| SecretError::Short { holder, path: path.to_owned(), source };
@@ -185,7 +192,9 @@ fn read(path: &Path, holder: &'static str) -> Result<Vec<Secret>, SecretError> {
     Ok(secrets)
 }
 
-/// Derives a key for one purpose, so that a key discloses nothing about those of other purposes.
+/// Derives a key for one purpose, so that a key discloses nothing about those of other purposes:
+/// SHA-256 of `ostraca/1/`, the purpose, a zero byte and the secret. `purpose` must not contain a
+/// zero byte, which is not checked.
 pub(super) fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
     let mut hash = Sha256::new();
     hash.update(b"ostraca/1/");
@@ -196,7 +205,7 @@ pub(super) fn derived(secret: &Secret, purpose: &str) -> Zeroizing<[u8; 32]> {
 }
 
 /// Preshared key of Ostraca's own Noise handshake. A listener tries the keys of all accepted
-/// secrets, so the dialler names none
+/// secrets, so the dialler names none. One secret has different keys for the two holders
 /// (docs/protocol/transport.md#the-secret-comes-before-diffie-hellman).
 pub(super) fn preshared(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
@@ -207,7 +216,7 @@ pub(super) fn preshared(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8;
 }
 
 /// Prologue of handshakes with libp2p's own Noise, which knows no preshared key. They occur with
-/// `net.transport` `mixed` and `stock`.
+/// `net.transport` `mixed` and `stock`. One secret has different prologues for the two holders.
 pub(super) fn prologue(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 32]> {
     let purpose = match holder {
         SecretHolder::Node => "noise-prologue",
@@ -216,9 +225,9 @@ pub(super) fn prologue(holder: SecretHolder, secret: &Secret) -> Zeroizing<[u8; 
     derived(secret, purpose)
 }
 
-/// Public id of a secret: eight hexadecimal digits of a hash. A secret is random and has at least
-/// 32 bytes, so the id discloses nothing of use. If the ids of two accepted secrets are equal,
-/// handshakes by prologue work with the first one only.
+/// Public id of a secret: eight hexadecimal digits of a hash, which differs by holder. A secret is
+/// random and has at least 32 bytes, so the id discloses nothing of use. If the ids of two accepted
+/// secrets are equal, handshakes by prologue work with the first one only.
 fn id(holder: SecretHolder, secret: &Secret) -> String {
     let purpose = match holder {
         SecretHolder::Node => "secret-id",
@@ -238,13 +247,14 @@ pub(super) fn prologue_protocols(secrets: &Secrets) -> Vec<Cow<'static, str>> {
     secrets.accepted().map(|(holder, secret)| prologue_protocol(holder, secret).into()).collect()
 }
 
-/// Current secrets of a running process, shared by all its users. Clones share them.
+/// Current secrets of a running process, shared by all its users. Clones share them. `None`, the
+/// default, admits strangers. The lock is held only while the value is read or replaced.
 #[derive(Clone, Debug, Default)]
 pub struct Keyring(Arc<RwLock<Option<Arc<Secrets>>>>);
 
 impl Keyring {
-    /// Creates a keyring with these secrets. `None` admits strangers; secrets without any secret in
-    /// them admit nobody.
+    /// Creates a keyring with these secrets. `None` admits strangers; `Secrets` without any secret
+    /// in them admit nobody.
     #[must_use]
     pub fn new(secrets: Option<Secrets>) -> Self {
         Self(Arc::new(RwLock::new(secrets.map(Arc::new))))
@@ -256,21 +266,26 @@ impl Keyring {
         self.0.read().clone()
     }
 
-    /// [`Secrets::ids`] of the current secrets.
+    /// [`Secrets::ids`] of the current secrets; empty without secrets of the cluster.
     #[must_use]
     pub fn ids(&self) -> Vec<String> {
         self.secrets().map(|secrets| secrets.ids()).unwrap_or_default()
     }
 
-    /// Replaces the secrets for handshakes that begin from now on. Connections stay open.
+    /// Replaces the secrets, also a keyring of `None`, for handshakes that begin from now on.
+    /// Connections stay open.
     pub fn replace(&self, secrets: Secrets) {
         *self.0.write() = Some(Arc::new(secrets));
     }
 }
 
 /// Reads the files again at this interval, on a thread for blocking calls, and sends changed
-/// secrets as a command. Ends when the last sender of commands is dropped or the runtime shuts
-/// down, and at once if no file can be read again.
+/// secrets as a command. The first read follows after one interval. Replaces no [`Keyring`]: the
+/// receiver of the command does.
+///
+/// Ends if the last sender of commands was dropped, which it checks after each read, or the runtime
+/// shuts down; immediately if no file can be read again. Which files can is decided only at the
+/// start: one that disappears later is tried, and logged as unusable, until it is back.
 pub(super) async fn follow<T>(
     secrets: Secrets,
     every: Duration,
@@ -302,8 +317,10 @@ struct FileFollower {
 }
 
 impl FileFollower {
-    /// Runs a check on a thread for blocking calls. Returns whether new secrets were adopted; `None`
-    /// if the runtime shuts down. A check that panics changes nothing, and the next one may succeed.
+    /// Runs a check on a thread for blocking calls, with a copy of the state that replaces this one
+    /// afterwards. Returns whether new secrets were adopted; `None` if the runtime shuts down. A
+    /// check that panics changes nothing but `complaint`, counts as `false` and is logged; the next
+    /// one may succeed.
     async fn check_blocking(
         &mut self,
         check: impl FnOnce(Self) -> (Self, bool) + Send + 'static,
@@ -325,8 +342,10 @@ impl FileFollower {
 
     /// Reads the files once. Returns whether new secrets were adopted, which are then `current`.
     ///
-    /// A change is adopted once two consecutive reads agree on it. An error keeps the secrets in
-    /// use, is logged, and makes the next read count as the first one again.
+    /// A change, also of the order alone, is adopted once two consecutive reads agree on it; a read
+    /// that finds the current secrets, or other ones, begins anew. An error keeps the secrets in
+    /// use, is logged unless the read before failed with the same text, and makes the next read
+    /// count as the first one again. Success after an error is not logged.
     fn check(mut self) -> (Self, bool) {
         let read = self.current.clone().read(self.files.clone());
         // `==` below also compares `files`, and must find changed secrets only.
@@ -352,6 +371,7 @@ impl FileFollower {
         (Self { current: read, seen: None, ..self }, true)
     }
 
+    /// Logs a warning and keeps its text in `complaint`. Does nothing if the text is there already.
     fn complain(&mut self, complaint: String, cause: Option<&(dyn Error + 'static)>) {
         if self.complaint.as_ref() != Some(&complaint) {
             let cause = cause.map(tracing::field::display);

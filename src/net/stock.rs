@@ -57,8 +57,9 @@ impl UpgradeInfo for Stock {
     type Info = Cow<'static, str>;
     type InfoIter = vec::IntoIter<Self::Info>;
 
-    /// `/noise` without a secret; otherwise one name for each accepted secret, the one to dial with
-    /// first, and never `/noise`.
+    /// `/noise` with a keyring of `None`; otherwise one name for each accepted secret, the one to
+    /// dial with first, and never `/noise`. No names, so that every negotiation fails, if the
+    /// keyring has secrets without any secret in them.
     fn protocol_info(&self) -> Self::InfoIter {
         let names = match self.keyring.secrets() {
             None => vec![NOISE.into()],
@@ -76,6 +77,7 @@ where
     type Error = Error;
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
+    /// Answers the handshake of the negotiated name, with the secrets at this moment.
     fn upgrade_inbound(self, socket: S, name: Self::Info) -> Self::Future {
         async move { self.named(&name)?.upgrade_inbound(socket, NOISE).await }.boxed()
     }
@@ -89,6 +91,7 @@ where
     type Error = Error;
     type Future = BoxFuture<'static, Result<Self::Output, Error>>;
 
+    /// Begins the handshake of the negotiated name, with the secrets at this moment.
     fn upgrade_outbound(self, socket: S, name: Self::Info) -> Self::Future {
         async move { self.named(&name)?.upgrade_outbound(socket, NOISE).await }.boxed()
     }

@@ -44,7 +44,8 @@ use handler::{FromHandler, OpenRequest, Protocol};
 use limits::Connections;
 use unfinished_handshakes::{BusiestGroup, UnfinishedHandshakes};
 
-/// Creates a swarm that listens on the addresses in `config.listen`.
+/// Creates a swarm that listens on the addresses in `config.listen`. Its secrets are those of
+/// `config` for as long as it lives, also if their files change.
 ///
 /// # Errors
 /// [`NetStartError`]; no socket listens then.
@@ -52,9 +53,12 @@ pub fn swarm(config: &NetConfig, keypair: &Keypair) -> Result<Swarm<LaneBehaviou
     Ok(listening(config, &Keyring::new(config.secret.clone()), keypair)?.0)
 }
 
-/// Like [`swarm`], with the secrets of `keyring`, and returns the listeners in the order of
-/// `config.listen`. Checks the settings, and that no other process listens on one of the addresses,
-/// before any socket listens.
+/// Like [`swarm`], with the secrets of `keyring` instead of those of `config`, and returns the
+/// listeners in the order of `config.listen`.
+///
+/// Fails in the order of these steps: checks the settings, checks that no other process listens on
+/// one of the addresses ([`check_free`]), makes the key, listens on one address after the other. An
+/// address that libp2p's TCP does not support is [`NetStartError::Listen`] of kind `Unsupported`.
 pub(super) fn listening(
     config: &NetConfig,
     keyring: &Keyring,
@@ -80,7 +84,8 @@ pub(super) fn listening(
     Ok((swarm, listeners))
 }
 
-/// Creates a swarm that only dials, and accepts no substreams. The settings must have been checked.
+/// Creates a swarm that only dials, and accepts no substreams: the negotiation of one that a peer
+/// opens fails. The settings must have been checked.
 /// The secrets of `config` stay in use, also if their files change.
 pub(super) fn of_client(
     config: &NetConfig,
@@ -90,7 +95,7 @@ pub(super) fn of_client(
 }
 
 /// Builds a swarm that does not listen yet. `takes` are the protocols whose substreams peers may
-/// open.
+/// open. Checks nothing. A connection without substreams is closed after `limits.idle_timeout`.
 fn build_swarm(
     config: &NetConfig,
     keyring: &Keyring,
@@ -113,8 +118,9 @@ fn build_swarm(
     Ok(Swarm::new(acceptor.boxed(), LaneBehaviour::new(config, takes, unfinished), us, settings))
 }
 
-/// Fails if the address cannot be listened on, such as when another process does. Addresses with
-/// port 0 or without an IP address and TCP port are not checked.
+/// Fails if the address cannot be listened on: [`NetStartError::PortTaken`] if another process
+/// does, [`NetStartError::Listen`] otherwise. Addresses with port 0 or without an IP address and
+/// TCP port are not checked. Keeps no socket, so another process can still take the port later.
 fn check_free(address: &Multiaddr) -> Result<(), NetStartError> {
     let Some(socket) = address::socket_address(address).filter(|socket| socket.port() != 0) else {
         return Ok(());
@@ -127,7 +133,7 @@ fn check_free(address: &Multiaddr) -> Result<(), NetStartError> {
 
 /// Options to dial one address from a fresh port, even if the peer is connected or is being
 /// dialled. If a peer is given, the dial fails at any other peer; otherwise every peer at the
-/// address is accepted.
+/// address is accepted. Dials nothing yet.
 #[must_use]
 pub fn dial(peer: Option<PeerId>, address: Multiaddr) -> DialOpts {
     match peer {
@@ -169,8 +175,9 @@ pub enum BehaviourEvent {
     },
     /// A client has opened a substream.
     Client(ClientSubstream),
-    /// This side is closing a connection. The tasks of its lanes must be aborted now, because the
-    /// swarm's own event may wait for the peer.
+    /// This side has begun to close a connection, on [`LaneBehaviour::close`] or because of a
+    /// limit. The tasks of its lanes must be aborted now, because the swarm's own event may wait
+    /// for the peer. Comes once per connection, and not if the peer closes it.
     Closing {
         /// Peer of the connection.
         peer: PeerId,
@@ -185,7 +192,8 @@ pub struct ClientSubstream {
     pub(super) peer: PeerId,
     pub(super) connection: ConnectionId,
     pub(super) stream: CountedSubstream,
-    /// Slot among the unanswered calls of the connection.
+    /// Slot for the one unanswered call of the connection. Until it is dropped, further calls are
+    /// refused.
     pub(super) place: LimitSlot,
 }
 
@@ -200,9 +208,11 @@ impl LaneBehaviour {
         }
     }
 
-    /// Opens a substream for a lane on that connection, and sends the result to `reply`;
-    /// [`OpenFailed::Closed`] at once if the connection is closed, closing or unknown. `reply` is
-    /// dropped without an answer if the connection closes meanwhile.
+    /// Opens a substream for a lane on that connection, and sends the result to `reply`:
+    /// [`OpenFailed::Closed`] within this call if the connection is closed, closing or unknown, any
+    /// other result later. The peer's limit of substreams is checked only when the swarm is polled
+    /// ([`OpenFailed::TooMany`]). `reply` is dropped without an answer if the connection closes
+    /// meanwhile; if its receiver was dropped, the substream is reset.
     pub fn open(
         &mut self,
         connection: ConnectionId,
@@ -239,8 +249,10 @@ impl LaneBehaviour {
         });
     }
 
-    /// Closes that connection; does nothing if it is closed or closing. [`BehaviourEvent::Closing`]
-    /// follows at once, the swarm's own event only when the peer has accepted the go-away.
+    /// Closes that connection; does nothing if it is closed, closing or unknown. From now on it is
+    /// not [open](Self::is_open), but counts within the limits until libp2p has closed it.
+    /// [`BehaviourEvent::Closing`] follows when the swarm is polled, the swarm's own event only
+    /// when the peer has accepted the go-away.
     pub fn close(&mut self, connection: ConnectionId) {
         if let Some(peer) = self.connections.close(connection) {
             self.queue.push_back(ToSwarm::CloseConnection {
@@ -252,7 +264,7 @@ impl LaneBehaviour {
         }
     }
 
-    /// Whether lanes may use that connection: it is neither closed nor closing.
+    /// Whether lanes may use that connection: it is neither closed, closing nor unknown.
     #[must_use]
     pub fn is_open(&self, connection: ConnectionId) -> bool {
         self.connections.peer_of(connection).is_some()
@@ -267,16 +279,16 @@ impl LaneBehaviour {
     }
 
     /// Marks the peer of that connection as admitted, because a client was admitted on it. The mark
-    /// is valid for all connections of the peer, until the last one closes. Does nothing if the
-    /// connection is closed.
+    /// is valid for all connections of the peer, until the last one is closed. Does nothing if the
+    /// connection is closed; a closing one counts.
     pub fn client_admitted(&mut self, connection: ConnectionId) {
         self.connections.admitted(connection);
     }
 
     /// Marks the peer of that connection as admitted, like
-    /// [`client_admitted`](Self::client_admitted), because a node was admitted on it. From now on
-    /// slots for unfinished handshakes are reserved for the address from which the peer connected;
-    /// for none if this node dialled.
+    /// [`client_admitted`](Self::client_admitted), because a node was admitted on it. Also
+    /// [adds](Self::add_known_address) the address from which the peer connected; none if this node
+    /// dialled, because every dial adds its own.
     pub fn node_admitted(&mut self, connection: ConnectionId) {
         self.connections.admitted(connection);
         if let Some(address) = self.connections.host(connection) {
@@ -285,12 +297,14 @@ impl LaneBehaviour {
     }
 
     /// Adds the address of a member or a seed, for which slots for unfinished handshakes are
-    /// reserved.
+    /// reserved; for IPv6 its /64 network. Beyond the maximum number of such addresses, the one
+    /// that was added longest ago is removed; adding a present one again renews it.
     pub fn add_known_address(&mut self, address: IpAddr) {
         self.unfinished.lock().add_known(address);
     }
 
-    /// Refusals so far, by reason.
+    /// Refusals since the start, by reason; also connections closed because of a limit, and evicted
+    /// handshakes.
     #[must_use]
     pub fn refusals(&self) -> Refusals {
         let handshakes = self.unfinished.lock().evicted();
@@ -303,8 +317,11 @@ impl LaneBehaviour {
         self.unfinished.lock().count()
     }
 
-    /// Admits a connection whose handshake has finished, or refuses it, logs the reason and lets
-    /// libp2p close it. `host` is the address of the dialler, `None` if this node dialled.
+    /// Admits a connection whose handshake has finished, or refuses it, counts and logs the reason
+    /// and lets libp2p close it. Refuses, in this order, a peer outside `allowed-peers`, any
+    /// connection beyond the total limit, and only beyond twice the limit an inbound one of a peer
+    /// that is not admitted and one of the same peer: [`close_excess`](Self::close_excess) closes
+    /// older ones before. `host` is the address of the dialler, `None` if this node dialled.
     fn established(
         &mut self,
         id: ConnectionId,
@@ -320,9 +337,10 @@ impl LaneBehaviour {
         }
     }
 
-    /// Logs an exceeded limit, throttled by peer and limit; all peers that are not named (`None`)
-    /// share one source. Does not count: [`Connections`] does. `from` names the address and its
-    /// number of connections.
+    /// Logs an exceeded limit at WARN, throttled by peer and limit; all peers that are not named
+    /// (`None`) share one source. Invented peer ids cannot silence warnings about an admitted peer.
+    /// Does not count: [`Connections`] does. `from` names the address and its number of
+    /// connections.
     fn complain(&mut self, peer: Option<PeerId>, exceeded: Exceeded, from: Option<BusiestGroup>) {
         let source = match peer {
             Some(peer) if self.connections.is_admitted(peer) => WarningSource::Known(peer),
@@ -337,7 +355,9 @@ impl LaneBehaviour {
     }
 
     /// Closes the connections that exceed the limits after one more was established: at most the
-    /// oldest one of that peer, and one of a peer that is not admitted, which may be another peer.
+    /// oldest one of that peer, then at most one inbound connection of a peer that is not admitted:
+    /// the oldest of the address with the most of them, which may be another peer's or the new one.
+    /// Each is counted and logged.
     fn close_excess(&mut self, peer: PeerId, address: Option<IpAddr>) {
         if let Some(oldest) = self.connections.crowded_out(peer) {
             let from = address.map(BusiestGroup::one);
@@ -356,7 +376,7 @@ impl NetworkBehaviour for LaneBehaviour {
     type ToSwarm = BehaviourEvent;
 
     /// Refuses nothing. Logs the eviction or refusal by the acceptor for this connection, if there
-    /// was one.
+    /// was one; the acceptor has counted it.
     fn handle_pending_inbound_connection(
         &mut self,
         _: ConnectionId,
@@ -370,6 +390,8 @@ impl NetworkBehaviour for LaneBehaviour {
         Ok(())
     }
 
+    /// Admits or refuses the connection (`established`). One whose remote address has no IP address
+    /// counts as outbound.
     fn handle_established_inbound_connection(
         &mut self,
         id: ConnectionId,
@@ -380,6 +402,7 @@ impl NetworkBehaviour for LaneBehaviour {
         self.established(id, peer, address::host(remote))
     }
 
+    /// Admits or refuses the connection (`established`), as one that this node dialled.
     fn handle_established_outbound_connection(
         &mut self,
         id: ConnectionId,
@@ -391,8 +414,8 @@ impl NetworkBehaviour for LaneBehaviour {
         self.established(id, peer, None)
     }
 
-    /// Closes what exceeds the limits once a connection is established, and forgets a closed one.
-    /// Other events are ignored.
+    /// Closes connections beyond the limits once one is established (`close_excess`), and forgets a
+    /// closed one; with a peer's last one also that the peer is admitted. Other events are ignored.
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
             FromSwarm::ConnectionEstablished(new) => {
@@ -404,9 +427,10 @@ impl NetworkBehaviour for LaneBehaviour {
         }
     }
 
-    /// Queues an event for each substream that a peer has opened. A client's substream is reset
-    /// instead, counted and logged, if an earlier one on the connection is unanswered. A substream
-    /// beyond the peer's limit, which the handler has reset, is counted and logged.
+    /// Queues an event for each substream that a peer has opened, also on a closing connection. A
+    /// client's substream is reset instead, counted and logged, if an earlier one on the connection
+    /// is unanswered; the warning does not name the peer. A substream beyond the peer's limit,
+    /// which the handler has reset, is counted and logged. The connection stays open in all cases.
     fn on_connection_handler_event(
         &mut self,
         peer: PeerId,
@@ -439,7 +463,8 @@ impl NetworkBehaviour for LaneBehaviour {
         }
     }
 
-    /// Pending registers no waker: libp2p polls the behaviour whenever it polls the swarm.
+    /// Returns the oldest queued output, one per call. Pending registers no waker: libp2p polls the
+    /// behaviour whenever it polls the swarm.
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<BehaviourEvent, OpenRequest>> {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }

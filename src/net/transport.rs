@@ -36,7 +36,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
 /// Builds the stack of a node: authenticated connections that carry streams. The swarm limits the
 /// time and the number of unfinished handshakes. [`Stack::Stock`] selects the crates `libp2p-noise`
-/// and `yamux`; [`Stack::Mixed`] also accepts and dials peers with the former.
+/// and `yamux`; [`Stack::Mixed`] also accepts and dials peers with the former. A connection carries
+/// at most `streams_max` streams; with [`Stack::Stock`] at most twice as many and 4,096, the closed
+/// ones that the crate has not removed yet included.
 ///
 /// # Errors
 /// [`noise::NoiseError`] if the identity cannot sign Noise's static key, or there is no randomness
@@ -68,9 +70,11 @@ pub fn transport(
     Ok(sockets.authenticate(noise).multiplex(Yamux::new(streams)).boxed())
 }
 
-/// TCP sockets, with the private network if it is set. Each socket gets its [options](set_options),
-/// and reports its first bytes to the acceptor. The key of the private network is derived from the
-/// first secret of the cluster at the time of the connection. Panics then if there is none.
+/// TCP sockets, accepted and dialled, with the private network if it is set. Each socket gets
+/// TCP_NODELAY and its [options](set_options), of which an error fails the connection, and reports
+/// its first bytes to the acceptor. The handshake of the private network follows. Its key is
+/// derived from the first secret of the cluster at the time of the connection; panics then if there
+/// is none.
 fn sockets(config: &NetConfig, keyring: &Keyring) -> Boxed<Box<dyn Wire>> {
     let limits = config.limits.clone();
     let private = config.private_network.then(|| keyring.clone());
@@ -115,7 +119,8 @@ const USER_TIMEOUT_MAX: Duration = Duration::from_millis((1 << 31) - 1);
 /// Sets the keepalive of a socket and, on Linux, TCP_USER_TIMEOUT and TCP_NOTSENT_LOWAT. Probes
 /// begin after half of `tcp_user_timeout` without data, and follow each other after a tenth of it.
 /// Times that the system does not accept are bounded, not refused: those of probes to 1 s and
-/// [`KEEPALIVE_MAX`], the user timeout to `USER_TIMEOUT_MAX`.
+/// [`KEEPALIVE_MAX`], the user timeout to `USER_TIMEOUT_MAX`. Ends at the first error, with the
+/// options before it set.
 fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
     let span = |span: Duration| span.clamp(Duration::from_secs(1), KEEPALIVE_MAX);
     // On Linux the user timeout set below ends the connection at the fifth probe; other systems
@@ -132,7 +137,8 @@ fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that a node could listen on this address, without listening there.
+/// Checks that a node could listen on this address, without listening there. The socket is closed
+/// on return, so another process can still take the port. Port 0 is always free.
 ///
 /// libp2p listens with SO_REUSEPORT, with which a second node of the same user would start without
 /// an error and receive part of the first one's connections. Binding without that option detects
@@ -140,7 +146,9 @@ fn set_options(socket: &SockRef<'_>, limits: &NetLimits) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of binding: `AddrInUse` if another process listens there. The address of all
-/// interfaces conflicts with that of each single one.
+/// interfaces conflicts with that of each single one, but an IPv6 address never with an IPv4 one.
+/// Connections in TIME_WAIT do not conflict. Any other error has its own kind, such as
+/// `AddrNotAvailable` for an address of another host.
 pub fn check_free(address: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;

@@ -10,8 +10,8 @@ use libp2p::{Multiaddr, PeerId};
 use ostraca_ddata::clock::Instant;
 use ostraca_ddata::log_throttle::{GrowingThrottle, SourceThrottle};
 
-/// Maximum number of tracked pairs of a dialled address and a kind of warning. Further addresses
-/// share one warning a minute for each kind.
+/// Maximum number of tracked pairs of a dialled address and a kind of warning. Further pairs share
+/// one warning a minute for each kind.
 const ADDRESSES_MAX: usize = 256;
 
 /// Subject of a warning.
@@ -24,6 +24,7 @@ pub enum WarningSource {
     /// Any other peer, whose id may be invented.
     Stranger(PeerId),
     /// The host from which a peer connected whose id is not known, because its handshake failed.
+    /// For IPv6 the callers give the first address of its /64 network.
     Address(IpAddr),
 }
 
@@ -40,7 +41,7 @@ impl WarningSource {
     }
 }
 
-/// A peer of which only the id is known counts as a stranger.
+/// A peer of which only the id is known counts as a stranger; `None` is the unnamed source.
 impl From<Option<PeerId>> for WarningSource {
     fn from(peer: Option<PeerId>) -> Self {
         peer.map_or(Self::Unnamed, Self::Stranger)
@@ -72,8 +73,9 @@ impl WarningThrottle {
 
     /// Returns whether to log this kind of warning about that source now, and if so, records it. A
     /// warning that is not logged does not extend the pause. Once 64 sources of one variant of
-    /// [`WarningSource`] were logged within a minute, all further ones of the variant share one
-    /// warning a minute.
+    /// [`WarningSource`] were logged with this kind within a minute, all further ones of the
+    /// variant and kind share one warning a minute. A source logged in that share is not tracked by
+    /// itself, so it may be logged again as soon as one of the 64 has expired.
     pub fn due(
         &mut self,
         now: time::Instant,
@@ -85,9 +87,11 @@ impl WarningThrottle {
     }
 
     /// Returns whether to log this kind of warning about a failed dial now, and if so, records it.
-    /// The peer at the address is not known. At the limit of 256 addresses those whose pause has
-    /// passed are forgotten, so that their pauses grow from a minute again; if none has, the
-    /// address shares one warning a minute with all further ones.
+    /// The peer at the address is not known. Addresses are compared as they are written. At the
+    /// limit of 256 pairs of address and kind, a new pair first removes all those whose pause has
+    /// passed, so that their pauses grow from a minute again; if none has, the new pair shares one
+    /// warning a minute with all further ones of its kind ([`due`](Self::due) for the unnamed
+    /// source).
     pub fn dial_due(
         &mut self,
         now: time::Instant,
@@ -108,8 +112,9 @@ impl WarningThrottle {
         true
     }
 
-    /// Forgets the failures of all kinds at this address, because a peer answers there: the next
-    /// failure is logged at once.
+    /// Forgets the failures of all kinds at this address, because a peer answers there: its next
+    /// failure is logged immediately, unless the limit of addresses is reached again by then. Does
+    /// not end the minute of the shared warning.
     pub fn dial_answered(&mut self, address: &Multiaddr) {
         self.dials.retain(|(at, _), _| at != address);
     }

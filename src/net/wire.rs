@@ -16,10 +16,12 @@ use super::TrafficClass;
 /// Protocol version. It must be raised when an older node could not understand a newer one.
 pub const PROTOCOL_VERSION: u16 = 1;
 
-/// Maximum number of names in the header of a message.
+/// Maximum number of names in the header of a message. A sender refuses a message with more, and a
+/// received frame with more is malformed.
 pub const FIELDS_MAX: usize = 4;
 
-/// Maximum length of an opening message, in bytes.
+/// Maximum length of an opening message, in bytes, without its length field. Both ends refuse a
+/// longer one.
 pub const OPENING_BYTES_MAX: usize = 4 * 1024;
 
 /// Maximum number of addresses that a node tells about itself.
@@ -55,7 +57,7 @@ pub struct Greeting {
 /// Facts that a node tells about itself in [`Hello`] and [`Welcome`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Protocol version of this lane.
+    /// Protocol version of this lane: the lower one of both ends.
     #[serde(rename = "v")]
     pub version: u16,
     /// Name of the node's cluster. Nodes with different names refuse each other.
@@ -67,7 +69,8 @@ pub struct NodeInfo {
     /// Incarnation of the node.
     #[serde(rename = "r")]
     pub incarnation: ReplicaId,
-    /// Proves that the incarnation belongs to the peer. A node without it is refused.
+    /// Proves that the incarnation belongs to the peer. A node without it is refused with
+    /// [`LaneRefusal::FalseIncarnation`].
     #[serde(rename = "j", default, skip_serializing_if = "Option::is_none")]
     pub incarnation_nonce: Option<IncarnationNonce>,
     /// Boot id of the node's host.
@@ -136,7 +139,8 @@ pub struct Hello {
     /// Generation of the substream: the highest one carries the lane.
     #[serde(rename = "g")]
     pub generation: u64,
-    /// Number of the first message that the opener still buffers, counted from 1.
+    /// Number of the first message that the opener still buffers, or of its next one if it buffers
+    /// none, counted from 1.
     #[serde(rename = "u")]
     pub first_unacknowledged: u64,
 }
@@ -161,7 +165,8 @@ pub struct Welcome {
     /// Proof of the secret; absent without one.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<Proof>,
-    /// Number of the last accepted message; the opener continues with the next one.
+    /// Number of the last accepted message, 0 before the first; the opener continues with the next
+    /// one.
     #[serde(rename = "a")]
     pub accepted: u64,
 }
@@ -298,7 +303,8 @@ pub enum LaneRefusal {
     #[serde(rename = "d")]
     #[error("another node has this incarnation: restart this one, from its own data directory")]
     Claimed,
-    /// A reason that only a later release knows. Never sent.
+    /// A reason that only a later release knows. Never sent: the receiver puts it in place of a
+    /// variant that it cannot decode.
     #[serde(skip)]
     #[error("it refuses for a reason that this release does not know: look at its log")]
     Unknown,
@@ -317,7 +323,8 @@ impl From<LaneRefusal> for ClientAnswer {
 }
 
 /// Decodes a list without trusting its announced length, and keeps the first [`ADDRESSES_MAX`]
-/// entries. Further entries may be of any type. Fails if one of the first is no string.
+/// entries. Further entries are decoded and dropped, and may be of any type. Fails if the value is
+/// no list, if one of the first entries is no string, or if the input ends within the list.
 fn few_addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     struct Few;
 

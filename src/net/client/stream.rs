@@ -17,10 +17,10 @@ use crate::net::swarm::{CountedSubstream, LimitSlot};
 /// An ordered byte stream to the other end. The transport does not interpret its bytes.
 ///
 /// The end of the stream carries no information: a clean close, a reset and a dead connection may
-/// all read as the end, so the protocol on top must mark its last message itself. Writing fails
-/// when the other end reads nothing for `limits.control-undrained-max`, so that a peer that stops
-/// reading cannot block the writer for longer. Dropping the stream without a shutdown resets the
-/// other end.
+/// all read as the end, so the protocol on top must mark its last message itself. Writing, flushing
+/// and shutting down fail when the other end reads nothing for `limits.control-undrained-max`, so
+/// that a peer that stops reading cannot block the writer for longer; the stream stays open.
+/// Dropping the stream without a shutdown resets the other end.
 #[derive(Debug)]
 pub struct ClientStream {
     line: CountedSubstream,
@@ -32,8 +32,8 @@ pub struct ClientStream {
     _held: HeldResource,
 }
 
-/// Resource that is released when the stream is dropped: a slot at the node, the connection at the
-/// client.
+/// Resource that is released when the stream is dropped, not when it ends: a slot at the node, the
+/// connection at the client.
 #[derive(Debug)]
 pub(in crate::net) enum HeldResource {
     /// A slot out of the node's limit of clients.
@@ -44,7 +44,8 @@ pub(in crate::net) enum HeldResource {
 
 impl ClientStream {
     /// Wraps an admitted substream. The owner of the connection keeps the guard and drops it when
-    /// the connection ends; the stream then ends at once.
+    /// the connection ends; the stream then ends ([`StreamEndGuard`]). `undrained_max` is the stall
+    /// timeout of writes.
     pub(in crate::net) fn new(
         line: CountedSubstream,
         peer: PeerId,
@@ -67,10 +68,11 @@ impl ClientStream {
         self.peer
     }
 
-    /// Result of a write, given the result of the substream, which is returned if it is ready: an
-    /// ended stream takes bytes as long as the substream does. A pending write fails with
-    /// `ConnectionAborted` when the stream was ended, and with `TimedOut` when the other end has
-    /// read nothing for the stall timeout. Any ready result restarts that time.
+    /// Result of a write, flush or shutdown, given the result of the substream, which is returned
+    /// if it is ready, also an error: an ended stream takes bytes as long as the substream does. A
+    /// pending one fails with `ConnectionAborted`, checked first, when the stream was ended, and
+    /// with `TimedOut` when the other end has read nothing for the stall timeout. Any ready result
+    /// stops that time; a dropped future of a write does not.
     fn written<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -98,13 +100,14 @@ fn closed() -> io::Error {
 }
 
 /// Ends a stream when it is dropped, because the connection itself may only end after the peer has
-/// answered. Pending reads and writes of the stream then fail; bytes that have already arrived are
-/// still read.
+/// answered. Pending reads and writes of the stream then fail with `ConnectionAborted`; bytes that
+/// have already arrived are still read.
 #[derive(Debug)]
 pub(in crate::net) struct StreamEndGuard([oneshot::Sender<()>; 2]);
 
 impl StreamEndGuard {
-    /// Whether the stream has ended on its side: it was dropped.
+    /// Whether the [`ClientStream`] was dropped, in which case the guard has no effect. `false` for
+    /// a stream that the other end has closed but that still exists.
     pub(in crate::net) fn is_stream_dropped(&self) -> bool {
         self.0.iter().all(oneshot::Sender::is_closed)
     }
@@ -139,7 +142,8 @@ struct Stall {
 
 impl Stall {
     /// Starts the timer if it does not run, and returns whether its time is over. Otherwise wakes
-    /// the task at its end. An expired timer stays expired until a write makes progress.
+    /// the task at its end. An expired timer stays expired until a write makes progress, so every
+    /// pending write fails at once until then. Must be called in a tokio runtime.
     fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
         let longest = self.longest;
         let end = self.since.get_or_insert_with(|| Box::pin(tokio::time::sleep(longest)));
@@ -148,9 +152,9 @@ impl Stall {
 }
 
 impl AsyncRead for ClientStream {
-    /// Reads what has arrived, also after the end of the connection; only then fails with
-    /// `ConnectionAborted`. No bytes mean that the other end has closed its half. Reading has no
-    /// timeout.
+    /// Reads what has arrived, also after the guard was dropped; fails with `ConnectionAborted`
+    /// only then and when nothing is left. No bytes mean that the other end has closed its half.
+    /// Reading has no timeout.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -177,12 +181,14 @@ impl AsyncWrite for ClientStream {
         self.written(cx, outcome)
     }
 
+    /// Sends buffered bytes. Limited in time as a write is.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.line).poll_flush(cx);
         self.written(cx, outcome)
     }
 
-    /// Closes this half, so that the other end reads the end. Limited in time as a write is.
+    /// Closes this half, so that the other end reads the end; reading goes on. Limited in time as a
+    /// write is. The held resource stays until the stream is dropped.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.line).poll_close(cx);
         self.written(cx, outcome)

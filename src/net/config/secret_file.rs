@@ -33,7 +33,8 @@ pub struct ReadableSecret {
     pub mode: u32,
 }
 
-/// Opens a file of secrets for reading. `holder` is "cluster" or "client", for the error.
+/// Opens a file of secrets for reading, also behind a symbolic link. `holder` is "cluster" or
+/// "client", for the error. Reads nothing; opening a pipe waits for its writer.
 ///
 /// Fails with [`SecretError::Foreign`] if neither the user of this process nor root owns a regular
 /// file, and with [`SecretError::Writable`] if its group or others may write to it; a pipe or a
@@ -54,8 +55,10 @@ pub(in crate::net) fn open(path: &Path, holder: &'static str) -> Result<File, Se
     Ok(file)
 }
 
-/// Checks that only the user of this process (`me`) and root can change the file. The owner counts
-/// whatever the mode is, because it can change the mode.
+/// Checks that only the user of this process (`me`) and root can change the file. Fails with
+/// [`SecretError::Foreign`], checked first, if another user owns it, whatever its mode is, because
+/// the owner can change the mode; and with [`SecretError::Writable`] if its group or others may
+/// write. Looks at these values only: `path` and `holder` are for the error.
 fn check_writers(
     path: &Path,
     holder: &'static str,
@@ -72,8 +75,9 @@ fn check_writers(
     Ok(())
 }
 
-/// Returns a warning if every user may read the file. `None` as well if there is no regular file at
-/// the path, or its mode can't be read.
+/// Returns a warning if every user may read the file, although a directory above may prevent it.
+/// `None` as well if there is no regular file at the path, or its mode can't be read. Looks at the
+/// path again, not at the file that [`open`] has opened.
 pub(super) fn readable(path: &Path, holder: &'static str) -> Option<ReadableSecret> {
     let about = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let mode = about.mode() & 0o7777;
@@ -81,7 +85,8 @@ pub(super) fn readable(path: &Path, holder: &'static str) -> Option<ReadableSecr
     is_readable.then(|| ReadableSecret { holder, path: path.to_owned(), mode })
 }
 
-/// Formats the path for an error. Of a text that may be a secret only the length is shown.
+/// Formats the path for an error. Of a text that may be a secret ([`is_no_path`]) only the length
+/// is shown.
 pub(super) fn shown(path: &Path) -> String {
     match is_no_path(path) {
         true => format!("{} bytes that name no file", path.as_os_str().len()),
@@ -91,7 +96,7 @@ pub(super) fn shown(path: &Path) -> String {
 
 /// Whether the setting names no file and may be the secret itself: it has at least [`GUESSED_MIN`]
 /// bytes and no dot, nothing exists at this path, and its directory, if it names one, does not
-/// exist either.
+/// exist either. `true` also for such a path that is only mistyped.
 fn is_no_path(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

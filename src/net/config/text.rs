@@ -94,15 +94,16 @@ pub(super) mod back_off {
     }
 }
 
-/// Reads a secret of the cluster from a text, without spaces around it; the decoded text is wiped
-/// from memory. Fails if the secret is too short, and then tells only its length.
+/// Reads a secret of the cluster from a text, without white space around it; the decoded text is
+/// wiped from memory. `None` only if the format has a null; an empty text is too short. Fails if
+/// the secret is too short, and then tells only its length.
 pub(super) fn secret<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Secrets>, D::Error> {
     let text = Option::<String>::deserialize(from)?.map(Zeroizing::new);
     let secret = text.map(|text| Secret::new(text.trim()).map_err(D::Error::custom)).transpose()?;
     Ok(secret.map(Secrets::from))
 }
 
-/// Writes peer ids as a list of texts.
+/// Writes peer ids as a list of texts, in their order.
 pub(super) fn write_peers<S: Serializer>(peers: &[PeerId], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(peers.iter().map(PeerId::to_string))
 }

@@ -20,7 +20,8 @@ use crate::net::wire::LaneRefusal;
 /// Admitted clients, and the channel on which the application takes them.
 pub(super) struct Clients {
     places: LimitSlots, // ≤ limits.clients
-    /// `None` until the application takes clients: until then every client is refused.
+    /// `None` until the application takes clients: until then every client is refused, and also
+    /// after the application has dropped the receiver.
     taker: Option<mpsc::Sender<ClientStream>>,
     /// Dropping a guard ends its stream.
     open: BTreeMap<ConnectionId, Vec<StreamEndGuard>>, // ≤ limits.clients, and ended ones
@@ -32,7 +33,7 @@ enum KeyOwner {
     /// The client, which is not known as a node.
     Client,
     /// A known node: the client's connection is counted as one of the node's. Such a call is
-    /// refused as [`LaneRefusal::Twin`].
+    /// refused as [`LaneRefusal::Twin`], but only after a valid handshake.
     KnownNode,
 }
 
@@ -48,18 +49,21 @@ impl Clients {
         Self { places, taker: None, open: BTreeMap::new() }
     }
 
-    /// Sets the channel on which clients are delivered from now on. Replaces an earlier one.
+    /// Sets the channel on which clients are delivered from now on. Replaces an earlier one, on
+    /// which clients that are being admitted still arrive.
     pub(super) fn deliver_to(&mut self, taker: mpsc::Sender<ClientStream>) {
         self.taker = Some(taker);
     }
 
-    /// Number of admitted clients whose streams exist, and of those that are being admitted.
+    /// Number of taken slots: admitted clients whose streams exist, also ended ones that the
+    /// application holds, and clients with a valid proof that are being answered.
     pub(super) fn count(&self) -> usize {
         self.places.taken()
     }
 
-    /// Answers a calling client in a task of its own. If the client is admitted, its stream is
-    /// delivered; if not, the task reports [`Report::ClientFailed`].
+    /// Answers a calling client in a task of its own, with the channel of now. If the client is
+    /// admitted, its stream is delivered ([`answer`]); if not, the task reports
+    /// [`Report::ClientFailed`]. Nothing aborts the task while the runtime runs.
     fn call(&self, calling: ClientSubstream, key: KeyOwner, tasks: &Tasks) {
         let (places, taker, tasks) = (self.places.clone(), self.taker.clone(), tasks.clone());
         tokio::spawn(async move {
@@ -77,7 +81,8 @@ impl Clients {
     }
 
     /// Registers the stream of an admitted client, so that it ends with this connection. Also
-    /// removes the streams that the application has dropped, of all connections.
+    /// removes the streams that the application has dropped, of all connections; nothing else does
+    /// before the end of the connection. One connection may have several.
     fn opened(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
         self.open.retain(|_, streams| {
             streams.retain(|ends| !ends.is_stream_dropped());
@@ -86,8 +91,8 @@ impl Clients {
         self.open.entry(connection).or_default().push(ends);
     }
 
-    /// Ends the streams of a connection that is closed or closing. Has no effect if it has none, or
-    /// when called again.
+    /// Ends the streams of a connection that is closed or closing. Their slots stay taken until the
+    /// application drops them. Has no effect if it has none, or when called again.
     pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
         self.open.remove(&connection);
     }
@@ -95,7 +100,8 @@ impl Clients {
 
 impl ConnectionManager {
     /// Answers a client that has opened a substream. Drops the substream, which resets it, if its
-    /// connection is closed or closing by now.
+    /// connection is closed or closing by now. The key is that of a known node if the connection
+    /// manager has any state for the peer, also one that is not connected or was never admitted.
     pub(super) fn on_client_call(&mut self, calling: ClientSubstream) {
         if self.swarm.behaviour().is_open(calling.connection) {
             let is_node = self.peers.contains_key(&calling.peer);
@@ -104,8 +110,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Registers an admitted client, and its connection as admitted. If the connection is closed or
-    /// closing by now, drops `ends` instead, which ends the client's stream.
+    /// Registers an admitted client, and its connection as admitted, so that it no longer counts
+    /// towards `limits.unadmitted`. If the connection is closed or closing by now, drops `ends`
+    /// instead, which ends the client's stream; the application gets it all the same.
     pub(super) fn client_admitted(&mut self, connection: ConnectionId, ends: StreamEndGuard) {
         if self.swarm.behaviour().is_open(connection) {
             self.swarm.behaviour_mut().client_admitted(connection);
@@ -113,9 +120,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Logs that a client was not admitted. Only a refusal is counted and a warning; a handshake
-    /// that failed is logged at DEBUG. A client with the key of a known node also loses its
-    /// connection.
+    /// Logs that a client was not admitted. Only a refusal is counted, each time, and a warning,
+    /// once a minute for all clients together; a handshake that failed is logged at DEBUG. A client
+    /// with the key of a known node also loses its connection; others may call on theirs again.
     pub(super) fn client_failed(
         &mut self,
         id: PeerId,
@@ -140,9 +147,10 @@ impl ConnectionManager {
     }
 }
 
-/// Reserves a slot and a place in the channel for one client. Fails with [`LaneRefusal::Unserved`]
-/// if the application takes no clients, and with [`LaneRefusal::Limit`] if all slots are taken or
-/// the channel is full. Never waits.
+/// Reserves a slot and a place in the channel for one client. Fails with [`LaneRefusal::Unserved`],
+/// checked first, if the application takes no clients (yet, or any longer), and with
+/// [`LaneRefusal::Limit`], which names `net.limits.clients`, if all slots are taken or the channel
+/// is full. Keeps nothing after a failure. Never waits.
 fn room(
     places: &LimitSlots,
     taker: Option<mpsc::Sender<ClientStream>>,
@@ -158,11 +166,14 @@ fn room(
     Ok(Reservation { place, taker })
 }
 
-/// Makes the handshake with a client and, once it is admitted, reports it to the connection manager
-/// and then delivers its stream. `room` is called only for a client with a valid proof.
+/// Makes the handshake with a client, by the admission state of its start and within
+/// `handshake_within`, and, once it is admitted, reports it to the connection manager and then
+/// delivers its stream. `room` is called only for a client that is otherwise admitted; its refusal
+/// is sent to the client.
 ///
-/// The connection may carry the next call once the client is admitted, or when this returns an
-/// error.
+/// Fails as `Refused` only if this node refuses the client and could send the reason, otherwise as
+/// `Handshake`. The connection may carry the next call once the client is admitted, or when this
+/// returns an error.
 async fn answer(
     calling: ClientSubstream,
     tasks: &Tasks,

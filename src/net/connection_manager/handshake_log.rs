@@ -1,6 +1,7 @@
 //! Log events for failed handshakes and violations of the protocol, with the cause: one a minute
-//! per peer or host and kind; about dials of one address at growing intervals. The functions only
-//! log; the callers count.
+//! per peer or host and kind ([`due`](crate::net::warning_throttle::WarningThrottle::due)); about
+//! dials of one address at growing intervals. An event that is not due is dropped, also at a lower
+//! level. The functions only log; the callers count.
 
 use std::error::Error;
 
@@ -17,14 +18,16 @@ use crate::net::wire::LaneRefusal;
 use crate::net::{NodeId, TrafficClass, address};
 
 impl ConnectionManager {
-    /// Name of a peer's node as a log field; `None` while its incarnation is not known, also for a
-    /// peer that is not known at all.
+    /// Name of a peer's node as a log field, with the incarnation that was admitted last, also
+    /// while the peer is away; `None` while none is known, also for a peer that is not known at
+    /// all.
     pub(super) fn name(&self, peer: PeerId) -> Option<DisplayValue<NodeId>> {
         let incarnation = self.peers.get(&peer)?.incarnation()?;
         Some(tracing::field::display(NodeId { peer, incarnation }))
     }
 
-    /// Logs that this node refuses a peer, and the reason that the peer was told.
+    /// Logs at WARN that this node refuses a peer, and the reason. The peer was told it, unless the
+    /// peer is the acceptor of a lane of this node. All reasons are one kind.
     pub(super) fn log_refused_peer(&mut self, peer: PeerId, told: &LaneRefusal) {
         if self.warning_throttle.due(std::time::Instant::now(), self.source(peer), "refused") {
             tracing::warn!(
@@ -34,7 +37,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Logs that a peer refuses this node.
+    /// Logs at WARN that a peer refuses a lane of this node, and the reason that it gave. All
+    /// reasons are one kind.
     pub(super) fn log_refusal_by_peer(&mut self, peer: PeerId, refusal: &LaneRefusal) {
         if self.warning_throttle.due(std::time::Instant::now(), self.source(peer), "refused by") {
             tracing::warn!(node = self.name(peer), %peer, %refusal, "net.refused_by_peer");
@@ -42,8 +46,8 @@ impl ConnectionManager {
     }
 
     /// Source of a warning about this peer: a stranger, unless the connection manager has a state
-    /// for it. The throttle counts strangers separately, so that they silence no warning about a
-    /// member.
+    /// for it, connected or not. The throttle counts strangers separately, so that they silence no
+    /// warning about a member.
     pub(super) fn source(&self, id: PeerId) -> WarningSource {
         if self.peers.contains_key(&id) {
             WarningSource::Known(id)
@@ -52,9 +56,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Source of a warning about a failed handshake, which mostly tells no peer id: then the host
-    /// that has connected (IPv6: its /64 network), or the unnamed source if `from` has no IP
-    /// address.
+    /// Source of a warning about a failed inbound handshake: the peer, if its id is known
+    /// ([`source`](Self::source)). Mostly it is not: then the host that has connected (IPv6: its
+    /// /64 network), or the unnamed source if `from` has no IP address.
     fn source_at(&self, id: Option<PeerId>, from: &Multiaddr) -> WarningSource {
         let host = || address::host(from).map(|host| AddressGroup::of(host).first());
         let at = || host().map_or(WarningSource::Unnamed, WarningSource::Address);
@@ -66,7 +70,8 @@ impl ConnectionManager {
     /// are logged at INFO: they may come from strangers, such as a port scan or a health check.
     ///
     /// Logs nothing about a connection of this node to itself, which a list of seeds causes, nor
-    /// about a refusal by a limit or the allow-list, which was logged already.
+    /// about a refusal by a limit or the allow-list, which was logged already. Each cause is a kind
+    /// of its own for the throttle.
     pub(super) fn handshake_failed(
         &mut self,
         id: Option<PeerId>,
@@ -113,7 +118,8 @@ impl ConnectionManager {
     ///
     /// A seed that closes the connection is a warning only while this node is connected with no
     /// other node, and otherwise INFO: a proxy also does so in front of a seed that is down. A
-    /// known member also closes connections when it restarts, so that is not logged.
+    /// known member also closes connections when it restarts, so that is not logged. Another secret
+    /// is always a warning. For a seed the pauses grow with each logged event, of either level.
     pub(super) fn complain_of_dial(
         &mut self,
         peer: Option<PeerId>,
@@ -151,7 +157,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Logs that a lane was closed because the peer violated the protocol.
+    /// Logs at WARN that an inbound lane was closed because the peer violated the protocol. Closes
+    /// nothing itself.
     pub(super) fn complain_of_violation(
         &mut self,
         peer: PeerId,

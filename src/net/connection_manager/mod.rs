@@ -1,9 +1,7 @@
-//! Connection manager: the central task of the transport. It connects the swarm, the links and the
-//! tasks of the lanes.
-//!
-//! The decisions are made elsewhere: [`PeerLink`](link::PeerLink) decides which connection carries
-//! which lane, [`admission`](super::admission) which peers are admitted. Messages do not pass
-//! through the connection manager: a sender that appends to a lane wakes the lane's task directly.
+//! Connection manager: the central task of the transport. It connects swarm, links and tasks of
+//! lanes. [`PeerLink`](link::PeerLink) decides which connection carries which lane,
+//! [`admission`](super::admission) which peers are admitted. Messages do not pass through it: a
+//! sender that appends to a lane wakes the lane's task directly.
 
 mod clients;
 mod handshake_log;
@@ -52,30 +50,29 @@ use super::{NodeId, Receiver, TrafficClass, address};
 /// (docs/protocol/transport.md#a-hopeless-lane-is-given-up).
 const STALLED_MAX: u32 = 5;
 
-/// Maximum number of peers that are remembered. Beyond it, a peer that is neither kept nor
-/// connected is removed; without such a peer the limit is exceeded.
+/// Number of remembered peers beyond which idle ones are forgotten; exceeded if none is idle.
 const PEERS_MAX: usize = 4_096;
 
 /// Command of the node to the connection manager.
 #[derive(Debug)]
 pub(super) enum ConnectionCommand {
-    /// Dial an address, for any peer that answers there. Ignored while it is being dialled.
+    /// Dial an address, for any peer. Ignored while it is dialled or its answer is not reported.
     Dial(Multiaddr),
-    /// Keep the link to this peer up. An empty list means the addresses known so far.
+    /// Keep the link to this peer up, also to an unknown one. An empty list keeps its addresses.
     Keep(PeerId, Vec<Multiaddr>),
     /// Stop dialling this peer. Its connections and lanes stay. Ignored for an unknown peer.
     Release(PeerId),
-    /// This incarnation was removed from the cluster: refuse it from now on.
+    /// This incarnation was removed from the cluster: refuse it from now on and drop its lanes.
     Forget(NodeId),
-    /// Deliver clients to this channel.
+    /// Deliver clients to this channel from now on, in place of an earlier one.
     Clients(mpsc::Sender<ClientStream>),
     /// Tell peers this cluster id, in handshakes from now on.
     BelongsTo(u64),
-    /// Dial and admit with these secrets.
+    /// Dial and admit with these secrets from now on. Open connections and lanes stay.
     Secrets(Secrets),
     /// Reply with the statistics of this connection manager.
     Inspect(oneshot::Sender<NetStats>),
-    /// Send what is queued within that time, end all lanes, stop, then reply.
+    /// Send what is queued, for at most that time, end all lanes, stop, then reply.
     Stop(Duration, oneshot::Sender<()>),
 }
 
@@ -102,8 +99,7 @@ pub(super) struct ConnectionManager {
     peers: BTreeMap<PeerId, PeerState>, // ≤ admitted peers and those that the node keeps
     dials: BTreeMap<ConnectionId, PendingDial>, // ≤ 2 per kept peer, and addresses of `Dial`
     clients: Clients,
-    /// Incarnations that `standing` refuses, the oldest first.
-    quarantined: VecDeque<NodeId>, // ≤ quarantine::QUARANTINED_MAX
+    quarantined: VecDeque<NodeId>, // refused by `standing`, oldest first; ≤ QUARANTINED_MAX
     warning_throttle: WarningThrottle,
     counted: ConnectionCounters,
     started: std::time::Instant,
@@ -138,7 +134,7 @@ pub(super) struct StartedConnectionManager {
 }
 
 impl ConnectionManager {
-    /// Creates the connection manager and starts listening, on all addresses or with an error.
+    /// Creates the manager, which listens but does not run; fails as [`swarm::listening`] first.
     pub(super) async fn start(
         setup: ConnectionManagerSetup<'_>,
     ) -> Result<StartedConnectionManager, NetStartError> {
@@ -265,8 +261,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether this address is being dialled, or the peer that answered there has not yet told its
-    /// incarnation.
+    /// Whether this address is dialled for any peer, or its answer is not yet reported.
     fn is_dialling(&self, address: &Multiaddr) -> bool {
         let under_way =
             |dialled: &PendingDial| dialled.peer.is_none() && dialled.address == *address;
@@ -274,6 +269,7 @@ impl ConnectionManager {
             || self.peers.values().any(|peer| peer.has_answered(address))
     }
 
+    /// Collects the statistics; a peer's outbound lanes are those to its known incarnation.
     fn inspect(&self) -> NetStats {
         let lane = |peer: &PeerState, class| {
             Some(self.directory.used(peer.incarnation()?, class)?.stats())
@@ -310,9 +306,10 @@ impl ConnectionManager {
         }
     }
 
-    /// Refuses an incarnation and drops its lanes. If it is the known one, also removes the peer,
-    /// its connections and dials, and emits `Forgotten`. A link that is still kept starts anew: the
-    /// node releases a peer before it forgets it, so the link is for a later incarnation.
+    /// Quarantines an incarnation and drops its lanes, whatever is known of it. If it is the known
+    /// one of its peer, also aborts the peer's tasks, removes peer, connections and dials, and last
+    /// emits `Forgotten`. A link that is still kept starts anew with its given addresses: the node
+    /// releases a peer before it forgets it, so the link is for a later incarnation.
     fn forget(&mut self, node: NodeId) {
         self.quarantine(node);
         self.drop_lanes(node);
@@ -349,7 +346,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Returns a peer's state, created if unknown; a full table first drops an idle peer.
+    /// Returns a peer's state, created if unknown; at [`PEERS_MAX`] first drops an idle peer.
     fn peer(&mut self, id: PeerId) -> &mut PeerState {
         if self.peers.len() >= PEERS_MAX && !self.peers.contains_key(&id) {
             self.drop_idle();
@@ -358,8 +355,8 @@ impl ConnectionManager {
         self.peers.entry(id).or_insert_with(|| PeerState::new(me, id, limits))
     }
 
-    /// Removes a peer that is neither kept nor connected. Its lane numbers are lost with it, so its
-    /// incarnation must be refused from now on. Does nothing if no peer is idle.
+    /// Forgets the first peer, by id, that is neither kept nor connected. Its lane numbers are
+    /// lost, so its incarnation, if known, must be quarantined ([`forget`](Self::forget)).
     fn drop_idle(&mut self) {
         let idle = self.peers.iter().find(|(_, peer)| peer.link.is_idle());
         let Some((id, incarnation)) = idle.map(|(id, peer)| (*id, peer.incarnation())) else {
@@ -373,8 +370,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Passes an input to the link of a known peer, otherwise does nothing: a late event must not
-    /// re-create the state of a forgotten peer.
+    /// Like `feed_link` for a known peer only: a late event must not re-create a forgotten one.
     fn feed_known_link(&mut self, id: PeerId, input: link::LinkInput) {
         if self.peers.contains_key(&id) {
             self.feed_link(id, input);
@@ -399,7 +395,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Dials, and reserves slots for inbound handshakes of that host. May fail at once.
+    /// Dials, and reserves slots for inbound handshakes of that host. May report a failure at once.
     fn dial(&mut self, dialled: PendingDial) {
         if let Some(host) = address::host(&dialled.address) {
             self.swarm.behaviour_mut().add_known_address(host);
@@ -414,8 +410,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Tells node and link of a failed dial; for bulk only the link, as the peer is linked already.
-    /// A dial without a peer id that finds this node (or `NoAddresses`) is reported as `Answered`.
+    /// Logs a failed dial, emits `DialRefused` unless it is for bulk, and tells the link if known.
+    /// One for any peer that finds this node (or `NoAddresses`) emits `Answered` with `me` instead.
     fn dial_failed(&mut self, dialled: PendingDial, error: &DialError) {
         let PendingDial { peer, purpose, address } = dialled;
         tracing::debug!(%address, %error, "net.dial_failed");
@@ -433,8 +429,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Spawns the task that opens and carries a lane, in place of its previous task. A lane to an
-    /// incarnation not known yet, or stale, enters the directory only when it is welcomed.
+    /// Spawns the task that opens and carries a lane, and aborts its previous task. A lane to an
+    /// incarnation not known yet, or stale, is new and enters the directory only when it is
+    /// welcomed. During the stop, opens only lanes with unacknowledged messages.
     fn open(&mut self, id: PeerId, class: TrafficClass, attempt: u64, connection: ConnectionId) {
         let to = self.peer(id).meant();
         if self.stops && !self.has_rest(to, class) {
@@ -453,7 +450,7 @@ impl ConnectionManager {
         self.peer(id).outbound[class as usize] = Some(task);
     }
 
-    /// Abandons a lane and counts its unacknowledged messages; the next message begins a new lane.
+    /// Abandons a lane, if it exists, and counts its messages; the next one begins a new lane.
     fn give_up(&mut self, id: PeerId, class: TrafficClass) {
         let Some(incarnation) = self.peer(id).incarnation() else { return };
         self.peer(id).reset_stalled(class);
@@ -462,7 +459,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Handles an event of the swarm. When a peer's last connection has closed, emits `Closed`.
+    /// Handles an event of the swarm. Emits `Closed` for the last connection of an admitted peer.
     fn on_swarm(&mut self, event: SwarmEvent<swarm::BehaviourEvent>) {
         match event {
             SwarmEvent::Behaviour(swarm::BehaviourEvent::Inbound {
@@ -511,8 +508,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Adds a connection to its link; with an unknown peer, only if dialled without a peer id. Then
-    /// the control lane is wanted, and once the peer is admitted the address is reported.
+    /// Adds a connection to its link, but with an unknown peer only if dialled for any peer;
+    /// otherwise admission adds it. One dialled for any peer also gets a control lane, and its
+    /// address is reported when the peer's incarnation is certain.
     fn established(&mut self, id: PeerId, connection: ConnectionId) {
         let dialled = self.dials.remove(&connection);
         let for_whoever = dialled.as_ref().is_some_and(|dialled| dialled.peer.is_none());
@@ -530,7 +528,7 @@ impl ConnectionManager {
         self.answered(id);
     }
 
-    /// Ends all that this connection carries, because it is closed or closing. May be called twice.
+    /// Ends clients and readers of a closed or closing connection, and tells the link if known.
     fn closed(&mut self, id: PeerId, connection: ConnectionId) {
         self.clients.connection_ended(connection);
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -551,11 +549,7 @@ impl ConnectionManager {
                     reader.abort(); // closed meanwhile: no later event would abort it
                     return;
                 }
-                // The task may have judged the hello by a state from before the stop.
-                let admitted = match self.stops {
-                    true => Err(LaneRefusal::Stopping),
-                    false => self.admit(peer, connection, &hello.facts),
-                };
+                let admitted = self.admit_unless_stopping(peer, connection, &hello.facts);
                 let lane = admitted.map(|()| {
                     self.register_inbound_lane(peer, connection, hello.class, reader);
                     self.peer(peer).inbound(hello.class)
@@ -574,8 +568,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Judges a lane that a peer has accepted. Without a reply its task ends: if its attempt is
-    /// replaced, the node not admitted, another lane in the directory, or the lane hopeless.
+    /// Judges a lane that a peer has accepted. Its task ends without a reply if, in this order, its
+    /// attempt is replaced, the node is not admitted (only `Claimed` is counted), the directory
+    /// has another lane, or the lane is hopeless and is given up. Otherwise the task writes.
     fn welcomed(&mut self, welcomed: WelcomedLane) {
         let WelcomedLane { peer, class, attempt, connection, facts, accepted, .. } = welcomed;
         let lane = welcomed.lane;
@@ -628,9 +623,10 @@ impl ConnectionManager {
         }
     }
 
-    /// Admits the incarnation that a peer has told after proving the secret; emits `Up` if it is
-    /// new or was away. A former one is quarantined and loses its lanes. Refuses a quarantined,
-    /// claimed or outdated one, and a peer on a closed connection, which is treated as gone.
+    /// Admits the incarnation that a peer has told after proving the secret, and keeps its facts;
+    /// emits `Up` if it is new or was away. A former one is first quarantined, loses its lanes, and
+    /// is reported as `NewIncarnation`. Refuses, in this order and without counting, a quarantined
+    /// one, a claimed one, and as `Superseded` one on a closed connection and an outdated one.
     fn admit(
         &mut self,
         id: PeerId,
@@ -670,9 +666,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Refuses an incarnation of another peer, which would otherwise lose its lanes to this one
-    /// (docs/protocol/transport.md#one-peer-per-incarnation). The first peer keeps it. Admission
-    /// accepts only hashes of the peer's own id, so this takes two equal hashes of 64 bits.
+    /// Refuses and logs an incarnation of another peer or of this node
+    /// (docs/protocol/transport.md#one-peer-per-incarnation).
     fn check_claim(&mut self, node: NodeId) -> Result<(), LaneRefusal> {
         let is_own = node.incarnation == self.me.incarnation;
         let own = is_own.then_some(self.me.peer);
@@ -688,7 +683,7 @@ impl ConnectionManager {
         Err(LaneRefusal::Claimed)
     }
 
-    /// Reports the dialled addresses at which a peer answers, once its incarnation is known.
+    /// Emits `Answered` once for each address where a peer answers, if its incarnation is certain.
     fn answered(&mut self, id: PeerId) {
         let Some((incarnation, addresses)) = self.peer(id).take_answered() else { return };
         let node = NodeId { peer: id, incarnation };
@@ -700,8 +695,9 @@ impl ConnectionManager {
     }
 
     /// Tells the link how a substream ended, but not of a replaced attempt, nor of a lane that is
-    /// finished at the stop. `WrongIncarnation` makes the known one stale; `Gap` and `Superseded`
-    /// begin a new lane, because a retry would fail again.
+    /// finished at the stop. A refusal by the peer is logged and emitted, not counted. It is only a
+    /// break for `WrongIncarnation`, which makes the known one stale, `Gap` and `Superseded`, which
+    /// give the lane up, and `Stopping` unless this node stops. A refusal of the peer is counted.
     fn outbound_ended(
         &mut self,
         id: PeerId,
@@ -766,8 +762,8 @@ impl ConnectionManager {
     }
 }
 
-/// Waits until the swarm reports the addresses of all listeners. One on all addresses reports one
-/// per interface, which are queued together. Fails if a listener closes. Drops other events.
+/// Waits, without a limit, until each listener has reported an address, and takes all queued ones:
+/// one on all addresses reports one per interface. Fails if a listener closes. Drops other events.
 async fn listening(
     swarm: &mut Swarm<LaneBehaviour>,
     wanted: &[Multiaddr],

@@ -26,10 +26,20 @@ pub(super) enum IncarnationChange {
         old: ReplicaId,
         /// Whether the peer holds the lock of its former incarnation on the same host, which proves
         /// that the old process is dead.
+        ///
+        /// A held lock proves death (docs/protocol/transport.md#a-held-lock-proves-death): only one
+        /// process can hold the lock of one file on one boot of a host. `lock` is the device and
+        /// inode of that file, `boot` the id of that boot. Facts without one of them prove nothing.
         is_proof: bool,
     },
     /// The facts are of a former incarnation: they were in flight while the peer restarted. Nothing
     /// was changed, and the announcement must be refused.
+    ///
+    /// An older connection never speaks for a newer life
+    /// (docs/protocol/transport.md#an-older-connection-never-speaks-for-a-newer-life): incarnations
+    /// have no order, but connections have. Another incarnation than the known one is outdated if
+    /// its connection is not later than the one on which the known incarnation was first met, so
+    /// also on the same connection, whose other end is one process.
     Outdated,
 }
 
@@ -43,7 +53,8 @@ pub(super) struct Announcement<'a> {
 }
 
 /// Consecutive substreams of a lane on one connection, of which each began with the same number of
-/// accepted messages as the one before: the peer made no progress.
+/// accepted messages as the one before: the peer made no progress. The connection manager gives the
+/// lane up at `STALLED_MAX`.
 #[derive(Clone, Copy, Debug, Default)]
 struct StalledSubstreams {
     /// Connection of the last substream, and the number of messages accepted when it was opened.
@@ -60,17 +71,20 @@ pub(super) struct PeerState {
     pub(super) link: PeerLink,
     /// Facts of the known incarnation, as it told them last; `None` until one is admitted.
     facts: Option<NodeInfo>,
-    /// Rank of the connection on which the known incarnation was first met.
+    /// Rank of the connection on which the known incarnation was first met. Later admissions of the
+    /// same incarnation, on other connections, leave it as it is. Meaningless without `facts`.
     met_on: u64,
     /// Whether the peer has reported that the known incarnation is gone: the next lane is opened to
-    /// any incarnation. Reset when an incarnation is admitted.
+    /// any incarnation. Reset when any incarnation is admitted, also the known one.
     is_stale: bool,
-    /// Whether the last remaining connection has closed, and the peer was not admitted since.
+    /// Whether the last remaining connection has closed, and the peer was not admitted since. Set
+    /// also for a peer that was never admitted; `false` before its first connection has closed.
     is_away: bool,
     /// Addresses that were dialled without naming a peer, at which this peer answered, and which
     /// are not reported yet.
     answered: Vec<Multiaddr>, // ≤ ADDRESSES_MAX, as in its facts
-    /// Task of each lane to the peer, by class; the last one, even if it has ended.
+    /// Task of each lane to the peer, by class; the last one, even if it has ended by itself.
+    /// `None` before the first one and after [`end`](Self::end).
     pub(super) outbound: [Option<JoinHandle<()>>; 4],
     /// Lanes of the known incarnation to this node, by class.
     inbound: [InboundLane; 4],
@@ -81,6 +95,7 @@ pub(super) struct PeerState {
 
 impl PeerState {
     /// Creates the state of a peer that is neither connected nor kept and has no known incarnation.
+    /// Its inbound lanes have accepted nothing, and its link draws a random seed for its pauses.
     pub(super) fn new(me: PeerId, peer: PeerId, limits: &NetLimits) -> Self {
         Self {
             link: PeerLink::new(me, peer, limits, rand::random()), // seed of its random pauses
@@ -106,14 +121,15 @@ impl PeerState {
         self.incarnation().filter(|_| !self.is_stale)
     }
 
-    /// Marks the known incarnation as gone, according to the peer. Its lanes stay until
+    /// Marks the known incarnation as gone, according to the peer.
+    /// [`incarnation`](Self::incarnation) still returns it, and its lanes and tasks stay until
     /// [`meet`](Self::meet) finds another one.
     pub(super) const fn mark_stale(&mut self) {
         self.is_stale = true;
     }
 
     /// Adds an address at which the peer answered. Ignores a known one, and all beyond
-    /// [`ADDRESSES_MAX`].
+    /// [`ADDRESSES_MAX`]: the oldest ones stay. The link is not told.
     pub(super) fn add_answered(&mut self, address: Multiaddr) {
         if self.answered.len() < ADDRESSES_MAX && !self.answered.contains(&address) {
             self.answered.push(address);
@@ -137,37 +153,31 @@ impl PeerState {
 
     /// Marks the peer as away, because its last connection has closed, and drops the addresses at
     /// which it answered. Returns the known incarnation, if one was ever admitted, also if the peer
-    /// was away already. Facts and lanes stay.
+    /// was away already or the incarnation is stale. Facts, lanes, tasks and counts stay.
     pub(super) fn mark_away(&mut self) -> Option<ReplicaId> {
         self.answered.clear();
         self.is_away = true;
         self.incarnation()
     }
 
-    /// Marks the peer as connected, when it was admitted. Returns whether it was away until now;
-    /// `false` at its first admission.
+    /// Marks the peer as connected, when it was admitted. Returns whether it was away until now:
+    /// `true` also at its first admission, if an earlier connection has closed without one.
     pub(super) const fn mark_back(&mut self) -> bool {
         std::mem::replace(&mut self.is_away, false)
     }
 
-    /// Returns the peer's lane of this class to this node; clones share it.
+    /// Returns the peer's lane of this class to this node; clones share it. [`meet`](Self::meet)
+    /// replaces it after a restart, so that a clone from before then belongs to the dead
+    /// incarnation.
     pub(super) fn inbound(&self, class: TrafficClass) -> InboundLane {
         self.inbound[class as usize].clone()
     }
 
-    /// Updates the peer's facts, which must have been proven. After a restart the peer gets new
-    /// inbound lanes and all its tasks are aborted; the caller must drop the old outbound lanes and
-    /// tell the link. The known incarnation only gets new facts, and is no longer stale.
-    ///
-    /// An older connection never speaks for a newer life
-    /// (docs/protocol/transport.md#an-older-connection-never-speaks-for-a-newer-life): incarnations
-    /// have no order, but connections have. Another incarnation is [`IncarnationChange::Outdated`]
-    /// if its connection is not later than the one on which the known incarnation was first met, so
-    /// also on the same connection, whose other end is one process.
-    ///
-    /// A held lock proves death (docs/protocol/transport.md#a-held-lock-proves-death): only one
-    /// process can hold the lock of one file on one boot of a host. `lock` is the device and inode
-    /// of that file, `boot` the id of that boot.
+    /// Updates the peer's facts, which must have been proven. The known incarnation only gets new
+    /// facts, also on an older connection, and is no longer stale. After a restart the peer gets
+    /// new inbound lanes, its [`note_opened`](Self::note_opened) counts start anew, and its tasks
+    /// are aborted ([`end`](Self::end)); the caller must drop the old outbound lanes and tell the
+    /// link. In no case do the link, `is_away` and the addresses at which the peer answered change.
     pub(super) fn meet(
         &mut self,
         Announcement { facts, rank }: Announcement<'_>,
@@ -198,7 +208,8 @@ impl PeerState {
     }
 
     /// Adds the task of a reader, which is aborted when the connection ends. Removes finished tasks
-    /// of that connection.
+    /// of that connection. The caller must have checked that the connection is open: nothing would
+    /// abort the reader of a closed one.
     pub(super) fn add_reader(&mut self, connection: ConnectionId, reader: AbortHandle) {
         let readers = self.readers.entry(connection).or_default();
         readers.retain(|reader| !reader.is_finished());
@@ -207,7 +218,8 @@ impl PeerState {
 
     /// Notes that a lane to the peer was opened. Returns how many times in a row it was reopened on
     /// this connection without progress; 0 at first, on another connection, and after progress.
-    /// `accepted` is the number of messages that the peer has accepted so far.
+    /// `accepted` is the number of messages that the peer has accepted so far. Call it only for a
+    /// lane with messages beyond that: a lane with nothing to send makes no progress either.
     pub(super) fn note_opened(
         &mut self,
         class: TrafficClass,
@@ -226,21 +238,22 @@ impl PeerState {
         self.stalled[class as usize] = StalledSubstreams::default();
     }
 
-    /// Whether a task still carries or opens a lane to the peer. Inbound lanes do not count.
+    /// Whether a task still carries or opens a lane to the peer. Inbound lanes do not count, nor do
+    /// tasks that [`end`](Self::end) has aborted, even while they still run.
     pub(super) fn carries(&self) -> bool {
         self.outbound.iter().flatten().any(|task| !task.is_finished())
     }
 
-    /// Aborts the readers of a connection. Outbound lanes end by themselves. Has no effect when
-    /// called again.
+    /// Aborts the readers of a connection, which then report nothing. Outbound lanes end by
+    /// themselves. The link is not told. Has no effect when called again.
     pub(super) fn connection_ended(&mut self, connection: ConnectionId) {
         for reader in self.readers.remove(&connection).unwrap_or_default() {
             reader.abort();
         }
     }
 
-    /// Aborts all tasks of the peer, outbound lanes and readers, without waiting for their end. The
-    /// link is not told.
+    /// Aborts all tasks of the peer, outbound lanes and readers, without waiting for their end;
+    /// they report nothing. The link is not told. Facts, queued messages and inbound lanes stay.
     pub(super) fn end(&mut self) {
         for task in self.outbound.iter_mut().filter_map(Option::take) {
             task.abort();

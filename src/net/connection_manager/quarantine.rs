@@ -12,8 +12,9 @@ const QUARANTINED_MAX: usize = 16_384;
 
 impl ConnectionManager {
     /// Refuses this incarnation from now on, also in handshakes under way. Has no effect if it is
-    /// quarantined already. Beyond [`QUARANTINED_MAX`], forgets the oldest. Lanes and connections
-    /// that exist stay: the caller ends them.
+    /// quarantined already, also not on its age. Beyond [`QUARANTINED_MAX`], forgets the oldest,
+    /// which this node would then admit again. Lanes and connections that exist stay: the caller
+    /// ends them. Other incarnations of the same peer are not refused.
     pub(super) fn quarantine(&mut self, node: NodeId) {
         if self.is_quarantined(node) {
             return;

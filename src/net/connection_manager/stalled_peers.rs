@@ -13,13 +13,13 @@ use crate::net::link::PeerLink;
 /// Interval between two checks.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// A check that is late by this time is skipped: this node was paused and has not yet read the
-/// acknowledgements of its peers.
+/// A check that is late by this time or more is skipped: this node was paused and has not yet read
+/// the acknowledgements of its peers.
 const PAUSED: Duration = Duration::from_secs(3);
 
 impl ConnectionManager {
-    /// Checks the control lanes if the check is due, and schedules the next one. A check that is
-    /// late by [`PAUSED`] is skipped.
+    /// Checks the control lanes if the check is due, and schedules the next one; otherwise changes
+    /// nothing. A check that is late by [`PAUSED`] is skipped, for overflowed lanes as well.
     pub(super) fn check_if_due(&mut self) {
         let (is_taken, next) = schedule(self.now().mono, self.check_at);
         self.check_at = next;
@@ -28,10 +28,12 @@ impl ConnectionManager {
         }
     }
 
-    /// Disconnects peers that have read nothing from their control lane for `control_undrained_max`
-    /// since the lane is on its present connection, or whose lane has overflowed. Control messages
-    /// must not be dropped silently: an overflowed lane is also given up, which counts its messages
-    /// as lost and begins a new lane. That happens without a connection as well.
+    /// Disconnects peers that have acknowledged nothing on their control lane for
+    /// `control_undrained_max`, although the lane has waited for so long and could be read for so
+    /// long ([`carried_since`](PeerLink::carried_since)), or whose lane has overflowed, which means
+    /// that it has rejected a message. Control messages must not be dropped silently: an overflowed
+    /// lane is also given up, which counts its messages as lost and begins a new lane. That happens
+    /// without a connection as well. A stuck lane without overflow keeps its messages.
     ///
     /// Closes the carrier only; the link of a peer that is kept then dials again.
     fn check_control_lanes(&mut self) {
@@ -64,8 +66,8 @@ impl ConnectionManager {
 }
 
 /// Whether a check is performed at `now`, and when the next one is due; `at` is when this one was
-/// due. Before that nothing changes. A late check is followed by the next one a full interval
-/// later.
+/// due. Before that, returns `false` and `at`. A late check, performed or skipped, is followed by
+/// the next one [`CHECK_EVERY`] after `now`.
 fn schedule(now: Instant, at: Instant) -> (bool, Instant) {
     if now < at { (false, at) } else { (now - at < PAUSED, now + CHECK_EVERY) }
 }

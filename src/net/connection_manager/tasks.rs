@@ -26,8 +26,9 @@ use crate::net::{NodeId, Receiver, TrafficClass};
 #[derive(Debug)]
 pub(super) enum Report {
     /// A peer has proved that it may open this lane; the task asks for the inbound lane. `reader`
-    /// aborts the task. A refusal sent as `reply` is passed on to the peer; if `reply` is dropped,
-    /// the task ends without an answer and without a further report.
+    /// aborts the task. A refusal sent as `reply` is passed on to the peer and then reported as
+    /// [`Inbound`](Self::Inbound); if `reply` is dropped, the task ends without an answer and
+    /// without a further report.
     Hello {
         peer: PeerId,
         connection: ConnectionId,
@@ -39,7 +40,8 @@ pub(super) enum Report {
     /// and writes nothing until it has the reply.
     Welcome(WelcomedLane),
     /// A lane of this node is not, or no longer, carried. Sent once for each
-    /// [`open`](Tasks::open), unless that task was aborted.
+    /// [`open`](Tasks::open), unless that task was aborted, for example by the next `open`. The
+    /// task ends only after this report.
     Outbound { peer: PeerId, class: TrafficClass, attempt: u64, ended: OutboundEnd },
     /// A peer was refused, its handshake failed, or its lane violated the protocol. The other ends
     /// of an inbound lane are not reported.
@@ -70,11 +72,12 @@ pub(super) struct WelcomedLane {
 /// How carrying a lane of this node ended.
 #[derive(Debug)]
 pub(super) enum OutboundEnd {
-    /// All messages were acknowledged, and the lane was ended.
+    /// All messages were acknowledged, and the lane was ended by an end frame, because it was
+    /// finished ([`Lane::finish`]).
     Finished,
     /// Any other end: the substream was not opened or broke, the handshake failed without a
     /// refusal, the connection manager dropped [`WelcomedLane::reply`], a later substream has the
-    /// lane, or the peer's acknowledgements were invalid.
+    /// lane, the lane was abandoned, or the peer's acknowledgements were invalid.
     Broken(String),
     /// The peer refused the lane.
     Refused(LaneRefusal),
@@ -138,8 +141,9 @@ impl Tasks {
     }
 
     /// Spawns the task of a lane on the runtime of its class, so that messages of other classes do
-    /// not delay it: control on the runtime of the caller, beside the connections; data and bulk on
-    /// `runtimes.data`; user on `runtimes.user`.
+    /// not delay it: control on the runtime of the caller (it panics without one), beside the
+    /// connections; data and bulk on `runtimes.data`; user on `runtimes.user`. The task goes on if
+    /// the handle is dropped.
     fn spawn(
         &self,
         class: TrafficClass,
@@ -155,7 +159,8 @@ impl Tasks {
     // ── Outbound lanes ──
 
     /// Spawns a task that carries a lane over a substream that is being opened. Aborts the lane's
-    /// previous task (`before`) at once; the new one begins when that has ended.
+    /// previous task (`before`) at once, which then reports nothing; the new one begins when that
+    /// has ended, so that the two never hold the lane together.
     ///
     /// The new task reports [`Report::Outbound`] at its end, but nothing if it is aborted.
     pub(super) fn open(
@@ -180,8 +185,10 @@ impl Tasks {
     /// Waits for the substream, opens the lane on it, asks the connection manager whether to go on
     /// ([`Report::Welcome`]), and writes the lane until it ends.
     ///
-    /// Takes the lane's next generation only once the substream is open. The handshake is limited
-    /// to `handshake_within`; the waits for the substream and for the reply have no limit here.
+    /// Takes the lane's next generation only once the substream is open; a failed handshake has
+    /// used it up. Judges the peer by the admission state of that time. The handshake is limited to
+    /// `handshake_within`; the waits for the substream and for the reply have no limit here. The
+    /// lane counts as connected from after the reply until this returns or is dropped.
     async fn carry(&self, opening: OutboundOpening) -> OutboundEnd {
         let OutboundOpening { peer, class, attempt, connection, to, lane, is_new, stream } =
             opening;
@@ -232,7 +239,9 @@ impl Tasks {
     // ── Inbound lanes ──
 
     /// Spawns a task that accepts a substream and reads the lane that it carries. The task reports
-    /// [`Report::Inbound`] only for the ends that [`InboundError`] lists.
+    /// [`Report::Inbound`] only for the ends that [`InboundError`] lists, and not if it was
+    /// aborted. Until the connection manager has got its [`Report::Hello`], nothing but the timeout
+    /// of the handshake and the end of the substream ends it.
     pub(super) fn accept(&self, accepting: InboundSubstream) {
         let tasks = self.clone();
         // The connection manager needs the task's abort handle, which exists only once the task is
@@ -250,11 +259,13 @@ impl Tasks {
 
     /// Judges the peer's hello, asks the connection manager for the inbound lane
     /// ([`Report::Hello`]), waits for the turn to read it, welcomes the peer, and reads to the end.
-    /// `reader` is the abort handle of this task.
+    /// `reader` is the abort handle of this task. The hello, the refusal and the welcome have
+    /// `handshake_within` each; the waits for the reply and for the turn have no limit here.
     ///
     /// A refusal, by the connection manager or by [`InboundLane::take_over`], is sent to the peer
-    /// before it is returned. Returns `Ok` also when the connection manager drops the request, when
-    /// a later substream takes the lane over, and when the connection breaks after the welcome.
+    /// before it is returned; if that fails, the error of the sending is returned instead. Returns
+    /// `Ok` also when the connection manager drops the request, when a later substream takes the
+    /// turn over, also during the welcome, and when the connection breaks after the welcome.
     async fn read(
         &self,
         accepting: InboundSubstream,

@@ -14,22 +14,24 @@ const BYTES_MIN: usize = 4 * 1024;
 /// buffer has been consumed.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// Number of consecutive reads of less than an eighth of the buffer after which it is halved.
+/// Number of consecutive reads of less than an eighth of the buffer after which it is halved once;
+/// the next halving takes as many reads again.
 const SMALL_READS: u32 = 1_024;
 
-/// Bytes that were read and not yet consumed.
+/// Bytes that were read and not yet consumed: `bytes[start..end]`. Its size is the length of
+/// `bytes`.
 #[derive(Debug)]
 pub(super) struct Buffer {
     bytes: Vec<u8>, // ≤ max
     start: usize,
     end: usize,
-    max: usize,
+    max: usize, // ≥ BYTES_MAX
     small_reads: u32,
 }
 
 impl Buffer {
-    /// Creates a buffer for frames of up to `frame_max` bytes. Allocates nothing before the first
-    /// read.
+    /// Creates a buffer for frames of up to `frame_max` bytes; its maximum size is that or
+    /// [`BYTES_MAX`], whichever is larger. Allocates nothing before the first read.
     pub(super) fn new(frame_max: usize) -> Self {
         Self { bytes: Vec::new(), start: 0, end: 0, max: BYTES_MAX.max(frame_max), small_reads: 0 }
     }
@@ -40,7 +42,7 @@ impl Buffer {
         &self.bytes[self.start..self.end]
     }
 
-    /// Consumes the first `len` bytes.
+    /// Consumes the first `len` unread bytes. Panics if there are fewer. Moves and frees nothing.
     #[inline]
     pub(super) fn consume(&mut self, len: usize) {
         self.start += len;
@@ -48,7 +50,8 @@ impl Buffer {
     }
 
     /// Reads once, and returns the number of bytes; 0 at the end of the stream. Adapts the size of
-    /// the buffer before and after the read.
+    /// the buffer before the read, also if that is pending or fails, and after it. The unread bytes
+    /// stay in any case, and new ones follow them.
     ///
     /// The caller must have consumed all whole frames. Panics if the unread bytes fill a buffer of
     /// the maximum size, which a part of a frame cannot do.
@@ -67,7 +70,8 @@ impl Buffer {
     }
 
     /// Moves the unread rest (less than a frame) to the front, and doubles the buffer, up to `max`,
-    /// if the rest fills it. It never grows by a length that a peer only claims.
+    /// if the rest fills it; an empty buffer gets [`BYTES_MIN`]. Panics if the rest fills a buffer
+    /// of `max` bytes. It never grows by a length that a peer only claims.
     fn make_room(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -100,7 +104,8 @@ impl Buffer {
         }
     }
 
-    /// Grows the buffer to exactly `len` bytes, which must not be less than its length.
+    /// Grows the buffer to exactly `len` bytes, which must not be less than its length. The new
+    /// bytes are zero.
     fn resize(&mut self, len: usize) {
         self.bytes.reserve_exact(len - self.bytes.len());
         self.bytes.resize(len, 0);

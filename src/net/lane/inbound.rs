@@ -9,13 +9,15 @@ use super::names::Names;
 use super::sync::{Mutex, MutexGuard, Notify, watch};
 use crate::net::wire::LaneRefusal;
 
-/// Receiver's state of one lane from one incarnation. Clones share it.
+/// Receiver's state of the lanes of one class from one incarnation: of the one that is read now,
+/// and, in the totals, of earlier ones with a lower lane number. Clones share it.
 #[derive(Clone, Debug)]
 pub struct InboundLane(Arc<InboundShared>);
 
 #[derive(Debug)]
 struct InboundShared {
-    /// Highest generation that has asked for the lane; 0 before the first.
+    /// Highest generation that has asked for the lane, also if it got no turn; 0 before the first.
+    /// Never decreases.
     newest: watch::Sender<u64>,
     /// `None` while a [`Turn`] holds it.
     progress: Mutex<Option<LaneProgress>>,
@@ -24,7 +26,7 @@ struct InboundShared {
     counters: InboundCounters,
 }
 
-/// Progress of the lane.
+/// Progress of the lane. A reader changes that of its [`Turn`].
 #[derive(Debug, Default)]
 pub(super) struct LaneProgress {
     /// Lane number; 0 before the first turn.
@@ -36,7 +38,8 @@ pub(super) struct LaneProgress {
     pub(super) names: Names,
 }
 
-/// Counters that [`InboundStats`] reports.
+/// Counters that [`InboundStats`] reports. They survive turns and lane numbers. The reader adds to
+/// them, except that it stores [`LaneProgress::accepted_ever`] as `accepted`.
 #[derive(Debug, Default)]
 pub(super) struct InboundCounters {
     pub(super) accepted: AtomicU64,
@@ -86,17 +89,18 @@ impl InboundLane {
     }
 
     /// Takes the lane over for a later generation: tells the current reader to end, and waits until
-    /// it has, because two readers would accept messages twice or in a mixed order
+    /// it has, without a limit, because two readers would accept messages twice or in a mixed order
     /// (docs/protocol/transport.md#one-reader-per-lane). A higher lane number (the upper half of
-    /// the generation) starts to count anew, with an empty table of names.
+    /// the generation) starts to count anew, with an empty table of names, also on a gap.
     ///
     /// The current reader is told before this waits, so it ends also if this call then fails or its
-    /// future is dropped.
+    /// future is dropped; this generation is used up then.
     ///
     /// # Errors
-    /// [`LaneRefusal::Superseded`] if this generation or a later one had a turn, or comes while
-    /// this one waits; [`LaneRefusal::Gap`] if messages before `first_unacknowledged` are missing
-    /// here: neither side has them, so the sender must begin a new lane
+    /// [`LaneRefusal::Superseded`] if this generation or a later one has asked for the lane before,
+    /// or a later one does while this one waits, and for generation 0; then, with the lane taken,
+    /// [`LaneRefusal::Gap`] if messages before `first_unacknowledged` are missing here: neither
+    /// side has them, so the sender must begin a new lane
     /// (docs/protocol/transport.md#a-gap-starts-a-new-lane).
     pub async fn take_over(
         &self,
@@ -125,8 +129,9 @@ impl InboundLane {
         Ok(turn)
     }
 
-    /// Waits until no turn is held, and takes the progress; `None` as soon as a later generation
-    /// has asked for the lane.
+    /// Waits until no turn is held, and takes the progress, which the caller must return in a
+    /// [`Turn`]. `None` if a later generation has asked for the lane; a waiting call notices that
+    /// only when a turn is dropped.
     async fn progress_of(&self, generation: u64) -> Option<LaneProgress> {
         loop {
             let mut returned = pin!(self.0.returned.notified());
@@ -159,14 +164,15 @@ impl InboundLane {
 }
 
 impl Turn {
-    /// Number of messages accepted so far, for the `Welcome`.
+    /// Number of messages accepted so far on the lane of this number, for the `Welcome`.
     #[must_use]
     pub fn accepted(&self) -> u64 {
         self.progress.accepted
     }
 
     /// Completes when a later generation wants the lane, at once if one already does: the holder
-    /// must then drop this turn. Readers do.
+    /// must then drop this turn. Readers do. Nothing takes the turn away from a holder that does
+    /// not, and the later generation waits. The future does not borrow the turn.
     pub fn superseded(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut newest = self.lane.0.newest.subscribe();
         let generation = self.generation;
@@ -183,7 +189,8 @@ impl Turn {
 
 impl Drop for Turn {
     /// Returns the progress, without the names that an unfinished message has defined, and wakes
-    /// the generations that wait for their turn.
+    /// all generations that wait for their turn; only the latest takes it. The pieces of an
+    /// unfinished message are lost: the sender sends the message again.
     fn drop(&mut self) {
         let mut progress = mem::take(&mut self.progress);
         progress.names.forget(); // names of an unfinished message, which is sent again

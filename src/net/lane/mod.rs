@@ -10,6 +10,11 @@
 //! A lane outlives connections (docs/protocol/transport.md#a-lane-outlives-connections): message
 //! order and replication rely on it.
 //!
+//! A lane is *open* until it has *ended*: it was *finished* ([`Lane::finish`]: nothing is appended,
+//! the buffered messages are still sent) or *abandoned* ([`Lane::break_off`], or a panic under its
+//! lock: its messages are dropped). A finished lane may still be abandoned. A lane is *connected*
+//! while it has a writer.
+//!
 //! A lane that was abandoned is never continued. A new [`Lane`] to the same node has a higher
 //! number, which is the upper half of its [generations](Lane::next_generation). When the receiver
 //! sees a higher number, it counts messages from 1 again.
@@ -61,17 +66,19 @@ mod sync {
 /// Numbers the lanes of this process, so that a later lane to the same node has a higher number.
 static LANES: AtomicU32 = AtomicU32::new(1);
 
-/// Why a message was not sent. No part of it will arrive.
+/// Why a message was not sent. No part of it will arrive. If several apply, the first one in this
+/// order is returned: `Broken`, `TooLong`, `Unconnected`, `Header`, `Full`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The lane's buffer is full. Wait for [`room`](Lane::room), drop the message, or raise
-    /// `lane-bytes-max`.
+    /// The lane's buffer is full, or, on a user lane, a long message must let others go first
+    /// (docs/protocol/transport.md#long-messages-take-turns), so `kept` may be below `max`. Wait
+    /// for [`room`](Lane::room), drop the message, or raise `lane-bytes-max`.
     #[error("not sent: the lane is full with {kept} unacknowledged bytes of at most {max}")]
     Full {
-        /// Bytes in the buffer.
+        /// Bytes in the buffer, without this message.
         kept: usize,
-        /// Maximum number of bytes in the buffer.
+        /// Maximum number of bytes in the buffer; for a response four times the setting.
         max: usize,
     },
     /// No connection carries the lane now. Only [`Lane::send_connected`] returns it. Wait for
@@ -102,10 +109,10 @@ pub enum LaneEnd {
     /// All messages were acknowledged, and the lane was closed in order.
     #[error("the lane was finished in order")]
     Finished,
-    /// A later substream carries the lane, or this side has abandoned it.
+    /// A later substream carries the lane, or, for a writer, this side has abandoned it.
     #[error("a later connection carries the lane, or it was abandoned")]
     Superseded,
-    /// The connection broke; the lane can continue on another one.
+    /// The connection broke, or the peer ended the substream; the lane can continue on another one.
     #[error("the connection broke")]
     Broken(#[from] io::Error),
     /// The peer violated the protocol. This may happen again on the next connection.
@@ -113,14 +120,16 @@ pub enum LaneEnd {
     Violation(#[from] FrameViolation),
 }
 
-/// Statistics of a lane.
+/// Statistics of a lane. When the lane is abandoned, `kept_bytes` becomes 0 and `undrained_since`
+/// `None`; all other values stay, `unacknowledged` too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneStats {
-    /// Bytes in the buffer, unsent or unacknowledged.
+    /// Bytes in the buffer, framing included: of unsent and unacknowledged messages, and of
+    /// acknowledged ones whose chunk is not yet dropped.
     pub kept_bytes: usize,
     /// Unacknowledged messages, sent or not.
     pub unacknowledged: u64,
-    /// Messages that were not yet sent on the current connection.
+    /// Messages that were not yet sent on the current connection or, without one, on the last.
     pub unsent: u64,
     /// Total number of messages that the lane accepted.
     pub appended: u64,
@@ -134,12 +143,15 @@ pub struct LaneStats {
     pub resent: u64,
     /// Number of bytes sent, framing included. Falls back like `sent`.
     pub sent_bytes: u64,
-    /// Messages that were rejected as [`SendError::Full`].
+    /// Messages that were rejected as [`SendError::Full`], responses included. Other rejections do
+    /// not count.
     pub refused: u64,
-    /// Number of writes. `sent / batches` is the average batch size.
+    /// Number of batches handed to a writer, retransmissions included. `sent / batches` is the
+    /// average batch size.
     pub batches: u64,
-    /// Since when messages have been waiting without any acknowledgement; `None` if none wait.
-    /// Starts anew with each acknowledgement and with each connection.
+    /// Since when messages have been waiting without any acknowledgement, also without a
+    /// connection; `None` if none wait. Starts anew with each acknowledgement of a further message
+    /// and with each connection.
     pub undrained_since: Option<Instant>,
     /// Whether a connection carries the lane.
     pub connected: bool,
@@ -154,8 +166,8 @@ struct LaneShared {
     peer: PeerId,
     incarnation: AtomicU64, // unknown until the welcome if the lane is the first contact
     class: TrafficClass,
-    number: u32,
-    substreams: AtomicU32,
+    number: u32,           // of `LANES`
+    substreams: AtomicU32, // generations given out
     queue: SharedOutboundQueue,
     inline_writer: Mutex<InlineWriter>,
 }
@@ -174,7 +186,9 @@ impl std::fmt::Debug for InlineWriter {
 }
 
 impl Lane {
-    /// Creates a lane that buffers at most [`NetLimits::lane_bytes_max`] bytes for this class.
+    /// Creates a lane that buffers at most [`NetLimits::lane_bytes_max`] bytes for this class, or
+    /// one longer message. It has no connection, no directory knows it, and it has the next number
+    /// of this process.
     #[must_use]
     pub fn new(to: NodeId, class: TrafficClass, limits: &NetLimits) -> Self {
         Self(Arc::new(LaneShared {
@@ -209,16 +223,17 @@ impl Lane {
     }
 
     /// Returns the generation of the next substream, for its `Hello`: the lane's number in the
-    /// upper half, a count of its substreams in the lower half. Generations therefore increase with
-    /// every call, also from one lane to the next.
+    /// upper half, a count of its substreams, from 1, in the lower half. Generations therefore
+    /// increase with every call, also from one lane to the next. Every call uses one up, and works
+    /// also once the lane has ended.
     #[must_use]
     pub fn next_generation(&self) -> u64 {
         let substream = self.0.substreams.fetch_add(1, Ordering::Relaxed) + 1;
         u64::from(self.0.number) << 32 | u64::from(substream)
     }
 
-    /// Number of the first buffered message, or of the next one if none is buffered; for the
-    /// `Hello`.
+    /// Number of the first unacknowledged message, or of the next one if all are acknowledged; for
+    /// the `Hello`. Unchanged when the lane is abandoned.
     #[must_use]
     pub fn first_unacknowledged(&self) -> u64 {
         self.0.queue.lock().acknowledged() + 1
@@ -240,11 +255,14 @@ impl Lane {
     }
 
     /// Appends a message to the lane: a short critical section and a copy. If the lane's writer is
-    /// idle, the caller wakes it, or writes the message inline. `fields` are the names in the
-    /// header (docs/protocol/transport.md#frames-of-a-lane). Never waits for room.
+    /// idle, the caller wakes it, or writes the message inline, outside the lane's lock. `fields`
+    /// are the names in the header (docs/protocol/transport.md#frames-of-a-lane). Never waits for
+    /// room. Without a connection the message is buffered.
+    ///
+    /// `Ok` means appended: the message is lost if the lane is abandoned before it is acknowledged.
     ///
     /// # Errors
-    /// [`SendError`]; the message was not sent then.
+    /// [`SendError`], but not `Unconnected`; the message was not sent then.
     #[inline]
     pub fn send(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
         self.0.queue.send(fields, body, || self.write_inline())
@@ -263,31 +281,38 @@ impl Lane {
 
     /// Appends a response to an accepted message (a reply, an acknowledgement, a bounce). Responses
     /// may fill the lane to four times its limit, so that two nodes that answer each other do not
-    /// block each other (docs/protocol/transport.md#answers-have-four-times-the-room). On `Full`
-    /// the caller must drop the response and count it.
+    /// block each other (docs/protocol/transport.md#answers-have-four-times-the-room). Long ones
+    /// need not let others go first. Otherwise like [`send`](Self::send), also without a
+    /// connection.
     ///
     /// # Errors
-    /// [`SendError`]; the message was not sent then.
+    /// [`SendError`]; the message was not sent then. On `Full` the caller must drop the response
+    /// and count it: [`room`](Self::room) is only for ordinary messages.
     pub fn answer(&self, fields: &[&str], body: &[u8]) -> Result<(), SendError> {
         self.0.queue.answer(fields, body, || self.write_inline())
     }
 
     /// Completes when a message that was rejected with [`SendError::Full`] probably fits, and a
     /// connection carries the lane if one was rejected with [`SendError::Unconnected`], or when the
-    /// lane has ended; at once if no message was rejected since there last was room.
+    /// lane has ended; at once if no message was rejected since there last was room. Rejections of
+    /// all senders count, and all waiting calls complete together. Reserves nothing: the message
+    /// may be rejected again. Waits without a limit of time.
     pub async fn room(&self) {
         self.0.queue.room().await;
     }
 
-    /// Ends the lane: later messages are rejected as [`SendError::Broken`], and the writer closes
-    /// it in order once all earlier ones are acknowledged. Does nothing if the lane has ended.
+    /// Finishes the lane: later messages are rejected as [`SendError::Broken`], and the writer
+    /// closes it in order once all earlier ones are acknowledged. Without a connection the messages
+    /// wait for the next writer. Has no effect on a lane that has ended.
     pub fn finish(&self) {
         self.0.queue.finish();
     }
 
     /// Abandons the lane and drops its messages: its writer ends, and later messages are rejected
-    /// as [`SendError::Broken`]. Returns the number of unacknowledged messages, each of which may
-    /// have been accepted; 0 if the lane was abandoned before.
+    /// as [`SendError::Broken`]. Works also on a finished lane. Returns the number of
+    /// unacknowledged messages, each of which may have been accepted; 0 if the lane was abandoned
+    /// before. Neither counts nor reports them, and does not remove the lane from the directory:
+    /// the caller must.
     pub fn break_off(&self) -> u64 {
         self.0.queue.break_off()
     }
@@ -302,8 +327,9 @@ impl Lane {
         self.0.inline_writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes inline what was appended. Returns `false` if the writer must be woken instead, also
-    /// if the lane has none.
+    /// Writes inline what was appended, without the lock of `inline_writer`. Returns `false` if the
+    /// writer must be woken instead, also if the lane has none. `true` does not mean that all is
+    /// written: the writer's task writes the rest when the stream has room.
     fn write_inline(&self) -> bool {
         let write = self.lock_inline_writer().write.as_ref().and_then(Weak::upgrade);
         write.is_some_and(|write| write())
@@ -321,36 +347,40 @@ impl Lane {
     }
 
     /// Begins the turn of a writer that continues after message `accepted`, and returns its number.
-    /// The turns of all earlier writers are over, also if it fails because `accepted` is
-    /// impossible.
+    /// The lane is connected from now on, unless it was abandoned. The turns of all earlier writers
+    /// are over, also if it fails because `accepted` is impossible; the lane is unconnected then.
     fn resume(&self, accepted: u64) -> Result<u64, FrameViolation> {
         self.0.queue.resume(accepted)
     }
 
-    /// The writer of this turn has ended, and its substream with it. Has no effect if a later
-    /// writer has the lane.
+    /// Marks the lane as unconnected, because the writer of this turn has ended, and its substream
+    /// with it. Has no effect if a later writer has the lane.
     fn disconnect(&self, turn: u64) {
         self.0.queue.disconnect(turn);
     }
 
-    /// Total number of messages appended.
+    /// Total number of messages appended since the lane was created.
     fn appended(&self) -> u64 {
         self.0.queue.appended()
     }
 
-    /// Next step of the writer of this turn. For [`WriterStep::Copied`] the bytes are in `copy`.
+    /// Next step of the writer of this turn. For [`WriterStep::Copied`] the bytes are in `copy`,
+    /// whose earlier contents are replaced; otherwise `copy` is unchanged. The bytes count as sent
+    /// from now on, so the writer must write them before it takes the next step.
     fn take(&self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
         self.0.queue.take(turn, copy)
     }
 
     /// Drops the messages up to `accepted`, which the peer has acknowledged to the writer of this
-    /// turn. Has no effect if that turn is over.
+    /// turn. Has no effect, not even an error, if that turn is over or the lane was abandoned. On
+    /// an error, because `accepted` goes back or beyond the sent messages, nothing changes.
     fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), FrameViolation> {
         self.0.queue.acknowledge(turn, accepted)
     }
 
-    /// Registers the waker of this turn's writer. Returns `false`, and keeps the registered waker,
-    /// if its turn is over.
+    /// Registers the waker of this turn's writer, in place of an earlier one. Returns `false`, and
+    /// keeps the registered waker, if its turn is over; `true` also if the lane was abandoned. A
+    /// wake-up uses the waker up, so the writer registers at each poll.
     fn register(&self, turn: u64, waker: &Waker) -> bool {
         self.0.queue.register(turn, waker)
     }

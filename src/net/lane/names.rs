@@ -2,7 +2,7 @@
 //!
 //! Both tables grow in the order of messages: the sender's when a message is appended, the
 //! receiver's when it is accepted. So they agree whenever a lane is resumed, wherever the
-//! connection broke.
+//! connection broke. They last as long as the lane: numbers are never replaced.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::net::frame::{
 };
 use crate::net::wire::FIELDS_MAX;
 
-/// Sender's table, and the header that was encoded last.
+/// Sender's table, and the header that was encoded last. Numbers count from 0.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
     numbers: HashMap<Arc<str>, u16>, // ≤ NAMES_MAX; local names only
@@ -20,7 +20,7 @@ pub(super) struct NameTable {
     fresh: Vec<Arc<str>>,            // defined in `header`; ≤ FIELDS_MAX
     header: Vec<u8>,
     stands_for: Vec<Arc<str>>, // names in `header`, if `repeatable`; ≤ FIELDS_MAX
-    repeatable: bool,
+    repeatable: bool,          // whether `header` has numbers only, none of them new
 }
 
 impl NameTable {
@@ -28,7 +28,8 @@ impl NameTable {
     /// Returns the last header again if it has the same fields and consists of numbers only.
     ///
     /// Names that it defines stay in the table. If the message is not appended after all, the
-    /// caller must call [`forget`](Self::forget).
+    /// caller must call [`forget`](Self::forget), but not after `None`: that would remove names of
+    /// the message before.
     #[inline]
     pub(super) fn header(&mut self, fields: &[&str]) -> Option<&[u8]> {
         let same = self.repeatable
@@ -40,15 +41,16 @@ impl NameTable {
         Some(&self.header)
     }
 
-    /// The header that was encoded last.
+    /// The header that was encoded last, also if it was forgotten; empty before the first.
     #[inline]
     pub(super) fn last(&self) -> &[u8] {
         &self.header
     }
 
     /// Encodes these fields into `header`. Each is written as its number, if it has one; otherwise
-    /// it gets the next number, or is written as a literal if the table is full. Changes nothing if
-    /// it returns `None`.
+    /// it gets the next number, or is written as a literal if the table has [`NAMES_MAX`] names or
+    /// the name would exceed [`NAMES_BYTES_MAX`] (a shorter one may still get a number). Returns
+    /// `None`, and changes nothing, if there are too many fields or one is too long.
     fn write(&mut self, fields: &[&str]) -> Option<()> {
         if fields.len() > FIELDS_MAX || fields.iter().any(|name| name.len() > NAME_BYTES_MAX) {
             return None;
@@ -80,7 +82,7 @@ impl NameTable {
     }
 
     /// Removes the names that the last header defined, because its message was rejected. Their
-    /// numbers are given out again.
+    /// numbers are given out again. Has no effect when called again, or if it defined none.
     pub(super) fn forget(&mut self) {
         for name in self.fresh.drain(..) {
             self.bytes -= name.len();
@@ -98,8 +100,9 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Decodes a header into `fields`. Returns whether the same bytes would decode to the same
-    /// names again.
+    /// Decodes a header into `fields`, whose earlier contents are replaced. Returns whether the
+    /// same bytes would decode to the same names again: `false` with a definition or a literal. A
+    /// number may be of a name that this header has defined before it.
     ///
     /// Names that it defines stay only if [`accept`](Self::accept) follows; otherwise the caller
     /// must call [`forget`](Self::forget), also after an error.
@@ -135,7 +138,8 @@ impl Names {
         Ok(repeatable)
     }
 
-    /// Adds a name to the table. `number` must be the next one; the same name may have several.
+    /// Adds a name to the table. `number` must be the next one, which is checked first; the table
+    /// must have room. The same name may have several numbers.
     fn define(&mut self, number: u16, name: &str) -> Result<Arc<str>, FrameViolation> {
         if usize::from(number) != self.names.len() {
             return Err(FrameViolation::Header("a number out of turn"));
@@ -155,7 +159,8 @@ impl Names {
         self.accepted = self.names.len();
     }
 
-    /// Removes the names that the current message defined, because it will be sent again.
+    /// Removes the names that were defined since the last [`accept`](Self::accept), because their
+    /// message will be sent again. Has no effect if there are none.
     pub(super) fn forget(&mut self) {
         for name in self.names.drain(self.accepted..) {
             self.bytes -= name.len();

@@ -7,7 +7,11 @@
 //! numbered by position, from 1.
 //!
 //! Each writer has a turn, a number that [`OutboundQueue::resume`] gives out. Calls with an earlier
-//! turn have no effect.
+//! turn have no effect; [`OutboundQueue::take`] then tells the writer to end.
+//!
+//! *Taken* bytes were handed to a writer, and count as sent from then on. Nothing here wakes a
+//! writer or a sender: the callers in [`shared_outbound`](super::shared_outbound) do, if a return
+//! value asks for it.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -29,7 +33,7 @@ const PIECE_BYTES_MIN: usize = 8 * 1024;
 /// Maximum number of empty chunks kept for reuse.
 const SPARE_MAX: usize = 4;
 
-/// Length above which a message counts as long, in bytes.
+/// Length above which a message counts as long, in bytes, header and framing included.
 const LONG: usize = 16 * 1024;
 
 /// Number of unsent bytes above which a user lane rejects long messages
@@ -58,7 +62,7 @@ struct Sealed {
     complete: u64,
 }
 
-/// Position of the next byte to send.
+/// Position of the next byte to take. It may be at the end of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     /// Index among all chunks since the lane began.
@@ -74,11 +78,13 @@ pub(super) enum WriterStep {
     /// Write the copied bytes.
     Copied,
     /// Flush, then sleep: everything, or as much as the window allows, was sent. The next append
-    /// asks to wake the writer in the first case; an acknowledgement lets it go on in the second.
+    /// asks to wake the writer in the first case. In the second no append does: an acknowledgement,
+    /// which the writer itself reads, lets it go on.
     Nothing,
-    /// Close the lane: all messages were acknowledged, and none follows.
+    /// Close the lane: it was finished, and all messages were acknowledged. Returned again by each
+    /// further call.
     Finished,
-    /// Stop: a later writer has the lane, or it was abandoned.
+    /// Stop: a later writer has the lane, or it was abandoned, also if bytes are left.
     Superseded,
 }
 
@@ -98,7 +104,7 @@ pub(super) struct OutboundQueue {
     open_begins_inside: bool, // as Sealed::begins_inside
     spare: Vec<Vec<u8>>,      // ≤ SPARE_MAX, each ≤ FRAME_BYTES
     kept: usize,              // bytes in `sealed` and `open`
-    gone: u64,                // chunks acknowledged and dropped
+    gone: u64,                // number of chunks acknowledged and dropped; not bytes
 
     // Numbers of messages: acknowledged ≤ sent ≤ appended.
     appended: u64,
@@ -106,25 +112,25 @@ pub(super) struct OutboundQueue {
     sent: u64,
 
     // State of the writer.
-    turn: u64, // number of writers; only the last may take
+    turn: u64, // number of writers, those that failed to start included; only the last may take
     cursor: Cursor,
     taken_bytes: u64, // up to the cursor, since the lane began, without retransmissions
     gone_bytes: u64,  // up to the first kept chunk
     acknowledged_bytes: u64, // gone_bytes ≤ this ≤ taken_bytes; exact whenever all is acknowledged
-    sleeps: bool,     // the next message must wake the writer
+    sleeps: bool,     // the next message must wake the writer; may be of a writer that has ended
     connection: LaneConnection,
 
     state: OutboundState,
     wanted: Option<usize>, // least bytes rejected as full; room() waits for them
     shares: bool,          // long messages yield to others, as on user lanes
-    passing: Option<usize>, // short bytes since a long message was rejected
+    passing: Option<usize>, // short bytes since a long message was rejected; `None`: none was
     undrained_since: Option<Instant>,
     batches: u64,
     resent: u64,
     refused: u64, // rejected as full
 }
 
-/// Whether a writer has a substream for the lane.
+/// Whether a writer has a substream for the lane. Abandoning the lane does not change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaneConnection {
     Absent,
@@ -145,7 +151,8 @@ enum OutboundState {
 
 impl OutboundQueue {
     /// Creates an empty queue without a writer, so that appends wake none yet. Frames have at most
-    /// [`FRAME_BYTES`], also if `limits` allows more. Only on user lanes long messages take turns.
+    /// [`FRAME_BYTES`], also if `limits` allows more, and messages at most `u32::MAX` bytes. Only
+    /// on user lanes long messages take turns.
     pub(super) fn new(class: TrafficClass, limits: &NetLimits) -> Self {
         Self {
             frame_bytes: frame::bytes_max(limits).min(FRAME_BYTES),
@@ -181,21 +188,23 @@ impl OutboundQueue {
         }
     }
 
-    /// Lowers the maximum message length; a higher value has no effect.
+    /// Lowers the maximum message length, even to 0; a higher value has no effect. Buffered
+    /// messages stay, however long.
     pub(super) fn limit_messages(&mut self, bytes_max: usize) {
         self.message_bytes_max = self.message_bytes_max.min(bytes_max);
     }
 
     /// Lowers the maximum frame length, but not below [`FRAME_BYTES_MIN`], for messages appended
-    /// from now on.
+    /// from now on; a higher value has no effect.
     pub(super) fn limit_frames(&mut self, bytes_max: usize) {
         self.frame_bytes = self.frame_bytes.min(bytes_max.max(FRAME_BYTES_MIN));
     }
 
     // ── Appending ──
 
-    /// Appends a message. Returns whether the writer sleeps and must be woken; `true` only once for
-    /// each time that it went to sleep.
+    /// Appends a message, also without a writer. Returns whether the writer sleeps and must be
+    /// woken; `true` only once for each time that it went to sleep, and perhaps for a writer that
+    /// has ended meanwhile. Errors as for [`append_within`](Self::append_within).
     #[inline]
     pub(super) fn append(&mut self, fields: &[&str], body: &[u8]) -> Result<bool, SendError> {
         self.append_within(self.bytes_max, fields, body)
@@ -205,8 +214,9 @@ impl OutboundQueue {
     ///
     /// # Errors
     /// [`SendError::Unconnected`] if it has none; from then on [`has_room`](Self::has_room) is
-    /// false until it has one. A message that is too long, or a lane that has ended, gets the error
-    /// of [`append`](Self::append) instead.
+    /// false until it has one. It is not counted, and comes before a malformed header and a full
+    /// lane. A message that is too long, or a lane that has ended, gets the error of
+    /// [`append`](Self::append) instead.
     #[inline]
     pub(super) fn append_connected(
         &mut self,
@@ -221,8 +231,9 @@ impl OutboundQueue {
         self.append(fields, body)
     }
 
-    /// Appends a response, up to [`ANSWERS_FACTOR`] times the limit of other messages. A long one
-    /// need not wait for its turn on a user lane.
+    /// Appends a response, up to [`ANSWERS_FACTOR`] times the limit of other messages, also without
+    /// a substream. A long one need not wait for its turn on a user lane. A response that is
+    /// rejected as full is counted, too, and [`has_room`](Self::has_room) is false then.
     pub(super) fn append_answer(
         &mut self,
         fields: &[&str],
@@ -234,8 +245,10 @@ impl OutboundQueue {
     /// Appends a message if the lane then buffers at most `max` bytes, or is empty; on a user lane
     /// a message that is no response must also have its turn ([`takes_turn`](Self::takes_turn)).
     ///
-    /// The errors are checked in this order: ended, too long, header, full. Only
-    /// [`SendError::Full`] is counted.
+    /// The errors are checked in this order: ended, too long, header, full, turn. The last two are
+    /// [`SendError::Full`], and only they are counted; after them
+    /// [`has_room`](Self::has_room) is false. A rejected message leaves the names of its header
+    /// undefined. `max` is compared with the message in one frame; pieces need some bytes more.
     #[inline]
     fn append_within(
         &mut self,
@@ -272,7 +285,8 @@ impl OutboundQueue {
     }
 
     /// Counts a message as rejected, removes the names that its header has defined, and returns
-    /// [`SendError::Full`].
+    /// [`SendError::Full`]. Its header must be the last one of `numbers`. Leaves `wanted` and
+    /// `passing` to the caller.
     fn refuse(&mut self, max: usize) -> SendError {
         self.numbers.forget();
         self.refused += 1;
@@ -283,8 +297,9 @@ impl OutboundQueue {
     /// unsent data (up to [`AHEAD_OF_LONG`]). Otherwise a long one may not, and a short one may
     /// until more than [`PASSING_MAX`] bytes of short ones have passed a rejected long one.
     ///
-    /// Counts the passing bytes. The count ends when little is unsent
-    /// ([`room_again`](Self::room_again)), so that the rejected messages are retried together.
+    /// Counts the passing bytes, those of rejected short messages included. The count ends when
+    /// [`room_again`](Self::room_again) returns `true`, so that the rejected messages are retried
+    /// together.
     fn takes_turn(&mut self, whole: usize) -> bool {
         if self.unsent_bytes() <= AHEAD_OF_LONG {
             return true;
@@ -298,14 +313,15 @@ impl OutboundQueue {
         *passed <= PASSING_MAX
     }
 
-    /// Number of buffered bytes that no writer has taken on the current connection.
+    /// Number of buffered bytes that the last writer has not taken, also if it has ended.
+    /// Meaningless for an abandoned lane, whose taken bytes are no longer buffered.
     const fn unsent_bytes(&self) -> usize {
         (self.gone_bytes + self.kept as u64 - self.taken_bytes) as usize
     }
 
     /// Appends a message, which [`append_within`](Self::append_within) has counted and whose header
-    /// is the last one of `numbers`, as one frame of `whole` bytes. Seals the open chunk before if
-    /// the frame does not fit into it.
+    /// is the last one of `numbers`, as one frame of `whole` bytes, at most [`FRAME_BYTES`]. Seals
+    /// the open chunk before if the frame does not fit into it. Checks no limit.
     #[inline]
     fn put_whole(&mut self, whole: usize, body: &[u8]) {
         if self.open.len() + whole > FRAME_BYTES {
@@ -324,7 +340,9 @@ impl OutboundQueue {
 
     /// Appends a message as two or more consecutive frames, so that the receiver needs one buffer
     /// per lane (docs/protocol/transport.md#pieces-are-never-interleaved). Seals the open chunk
-    /// whenever it is full, and before the first piece if that would be short.
+    /// whenever the next piece does not fit, and before the first piece if that would be short; the
+    /// last piece stays in the open chunk. No piece is empty. Only for messages that do not fit
+    /// into one frame; otherwise like [`put_whole`](Self::put_whole).
     fn put_pieces(&mut self, body: &[u8]) {
         if FRAME_BYTES - self.open.len() < PIECE_BYTES_MIN.min(self.frame_bytes) {
             self.seal(self.appended - 1, self.appended - 1);
@@ -359,9 +377,11 @@ impl OutboundQueue {
         }
     }
 
-    /// Seals the open chunk, which must not be empty, and begins a new one. `last` is the number of
-    /// the last message with a byte in the sealed chunk, `complete` that of the last message which
-    /// ends in it. The caller sets `open_first` and `open_begins_inside` for the new one.
+    /// Seals the open chunk, which must not be empty (otherwise it panics), and begins a new one,
+    /// in a spare buffer if there is one. `last` is the number of the last message with a byte in
+    /// the sealed chunk, `complete` that of the last message which ends in it or before. The caller
+    /// sets `open_first` and `open_begins_inside` for the new one. The cursor stays: it may be
+    /// inside.
     fn seal(&mut self, last: u64, complete: u64) {
         let next = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(FRAME_BYTES));
         let bytes = mem::replace(&mut self.open, next);
@@ -377,14 +397,17 @@ impl OutboundQueue {
 
     // ── Sending ──
 
-    /// Starts a new writer, which continues after message `accepted`; earlier writers end. Returns
-    /// its turn, also if the lane was abandoned: then [`take`](Self::take) ends the writer.
+    /// Starts a new writer, which continues after message `accepted`; earlier writers end, as soon
+    /// as they are woken. Returns its turn, also if the lane was abandoned: then
+    /// [`take`](Self::take) ends the writer, and the lane stays unconnected.
     ///
-    /// The messages up to `accepted` are dropped, and the others are sent again.
+    /// The messages up to `accepted` are dropped, and the others are sent again: those that were
+    /// sent before are added to `resent`. `undrained_since` begins anew if there are any. May make
+    /// room, which it does not return: the caller must notify those that wait.
     ///
     /// # Errors
     /// [`FrameViolation`] if `accepted` is less than was acknowledged, or more than was sent. Then
-    /// the lane has no writer.
+    /// the lane is unconnected and its messages stay, but the turn of the earlier writer is over.
     pub(super) fn resume(&mut self, accepted: u64) -> Result<u64, FrameViolation> {
         self.disconnect(self.turn); // its writer ends
         self.turn += 1;
@@ -429,10 +452,11 @@ impl OutboundQueue {
         at
     }
 
-    /// Returns the next step of the writer of this turn, and counts its bytes as sent. Bytes of the
-    /// open chunk are copied to `copy`, those of a sealed one are shared. A step takes all bytes up
-    /// to the end of the chunk, also more than the window has left. While the window is used up, it
-    /// takes only a chunk that begins inside a message.
+    /// Returns the next step of the writer of this turn, and counts its bytes as sent, and each
+    /// message that ends in them or before. Bytes of the open chunk are copied to `copy`, in place
+    /// of its contents; those of a sealed one are shared. A step takes all bytes up to the end of
+    /// the chunk, also more than the window has left. While the window is used up, it takes only a
+    /// chunk that begins inside a message. May make room ([`room_again`](Self::room_again)).
     pub(super) fn take(&mut self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
         if turn != self.turn || self.state == OutboundState::GivenUp {
             return WriterStep::Superseded;
@@ -490,8 +514,9 @@ impl OutboundQueue {
         turn == self.turn
     }
 
-    /// The writer of this turn has ended, and its substream with it. Has no effect if a later
-    /// writer has started. The sent messages count as unsent only once the next writer starts.
+    /// Marks the lane as unconnected, because the writer of this turn has ended, and its substream
+    /// with it. Has no effect if a later writer has started. The turn stays, and the sent messages
+    /// count as unsent only once the next writer starts.
     pub(super) fn disconnect(&mut self, turn: u64) {
         if turn == self.turn && self.connection == LaneConnection::Present {
             self.connection = LaneConnection::Absent;
@@ -501,11 +526,13 @@ impl OutboundQueue {
     // ── Acknowledging ──
 
     /// Drops the messages up to `accepted`, which the writer of this turn has seen acknowledged.
-    /// Returns whether callers waiting for room may try again: `false` also if the turn is over,
-    /// the lane was abandoned, or `accepted` was acknowledged before.
+    /// Returns whether callers waiting for room may try again: `false` also if the turn is over or
+    /// the lane was abandoned (before any error), and if `accepted` is what was acknowledged last;
+    /// nothing changes then. `undrained_since` begins anew, or ends if all is acknowledged.
     ///
     /// # Errors
-    /// [`FrameViolation`] if `accepted` is less than an earlier one, or more than was sent.
+    /// [`FrameViolation`] if `accepted` is less than an earlier one, or more than was sent. Nothing
+    /// changes then; the caller ends the writer.
     pub(super) fn acknowledge(&mut self, turn: u64, accepted: u64) -> Result<bool, FrameViolation> {
         if turn != self.turn || self.state == OutboundState::GivenUp {
             return Ok(false);
@@ -547,7 +574,7 @@ impl OutboundQueue {
         Ok(self.room_again())
     }
 
-    /// Counts bytes at the start of the queue as dropped.
+    /// Counts bytes at the start of the queue as dropped. The caller removes them.
     fn drop_first(&mut self, bytes: usize) {
         self.kept -= bytes;
         self.gone_bytes += bytes as u64;
@@ -564,10 +591,11 @@ impl OutboundQueue {
         }
     }
 
-    /// Whether callers waiting for room may try again, after bytes were sent or acknowledged: the
-    /// shortest rejected message fits below the limit of ordinary messages, the queue is empty, or
-    /// little is unsent and a long message was rejected. `true` only once: it forgets the rejected
-    /// messages. The caller must then notify those that wait.
+    /// Whether callers waiting for room may try again, after bytes were sent or acknowledged: a
+    /// message was rejected as full, and the shortest one fits below the limit of ordinary messages
+    /// or the queue is empty; or a long message was rejected for its turn, and little is unsent.
+    /// `true` only once: it forgets the rejected messages of both kinds, but not that one awaits a
+    /// connection. The caller must then notify those that wait.
     pub(super) fn room_again(&mut self) -> bool {
         let fits = |wanted| self.kept == 0 || self.kept + wanted <= self.bytes_max;
         let again = self.wanted.is_some_and(fits)
@@ -578,7 +606,8 @@ impl OutboundQueue {
         again
     }
 
-    /// Whether no message was rejected since there was room, or the lane has ended.
+    /// Whether no message was rejected, as full or for lack of a connection, since there last was
+    /// room, or the lane has ended. `true` does not mean that a message of any length fits.
     pub(super) fn has_room(&self) -> bool {
         let waits = self.wanted.is_some()
             || self.passing.is_some()
@@ -588,15 +617,18 @@ impl OutboundQueue {
 
     // ── The end ──
 
-    /// Rejects further messages. Has no effect if the lane has ended.
+    /// Rejects further messages; the buffered ones are still sent. Has no effect if the lane has
+    /// ended.
     pub(super) fn finish(&mut self) {
         if self.state == OutboundState::Open {
             self.state = OutboundState::Finishing;
         }
     }
 
-    /// Drops all messages, and ends every writer. Returns the number of unacknowledged messages; 0
-    /// if the lane was abandoned before. The counts of [`stats`](Self::stats) stay.
+    /// Abandons the lane, open or finished: drops all messages, and ends every writer, present and
+    /// later, at its next [`take`](Self::take). Returns the number of unacknowledged messages; 0 if
+    /// the lane was abandoned before. The counts of messages in [`stats`](Self::stats) stay, that
+    /// of the unacknowledged ones too.
     pub(super) fn give_up(&mut self) -> u64 {
         if self.state == OutboundState::GivenUp {
             return 0;

@@ -25,10 +25,10 @@ use crate::net::frame::{self, ACK_BYTES, Frame, FrameParseResult, FrameViolation
 use crate::net::{Busy, Inbound, NodeId, Receiver, TrafficClass};
 use crate::wakers::yield_now;
 
-/// Bytes accepted after which an acknowledgement is sent even if more can be read: at most this,
-/// and a quarter of the bytes that a lane may buffer or have in flight. Each acknowledgement costs
-/// a system call on both sides, an encrypted message and a wake-up for 13 bytes; one every 64 KiB
-/// was an eighth of the cost of a busy lane.
+/// Bytes of frames read after which an acknowledgement is sent even if more can be read: at most
+/// this, and a quarter of the bytes that a lane may buffer or have in flight. Each acknowledgement
+/// costs a system call on both sides, an encrypted message and a wake-up for 13 bytes; one every 64
+/// KiB was an eighth of the cost of a busy lane.
 const ACK_EVERY: usize = 256 * 1024;
 
 /// Delay of an acknowledgement once there is nothing to read. An acknowledgement only lets the
@@ -48,7 +48,10 @@ const MESSAGES_PER_POLL: usize = 128;
 /// `Welcome` has told the sender how many messages were accepted before.
 ///
 /// Returns [`LaneEnd::Finished`] only after an end frame; a substream that ends without one is
-/// [`LaneEnd::Broken`]. Gives the turn back when it returns or is dropped.
+/// [`LaneEnd::Broken`]. Gives the turn back when it returns or is dropped. Accepted messages stay
+/// accepted then, acknowledged or not; of an unfinished one nothing is kept. A later substream ends
+/// it only where it waits, is about to read, or (on a user lane) has yielded; other frames in the
+/// buffer are processed before.
 pub async fn run<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     turn: Turn,
@@ -93,8 +96,8 @@ struct LaneReader<'a, S, F> {
     intake: MessageAssembler<'a>,
     buffer: Buffer,
     frame_bytes_max: usize,
-    unyielded: usize,
-    messages: usize, // of a user lane, by weight, since the last yield
+    unyielded: usize, // bytes read since the last yield of `fill`
+    messages: usize,  // of a user lane, by weight, since the last yield
 }
 
 /// The substream, and the acknowledgements to send on it.
@@ -102,8 +105,8 @@ struct AckedStream<'a, S, F> {
     stream: S,
     acks: Acks,
     ack_at: Pin<&'a mut Sleep>,
-    ack_waits: bool, // whether `ack_at` is running
-    superseded: Pin<&'a mut F>,
+    ack_waits: bool,            // whether `ack_at` is running
+    superseded: Pin<&'a mut F>, // completes when a later substream wants the lane
 }
 
 /// Assembles messages from frames, and offers them to the receiver.
@@ -146,9 +149,11 @@ where
     F: Future<Output = ()>,
 {
     /// Delivers all messages whose frames are complete in the buffer, then acknowledges them if
-    /// `every` bytes were accepted, and only then reads further bytes. A message that the receiver
-    /// is too busy for is offered until it is accepted; a receiver that is ready and yet busy makes
-    /// the task yield. Returns `Ok` after an end frame, when the substream is closed.
+    /// frames of `every` bytes were processed, and only then reads further bytes. A message that
+    /// the receiver is too busy for is offered until it is accepted; a receiver that is ready and
+    /// yet busy makes the task yield. Calls [`Receiver::pause`] before it waits for the receiver or
+    /// for bytes. Returns `Ok` after an end frame, when the substream is closed; ignores bytes
+    /// behind.
     async fn run(&mut self) -> Result<(), LaneEnd> {
         loop {
             while let FrameParseResult::Frame(frame, len) =
@@ -193,8 +198,10 @@ where
         }
     }
 
-    /// Counts the weight of a frame on a user lane. After [`MESSAGES_PER_POLL`] yields, and then
-    /// ends the reader if a later substream wants the lane. Does nothing on the other lanes.
+    /// Counts the weight of a frame on a user lane; one that completes no message weighs 1. Once
+    /// the sum since the last yield reaches [`MESSAGES_PER_POLL`], yields, and then fails with
+    /// [`LaneEnd::Superseded`] if a later substream wants the lane. Does nothing on the other
+    /// lanes, which yield only in [`fill`](Self::fill).
     async fn let_others_run(&mut self, weight: usize) -> Result<(), LaneEnd> {
         if self.intake.class != TrafficClass::User {
             return Ok(());
@@ -208,8 +215,8 @@ where
         poll_fn(|cx| Poll::Ready(self.substream.poll_superseded(cx))).await
     }
 
-    /// Waits for bytes and reads once. Yields after [`BYTES_PER_POLL`] bytes, because the stream
-    /// may always be ready.
+    /// Waits for bytes, reads once, and counts them. Yields after [`BYTES_PER_POLL`] bytes, because
+    /// the stream may always be ready. Fails as [`poll_fill`](AckedStream::poll_fill) does.
     async fn fill(&mut self) -> Result<(), LaneEnd> {
         let accepted = self.intake.turn.accepted();
         let Self { substream, buffer, .. } = self;
@@ -230,7 +237,7 @@ where
     F: Future<Output = ()>,
 {
     /// Fails with [`LaneEnd::Superseded`] if a later substream wants the lane; otherwise registers
-    /// the task for that.
+    /// the task for that. Must not be called again after it has failed: it would panic.
     fn poll_superseded(&mut self, cx: &mut Context<'_>) -> Result<(), LaneEnd> {
         match self.superseded.as_mut().poll(cx) {
             Poll::Ready(()) => Err(LaneEnd::Superseded),
@@ -239,8 +246,9 @@ where
     }
 
     /// Reads once into the buffer, and returns the number of bytes, at least 1. While there is
-    /// nothing to read, acknowledges the accepted messages after [`ACK_WITHIN`]. Fails at the end
-    /// of the stream, and when a later substream wants the lane.
+    /// nothing to read, acknowledges the accepted messages after [`ACK_WITHIN`]. Fails when a later
+    /// substream wants the lane (checked first, also if bytes are there), at the end of the stream,
+    /// and if reading or the acknowledgement fails.
     fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
@@ -259,8 +267,9 @@ where
     }
 
     /// Acknowledges the accepted messages once the delay has passed, which begins with the first
-    /// call that finds any. A partly written acknowledgement is continued at once. Returns `Ok`
-    /// also while the acknowledgement waits for the delay or for the stream.
+    /// call that finds any, and which later messages do not prolong. A partly written or unflushed
+    /// acknowledgement is continued at once, and so is one for the messages accepted since. Returns
+    /// `Ok` also while the acknowledgement waits for the delay or for the stream.
     fn poll_ack_soon(&mut self, cx: &mut Context<'_>, accepted: u64) -> io::Result<()> {
         if self.acks.is_idle() {
             if self.acks.acked == accepted {
@@ -282,8 +291,9 @@ where
         }
     }
 
-    /// Acknowledges the accepted messages, as far as the stream accepts the bytes at once. Later
-    /// calls of [`poll_ack_soon`](Self::poll_ack_soon) write the rest.
+    /// Acknowledges the accepted messages without delay, as far as the stream accepts the bytes at
+    /// once: it is never pending. Later calls of [`poll_ack_soon`](Self::poll_ack_soon) write the
+    /// rest. Writes nothing if all were acknowledged.
     async fn send_ack(&mut self, accepted: u64) -> Result<(), LaneEnd> {
         poll_fn(|cx| {
             let _ = self.acks.poll(cx, &mut self.stream, accepted)?;
@@ -292,9 +302,10 @@ where
         .await
     }
 
-    /// Waits until the receiver may have room, and counts that. Earlier messages are acknowledged
-    /// without delay, because nothing is read meanwhile. Fails if a later substream wants the lane
-    /// or the acknowledgement cannot be written.
+    /// Waits until the receiver may have room, and counts each call as busy. Earlier messages are
+    /// acknowledged without delay, because nothing is read meanwhile; an acknowledgement for which
+    /// the stream has no room does not prolong the wait. Fails if a later substream wants the lane
+    /// or the acknowledgement cannot be written, but does not notice that the stream ended.
     async fn wait(&mut self, intake: &MessageAssembler<'_>) -> Result<(), LaneEnd> {
         intake.turn.counters().busy.fetch_add(1, Ordering::Relaxed);
         let accepted = intake.turn.accepted();
@@ -307,8 +318,10 @@ where
         .await
     }
 
-    /// Writes the acknowledgement that is still due or begun, and closes the substream. All
-    /// messages are acknowledged: otherwise the sender would not have ended the lane.
+    /// Writes the acknowledgement that is still due or begun, and closes this half of the
+    /// substream. As a rule all messages are acknowledged: a sender does not end the lane before.
+    /// Waits for the stream without a limit. Fails if a later substream wants the lane or the
+    /// stream breaks; the lane then does not count as finished.
     async fn end(&mut self, accepted: u64) -> Result<(), LaneEnd> {
         poll_fn(|cx| {
             self.poll_superseded(cx)?;
@@ -327,8 +340,10 @@ impl MessageAssembler<'_> {
     /// stays in the frame. A complete message must then be offered and accepted before the next
     /// frame. A [`Frame::Unknown`], of a newer release, is counted and skipped, even among pieces.
     ///
-    /// Violations are a message or the end among pieces, a piece without a first one, a body that
-    /// is longer than allowed, also if it is only announced, and an acknowledgement.
+    /// Violations are, in this order: a message or the end among pieces, a body that is longer than
+    /// allowed, also if it is only announced, a header that does not fit the table of names; a
+    /// piece that is empty, the first included, without a first one or too many; and an
+    /// acknowledgement. The reader must end then: names and pieces may be half changed.
     #[inline]
     fn step(&mut self, frame: Frame<'_>) -> Result<FrameStep, FrameViolation> {
         match frame {
@@ -372,8 +387,9 @@ impl MessageAssembler<'_> {
         Ok(())
     }
 
-    /// Decodes the header into `fields`, by the lane's table of numbered names. A header that
-    /// consists of numbers only has the same meaning when it comes again.
+    /// Decodes the header into `fields`, by the lane's table of numbered names. Skips that if the
+    /// bytes are those of the last header, and it consisted of numbers only. After an error
+    /// `fields` may be half changed.
     #[inline]
     fn read_header(&mut self, header: Header<'_>) -> Result<(), FrameViolation> {
         if header.as_bytes() == self.repeatable {
@@ -388,7 +404,7 @@ impl MessageAssembler<'_> {
 
     /// Appends a piece. Memory grows with the received bytes, never with the announced length.
     /// Fails if no message was begun, the piece is empty, or the body would exceed its announced
-    /// length.
+    /// length. A body that reaches that length is not complete before its last piece.
     fn add(&mut self, piece: &[u8]) -> Result<(), FrameViolation> {
         let Some(pieces) = &mut self.pieces else {
             return Err(FrameViolation::Pieces("the first is missing"));
@@ -417,8 +433,9 @@ impl MessageAssembler<'_> {
     }
 
     /// Offers the current message, with this body or the pieces, and returns its weight if it was
-    /// accepted; the weight is 1 on lanes other than user lanes. Changes nothing here, so that it
-    /// can be repeated after [`Busy`].
+    /// accepted; the weight is 1 on lanes other than user lanes, otherwise the receiver is asked
+    /// for it at each call, before it gets the message. Changes nothing here, so that it can be
+    /// repeated after [`Busy`]. After `Ok`, the caller must call [`accept`](Self::accept).
     #[inline]
     fn offer(&self, body: Option<&[u8]>) -> Result<usize, Busy> {
         let pieces = || self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.body);
@@ -450,7 +467,8 @@ impl MessageAssembler<'_> {
 
 impl MessageAssembler<'_> {
     /// Tells the receiver, once after the last accepted message, that the reader is about to read
-    /// from the stream or to wait for room.
+    /// from the stream, to wait for room or to end. Does nothing if no message was accepted since
+    /// the last call.
     fn pause(&mut self) {
         if mem::take(&mut self.unpaused) {
             self.receiver.pause(self.class);
@@ -459,6 +477,7 @@ impl MessageAssembler<'_> {
 }
 
 impl Drop for MessageAssembler<'_> {
+    /// Tells the receiver of the pause. The turn is given back after that.
     fn drop(&mut self) {
         self.pause(); // the reader may end at any message
     }
@@ -470,17 +489,17 @@ impl Drop for MessageAssembler<'_> {
 /// accepted meanwhile.
 struct Acks {
     frame: [u8; ACK_BYTES],
-    at: usize,
-    acked: u64,
-    unacked: usize, // bytes since the last acknowledgement
-    every: usize,   // of `unacked` after which the reader acknowledges; ≤ ACK_EVERY
+    at: usize,      // of `frame`, the next byte to write; ACK_BYTES: none is being written
+    acked: u64,     // messages that `frame` acknowledges, written or not
+    unacked: usize, // bytes of frames processed since the last acknowledgement was begun
+    every: usize,   // of `unacked` after which the reader acknowledges; ≤ ACK_EVERY, may be 0
     unflushed: bool,
 }
 
 impl Acks {
-    /// Creates the state of a substream whose sender knows that `acked` messages were accepted.
-    /// Uses this node's limits for the sender's, because all nodes of a cluster have the same
-    /// settings.
+    /// Creates the state of a substream whose sender knows that `acked` messages were accepted, so
+    /// that it acknowledges only further ones. Uses this node's limits for the sender's, because
+    /// all nodes of a cluster have the same settings.
     fn new(acked: u64, limits: &NetLimits, class: TrafficClass) -> Self {
         let under_way = limits.lane_window.min(limits.lane_bytes_max(class));
         let every = ACK_EVERY.min(under_way / 4);
@@ -493,7 +512,8 @@ impl Acks {
     }
 
     /// Writes and flushes acknowledgements until the last one covers the `accepted` messages. Ready
-    /// when it is flushed, at once if there is nothing to do. A begun one is completed first.
+    /// when it is flushed, at once if there is nothing to do. A begun one is completed first,
+    /// without a flush of its own. A new one resets `unacked` when it is begun.
     fn poll<S: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,

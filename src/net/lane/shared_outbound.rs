@@ -109,7 +109,8 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
-    /// As [`send`](Self::send), but [`SendError::Unconnected`] if the lane has no substream.
+    /// As [`send`](Self::send), but [`SendError::Unconnected`] if the lane has no substream, unless
+    /// it has ended or the message is too long.
     #[inline]
     pub(super) fn send_connected(
         &self,
@@ -122,7 +123,7 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
-    /// As [`send`](Self::send), beyond the limit of other messages.
+    /// As [`send`](Self::send), beyond the limit of other messages, up to four times that limit.
     pub(super) fn answer(
         &self,
         fields: &[&str],
@@ -134,8 +135,9 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
-    /// Waits until no message was rejected since there last was room, or the lane has ended.
-    /// Several senders may wait; all are notified at once, and may be rejected again.
+    /// Waits until no message was rejected since there last was room, or the lane has ended;
+    /// returns at once if that is so. Several senders may wait; all are notified together, and may
+    /// be rejected again. The lock is not held while it waits.
     pub(super) async fn room(&self) {
         loop {
             let mut room = pin!(self.room.notified());
@@ -148,14 +150,15 @@ impl SharedOutboundQueue {
     }
 
     /// Rejects further messages. Wakes the writer, which closes the lane once all is acknowledged,
-    /// and the senders that wait for room.
+    /// and the senders that wait for room, which are then rejected. Wakes them also if the lane has
+    /// ended before; changes nothing else then.
     pub(super) fn finish(&self) {
         self.lock().finish();
         self.wake_all();
     }
 
-    /// Abandons the lane, and wakes the writer and the senders that wait for room. Returns the
-    /// number of unacknowledged messages; 0 if it was abandoned before.
+    /// Abandons the lane, and wakes the writer, which ends, and the senders that wait for room.
+    /// Returns the number of unacknowledged messages; 0 if it was abandoned before.
     pub(super) fn break_off(&self) -> u64 {
         let lost = self.lock().give_up();
         self.wake_all();
@@ -177,15 +180,16 @@ impl SharedOutboundQueue {
     // ── Writer ──
 
     /// Starts the turn of a new writer, and wakes the earlier writer, which ends, and the senders
-    /// that wait for room. After an error nothing is woken, but the earlier turn is over.
+    /// that wait for room. After an error nothing is woken, but the earlier turn is over: that
+    /// writer ends at its next poll, whenever that is.
     pub(super) fn resume(&self, accepted: u64) -> Result<u64, FrameViolation> {
         let turn = self.lock().resume(accepted)?;
         self.wake_all(); // earlier writers end, and acknowledged bytes make room
         Ok(turn)
     }
 
-    /// The writer of this turn has ended, and its substream with it. Has no effect if a later
-    /// writer has the lane.
+    /// Marks the lane as unconnected, because the writer of this turn has ended, and its substream
+    /// with it. Wakes nothing. Has no effect if a later writer has the lane.
     pub(super) fn disconnect(&self, turn: u64) {
         self.lock().disconnect(turn);
     }
@@ -194,8 +198,8 @@ impl SharedOutboundQueue {
         self.lock().appended()
     }
 
-    /// Next step of the writer of this turn. Also notifies senders that wait for room, if a
-    /// rejected long message has its turn now that other bytes were taken.
+    /// Next step of the writer of this turn. Also notifies senders that wait for room, outside the
+    /// lock, if a rejected long message has its turn now that other bytes were taken.
     pub(super) fn take(&self, turn: u64, copy: &mut Vec<u8>) -> WriterStep {
         let (taken, room) = {
             let mut outbound = self.lock();
@@ -208,8 +212,9 @@ impl SharedOutboundQueue {
         taken
     }
 
-    /// Drops the messages up to `accepted`, and notifies senders if that makes room. Has no effect
-    /// if the turn is over or the lane was abandoned.
+    /// Drops the messages up to `accepted`, and notifies senders, outside the lock, if that makes
+    /// room. Has no effect if the turn is over or the lane was abandoned. The writer is not woken:
+    /// it calls this, and then takes the next step.
     pub(super) fn acknowledge(&self, turn: u64, accepted: u64) -> Result<(), FrameViolation> {
         if self.lock().acknowledge(turn, accepted)? {
             self.room.notify_waiters();
@@ -217,8 +222,9 @@ impl SharedOutboundQueue {
         Ok(())
     }
 
-    /// Registers the writer's waker. Returns `false` if a later writer has the lane; then the waker
-    /// of that one is kept. Registers it also if the lane was abandoned.
+    /// Registers the writer's waker, in place of an earlier one. Returns `false` if a later writer
+    /// has the lane; then the waker of that one is kept. Registers it also if the lane was
+    /// abandoned, and returns `true`.
     pub(super) fn register(&self, turn: u64, waker: &Waker) -> bool {
         let outbound = self.lock();
         let stands = outbound.is_turn(turn);

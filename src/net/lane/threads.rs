@@ -42,7 +42,7 @@ mod inbound;
 #[expect(dead_code, clippy::duplicate_mod, reason = "with other types, and not all of it")]
 mod shared_outbound;
 
-/// Fault injected by the replaced primitives.
+/// Fault that the replaced primitives inject while [`is_noticed`] runs; otherwise `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaneFault {
     None,
@@ -79,7 +79,8 @@ mod sync {
 
     use super::{LaneFault, has};
 
-    /// A panic ends the model, so that poisoning need not be modelled.
+    /// Lock whose `lock` panics if it is poisoned, unlike the real one. A panic ends the model, so
+    /// that poisoning need not be modelled.
     #[derive(Debug)]
     pub(super) struct ShortMutex<T>(Mutex<T>);
 
@@ -114,14 +115,15 @@ mod sync {
         }
     }
 
-    /// Wakes the tasks that are registered when it is notified, but none that registers later.
+    /// Wakes the tasks that are registered when it is notified, but none that registers later. A
+    /// notification without a registered task is not kept.
     #[derive(Debug)]
     pub(super) struct Notify(Mutex<Registered>);
 
     #[derive(Debug, Default)]
     struct Registered {
-        times: u64,
-        wakers: Vec<Waker>,
+        times: u64,         // notifications so far
+        wakers: Vec<Waker>, // of polls since the last one
     }
 
     impl Notify {
@@ -151,7 +153,7 @@ mod sync {
 
     pub(super) struct Notified<'a> {
         notify: &'a Notify,
-        since: Option<u64>,
+        since: Option<u64>, // `times` when it was registered; `None` before
     }
 
     impl Notified<'_> {
@@ -168,7 +170,8 @@ mod sync {
     impl Future for Notified<'_> {
         type Output = ();
 
-        /// Ready if there was a notification since `enable`, or since the first poll.
+        /// Ready if there was a notification since `enable`, or since the last poll; otherwise
+        /// registers the task. Never ready at the first poll without `enable`.
         fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
             let mut registered = self.notify.0.lock().expect("no thread panicked");
             let times = registered.times;
@@ -205,8 +208,9 @@ mod sync {
                 Self(Arc::new(WatchShared { value: Mutex::new(value), changed: Notify::new() }))
             }
 
-            /// Modifies the value, and wakes the waiting tasks if `modify` returns `true`. Returns
-            /// that.
+            /// Modifies the value, and wakes the waiting tasks, outside the lock, if `modify`
+            /// returns `true` and [`LaneFault::SuccessorLost`] is not injected. Returns the result
+            /// of `modify`.
             pub(in super::super) fn send_if_modified(
                 &self,
                 modify: impl FnOnce(&mut T) -> bool,
@@ -232,7 +236,8 @@ mod sync {
         }
 
         impl<T> WatchReceiver<T> {
-            /// Waits until the value meets the condition. Never fails.
+            /// Waits until the value meets the condition; returns at once if it does. Never fails:
+            /// without a sender it waits for ever.
             pub(in super::super) async fn wait_for(
                 &mut self,
                 condition: impl Fn(&T) -> bool,
@@ -260,8 +265,8 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// Polls a future on this thread of the model until it is ready. Without a wake-up, loom reports a
-/// deadlock.
+/// Polls a future on this thread of the model until it is ready, once more after each wake-up.
+/// Without a wake-up, loom reports a deadlock.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let (mut future, wake_up) = (pin!(future), Arc::<ThreadWaker>::default());
     let waker = Waker::from(Arc::clone(&wake_up));
@@ -280,7 +285,8 @@ fn every_interleaving(check: impl Fn() + Sync + Send + 'static) {
     builder.check(check);
 }
 
-/// Whether a model fails when this fault is injected.
+/// Whether a model panics in some interleaving when this fault is injected, for the time of the
+/// call. Catches the panic.
 fn is_noticed(fault: LaneFault, check: fn()) -> bool {
     FAULT.with(|injected| injected.set(fault));
     let explored = catch_unwind(AssertUnwindSafe(|| every_interleaving(check)));
@@ -304,7 +310,9 @@ enum PeerMode {
 }
 
 /// Writes the lane from its first message on, like [`writer`](super::writer), and sleeps in
-/// between. Returns how it ended and how many messages it sent.
+/// between. Returns how it ended and how many messages it sent. Panics if any message was
+/// acknowledged before. A silent peer's writer ends only when it is superseded, or the lane is
+/// abandoned.
 fn write(lane: &SharedOutboundQueue, peer: PeerMode) -> (WriterEnd, u64) {
     let wake_up = Arc::<ThreadWaker>::default();
     let (waker, mut copy) = (Waker::from(Arc::clone(&wake_up)), Vec::new());
@@ -343,7 +351,8 @@ struct ModelWriter {
 }
 
 impl ModelWriter {
-    /// Registers and writes. Returns whether the lane was finished, now or by an inline write.
+    /// Registers and writes. Returns whether the lane was finished, now or by an inline write;
+    /// after the latter it writes nothing. Panics if a later writer has the lane.
     fn poll(&mut self) -> bool {
         assert!(self.lane.register(self.turn, &self.waker), "it is the only one");
         self.ended || self.write()
@@ -384,7 +393,8 @@ impl ModelWriter {
     }
 }
 
-/// Sends like a lane whose senders may write inline. Waits for room while the lane is full.
+/// Sends like a lane whose senders may write inline. Waits for room while the lane is full. Panics
+/// at any other rejection.
 fn send(lane: &SharedOutboundQueue, combiner: &Combiner<ModelWriter>, body: &[u8]) {
     while let Err(full) = lane.send(&[], body, || {
         combiner.try_help(ModelWriter::write_inline) || has(LaneFault::CombinerTrusted)
@@ -394,7 +404,8 @@ fn send(lane: &SharedOutboundQueue, combiner: &Combiner<ModelWriter>, body: &[u8
     }
 }
 
-/// Number of messages in these bytes. A writer takes whole frames, each of which is a message here.
+/// Number of frames in these bytes, up to the first that is incomplete or malformed. A writer takes
+/// whole frames, each of which is a message here.
 fn messages(mut bytes: &[u8]) -> u64 {
     let mut found = 0;
     while let Ok(FrameParseResult::Frame(_, length)) = frame::cut(bytes, FRAME_BYTES) {
@@ -486,7 +497,8 @@ fn later_writer_continues() {
     assert_eq!(second.join().expect("no thread panicked"), (WriterEnd::Finished, 1));
 }
 
-/// A lane is abandoned while a sender waits for room and the writer for an acknowledgement.
+/// A lane is abandoned while a sender waits for room and the writer for an acknowledgement. Both
+/// must end; the abandoned message counts as lost.
 fn abandoned_lane_releases_waiters() {
     let lane = lane(1);
     lane.send(&[], b"1", || false).expect("there is room");

@@ -24,16 +24,18 @@ use crate::net::TrafficClass;
 use crate::net::frame::{self, FRAME_BYTES, Frame, FrameParseResult, FrameViolation, kind};
 use crate::wakers::store_waker;
 
-/// Number of writes, and of reads of acknowledgements, before the task yields.
+/// Number of writes, and of reads of acknowledgements, of one poll or inline write. Then the task
+/// is woken for the rest.
 const STEPS_PER_POLL: usize = 16;
 
 /// Carries the lane from message `accepted + 1` on, until it is finished or abandoned, or the
 /// substream ends.
 ///
 /// If a lane has several writers, only the one that started last continues; the others return
-/// [`LaneEnd::Superseded`]. Returns [`LaneEnd::Violation`] at once if `accepted` is less than was
-/// acknowledged before, or more than was sent. Marks the lane as unconnected when it returns or is
-/// dropped.
+/// [`LaneEnd::Superseded`], as does that of an abandoned lane. Returns [`LaneEnd::Violation`] at
+/// once if `accepted` is less than was acknowledged before, or more than was sent; earlier writers
+/// end then, too. [`LaneEnd::Finished`] comes when the end frame is written and the stream closed.
+/// Drops the stream, then marks the lane as unconnected, when it returns or is dropped.
 pub async fn run<S>(stream: S, lane: Lane, accepted: u64) -> LaneEnd
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -79,7 +81,8 @@ impl Drop for Connected {
     }
 }
 
-/// Writes inline if the lane's writer is idle. Returns `false` if the writer must be woken instead.
+/// Writes inline if the lane's writer is idle. Returns `false` if the writer must be woken instead,
+/// also if its task is just using it. Never blocks for the writer.
 pub(super) type InlineWrite = dyn Fn() -> bool + Send + Sync;
 
 /// Writer of one substream, used by its task and by senders that write inline.
@@ -88,15 +91,15 @@ struct LaneWriter<S> {
     lane: Lane,
     turn: u64,
     batch: PendingWrite,
-    copy: Vec<u8>, // ≤ FRAME_BYTES
-    unflushed: bool,
-    idle: bool,                   // the last write sent everything
+    copy: Vec<u8>,                // ≤ FRAME_BYTES
+    unflushed: bool,              // a whole batch was written since the last flush
+    idle: bool,                   // the last write sent and flushed all that may be sent
     yield_requested: Option<u64>, // at this number of messages: the next poll must yield
     yielding_since: Option<u64>,  // it yields since this number of messages
     adaptive_yield: WriterYield,
-    closing: bool,
+    closing: bool,                      // the end frame is being written, or is written
     ended: Option<io::Result<LaneEnd>>, // during an inline write: the task must return it
-    waker: Option<Waker>,               // of its task
+    waker: Option<Waker>,               // of its task; `None` before the first poll
     acks: Buffer,
 }
 
@@ -125,13 +128,14 @@ enum PendingWrite {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
-    /// Polls the writer for its task: reads acknowledgements, then writes. Before it writes, yields
-    /// once if [`write_inline`](Self::write_inline) has asked for that, and records what that
-    /// found.
+    /// Polls the writer for its task: reads acknowledgements, then writes. If
+    /// [`write_inline`](Self::write_inline) has asked for a yield, this poll writes nothing and
+    /// wakes the task; the next one records how many messages came meanwhile, and writes. Messages
+    /// that came before this poll are recorded by it, if there are any.
     ///
-    /// Ready when the writer has ended: it was superseded, an inline write has found the end, the
-    /// substream broke, or the lane was finished. Reads no acknowledgements once it closes the
-    /// substream.
+    /// Ready when the writer has ended, checked in this order: it was superseded, the substream
+    /// ended or an acknowledgement was invalid, an inline write has found the end, writing failed,
+    /// the lane was finished or abandoned. Reads no acknowledgements once it closes the substream.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<LaneEnd> {
         if !self.lane.register(self.turn, cx.waker()) {
             return Poll::Ready(LaneEnd::Superseded);
@@ -168,9 +172,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
         Poll::Ready(ended.unwrap_or_else(LaneEnd::Broken))
     }
 
-    /// Writes inline, on behalf of the task, which later events of the stream wake. Returns `false`
-    /// if the task must be woken now: the writer is not idle, its lane is no user lane, it yields
-    /// first, or it has ended, which the task then returns. In the first three cases nothing is
+    /// Writes inline, on behalf of the task, which later events of the stream wake. Returns `true`
+    /// also if the stream had no room for all of it, and `false` if the caller must wake the lane's
+    /// latest writer now: this one is not idle, its lane is no user lane, it yields first, or it
+    /// has ended, which its task, woken here, then returns. In the first three cases nothing is
     /// written.
     fn write_inline(&mut self) -> bool {
         if !self.idle || self.lane.class() != TrafficClass::User {
@@ -194,9 +199,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
     // ── Writing ──
 
     /// Writes what the lane has. Pending while the stream has no room; pending, and idle, once
-    /// everything that may be sent is flushed; pending, and woken, after [`STEPS_PER_POLL`] steps.
-    /// Ready only at the end: with [`LaneEnd::Finished`] after the end frame was written and the
-    /// stream closed, or with [`LaneEnd::Superseded`].
+    /// everything that may be sent is flushed; pending, woken and not flushed, after
+    /// [`STEPS_PER_POLL`] steps. Ready only at the end: with [`LaneEnd::Finished`] after the end
+    /// frame was written and the stream closed, with [`LaneEnd::Superseded`], or with an error of
+    /// the stream. A superseded writer first writes the rest of its batch.
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<LaneEnd>> {
         self.idle = false;
         for _ in 0..STEPS_PER_POLL {
@@ -224,7 +230,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
         Poll::Pending
     }
 
-    /// Writes the rest of the batch, without a flush. Ready at once if there is none.
+    /// Writes the rest of the batch, without a flush. Ready at once if there is none. A stream that
+    /// accepts no byte fails with `WriteZero`.
     fn write_batch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let (bytes, at) = match &mut self.batch {
@@ -246,7 +253,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
         }
     }
 
-    /// Flushes the stream if anything was written since the last flush.
+    /// Flushes the stream if a batch was written since the last flush; otherwise ready at once. A
+    /// pending flush is done again by the next call.
     fn flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.unflushed {
             ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
@@ -258,8 +266,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
     // ── Acknowledgements ──
 
     /// Reads and applies the available acknowledgements; after [`STEPS_PER_POLL`] reads it wakes
-    /// the task for the rest. Fails, which ends the writer, if the stream ends or breaks or an
-    /// acknowledgement is invalid.
+    /// the task for the rest. Fails, which ends the writer, if the stream ends or breaks
+    /// ([`LaneEnd::Broken`]) or an acknowledgement is invalid ([`LaneEnd::Violation`]).
     fn read_acks(&mut self, cx: &mut Context<'_>) -> Result<(), LaneEnd> {
         for _ in 0..STEPS_PER_POLL {
             match self.acks.poll_fill(cx, &mut self.stream) {
@@ -276,8 +284,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LaneWriter<S> {
     }
 
     /// Applies the acknowledgements that are complete in the buffer, all of them by the newest one,
-    /// and skips frames of unknown kinds. Fails if an acknowledgement is lower than one before, or
-    /// beyond what was sent, or if a frame is of a kind that only the sender of a lane may use.
+    /// and skips frames of unknown kinds from 128 on. Fails if an acknowledgement is lower than one
+    /// before, or beyond what was sent, if a frame is of a kind that only the sender of a lane may
+    /// use, or if one is malformed or longer than [`FRAME_BYTES`]. Then none of them is applied.
     fn apply_acks(&mut self) -> Result<(), FrameViolation> {
         let mut newest = None;
         while let FrameParseResult::Frame(frame, len) = frame::cut(self.acks.unread(), FRAME_BYTES)?

@@ -16,9 +16,9 @@ pub(super) const HALF_CLOSED_MAX: usize = 256;
 pub(super) struct HalfClosed(VecDeque<u32>); // ≤ HALF_CLOSED_MAX
 
 impl HalfClosed {
-    /// Remembers a stream; `id` must not be in the table. If the table was full, removes and
-    /// returns the oldest stream. The caller must reset that stream now, because later data on it
-    /// could no longer be recognized.
+    /// Remembers a stream; `id` must not be in the table, which is not checked. If the table was
+    /// full, removes and returns the oldest stream. The caller must reset that stream now, because
+    /// later data on it could no longer be recognized.
     pub(super) fn insert(&mut self, id: u32) -> Option<u32> {
         let evicted = if self.0.len() == HALF_CLOSED_MAX { self.0.pop_front() } else { None };
         self.0.push_back(id);

@@ -43,10 +43,12 @@ impl Flags {
     /// Resets the stream in both directions.
     pub(super) const RST: Self = Self(8);
 
+    /// Whether at least one of the bits of `flag` is set.
     pub(super) const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
     }
 
+    /// Returns the flags of both.
     pub(super) const fn and(self, flag: Self) -> Self {
         Self(self.0 | flag.0)
     }
@@ -61,6 +63,7 @@ pub(super) struct FrameHeader {
 }
 
 impl FrameHeader {
+    /// Encodes the header as version 0: version, kind, flags, stream id, `len`.
     pub(super) fn encode(self) -> [u8; HEADER_BYTES] {
         let kind = match self.kind {
             FrameKind::Data => 0,

@@ -49,6 +49,8 @@ pub struct Yamux {
 impl Yamux {
     /// Creates an upgrade with at most `streams_max` concurrent streams per connection, both
     /// directions together. Beyond it, a stream opened by the peer is reset, and opening one waits.
+    /// A stream counts until its user has dropped it and its last frame is being written, also if
+    /// it was reset before.
     #[must_use]
     pub const fn new(streams_max: usize) -> Self {
         Self { streams_max }
@@ -97,13 +99,14 @@ enum MuxerSide {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MuxerError {
-    /// Normal end: the peer has sent go-away, or has closed the socket between two frames.
+    /// Normal end: the peer has sent go-away, with any code, or has closed the socket between two
+    /// frames. Also returned after the session was removed or a user of it has panicked.
     #[error("the peer has closed the connection")]
     Closed,
     /// The socket failed, or ended within a frame.
     #[error("the connection broke")]
     Io(#[from] io::Error),
-    /// The peer violated the protocol, and was sent go-away.
+    /// The peer violated the protocol, and was sent go-away if the socket accepted it at once.
     #[error("the peer violated the yamux protocol")]
     Violation(#[from] MuxerViolation),
     /// This side has used its stream ids except for the last one, about 2³¹.
@@ -170,7 +173,7 @@ struct SharedMuxer<C> {
 }
 
 impl<C> SharedMuxer<C> {
-    /// Wakes the connection's task, if it has been polled yet.
+    /// Wakes the connection's task; does nothing if it has never been polled.
     fn wake(&self) {
         if let Some(task) = &*self.task.lock() {
             task.wake_by_ref();
@@ -199,13 +202,14 @@ impl<C: AsyncRead + AsyncWrite + Unpin> SharedMuxer<C> {
         }
     }
 
-    /// Registers this task to be woken.
+    /// Registers this task to be woken, in place of the one before.
     fn register(&self, cx: &Context<'_>) {
         store_waker(&mut self.task.lock(), cx.waker());
     }
 
-    /// Runs a query on the session, and registers this task as the one to wake. Pending while a
-    /// writer uses the session; [`MuxerError::Closed`] once the session is removed.
+    /// Registers this task as the one to wake, then runs a query on the session. Pending, without
+    /// running it, while a writer uses the session, which wakes the task afterwards;
+    /// [`MuxerError::Closed`] once the session is removed or a user of it has panicked.
     fn ask<T>(
         &self,
         cx: &mut Context<'_>,
@@ -227,8 +231,8 @@ impl<C> Drop for WakeOnPanic<'_, C> {
     }
 }
 
-/// Translates an access: pending while the session is in use, [`MuxerError::Closed`] once it is
-/// gone.
+/// Translates an access: the result of the call, pending while the session is in use,
+/// [`MuxerError::Closed`] once it is gone.
 fn into_poll<T>(found: OwnerAccess<Poll<Result<T, MuxerError>>>) -> Poll<Result<T, MuxerError>> {
     match found {
         OwnerAccess::Free(result) => result,
@@ -263,7 +267,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
     type Substream = Stream<C>;
     type Error = MuxerError;
 
-    /// Returns the next stream that the peer has opened, among those that `poll` has read.
+    /// Returns the next stream that the peer has opened, among those that `poll` has read; also one
+    /// that the peer has reset since. Reads nothing itself.
     fn poll_inbound(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -273,7 +278,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
     }
 
     /// Opens a stream, of which the peer learns by its first frame. Pending while the connection
-    /// has its maximum of streams, in both directions together.
+    /// has its maximum of streams, in both directions together: every dropped stream wakes the
+    /// task. Fails with [`MuxerError::NoMoreStreams`] once the ids are used up.
     fn poll_outbound(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -283,12 +289,16 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
     }
 
     /// Ends all streams for their users, writes queued data and go-away, and closes the socket.
+    /// Received data can still be read, but nothing is read from the socket. Pending until all is
+    /// written; an error of writing ends it.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), MuxerError>> {
         self.shared.ask(cx, |session, cx| session.poll_close(cx, &self.shared.waiting))
     }
 
-    /// Reads and writes as far as possible. libp2p calls it on every poll, before the others. Ready
-    /// only with the error that ends the connection; then all its streams have failed.
+    /// Reads as far as possible, then writes up to a limit, after which it wakes its own task.
+    /// libp2p calls it on every poll, before the others. Ready only with the error that ends the
+    /// connection; then all its streams have failed, and it must not be polled again. Pending while
+    /// a writer uses the session.
     fn poll(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -305,7 +315,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Muxer<C> {
 }
 
 impl<C> Drop for Muxer<C> {
-    /// Ends all streams, and drops the session with its socket. Waits for an inline write.
+    /// Fails all streams and drops the session with its socket; queued data and go-away are not
+    /// sent. Blocks until an inline write has returned.
     fn drop(&mut self) {
         if let Some(mut session) = self.shared.combiner.remove() {
             session.end();

@@ -34,7 +34,8 @@ const ROOM_MIN: usize = 1024;
 /// Maximum number of empty buffers kept for reuse.
 const SPARE_MAX: usize = 2;
 
-/// Number of consecutive small arrivals after which no empty buffers are kept.
+/// Number of consecutive arrivals of less than [`SMALL`] after which no empty buffers of [`SMALL`]
+/// and more are kept, until a longer one arrives.
 const SMALL_ARRIVALS_MAX: u8 = 64;
 
 /// Receive buffer: unread bytes from `from` to `to`, followed by free space.
@@ -50,13 +51,14 @@ impl RecvBuffer {
         &self.bytes[self.from..self.to]
     }
 
+    /// Marks the first `len` unread bytes as read. Panics if there are fewer.
     pub(super) fn consume(&mut self, len: usize) {
         self.from += len;
         assert!(self.from <= self.to, "at most the unread bytes are consumed");
     }
 
-    /// Free space of `len` bytes, for [`fill`](Self::fill). The previous contents are dropped. The
-    /// buffer grows if necessary, and never shrinks.
+    /// Free space of `len` bytes, for [`fill`](Self::fill). Nothing is unread then; the space is
+    /// not cleared and holds previous contents. The buffer grows if necessary, and never shrinks.
     pub(super) fn space(&mut self, len: usize) -> &mut [u8] {
         (self.from, self.to) = (0, 0);
         if self.bytes.len() < len {
@@ -65,7 +67,8 @@ impl RecvBuffer {
         &mut self.bytes[..len]
     }
 
-    /// Marks the first `len` bytes of the space as filled.
+    /// Marks the first `len` bytes of the space as filled, which are unread then. Panics if the
+    /// buffer is shorter.
     pub(super) fn fill(&mut self, len: usize) {
         self.to = len;
         assert!(len <= self.bytes.len(), "a read is no longer than the space");
@@ -100,6 +103,7 @@ impl HeaderBuffer {
         &self.bytes[self.from..self.to]
     }
 
+    /// Marks the next `len` bytes as sent. There must be as many, which is not checked.
     pub(super) fn sent(&mut self, len: usize) {
         self.from += len;
     }
@@ -109,11 +113,13 @@ impl HeaderBuffer {
 #[derive(Debug, Default)]
 pub(super) struct TurnOutput {
     pub(super) headers: HeaderBuffer,
-    /// The stream was dropped by its user and sends nothing further: the session must remove it.
+    /// The stream was dropped by its user and sends nothing after these frames: the session must
+    /// remove it.
     pub(super) is_over: bool,
-    /// The stream needs another turn: the session must put it into the queue again.
+    /// The stream needs another turn, for a reset, and counts as queued already: the session must
+    /// put it into the queue again.
     pub(super) goes_on: bool,
-    /// Waker of a task that waits to write.
+    /// Waker of a task that waits to write; only if queued data or FIN has left the stream.
     pub(super) writer: Option<Waker>,
 }
 
@@ -128,7 +134,7 @@ enum HalfState {
 /// State of the peer's half when the stream is removed on this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerHalf {
-    /// Ended by the peer, or reset by either side.
+    /// Ended by the peer, reset by either side, or failed with the connection.
     Closed,
     /// Open, and the peer has credit.
     Open,
@@ -152,7 +158,7 @@ pub(super) struct StreamState {
     fin: HalfState,
     writer: Option<Waker>,
     queued: bool,   // in the queue of waiting streams
-    notified: bool, // and the connection's task was notified
+    notified: bool, // and the connection's task was notified of it
     // Receiving.
     inbox: VecDeque<RecvBuffer>, // ≤ window
     spare: Vec<RecvBuffer>,      // ≤ SPARE_MAX, of SMALL and more
@@ -161,14 +167,14 @@ pub(super) struct StreamState {
     window: u32,      // granted + consumed + unread, if nothing is in flight
     fast_credits: u8, // consecutive credits to a fast reader
     granted: u32,     // bytes that the peer may send
-    unread: u32,      // bytes in the inbox
+    unread: u32,      // bytes in the inbox, or that were when the user dropped the stream
     consumed: u32,    // bytes read, not yet credited to the peer
     lag: u32,         // bytes unread after the last read
-    ended: bool,
+    ended: bool,      // the peer's half has ended with FIN
     reader: Option<Waker>,
     // Both.
     failure: Option<io::ErrorKind>, // error of reads, once the inbox is empty
-    dead: bool,                     // neither sends nor receives
+    dead: bool,                     // failed or reset by `turn`: neither sends nor receives
     dropped: bool,                  // dropped by its user
 }
 
@@ -178,7 +184,8 @@ impl SharedStream {
         Self::new(id, Flags::SYN, WINDOW_FIRST)
     }
 
-    /// Creates a stream that the peer has opened, with a window of `credit` bytes.
+    /// Creates a stream that the peer has opened and on which this side may send `credit` bytes.
+    /// Its first frame carries ACK. The peer may send [`WINDOW_FIRST`] bytes.
     pub(super) fn inbound(id: u32, credit: u32) -> Self {
         Self::new(id, Flags::ACK, credit)
     }
@@ -219,10 +226,13 @@ impl SharedStream {
 // Methods for the user of the stream.
 impl StreamState {
     /// Queues bytes for sending and returns their number, as many as both the peer's window and
-    /// [`PIECE`] allow; `None` if that is none. Then `waker` is woken once there is room.
+    /// [`PIECE`] allow; `None` if that is none. Then `waker`, in place of an earlier one, is woken
+    /// once there is room. Returns 0 if `bytes` is empty, even without room. The window shrinks
+    /// here, not when the data is sent. The caller must [enqueue](Self::enqueue) the stream.
     ///
     /// # Errors
-    /// `BrokenPipe` if this half was ended, or the stream was reset or its connection closed.
+    /// `BrokenPipe` if this half was ended, or the stream was reset or its connection closed, also
+    /// if `bytes` is empty. The end of the peer's half is no error.
     pub(super) fn write(&mut self, bytes: &[u8], waker: &Waker) -> io::Result<Option<usize>> {
         if self.dead || self.fin != HalfState::Open {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -238,13 +248,13 @@ impl StreamState {
         Ok(Some(len))
     }
 
-    /// Whether so much is queued that it is sent without a flush.
+    /// Whether so much is queued that it is sent without a flush: a quarter of [`PIECE`].
     pub(super) fn is_large(&self) -> bool {
         self.out.len() >= PIECE / 4
     }
 
-    /// Whether the connection's task must be told that the stream waits; `true` only once per turn,
-    /// and only if the stream is in the queue.
+    /// Whether the connection's task must be told that the stream waits; marks it as told. `true`
+    /// only once until the next [`turn`](Self::turn), and only if the stream is in the queue.
     pub(super) fn notify(&mut self) -> bool {
         self.queued && !mem::replace(&mut self.notified, true)
     }
@@ -256,8 +266,9 @@ impl StreamState {
         is_needed && !mem::replace(&mut self.queued, true)
     }
 
-    /// Ends this side's half: queued data is still sent, followed by FIN. `false` if it was ended
-    /// before. Fails with `BrokenPipe` if the stream is dead and was not ended before.
+    /// Ends this side's half: queued data is still sent, followed by FIN. The caller must enqueue
+    /// the stream. `false` if it was ended before, also if the stream is dead or the connection was
+    /// closed since. Fails with `BrokenPipe` if the stream is dead and was not ended before.
     pub(super) fn finish(&mut self) -> io::Result<bool> {
         match self.fin {
             HalfState::Open if self.dead => Err(io::ErrorKind::BrokenPipe.into()),
@@ -269,9 +280,10 @@ impl StreamState {
         }
     }
 
-    /// Exchanges a consumed buffer, which may be reused, for the next received one; an empty one at
-    /// the end of the stream. `None` if nothing has arrived; then `waker` is woken later. Counts
-    /// the bytes as read: the caller must then check [`owes_credit`](Self::owes_credit).
+    /// Exchanges a consumed buffer, which may be reused in all cases, for the next received one; an
+    /// empty one at the end of the stream, at every call. `None` if nothing has arrived; then
+    /// `waker`, in place of an earlier one, is woken later. Counts all bytes of the buffer as read:
+    /// the caller must then check [`owes_credit`](Self::owes_credit).
     ///
     /// # Errors
     /// The failure of the stream, once all received data was read; but the end of the stream, if
@@ -306,15 +318,16 @@ impl StreamState {
         Ok(Some(bin))
     }
 
-    /// Whether so much was read that the peer must be given credit: half the window. `false` if the
-    /// peer can send no further data.
+    /// Whether so much was read that the peer must be given credit: at least half the window.
+    /// `false` if the peer can send no further data, because it has sent FIN or the stream is dead.
     pub(super) fn owes_credit(&self) -> bool {
         self.consumed >= self.window / 2 && !self.ended && !self.dead
     }
 
-    /// Marks the stream as dropped by its user. Queued data is still sent, unread data is dropped.
-    /// If the peer has ended its half, this half ends with FIN. Otherwise a half that was not ended
-    /// is reset by [`turn`](Self::turn). The caller must enqueue the stream.
+    /// Marks the stream as dropped by its user. Queued data is still sent; unread data and both
+    /// wakers are dropped. If the peer has ended its half, this half ends with FIN. Otherwise a
+    /// half that was not ended is reset by [`turn`](Self::turn). The caller must enqueue the
+    /// stream, also a dead one, because only a turn has the session remove it.
     pub(super) fn abandon(&mut self) {
         self.dropped = true;
         if self.ended && self.fin == HalfState::Open {
@@ -328,12 +341,13 @@ impl StreamState {
 // Methods for the connection.
 impl StreamState {
     /// Encodes the next frames of the stream, which has left the queue: a window update if credit
-    /// is owed, then data or FIN or both. All queued data is moved into `body`, which must be
+    /// is owed (none for a dropped stream), then data or FIN or both; maybe nothing. The first of
+    /// them carries SYN or ACK of a new stream. All queued data is moved into `body`, which must be
     /// empty, so that the waiting writer of the output may write again.
     ///
-    /// A stream that its user dropped without ending its half is reset: in this turn if it has no
-    /// data to send, otherwise in the next one, for which it counts as enqueued. No reset is sent
-    /// if the peer has never heard of the stream. A dead stream sends nothing.
+    /// A stream that its user dropped without ending its half is reset, and is dead then: in this
+    /// turn if it has no data to send, otherwise in the next one, for which it counts as enqueued.
+    /// No reset is sent if the peer has never heard of the stream. A dead stream sends nothing.
     pub(super) fn turn(&mut self, id: u32, body: &mut Vec<u8>) -> TurnOutput {
         let mut output = TurnOutput { is_over: self.dropped, ..TurnOutput::default() };
         (self.queued, self.notified) = (false, false);
@@ -385,11 +399,12 @@ impl StreamState {
 
     /// Returns the credit for the consumed bytes: more than that while the reader is slow, less
     /// while it keeps up (docs/protocol/transport.md#windows-grow-only-for-slow-readers). It may be
-    /// 0. Counts the consumed bytes as credited.
+    /// 0. Counts the consumed bytes as credited; the caller must add the credit to `granted`. The
+    /// stream must [owe credit](Self::owes_credit).
     ///
     /// The window doubles, up to [`WINDOW_MAX`], if more than a quarter of it was unread after the
     /// last read. It halves, down to [`WINDOW_FIRST`], after [`FAST_CREDITS_MAX`] credits in a row
-    /// with less than an eighth unread.
+    /// with less than an eighth unread, and the count starts over.
     ///
     /// Unread data of a slow reader lies in this stream's inbox, where it delays no other stream,
     /// and a larger window lets both ends work longer at a time. With a fast reader the data in
@@ -421,8 +436,8 @@ impl StreamState {
     }
 
     /// Checks the length of data that the peer announces against its window, and reduces the window
-    /// by it. Fails, and changes nothing, if the window is smaller. Must be called before the data
-    /// [arrives](Self::arrive).
+    /// by it. Fails, and changes nothing, if the window is smaller; a dead, dropped or ended stream
+    /// is checked like any other. Must be called before the data [arrives](Self::arrive).
     pub(super) fn reserve_window(&mut self, len: u32) -> Result<(), MuxerViolation> {
         let Some(granted) = self.granted.checked_sub(len) else {
             return Err(MuxerViolation::Window { granted: self.granted, sent: len });
@@ -431,13 +446,14 @@ impl StreamState {
         Ok(())
     }
 
-    /// Takes received data, and returns the waker of a task that waits to read. Data is dropped if
-    /// the user has dropped the stream, the stream is dead, or the peer had ended its half. `read`
-    /// gets another buffer if its own is moved. Many small arrivals in a row release the spare
-    /// buffers.
+    /// Takes received data, and returns the waker of a task that waits to read. Data is dropped,
+    /// and never credited, if the user has dropped the stream, the stream is dead, or the peer had
+    /// ended its half. `read` gets another buffer, maybe one without space, if its own is moved.
+    /// Many small arrivals in a row release the spare buffers.
     ///
-    /// Only a buffer that is mostly filled is moved into the inbox; other data is copied. So a peer
-    /// that sends small frames occupies at most twice the memory of its window.
+    /// Only a buffer of which at least half is filled, with [`SMALL`] bytes or more, is moved into
+    /// the inbox; other data is copied. So a peer that sends small frames occupies at most twice
+    /// the memory of its window.
     pub(super) fn arrive(&mut self, read: &mut RecvBuffer) -> Option<Waker> {
         if self.dropped || self.dead || self.ended {
             return None;
@@ -462,7 +478,8 @@ impl StreamState {
     }
 
     /// Adds to the credit that the peer has granted, and returns the waker of a task that waits to
-    /// write. Fails, and changes nothing, if the credit would exceed 32 bits.
+    /// write, also if [`PIECE`] bytes are still queued; `None` if `more` is 0. Fails, and changes
+    /// nothing, if the credit would exceed 32 bits.
     pub(super) fn credit(&mut self, more: u32) -> Result<Option<Waker>, MuxerViolation> {
         self.credit = self.credit.checked_add(more).ok_or(MuxerViolation::Credit)?;
         Ok(if more > 0 { self.writer.take() } else { None })
@@ -474,8 +491,9 @@ impl StreamState {
         self.reader.take()
     }
 
-    /// Ends the stream in both directions, and returns the wakers of its tasks. Received data can
-    /// still be read, queued data is dropped. Reading fails with the first failure of the stream.
+    /// Ends the stream in both directions, and returns the wakers of its reader and its writer.
+    /// Received data can still be read, queued data is dropped, and a FIN that waits is not sent.
+    /// Reading fails with the first failure of the stream, writing with `BrokenPipe`.
     pub(super) fn fail(&mut self, why: io::ErrorKind) -> [Option<Waker>; 2] {
         self.dead = true;
         self.out = Vec::new();
@@ -483,8 +501,10 @@ impl StreamState {
         [self.reader.take(), self.writer.take()]
     }
 
-    /// Ends the stream for its user when the connection is closed, and returns the wakers of its
-    /// tasks. Queued data is still sent, without FIN if that does not wait already.
+    /// Ends the stream for its user when this side closes the connection, and returns the wakers of
+    /// its reader and its writer. Queued data is still sent, without FIN if that does not wait
+    /// already: the stream is not dead. Received data can still be read; then reading fails with
+    /// `ConnectionAborted`, unless the stream failed or the peer ended its half before.
     pub(super) fn close(&mut self) -> [Option<Waker>; 2] {
         self.failure.get_or_insert(io::ErrorKind::ConnectionAborted);
         if self.fin == HalfState::Open {

@@ -22,10 +22,10 @@ use super::header::{
 use super::pipe::{HeaderBuffer, PIECE, PeerHalf, RecvBuffer, SharedStream};
 use super::{MuxerError, MuxerSide, MuxerViolation, SendQueue};
 
-/// Bytes written before the session reads again.
+/// Bytes of data, without headers, written before the session reads again.
 const BYTES_PER_TURN: usize = 256 * 1024;
 
-/// Bytes written inline before the rest is left to the connection's task.
+/// Bytes of data, without headers, written inline before the rest is left to the connection's task.
 const BYTES_PUSHED: usize = 16 * 1024;
 
 /// Maximum number of queued answers to pings. Beyond it, the oldest are dropped.
@@ -89,7 +89,9 @@ const HEADER: Expected = Expected::Header([0; HEADER_BYTES], 0);
 
 impl<C> MuxerSession<C> {
     /// Fails all streams of the connection with `ConnectionAborted`, and forgets them, also those
-    /// that were not accepted yet. Received data can still be read; queued data is dropped.
+    /// that were not accepted yet. Received data can still be read; queued data is dropped. Wakes
+    /// the tasks that wait to read or write, but leaves the socket and the queue of streams as they
+    /// are. Not related to the field `end`.
     pub(super) fn end(&mut self) {
         self.wake_all(|pipe| pipe.lock().fail(io::ErrorKind::ConnectionAborted));
         self.streams.clear();
@@ -133,13 +135,13 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
-    /// Reads until the socket is pending, then writes about [`BYTES_PER_TURN`] of data. Ready only
-    /// with the error that ends the connection. The caller must then call [`end`](Self::end).
+    /// Reads until the socket is pending, then writes about [`BYTES_PER_TURN`] of data, and wakes
+    /// its own task if more waits. Ready only with the error that ends the connection; the caller
+    /// must then call [`end`](Self::end). An error of reading is returned after one attempt to
+    /// write waiting frames (and go-away, after a violation), and precedes an error of writing.
     ///
-    /// An error of reading is returned at once. After a violation by the peer, waiting frames and
-    /// then go-away are still written, in one attempt. An error of writing, also one of
-    /// [`push`](Self::push), stops further writes, but is returned only by a poll that has read
-    /// nothing, so that the streams get what the peer sent before it closed the connection.
+    /// An error of writing, also one of [`push`](Self::push), stops further writes, but is returned
+    /// only by a poll that has read nothing: the streams get all that the peer has sent before.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -172,7 +174,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     /// Writes waiting frames inline, up to about [`BYTES_PUSHED`] of data. `task` is the waker of
     /// the connection's task. It is woken for the rest, by later events of the socket, and by an
-    /// error, which the next [`poll`](Self::poll) returns. Does nothing after an error of writing.
+    /// error, which the next [`poll`](Self::poll) that reads nothing returns. Reads nothing itself.
+    /// Does nothing after an error of writing.
     pub(super) fn push(&mut self, task: &Waker, waiting: &SendQueue) {
         if self.end.is_some() {
             return;
@@ -186,8 +189,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     /// Opens a stream once there are fewer than the maximum, in both directions together. Writes
     /// nothing: the peer learns of the stream by its first frame. Pending registers no waker: the
-    /// caller must have registered the task, which every dropped stream wakes. Fails with
-    /// [`MuxerError::NoMoreStreams`] once the ids are used up.
+    /// caller must have registered the task, which every dropped stream wakes. At the maximum it is
+    /// pending even if the ids are used up; otherwise it fails then, at every call, with
+    /// [`MuxerError::NoMoreStreams`].
     pub(super) fn poll_open(&mut self) -> Poll<Result<Arc<SharedStream>, MuxerError>> {
         if self.streams.len() >= self.streams_max {
             return Poll::Pending;
@@ -204,8 +208,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         self.arrived.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Writes all queued data and go-away, and closes the socket. Reads nothing. The first call
-    /// also ends all streams for their users, unless go-away was wanted before because of a
+    /// Writes all queued data and go-away, and closes the socket. Reads nothing. Pending until the
+    /// socket is closed; fails at the first error of writing, without closing the socket. The first
+    /// call also ends all streams for their users, unless go-away was wanted before because of a
     /// violation. A stream that is removed from then on is not reset.
     pub(super) fn poll_close(
         &mut self,
@@ -222,10 +227,11 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     // ── Reading ──
 
-    /// Reads frames and passes their data to the streams, until the socket is pending. Ready only
-    /// with an error: [`MuxerError::Closed`] if the socket ends between two frames or the peer
-    /// sends go-away, `UnexpectedEof` if it ends within a frame, any other error of the socket, or
-    /// a violation.
+    /// Reads frames and passes their data to the streams, until the socket is pending; nothing else
+    /// bounds it. Data goes to its stream as it arrives, not only with the last byte of the frame.
+    /// Ready only with an error: [`MuxerError::Closed`] if the socket ends between two frames or
+    /// the peer sends go-away, `UnexpectedEof` if it ends within a frame, any other error of the
+    /// socket, or a violation. Must not be called again after an error.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Infallible, MuxerError>> {
         loop {
             match &mut self.expected {
@@ -269,8 +275,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         }
     }
 
-    /// Handles a complete header. A ping is answered, an answer to a ping is ignored. Go-away ends
-    /// the connection with [`MuxerError::Closed`], whatever its code.
+    /// Handles a complete header. A ping is answered, later and ahead of all other frames; beyond
+    /// [`PONGS_MAX`] queued answers the oldest is dropped. A ping without SYN is ignored. Go-away
+    /// ends the connection with [`MuxerError::Closed`], whatever its code.
     fn on(&mut self, header: FrameHeader) -> Result<(), MuxerError> {
         match header.kind {
             FrameKind::Data | FrameKind::Window => self.on_stream(header),
@@ -287,9 +294,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     /// Handles the header of a data or window frame, and expects its data next. SYN opens the
     /// stream. RST fails it with `ConnectionReset`, and takes precedence over all else in the
-    /// frame. Otherwise the data is checked against the window of the stream, or the credit is
-    /// added. Data of an unknown, refused or reset stream is read and discarded; its length is not
-    /// checked. Fails if the peer violates the protocol.
+    /// frame, also over SYN. Otherwise the data is checked against the window of the stream, or the
+    /// credit is added. Fails if the peer violates the protocol.
+    ///
+    /// Data of an unknown or refused stream, or in a frame with RST, is read and discarded; its
+    /// length is not checked. A stream that was reset is known until its user drops it: its data is
+    /// discarded too, but checked.
     fn on_stream(&mut self, header: FrameHeader) -> Result<(), MuxerError> {
         let FrameHeader { kind, flags, stream, len } = header;
         let (data, mut credit) = if kind == FrameKind::Data { (len, 0) } else { (0, len) };
@@ -314,9 +324,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
         Ok(())
     }
 
-    /// Answers the first data on a half-closed stream with RST. A frame with FIN or RST makes the
-    /// session forget a half-closed stream; all other frames are ignored, as are those of streams
-    /// that are not half-closed.
+    /// Answers the first data on a half-closed stream with RST, and forgets the stream. A frame
+    /// with FIN or RST only makes the session forget a half-closed stream, even if it has data; all
+    /// other frames are ignored, as are those of streams that are not half-closed.
     ///
     /// A frame with FIN needs no answer, because its sender waits for nothing after it. Neither
     /// does credit: it comes from a peer that still reads what was sent before the stream was
@@ -390,8 +400,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     /// Writes waiting frames, those that an earlier call has prepared first. Ready once no frame
     /// waits, go-away (if wanted) was written, and all bytes were flushed. After about `most` bytes
-    /// of data, headers not counted, it wakes its own task and is pending. Also flushes after each
-    /// [`PIECE`].
+    /// of data, headers not counted, it wakes the task of `cx` and is pending, without a flush of
+    /// the last bytes. Also flushes after each [`PIECE`]. Frames that were prepared but not written
+    /// stay for the next call.
     fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -435,10 +446,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> MuxerSession<C> {
 
     /// Prepares the next frames to write, in this order: an answer to a ping, a refusal, a reset,
     /// the turn of the stream at the head of the queue, and go-away once nothing else waits.
-    /// `false`: nothing waits. The previous frames must have been written completely.
+    /// `false`: nothing waits. `true` also if the turn of a stream has yielded no frame. The
+    /// previous frames must have been written completely. Go-away is prepared only once; frames
+    /// that are queued later still follow it.
     ///
-    /// After its turn a stream that is over is removed, a stream that goes on is queued again, and
-    /// a task that waits to write to the stream is woken.
+    /// After its turn, before its frames are written, a stream that is over is removed, a stream
+    /// that goes on is queued again at the end, and a task that waits to write to it is woken.
     fn next(&mut self, waiting: &SendQueue) -> bool {
         self.headers = HeaderBuffer::default();
         self.body.clear();

@@ -22,7 +22,7 @@ use super::pipe::{RecvBuffer, SharedStream, StreamState};
 pub struct Stream<C> {
     shared: Arc<SharedMuxer<C>>,
     pipe: Arc<SharedStream>,
-    reading: RecvBuffer, // taken from `pipe`; the bytes already count as read there
+    reading: RecvBuffer, // taken from `pipe`; all its bytes already count as read there
 }
 
 impl<C> Stream<C> {
@@ -32,10 +32,10 @@ impl<C> Stream<C> {
 }
 
 impl<C> Stream<C> {
-    /// Releases `state`. If `enqueues`, adds the stream to the queue of waiting ones; not if it is
-    /// in the queue, or is dead without having been dropped. If `notifies`, wakes the connection's
-    /// task; not if the stream is not in the queue, or the task was notified since the stream's
-    /// last turn.
+    /// Releases `state` before it locks the queue or wakes a task. If `enqueues`, adds the stream
+    /// to the queue of waiting ones; not if it is in the queue, or is dead without having been
+    /// dropped. If `notifies`, wakes the connection's task; not if the stream is not in the queue,
+    /// or the task was notified since the stream's last turn.
     fn enqueue_and_notify(
         &self,
         mut state: MutexGuard<'_, StreamState>,
@@ -61,9 +61,12 @@ impl<C> fmt::Debug for Stream<C> {
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<C> {
-    /// Reads received data; 0 once the peer's half has ended. Pending until data arrives, even if
-    /// `out` is empty. Once half the window was read, the connection's task is woken to give the
-    /// peer credit.
+    /// Reads received data, of one receive buffer per call; 0 once the peer's half has ended, and
+    /// if `out` is empty while data is there. Pending until data arrives, even if `out` is empty.
+    /// Fails, after the data received before, with `ConnectionReset` or `ConnectionAborted`.
+    ///
+    /// A whole buffer counts as read when its first byte is. Once half the window was read, the
+    /// stream is queued and the connection's task woken to give the peer credit.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -86,9 +89,10 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<C> {
 
 impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
     /// Queues as many bytes as the peer's window and the limit of queued data (`PIECE`) allow, and
-    /// returns their number. Writes nothing to the socket: the connection's task is woken only if a
-    /// quarter of `PIECE` is queued, or there is no room at all, which is pending. Fails with
-    /// `BrokenPipe` after a close, a reset, or the end of the connection.
+    /// returns their number; 0 only if `bytes` is empty. Writes nothing to the socket: the
+    /// connection's task is woken only if a quarter of `PIECE` is queued, or there is no room at
+    /// all, which is pending; and only once until the stream's next turn. Fails with `BrokenPipe`
+    /// after a close, a reset, or the end of the connection, but not after the peer's close.
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -102,8 +106,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
     }
 
     /// Writes waiting frames of all streams inline, or wakes the connection's task if the session
-    /// is in use. Does nothing if this stream has nothing queued, or the task was notified of it.
-    /// Always ready: does not wait for the socket, and reports no error.
+    /// is in use or this task has no coop budget left. Does nothing if this stream has nothing
+    /// queued, or the task was notified of it since the stream's last turn. Always ready: does not
+    /// wait for the socket, and reports no error, even after a reset.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let notifies = self.pipe.lock().notify();
         if notifies {
@@ -113,8 +118,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<C> {
     }
 
     /// Ends this side's half: FIN follows the queued data, and the connection's task is woken.
-    /// Always ready, without waiting for the socket. A second call succeeds. Fails with
-    /// `BrokenPipe` if the stream was reset or its connection broke before.
+    /// Reading goes on. Always ready, without waiting for the socket. A second call succeeds, also
+    /// after a reset, as does one after the connection was closed by this side. Fails with
+    /// `BrokenPipe` if the stream was reset or its connection broke before the first.
     fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.pipe.lock();
         let ends = state.finish()?;

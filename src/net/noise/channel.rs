@@ -27,7 +27,7 @@ pub struct Channel<S> {
     session: CipherSession,
     outgoing: SealedSendBuffer,
     incoming: SealedReceiveBuffer,
-    this_turn: usize, // bytes read since the last yield
+    this_turn: usize, // bytes read since the last yield or pending read
 }
 
 impl<S> Channel<S> {
@@ -36,7 +36,8 @@ impl<S> Channel<S> {
         Self { socket, session, outgoing, incoming, this_turn: 0 }
     }
 
-    /// Ends the channel. Its keys and nonces can continue in another one.
+    /// Ends the channel. Its keys and nonces can continue in another one. Drops the socket, and
+    /// data that is unsent, unopened or unread, which that one does not get.
     pub(super) fn into_session(self) -> CipherSession {
         self.session
     }
@@ -51,7 +52,8 @@ impl<S> fmt::Debug for Channel<S> {
 impl<S: AsyncRead + Unpin> Channel<S> {
     /// Reads from the socket into the buffer of incoming messages, in which no complete message may
     /// be left. Returns the number of bytes, 0 at the end of the socket. After [`BYTES_PER_TURN`]
-    /// without a pending read it reads nothing, wakes its own task and is pending.
+    /// without a pending read it reads nothing, wakes its own task and is pending once; the count
+    /// then starts over.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.this_turn >= BYTES_PER_TURN {
             self.this_turn = 0;
@@ -73,9 +75,11 @@ impl<S: AsyncRead + Unpin> Channel<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Channel<S> {
     /// Reads decrypted data, of at most one message per call. Messages without content are skipped.
-    /// Returns 0 at the end of the socket, or at once if `out` is empty. Fails with `UnexpectedEof`
-    /// if the socket ends within a message, and with `InvalidData`, at every later call as well, if
-    /// a message was modified.
+    /// Returns 0 at the end of the socket between two messages, whether the peer has closed it or
+    /// not, or at once if `out` is empty. Fails, after all data of earlier messages, with
+    /// `UnexpectedEof` if the socket ends within a message, with `InvalidData`, at every later call
+    /// as well, if a message was modified, likewise with `Other` if the nonces are used up, and
+    /// with an error of the socket.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -100,8 +104,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Channel<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Channel<S> {
-    /// Writes the sealed message to the socket, without a flush. Ready once all of it was written.
-    /// A write of 0 bytes is the error `WriteZero`.
+    /// Writes the rest of the sealed message to the socket, without a flush. Ready once all of it
+    /// was written, or if there is none. A write of 0 bytes is the error `WriteZero`.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let unsent @ [_, ..] = self.outgoing.unsent() {
             let len = ready!(Pin::new(&mut self.socket).poll_write(cx, unsent))?;
@@ -123,7 +127,8 @@ impl<S: AsyncWrite + Unpin> Channel<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Seals and writes all buffered data. Does not flush the socket.
+    /// Seals and writes all buffered data, also less than a full message. Does not flush the
+    /// socket.
     fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_seal(cx))?;
         self.poll_send(cx)
@@ -131,10 +136,11 @@ impl<S: AsyncWrite + Unpin> Channel<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Channel<S> {
-    /// Buffers as many bytes as fit into the next message, and returns their number. If that
-    /// message is full before, it is sealed first, which is pending until the previous message was
-    /// written. If it becomes full, it is sent as far as the socket accepts it; an error of that is
-    /// reported by the next call, because the bytes were taken.
+    /// Buffers as many bytes as fit into the next message, and returns their number; 0 only if
+    /// `bytes` is empty. If that message is full before, it is sealed first, which is pending until
+    /// the previous message was written, and sent as far as the socket accepts it; an error of that
+    /// is returned, and no byte is taken. If it becomes full, it is sent likewise; an error of that
+    /// is reported by the next call, because the bytes were taken. Never flushes the socket.
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -154,11 +160,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Channel<S> {
         Poll::Ready(Ok(len))
     }
 
+    /// Seals and sends all buffered data, then flushes the socket. Pending until all is written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send_all(cx))?;
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
+    /// Seals and sends all buffered data, then closes the socket, without a message about the end.
+    /// The socket stays open if sending fails.
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send_all(cx))?;
         Pin::new(&mut self.socket).poll_close(cx)

@@ -20,6 +20,7 @@ impl CryptoResolver for CurveResolver {
         RingResolver.resolve_rng()
     }
 
+    /// The curve for Curve25519, `None` for others.
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
         (*choice == DHChoice::Curve25519).then(|| self.curve())
     }
@@ -34,7 +35,8 @@ impl CryptoResolver for CurveResolver {
 }
 
 impl CurveResolver {
-    /// Creates the curve with a key pair of zeros: snow sets or generates one later.
+    /// Creates the curve with a key pair of zeros: snow sets or generates one later, and must do so
+    /// before it uses the curve. Only [`set`](Dh::set) uses the resolver's key pair.
     fn curve(&self) -> Box<dyn Dh> {
         let (secret, public) = ([0; KEY_BYTES].into(), [0; KEY_BYTES].into());
         Box::new(StaticDh { pair: KeyPair { secret, public }, known: self.0.clone() })
@@ -94,7 +96,8 @@ impl Dh for StaticDh {
         };
     }
 
-    /// Draws a new key pair. Fails, and keeps the present one, if there is no randomness.
+    /// Draws a new key pair, never the resolver's. Fails, and keeps the present one, if there is no
+    /// randomness.
     fn generate(&mut self, random: &mut dyn Random) -> Result<(), Error> {
         let mut secret = Zeroizing::new([0; KEY_BYTES]);
         random.try_fill_bytes(&mut *secret)?;
@@ -110,9 +113,10 @@ impl Dh for StaticDh {
         self.pair.secret()
     }
 
-    /// Writes the shared secret into the first 32 bytes of `out`. Of `public`, which snow pads,
-    /// only the first 32 bytes count. Fails if it is shorter, and refuses the few public keys of
-    /// low order, with which the shared secret is publicly known.
+    /// Writes the shared secret into the first 32 bytes of `out`; panics if that is shorter. Of
+    /// `public`, which snow pads, only the first 32 bytes count. Fails with [`Error::Dh`], and
+    /// leaves `out` as it is, if `public` is shorter or one of the few public keys of low order,
+    /// with which the shared secret is publicly known.
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), Error> {
         #[cfg(test)]
         multiplications::count();

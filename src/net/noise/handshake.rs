@@ -67,7 +67,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Decodes a payload without verifying the signature.
+    /// Decodes a payload without verifying the signature, which is empty if the payload has none.
+    /// Unknown fields are ignored.
     ///
     /// # Errors
     /// [`NoiseError::Payload`] if the bytes are not the protobuf message of Noise in libp2p, and
@@ -108,8 +109,8 @@ pub(super) struct HandshakeParams {
 }
 
 impl Keys {
-    /// Draws a static key and signs it with the identity. Fails if there is no randomness, or the
-    /// identity cannot sign.
+    /// Draws a static key and signs it with the identity. Fails with [`NoiseError::Entropy`] if
+    /// there is no randomness, then with [`NoiseError::Signing`] if the identity cannot sign.
     pub(super) fn new(identity: &Keypair) -> Result<Self, NoiseError> {
         let pair = KeyPair::new(*Zeroizing::new(random()?));
         let signature = identity.sign(&[SIGNED, pair.public()].concat())?;
@@ -143,12 +144,13 @@ fn begin(
 }
 
 /// Runs the handshake on a new connection, and returns the authenticated peer and the channel to
-/// it. Has no time limit; dropping the future closes the socket.
+/// it. Has no time limit. Any identity is accepted: the swarm checks `allowed-peers` later. After
+/// an error the socket is dropped, and the peer is told no reason.
 ///
-/// The initiator tells its identity only after it has verified that of the responder. A responder
-/// answers nothing to a first message that matches no accepted secret or carries data
-/// ([`NoiseError::EarlyData`]). After an error the socket is dropped, and the peer is told no
-/// reason.
+/// The initiator tells its identity only after it has verified that of the responder, and is done
+/// when its last message is flushed, which the responder may still reject. A responder answers
+/// nothing to a first message that matches no accepted secret or, decrypted, carries data
+/// ([`NoiseError::EarlyData`]).
 pub(super) async fn run<S>(
     mut socket: S,
     keys: Arc<Keys>,
@@ -181,8 +183,9 @@ where
     Ok((peer, Channel::new(socket, session)))
 }
 
-/// Receives and verifies the peer's identity. Fails with [`NoiseError::Signature`] if that identity
-/// did not sign the static key of this handshake.
+/// Receives and verifies the peer's identity. Fails, after the errors of [`receive_message`] and of
+/// [`Credentials::decode`], with [`NoiseError::Signature`] if that identity did not sign the static
+/// key of this handshake.
 async fn receive_identity<S>(
     socket: &mut S,
     noise: &mut HandshakeState,
@@ -199,8 +202,9 @@ where
     Ok(credentials.identity.to_peer_id())
 }
 
-/// Writes the next handshake message, behind its length, and flushes the socket. Fails if the
-/// message would exceed [`BYTES_MAX`].
+/// Writes the next handshake message, behind its length, and flushes the socket. Fails with
+/// [`NoiseError::Handshake`], and sends nothing, if the message would exceed [`BYTES_MAX`], the
+/// preshared key is missing or there is no randomness.
 async fn send_message<S>(
     socket: &mut S,
     noise: &mut HandshakeState,
@@ -218,7 +222,8 @@ where
     Ok(())
 }
 
-/// Receives the next handshake message and decrypts its payload.
+/// Receives the next handshake message and decrypts its payload. Fails as [`receive_framed`] does,
+/// then with [`NoiseError::Handshake`] if the message cannot be decrypted.
 async fn receive_message<S>(
     socket: &mut S,
     noise: &mut HandshakeState,
@@ -230,9 +235,10 @@ where
     open(noise, &message)
 }
 
-/// Decrypts the first message with the first accepted secret that matches. Fails with `Decrypt` if
-/// none matches, and with any other error at once, without trying further secrets. Without
-/// `secrets` no preshared key is used.
+/// Decrypts the first message with the first accepted secret that matches, those of the nodes
+/// before those of clients; `noise` keeps its key, and the holder is not returned: lanes prove the
+/// secret again. Fails with `Decrypt` if none matches or there are none, and with any other error
+/// at once, without trying further secrets. `secrets` of `None`: no preshared key is used.
 fn open_first(
     noise: &mut HandshakeState,
     message: &[u8],
@@ -258,7 +264,8 @@ fn open(noise: &mut HandshakeState, message: &[u8]) -> Result<Vec<u8>, NoiseErro
     Ok(payload)
 }
 
-/// Receives a handshake message, still encrypted: a length of two bytes, and that number of bytes.
+/// Receives a handshake message, still encrypted: a length of two bytes, big-endian, and that
+/// number of bytes, maybe none. Reads no byte behind it.
 ///
 /// # Errors
 /// [`NoiseError::TooLong`] if the length is above the limit of 4 KiB, before memory for the message

@@ -48,7 +48,8 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Creates an upgrade with the identity of this node, for all peers.
+    /// Creates an upgrade with the identity of this node, for all peers: without prologue, secrets
+    /// and stock peers.
     ///
     /// # Errors
     /// [`NoiseError`] if the identity cannot sign, or the system provides no randomness.
@@ -58,14 +59,16 @@ impl Noise {
         Ok(Self { keys, prologue: Arc::new([]), keyring, has_stock_peers: false })
     }
 
-    /// Restricts it to peers with the same prologue: with others the handshake fails.
+    /// Restricts it to peers with the same prologue: with others the handshake fails. Handshakes
+    /// with [stock peers](Self::with_stock_peers) use another one.
     #[must_use]
     pub fn with_prologue(self, prologue: &[u8]) -> Self {
         Self { prologue: prologue.into(), ..self }
     }
 
-    /// Restricts it to peers that know one of the keyring's present secrets. A keyring of `None`
-    /// restricts nothing.
+    /// Restricts it to peers that know one of the keyring's secrets, as they are when the handshake
+    /// begins. A keyring of `None` restricts nothing; with one without any secret all handshakes
+    /// fail.
     #[must_use]
     pub fn with_secrets(self, keyring: Keyring) -> Self {
         Self { keyring, ..self }
@@ -73,7 +76,7 @@ impl Noise {
 
     /// Also accepts and dials peers that use libp2p's Noise without a preshared key, with a
     /// prologue derived from the secret. That handshake shows the identity of this node to
-    /// strangers. Changes nothing without a secret.
+    /// strangers. Changes nothing without a secret, when such peers use the same name anyway.
     #[must_use]
     pub fn with_stock_peers(self) -> Self {
         Self { has_stock_peers: true, ..self }
@@ -102,7 +105,8 @@ impl Noise {
         Ok(HandshakeParams { suite: Suite::ChaChaPoly, prologue, secrets: None })
     }
 
-    /// Runs the handshake of the negotiated protocol `name`. Sends nothing if the name is unknown.
+    /// Runs the handshake of the negotiated protocol `name`, with the secrets at the first poll.
+    /// Sends nothing if they do not offer the name.
     async fn run<S>(
         self,
         socket: S,
@@ -122,8 +126,9 @@ impl UpgradeInfo for Noise {
     type InfoIter = vec::IntoIter<Self::Info>;
 
     /// Names in the order of preference: the suites of this machine, the fastest first, and then,
-    /// if stock peers are accepted, one for each accepted secret. With a secret all other names
-    /// differ from those without one.
+    /// if stock peers are accepted and there is a secret, one for each accepted secret. With a
+    /// keyring of secrets all names differ from those without one, so that the two ends find no
+    /// common name if only one of them has a secret.
     fn protocol_info(&self) -> Self::InfoIter {
         let secrets = self.keyring.secrets();
         let suites = Suite::offered().iter();
@@ -144,6 +149,7 @@ where
     type Error = NoiseError;
     type Future = BoxFuture<'static, Result<Self::Output, NoiseError>>;
 
+    /// Answers the handshake, as its responder.
     fn upgrade_inbound(self, socket: S, name: Self::Info) -> Self::Future {
         self.run(socket, name, HandshakeSide::Responder).boxed()
     }
@@ -157,6 +163,7 @@ where
     type Error = NoiseError;
     type Future = BoxFuture<'static, Result<Self::Output, NoiseError>>;
 
+    /// Begins the handshake, as its initiator.
     fn upgrade_outbound(self, socket: S, name: Self::Info) -> Self::Future {
         self.run(socket, name, HandshakeSide::Initiator).boxed()
     }
@@ -176,10 +183,11 @@ pub enum NoiseError {
     /// The socket failed or ended.
     #[error("the connection broke during the handshake")]
     Io(#[from] io::Error),
-    /// A message of the peer could not be decrypted or verified.
+    /// A message of the peer could not be decrypted or verified, or one of this side could not be
+    /// made.
     #[error("the handshake fails: has the other end the same secret?")]
     Handshake(#[from] snow::Error),
-    /// A handshake message is longer than any needs to be.
+    /// A handshake message of the peer is longer than any needs to be.
     #[error(
         "the handshake message has {0} bytes, at most {max} are allowed",
         max = HANDSHAKE_BYTES_MAX

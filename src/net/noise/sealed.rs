@@ -36,6 +36,7 @@ pub(super) struct SealedSendBuffer {
 
 impl SealedSendBuffer {
     /// Buffers as many bytes as fit into the next message. Returns their number, 0 if it is full.
+    /// Seals nothing, even if the message becomes full.
     pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(PLAIN_MAX - self.plain.len());
         self.reserve(self.plain.len() + len);
@@ -43,8 +44,8 @@ impl SealedSendBuffer {
         len
     }
 
-    /// Makes room for a content of `len` bytes, at most one message. Doubles the capacity, like a
-    /// `Vec`, but never beyond one message.
+    /// Makes room for a content of `len` bytes, at most one message (panics beyond). Doubles the
+    /// capacity, like a `Vec`, but never beyond one message; it never shrinks.
     fn reserve(&mut self, len: usize) {
         let has = self.plain.capacity();
         if has < len {
@@ -63,8 +64,9 @@ impl SealedSendBuffer {
     }
 
     /// Seals the buffered data, even if there is none, into the next message. The previous message
-    /// must have been sent; panics otherwise. If it fails, because the nonces are used up, the data
-    /// stays buffered and nothing is unsent.
+    /// must have been sent; panics otherwise. The data is then no longer buffered, and the message
+    /// is unsent. If it fails, because the nonces are used up, the data stays buffered and nothing
+    /// is unsent.
     pub(super) fn seal(&mut self, session: &mut CipherSession) -> io::Result<()> {
         assert!(self.unsent().is_empty(), "one message travels at a time");
         self.sent = 0;
@@ -105,7 +107,8 @@ pub(super) struct SealedReceiveBuffer {
 }
 
 impl SealedReceiveBuffer {
-    /// Copies unread decrypted data to `out`, and returns its length; 0 if none is left.
+    /// Copies unread decrypted data to `out`, and returns its length; 0 if none is left or `out` is
+    /// empty. Opens no message.
     pub(super) fn read(&mut self, out: &mut [u8]) -> usize {
         let len = out.len().min(self.unread.len());
         out[..len].copy_from_slice(&self.content[self.unread.start..][..len]);
@@ -116,8 +119,9 @@ impl SealedReceiveBuffer {
     /// Opens the next message once the last one was read; `false` if it has not arrived completely.
     /// The content of an opened message may be empty. Panics if unread data is left.
     ///
-    /// After a modified message every call returns the same error, so that the reader gets a prefix
-    /// of what the other end has sent, without gaps. So does every call after the last nonce.
+    /// After a modified message, or one shorter than a tag, every call returns the same error
+    /// (`InvalidData`) and the message stays unopened, so that the reader gets a prefix of what the
+    /// other end has sent, without gaps. So does every call after the last nonce (`Other`).
     pub(super) fn open(&mut self, session: &mut CipherSession) -> io::Result<bool> {
         assert!(self.unread.is_empty(), "the last message was read");
         let Some(len) = self.next_message_len().filter(|len| *len <= self.raw.len()) else {
@@ -152,10 +156,10 @@ impl SealedReceiveBuffer {
         Some(PREFIX + usize::from(u16::from_be_bytes(*prefix)))
     }
 
-    /// Free space for arriving bytes, at least for the rest of a message. Moves the unopened bytes
-    /// to the front or grows the buffer if necessary. Call it only after all complete messages were
-    /// opened: otherwise it may be empty, and a read into it would return 0, as at the end of the
-    /// stream.
+    /// Free space for arriving bytes, at least for the rest of the next message and, together with
+    /// its bytes so far, [`ROOM_MIN`]. Moves the unopened bytes to the front or grows the buffer if
+    /// necessary. The space is not cleared. Call it only after all complete messages were opened:
+    /// otherwise it may be empty, and a read into it would return 0, as at the end of the stream.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let needed = self.next_message_len().unwrap_or(PREFIX).max(ROOM_MIN);
         if self.raw.is_empty() {
@@ -169,7 +173,7 @@ impl SealedReceiveBuffer {
     }
 
     /// Marks the first `len` bytes of the [space](Self::room) as filled; panics if it is shorter.
-    /// If all of it is filled, the buffer doubles, up to [`ROOM_MAX`].
+    /// If all of it is filled, the buffer doubles, up to [`ROOM_MAX`], and never shrinks again.
     pub(super) fn fill(&mut self, len: usize) {
         self.raw.end += len;
         assert!(self.raw.end <= self.bytes.len(), "a read is no longer than the space");
@@ -186,8 +190,8 @@ impl SealedReceiveBuffer {
         }
     }
 
-    /// Whether bytes have arrived that were not opened. At the end of the stream they are a
-    /// truncated message.
+    /// Whether bytes have arrived that were not opened. If [`open`](Self::open) has returned
+    /// `false` at the end of the stream, they are a truncated message.
     pub(super) fn has_unopened(&self) -> bool {
         !self.raw.is_empty()
     }

@@ -39,7 +39,8 @@ impl CipherSession {
 
     /// Seals `content` into `message` and returns the length, which is [`TAG_LEN`] longer than that
     /// of the content. Replaces the key before, if it is used up. Fails if `message` has no room
-    /// for that, or the nonces are used up.
+    /// for that, after which another call might replace the key a second time, unlike the other
+    /// end; or if the nonces are used up, at every later call as well.
     pub(super) fn seal(&mut self, content: &[u8], message: &mut [u8]) -> io::Result<usize> {
         if self.is_key_used_up(self.state.sending_nonce()) {
             self.state.rekey_outgoing();
@@ -47,10 +48,11 @@ impl CipherSession {
         self.state.write_message(content, message).map_err(unusable)
     }
 
-    /// Opens the next message into `content`, which must be as long as the message: with less room
-    /// snow allocates. Returns the length of the content, or `None` if the message was modified or
-    /// is shorter than a tag. No message may be opened after such a one. Replaces the key before,
-    /// if it is used up. Fails if the nonces are used up.
+    /// Opens the next message into `content`, which must be at least as long as the message, tag
+    /// included (panics otherwise): with less room snow allocates. Returns the length of the
+    /// content, or `None` if the message was modified or is shorter than a tag. No message may be
+    /// opened after such a one, which the caller ensures. Replaces the key before, if it is used
+    /// up, even if the result is `None`. Fails if the nonces are used up.
     pub(super) fn open(&mut self, message: &[u8], content: &mut [u8]) -> io::Result<Option<usize>> {
         assert!(content.len() >= message.len(), "room for the message with its tag");
         if self.is_key_used_up(self.state.receiving_nonce()) {

@@ -47,9 +47,11 @@ impl SessionPair {
     }
 
     /// Reads a new channel of the far end over `socket` up to its end or the first error, and
-    /// returns the content. The far end continues with the first message that it has not opened.
+    /// returns the content before it, and the error. In the returned pair the far end continues
+    /// with the first message that it has not opened; the near end is unchanged. Bytes of an
+    /// unopened message are dropped with the socket.
     ///
-    /// `socket` must never be pending: this function polls it until it is ready.
+    /// `socket` must never be pending: this function polls it, without sleeping, until it is ready.
     pub fn read<S>(self, socket: S) -> (Self, Vec<u8>, io::Result<()>)
     where
         S: AsyncRead + Unpin,

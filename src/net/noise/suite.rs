@@ -20,6 +20,8 @@ impl Suite {
 
     /// Protocol name in the negotiation of libp2p. With a secret of the cluster or of clients, the
     /// handshake uses a preshared key that is derived from it, and has a name of its own.
+    /// `has_secret` is also `true` with [`Secrets`](crate::net::secrets::Secrets) without any
+    /// secret in them.
     pub(super) const fn name(self, has_secret: bool) -> &'static str {
         match (self, has_secret) {
             (Self::ChaChaPoly, false) => "/noise",

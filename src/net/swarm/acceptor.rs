@@ -48,13 +48,14 @@ pub(in crate::net) struct Signal {
 }
 
 impl Signal {
-    /// Counts received bytes. Only one caller at a time may count, because the counter is not
-    /// updated atomically.
+    /// Counts received bytes, up to `FIRST_MESSAGE_BYTES`. Only one caller at a time may count,
+    /// because the counter is not updated atomically.
     pub(super) fn received(&self, bytes: usize) {
         let sum = self.received.load(Ordering::Relaxed).saturating_add(bytes);
         self.received.store(sum.min(FIRST_MESSAGE_BYTES), Ordering::Relaxed); // one reader
     }
 
+    /// Progress by the counted bytes alone: `Spoken` from `FIRST_MESSAGE_BYTES`.
     pub(super) fn progress(&self) -> HandshakeProgress {
         match self.received.load(Ordering::Relaxed) {
             0 => HandshakeProgress::Silent,
@@ -63,7 +64,8 @@ impl Signal {
         }
     }
 
-    /// Makes the handshake's task end it at its next poll.
+    /// Wakes the handshake's task, which then ends the handshake. The signal is stored if the task
+    /// was not polled yet. A handshake that completes in the same poll succeeds nevertheless.
     pub(super) fn evict(&self) {
         self.evicted.notify_one(); // stored if the task does not wait yet
     }
@@ -136,7 +138,7 @@ pub(super) struct Acceptor<O> {
 pub(super) struct TimeLimits {
     /// For the first message of an inbound handshake.
     pub(super) first_message: Duration,
-    /// For the whole handshake, inbound or outbound.
+    /// For the whole handshake, inbound or outbound; for a dial with TCP's connect.
     pub(super) handshake: Duration,
 }
 
@@ -145,10 +147,14 @@ impl<O: Send + 'static> Acceptor<O> {
         Self { inner, table, times, accepted: 0, pause: None }
     }
 
-    /// Registers an inbound handshake in the table, and applies the time limits and evictions to
-    /// it. Its slot is free once the future ends or is dropped. A handshake that finishes at the
-    /// moment of its eviction succeeds. If the table has no room, the socket is closed at once, and
-    /// the future fails with [`HandshakeEnd::Refused`].
+    /// Registers an inbound handshake in the table within this call, which may evict another one.
+    /// The returned future applies the time limits, counted from its first poll, and an eviction.
+    /// The slot is free once the future ends or is dropped. A handshake that finishes in the poll
+    /// that notices its eviction or the end of its time succeeds.
+    ///
+    /// If the table refuses the handshake ([`UnfinishedHandshakes::begin`]), the socket is closed
+    /// in this call, and the future fails with [`HandshakeEnd::Refused`]. `from` is `None` for a
+    /// dialler without an IP address, which counts as an unknown one.
     fn limited(&self, upgrade: Upgrade<O>, from: Option<IpAddr>) -> Upgrade<O> {
         let signal = Arc::new(Signal::default());
         let Ok(number) = self.table.lock().begin(from, Arc::clone(&signal)) else {
@@ -173,7 +179,8 @@ impl<O: Send + 'static> Acceptor<O> {
 /// Handshake of a connection, as a listener or a dial yields it. Dropping it closes the socket.
 type Upgrade<O> = BoxFuture<'static, io::Result<O>>;
 
-/// Fails with [`HandshakeEnd::TimedOut`] if the handshake takes longer than `time`.
+/// Fails with [`HandshakeEnd::TimedOut`] if the handshake takes longer than `time`, counted from
+/// the first poll. The future of a dial includes TCP's connect.
 async fn within<O>(
     time: Duration,
     handshake: impl Future<Output = io::Result<O>>,
@@ -183,7 +190,8 @@ async fn within<O>(
 }
 
 /// Resolves when the handshake must end: when it is evicted, or the first message has not arrived
-/// within `first_within`. Once that message has arrived, only an eviction ends it.
+/// within `first_within`, counted from the first poll and checked once, at its end. If it has
+/// arrived by then, only an eviction ends the handshake here; [`within`] limits the rest.
 async fn ended(signal: &Signal, first_within: Duration) -> HandshakeEnd {
     let evicted = signal.evicted.notified();
     tokio::pin!(evicted);
@@ -217,7 +225,8 @@ impl<O: Send + 'static> Transport for Acceptor<O> {
         self.inner.remove_listener(id)
     }
 
-    /// Dials with a time limit for the handshake. Needs no slot in the table, and sets no signal.
+    /// Dials with one time limit for TCP's connect and the handshake together. Needs no slot in the
+    /// table and sets no signal, so it is never evicted and needs no first message in time.
     fn dial(
         &mut self,
         address: Multiaddr,
@@ -227,8 +236,9 @@ impl<O: Send + 'static> Transport for Acceptor<O> {
         Ok(within(self.times.handshake, dial).boxed())
     }
 
-    /// Passes on the events of the inner transport; inbound handshakes get their limits. During the
-    /// pause after `ACCEPTED_AT_ONCE` inbound connections, all events wait.
+    /// Passes on the events of the inner transport; inbound handshakes get their limits. The pause
+    /// begins when the last of `ACCEPTED_AT_ONCE` inbound connections is passed on. Until its end
+    /// all events of the inner transport wait, also those of listeners; dials that began continue.
     fn poll(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -267,7 +277,8 @@ impl<S> Observed<S> {
         Self { socket, signal: CURRENT.try_with(Arc::clone).ok() }
     }
 
-    /// Reports received bytes, until there are as many as the first message has.
+    /// Reports received bytes, until there are as many as the first message has, and then forgets
+    /// the signal. Reads after that, and those of a dial, report nothing.
     fn received(&mut self, bytes: usize) {
         if let Some(signal) = &self.signal {
             signal.received(bytes);

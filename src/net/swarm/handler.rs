@@ -56,7 +56,8 @@ impl AsRef<str> for Protocol {
     }
 }
 
-/// Request to open a substream.
+/// Request to open a substream. The result is sent to `reply`; if its receiver is gone, the
+/// substream is still negotiated, and then reset.
 #[derive(Debug)]
 pub struct OpenRequest {
     pub(super) protocol: Protocol,
@@ -82,7 +83,8 @@ pub enum FromHandler {
         /// Substream that was opened.
         stream: CountedSubstream,
     },
-    /// The peer exceeded its limit of substreams; this one was reset.
+    /// The peer exceeded its limit of substreams; this one was reset. The behaviour counts and logs
+    /// it, and keeps the connection.
     TooMany,
 }
 
@@ -90,20 +92,24 @@ pub enum FromHandler {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenFailed {
-    /// The connection is closed: open the substream on another connection to the peer.
+    /// The connection is closed, closing or unknown: open the substream on another connection to
+    /// the peer.
     #[error("the connection is closed")]
     Closed,
     /// This side has reached its limit of substreams with this peer, those under negotiation and
     /// those of clients included: end some first. Nearly all are lanes, and the limit is named so.
     #[error("{0} lanes to this peer are already open (limits.lanes-per-peer)")]
     TooMany(usize),
-    /// The peer did not answer in time.
+    /// The connection gave no substream within `limits.handshake-within`. An answer of the peer is
+    /// not awaited ([`Unsupported`](Self::Unsupported)).
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// The peer does not support the protocol.
+    /// The peer does not support the protocol. Not expected: the swarm proposes one protocol and
+    /// does not wait for the answer (`V1Lazy`). A peer that refuses it makes the first read of the
+    /// opened substream fail, with `NegotiationError::Failed` inside of the `io::Error`.
     #[error("the peer does not speak this protocol: another version, or no node of Ostraca")]
     Unsupported,
-    /// The connection broke during the negotiation.
+    /// The connection broke, or the peer violated the protocol, during the negotiation.
     #[error("the connection broke")]
     Io(#[from] io::Error),
 }
@@ -140,7 +146,9 @@ pub(super) struct PeerSlots {
 const NEGOTIATION_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 impl Handler {
-    /// Creates a handler. [`NEGOTIATION_MAX`] bounds `negotiation_time`.
+    /// Creates a handler. `negotiation_time` is for each substream, inbound or outbound; a longer
+    /// one than [`NEGOTIATION_MAX`] counts as that. `accepted` may be empty: the negotiation of
+    /// every inbound substream fails then.
     pub(super) fn new(
         slots: Arc<PeerSlots>,
         negotiation_time: Duration,
@@ -151,7 +159,7 @@ impl Handler {
     }
 
     /// Reports a substream that the peer has opened. If the peer has no inbound slot left, the
-    /// substream is reset, and [`FromHandler::TooMany`] is reported.
+    /// substream is reset, and [`FromHandler::TooMany`] is reported instead. Counts nothing itself.
     fn arrived(&mut self, protocol: Protocol, stream: Stream) {
         let event = match self.slots.inbound.take() {
             Some(slot) => {
@@ -176,7 +184,8 @@ impl ConnectionHandler for Handler {
         SubstreamProtocol::new(accepted, ()).with_timeout(self.negotiation_time)
     }
 
-    /// Needs no waker: only the `on_` methods fill the queue, and libp2p polls after each of them.
+    /// Returns the oldest queued event, one per call. Needs no waker: only the `on_` methods fill
+    /// the queue, and libp2p polls after each of them.
     fn poll(
         &mut self,
         _: &mut Context<'_>,
@@ -184,8 +193,9 @@ impl ConnectionHandler for Handler {
         self.queue.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Requests a substream from libp2p. Answers [`OpenFailed::TooMany`] at once if the peer has no
-    /// outbound slot left. The slot is taken now, so that substreams under negotiation count.
+    /// Requests a substream from libp2p. Answers [`OpenFailed::TooMany`] in this call if the peer
+    /// has no outbound slot left. The slot is taken now, so that substreams under negotiation
+    /// count; it is free again after a failure. Does not check whether the requester still waits.
     fn on_behaviour_event(&mut self, OpenRequest { protocol, reply }: OpenRequest) {
         let Some(slot) = self.slots.outbound.take() else {
             let too_many = OpenFailed::TooMany(self.slots.outbound.max());
@@ -199,8 +209,10 @@ impl ConnectionHandler for Handler {
         });
     }
 
-    /// Reports a substream that the peer has opened, or answers a request with its result. A
-    /// substream whose requester has gone is reset. All other events are ignored.
+    /// Reports a substream that the peer has opened, or answers a request with its result. An
+    /// outbound substream comes before the peer has accepted the protocol (`V1Lazy`); it is reset
+    /// if its requester has gone. All other events are ignored, also an inbound negotiation that
+    /// failed: it has taken no slot.
     fn on_connection_event(
         &mut self,
         event: ConnectionEvent<'_, AcceptProtocols, RequestProtocol, (), PendingOpen>,
@@ -226,7 +238,8 @@ impl ConnectionHandler for Handler {
     }
 }
 
-/// Translates an error of libp2p. The negotiation fails if the peer does not support the protocol.
+/// Translates an error of libp2p. A failed negotiation is [`OpenFailed::Unsupported`], which a lazy
+/// negotiation does not yield.
 fn failed(error: StreamUpgradeError<Infallible>) -> OpenFailed {
     match error {
         StreamUpgradeError::Timeout => OpenFailed::TimedOut,

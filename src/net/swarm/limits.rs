@@ -59,6 +59,8 @@ pub enum Exceeded {
 }
 
 impl Exceeded {
+    /// Name of the setting, as the kind under which the warning is throttled. `ClientCalls` has no
+    /// setting.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::NotAllowed => "allowed-peers",
@@ -88,7 +90,8 @@ pub struct Refusals {
     pub connections_per_peer: u64,
     /// Substreams beyond a peer's limit.
     pub lanes: u64,
-    /// Calls of a client before its first one on that connection was answered.
+    /// Calls of a client before its first one on that connection was answered, or after the
+    /// connection was closed.
     pub clients: u64,
 }
 
@@ -107,7 +110,7 @@ pub(super) struct Connections {
 #[derive(Debug)]
 struct OpenConnection {
     peer: PeerId,
-    host: Option<IpAddr>, // address of the dialler; `None` if this node dialled
+    host: Option<IpAddr>, // of an inbound connection's dialler; `None` if dialled or without IP
     rank: u64,            // order in which handshakes finished, from 1
     calls: LimitSlots,    // unanswered calls of a client: ≤ 1
     closing: bool,        // no lane is opened on it; it still counts in `open` and `peers`
@@ -138,19 +141,19 @@ impl Connections {
         self.limits.handshake_within
     }
 
+    /// The refusals counted here. `handshakes` stays 0: the table of unfinished handshakes counts.
     pub(super) const fn refusals(&self) -> Refusals {
         self.refusals
     }
 
-    /// Judges a connection whose peer is authenticated, before any protocol is negotiated. Returns
-    /// the slots of the peer, which all its connections share. A refusal is counted; all other
-    /// connections stay as they are. Closing connections count.
+    /// Enters a connection whose peer is authenticated, before any protocol is negotiated, or
+    /// refuses it and counts that. Returns the slots that all connections of the peer share.
     ///
-    /// A connection beyond the peer's limit is admitted, because the older ones may belong to the
-    /// peer's former incarnation; [`crowded_out`](Self::crowded_out) then returns the one to close.
-    /// The peer is refused only if as many connections again are still closing. An inbound
-    /// connection of a peer that is not admitted is treated likewise, by
-    /// [`unadmitted_excess`](Self::unadmitted_excess). Beyond the total limit it is refused.
+    /// Refuses, in this order, closing connections included: a peer outside of the allow-list; any
+    /// connection at the total limit; an inbound one of a peer that is not admitted, at *twice*
+    /// `unadmitted`; one at *twice* the peer's limit. From the single to the double limit it
+    /// enters, because older ones may belong to the peer's former incarnation. The caller must then
+    /// close what [`crowded_out`](Self::crowded_out) and `unadmitted_excess` return.
     pub(super) fn admit(
         &mut self,
         id: ConnectionId,
@@ -187,9 +190,10 @@ impl Connections {
         Ok(Arc::clone(&known.slots))
     }
 
-    /// Returns the peer's oldest connection, by its id, if the peer exceeds its limit, and counts
-    /// that. Closing connections are left out. The caller must close the returned one. `None` if
-    /// the peer is within its limit or unknown.
+    /// Returns the id of the peer's oldest connection, that is, the one with the lowest rank, not
+    /// with the lowest id, if the peer exceeds its limit; counts one refusal per call. Closing
+    /// connections are left out. Marks nothing: the caller must [`close`](Self::close) the returned
+    /// one. `None` if the peer is within its limit or unknown.
     pub(super) fn crowded_out(&mut self, peer: PeerId) -> Option<ConnectionId> {
         let live = self.peers.get(&peer)?.connections.iter().filter_map(|id| {
             let open = self.open.get(id).filter(|open| !open.closing)?;
@@ -206,8 +210,8 @@ impl Connections {
     }
 
     /// Marks the peer as admitted: a lane or a client's stream was opened on this connection. The
-    /// mark is valid for all connections of the peer, until the last one is closed. Does nothing if
-    /// the connection is unknown.
+    /// mark is valid for all connections of the peer, until the last one is closed. A closing
+    /// connection counts. Does nothing if the connection is unknown.
     pub(super) fn admitted(&mut self, id: ConnectionId) {
         let peer = self.open.get(&id).and_then(|open| self.peers.get_mut(&open.peer));
         if let Some(peer) = peer {
@@ -215,7 +219,8 @@ impl Connections {
         }
     }
 
-    /// Whether a lane or a client's stream was opened on a connection of the peer.
+    /// Whether a lane or a client's stream was opened on a connection of the peer, since the peer
+    /// last had no connection.
     pub(super) fn is_admitted(&self, peer: PeerId) -> bool {
         self.peers.get(&peer).is_some_and(|peer| peer.is_admitted)
     }
@@ -227,10 +232,12 @@ impl Connections {
         all.filter(|(_, open)| open.host.is_some() && !self.is_admitted(open.peer))
     }
 
-    /// Returns the inbound connection to close if too many peers are not admitted, and counts that:
-    /// the oldest one of the address group with the most of them, together with the number of
-    /// connections of that group. Closing connections are left out. The caller must close the
-    /// returned one. `None` within the limit. Without a secret any peer can finish a handshake
+    /// Returns the inbound connection to close if there are more than `limits.unadmitted` of peers
+    /// that are not admitted: the one with the lowest rank in the address group with the most of
+    /// them (in all such groups, if several have the most), and the number of that group's. It may
+    /// be the newest connection. Counts one refusal per call. Closing connections are left out.
+    /// Marks nothing: the caller must [`close`](Self::close) the returned one. `None` within the
+    /// limit. Without a secret any peer can finish a handshake
     /// (docs/protocol/transport.md#unadmitted-connections-are-bounded).
     pub(super) fn unadmitted_excess(&mut self) -> Option<(ConnectionId, BusiestGroup)> {
         let group = |open: &OpenConnection| open.host.map(AddressGroup::of);
@@ -249,15 +256,16 @@ impl Connections {
     }
 
     /// Marks a connection as closing. Returns its peer, or `None` if it was marked before or is
-    /// unknown.
+    /// unknown. It counts towards the limits until [`closed`](Self::closed).
     pub(super) fn close(&mut self, id: ConnectionId) -> Option<PeerId> {
         let open = self.open.get_mut(&id).filter(|open| !open.closing)?;
         open.closing = true;
         Some(open.peer)
     }
 
-    /// Removes a closed connection. With the last one of its peer, the peer is forgotten, and is
-    /// not admitted when it connects again. Does nothing if the connection is unknown.
+    /// Removes a closed connection, whether or not it was marked as closing. With the last one of
+    /// its peer, the peer is forgotten: when it connects again it is not admitted, and has new
+    /// slots even if substreams still hold old ones. Does nothing if the connection is unknown.
     pub(super) fn closed(&mut self, id: ConnectionId) {
         let Some(OpenConnection { peer, .. }) = self.open.remove(&id) else { return };
         let Some(known) = self.peers.get_mut(&peer) else { return };
@@ -270,7 +278,7 @@ impl Connections {
     /// Takes the slot for a client's call on that connection, until the call is answered, that is,
     /// the slot is dropped. A connection may have one unanswered call, so that all of them are
     /// bounded by the number of connections. A further call is refused and counted, as is one on an
-    /// unknown connection.
+    /// unknown connection; one on a closing connection is not refused for that.
     pub(super) fn call(&mut self, id: ConnectionId) -> Result<LimitSlot, Exceeded> {
         let place = self.open.get(&id).and_then(|open| open.calls.take());
         place.ok_or_else(|| self.count(Exceeded::ClientCalls))
@@ -281,8 +289,8 @@ impl Connections {
         self.open.get(&id).filter(|open| !open.closing).map(|open| open.peer)
     }
 
-    /// Address of a connection's dialler; `None` if this node dialled, or the connection is
-    /// unknown.
+    /// Address of a connection's dialler; `None` if this node dialled, the address has no IP
+    /// address, or the connection is unknown.
     pub(super) fn host(&self, id: ConnectionId) -> Option<IpAddr> {
         self.open.get(&id).and_then(|open| open.host)
     }
@@ -293,8 +301,8 @@ impl Connections {
         self.open.get(&id).map(|open| open.rank)
     }
 
-    /// Counts a refusal, and returns its reason. Evicted handshakes are counted by their own table
-    /// instead.
+    /// Counts a refusal, and returns its reason. Not called with
+    /// [`Handshakes`](Exceeded::Handshakes), which their own table counts.
     pub(super) const fn count(&mut self, exceeded: Exceeded) -> Exceeded {
         match exceeded {
             Exceeded::NotAllowed => self.refusals.not_allowed += 1,
@@ -309,7 +317,7 @@ impl Connections {
     }
 }
 
-/// A limited number of slots. Clones share them.
+/// A limited number of slots, from 0. Clones share them. A slot may outlive the last clone.
 #[derive(Clone, Debug)]
 pub(in crate::net) struct LimitSlots {
     taken: Arc<AtomicUsize>,

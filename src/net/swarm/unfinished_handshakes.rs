@@ -10,7 +10,8 @@
 //! an address with honest peers (SNAT), because those send their first bytes at once and silent
 //! sockets do not. `max / 4` entries are reserved for known addresses (members and seeds). Unknown
 //! addresses hold at most the rest; at that limit a connection from an unknown address evicts among
-//! unknown addresses only.
+//! unknown addresses only. If instead all `max` entries are taken, a connection from any address
+//! evicts among all of them, known ones included.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -69,7 +70,8 @@ pub(super) struct HandshakeId(u64);
 pub(super) struct BusiestGroup {
     /// Address of one connection of the group: the one selected to be closed.
     pub(super) address: Option<IpAddr>,
-    /// Number of connections of the group that count towards the limit.
+    /// Number of connections of the group that counted towards the limit, the selected one
+    /// included.
     pub(super) places: usize,
 }
 
@@ -127,14 +129,15 @@ impl UnfinishedHandshakes {
         self.evicted
     }
 
-    /// Takes the busiest group at the last eviction or refusal; `None` if already taken.
+    /// Takes the busiest group at the last eviction or refusal; `None` if already taken. One that
+    /// was not taken is replaced by the next.
     pub(super) const fn take_report(&mut self) -> Option<BusiestGroup> {
         self.busiest.take()
     }
 
     /// Adds the group of an address of a member or a seed; adding it again makes it the last one to
-    /// be removed at [`KNOWN_MAX`]. Handshakes that are unfinished count as those of a known
-    /// address from now on.
+    /// be removed at [`KNOWN_MAX`]. Unfinished handshakes of the group count as those of a known
+    /// address from now on, and those of a removed group as those of an unknown one.
     pub(super) fn add_known(&mut self, address: IpAddr) {
         let group = AddressGroup::of(address);
         if !self.known.insert(group) {
@@ -148,10 +151,13 @@ impl UnfinishedHandshakes {
         }
     }
 
-    /// Registers a new handshake. At the limit (a lower one for unknown addresses) another
-    /// handshake is evicted for it, signalled to end, and reported to
-    /// [`take_report`](Self::take_report). Fails, and evicts none, if an eviction is needed and too
-    /// many evicted handshakes have not ended; that is counted and reported like an eviction.
+    /// Registers a new handshake. At the limit another one is evicted for it, as the module
+    /// describes, and signalled to end; never the new one. That is counted in
+    /// [`evicted`](Self::evicted) and reported to [`take_report`](Self::take_report).
+    ///
+    /// Fails if an eviction is needed and `max` times [`EVICTED_MAX`] evicted handshakes have not
+    /// ended. Then none is evicted, but the refusal is counted and reported with the handshake that
+    /// would have been evicted. A `max` of 0, which the settings refuse, would limit nothing.
     pub(super) fn begin(
         &mut self,
         address: Option<IpAddr>,
@@ -203,8 +209,9 @@ impl UnfinishedHandshakes {
         group.is_some_and(|group| self.known.contains(&group))
     }
 
-    /// Applies the eviction rule to the live handshakes that satisfy `may_be`; `None` if there are
-    /// none. If several groups have the most, the handshakes of all of them are compared.
+    /// Applies the eviction rule to the live handshakes that satisfy `may_be`; no other counts
+    /// towards the size of a group. `None` if there are none. If several groups have the most, the
+    /// handshakes of all of them are compared. Connections without an IP address are one group.
     fn victim(
         &self,
         may_be: impl Fn(&UnfinishedHandshake) -> bool,
@@ -218,8 +225,8 @@ impl UnfinishedHandshakes {
         Some((*number, BusiestGroup { address: victim.address, places: most }))
     }
 
-    /// Marks a handshake as evicted, and signals its task to end. The entry stays until
-    /// [`end`](Self::end).
+    /// Marks a handshake as evicted, and signals its task to end. Counts nothing. The entry stays
+    /// until [`end`](Self::end).
     fn evict(&mut self, number: HandshakeId) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.is_evicted = true;
