@@ -17,7 +17,8 @@ use super::downing::{
 use super::member::Address;
 
 /// Minimum time for each candidate that precedes this node in the order of leadership. This node
-/// acts in its place afterwards.
+/// acts in its place afterwards. With leases, membership uses at least twice `lease.duration`
+/// instead.
 const TURN_MIN: Duration = Duration::from_secs(10);
 
 /// `[cluster]`: seeds, roles, gossip and joining.
@@ -28,16 +29,18 @@ pub struct ClusterConfig {
     /// every node, at most 64. Empty: the node founds a cluster alone, or waits for
     /// `join(address)`.
     pub seeds: Vec<Address>,
-    /// Number of seeds of which a majority is needed, if the seeds contain a DNS name.
+    /// Number of nodes of which a majority founds a cluster, instead of the number of seeds; any of
+    /// them may found it. Required if a seed has a DNS name. At least 1, and not below the number
+    /// of seeds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_nodes: Option<usize>,
     /// Without seeds: wait for `join` instead of founding a cluster alone.
     pub wait_for_join: bool,
-    /// Roles of this node. Other nodes select members by role.
+    /// Roles of this node, at most 64 of 1 to 128 bytes. Other nodes select members by role.
     pub roles: BTreeSet<String>,
-    /// Version of the application, for rolling updates.
+    /// Version of the application, for rolling updates; at most 128 bytes, may be empty.
     pub app_version: String,
-    /// Time between two gossip rounds. Each round sends the state to one random member.
+    /// Time between two gossip rounds, above 0. Each round sends the state to one random member.
     #[serde(with = "humantime_serde")]
     pub gossip_interval: Duration,
     /// Probability, 0 to 1, that a gossip round selects a member that has not seen the newest
@@ -51,13 +54,15 @@ pub struct ClusterConfig {
     /// How long a tombstone is kept for each removed incarnation.
     #[serde(with = "humantime_serde")]
     pub prune_gossip_tombstones_after: Duration,
-    /// If no cluster was found after this time, the log names the seeds that have not answered.
+    /// If no cluster was found after this time (above 0), the log names the seeds that have not
+    /// answered.
     #[serde(with = "humantime_serde")]
     pub seed_node_timeout: Duration,
-    /// Time between two attempts to find a cluster.
+    /// Time between two attempts to find a cluster, above 0.
     #[serde(with = "humantime_serde")]
     pub retry_unsuccessful_join_after: Duration,
-    /// The node stops if it has not joined within this time. Unset: it tries for ever.
+    /// The node stops if it has not joined within this time, which must be longer than
+    /// `retry-unsuccessful-join-after`. Unset: it tries for ever.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub shutdown_after_unsuccessful_join: Option<Duration>,
     /// A joining node that no configuration includes within this time becomes WeaklyUp.
@@ -82,20 +87,20 @@ pub struct HostingLease {
     /// `false`: entities of a lost node count as stopped after `down-removal-margin`, with the
     /// guarantee of Akka.
     pub enabled: bool,
-    /// T_q: how long a grantor's promise lasts, at most 1 day. Failover of a silent node takes at
-    /// least this long.
+    /// T_q: how long a grantor's promise lasts, at most 1 day and at least twice
+    /// `heartbeat-interval`. Failover of a silent node takes at least this long.
     #[serde(with = "humantime_serde")]
     pub duration: Duration,
-    /// Time between two heartbeats of the lease. A lease survives the loss of ⌊T_p / interval⌋ − 1
-    /// consecutive heartbeats, where T_p is `duration` less the drift of two clocks: with the
-    /// defaults 4.9 s, and 3 heartbeats.
+    /// Time between two heartbeats of the lease, above 0. A lease survives the loss of
+    /// ⌊T_p / interval⌋ − 1 consecutive heartbeats, where T_p is `duration` less the drift of two
+    /// clocks: with the defaults 4.9 s, and 3 heartbeats.
     #[serde(with = "humantime_serde")]
     pub heartbeat_interval: Duration,
     /// A lapsed lease pauses the entities of this node. If it is not renewed within this time, they
     /// are stopped.
     #[serde(with = "humantime_serde")]
     pub stop_after: Duration,
-    /// Maximum deviation of a clock's rate from true time, in millionths.
+    /// Maximum deviation of a clock's rate from true time, in millionths; 0 to 500,000.
     pub drift_ppm: u32,
     /// A restart on the same data directory within the same boot of the host proves that the
     /// previous process is dead.
@@ -142,39 +147,43 @@ impl Default for ClusterConfig {
 
 /// `[cluster.failure-detector]`: when a node is suspected to have failed.
 ///
-/// A silent node is suspected `acceptable-heartbeat-pause` plus about 1.5 s after its last answer.
-/// A node whose failure is visible (connection closed, port refused) is suspected after
-/// `indirect-probe-timeout`.
+/// A silent node is suspected `acceptable-heartbeat-pause` plus about one and a half heartbeat
+/// intervals after its last answer, and a node whose failure is visible (connection closed, port
+/// refused) immediately. Both are reported as unreachable `indirect-probe-timeout` later, unless
+/// another node reaches them.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FailureDetector {
-    /// Time between two heartbeats to each monitored node.
+    /// Time between two heartbeats to each monitored node, above 0.
     #[serde(with = "humantime_serde")]
     pub heartbeat_interval: Duration,
-    /// A node is suspected when phi reaches this value. With 8, one answer in 10⁸ leads to a false
-    /// suspicion as long as answers arrive as regularly as before. It changes the detection time
-    /// only by tenths of a second; the setting `acceptable-heartbeat-pause` changes it directly.
+    /// A node is suspected when phi reaches this value, above 0 to 16. With 8, one answer in 10⁸
+    /// leads to a false suspicion as long as answers arrive as regularly as before. It changes the
+    /// detection time only by tenths of a second; the setting `acceptable-heartbeat-pause` changes
+    /// it directly.
     pub threshold: f64,
-    /// Number of intervals between answers that are kept for each monitored node.
+    /// Number of intervals between answers that are kept for each monitored node, 2 to 100,000.
     pub max_sample_size: usize,
-    /// Lower bound of the standard deviation that is assumed for the intervals between answers.
+    /// Lower bound of the standard deviation that is assumed for the intervals between answers;
+    /// above 0.
     #[serde(with = "humantime_serde")]
     pub min_std_deviation: Duration,
     /// Silence that is tolerated in addition to the usual interval: garbage collection on the other
-    /// node, a busy host, lost packets. Every additional second delays failover by a second.
+    /// node, a busy host, lost packets. Every additional second delays failover by a second. 0 is
+    /// allowed; less than `heartbeat-interval` leads to a warning.
     #[serde(with = "humantime_serde")]
     pub acceptable_heartbeat_pause: Duration,
-    /// Number of other nodes that each node monitors: its successors on the ring. Each gets one
-    /// heartbeat per interval.
+    /// Number of other nodes that each node monitors, at least 1: its successors on the ring. Each
+    /// gets one heartbeat per interval, and up to three more while it does not answer.
     pub monitored_by_nr_of_members: usize,
-    /// A node that never answered is treated as if its first answer were due this long after the
-    /// first heartbeat.
+    /// A node that never answered is treated as if it had answered this long (above 0) after the
+    /// first heartbeat: only from then on its silence counts.
     #[serde(with = "humantime_serde")]
     pub expected_response_after: Duration,
     /// Number of other members that are asked to probe a suspect before it is reported as
     /// unreachable. 0: it is reported at once.
     pub indirect_probes: usize,
-    /// How long the answers to indirect probes are awaited.
+    /// How long the answers to indirect probes are awaited, above 0.
     #[serde(with = "humantime_serde")]
     pub indirect_probe_timeout: Duration,
 }
@@ -204,11 +213,12 @@ pub struct Downing {
     pub strategy: DowningStrategyName,
     /// How long the view must be stable before a decision. If it is too short, paused nodes are
     /// downed; every additional second delays failover by a second. Unset: 3 s with leases, because
-    /// safety does not depend on it; 20 s without leases.
+    /// safety does not depend on it; 20 s without leases. 0: decides immediately.
     #[serde(with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub stable_after: Option<Duration>,
     /// Downs all nodes if the view does not become stable: `on`, `off`, or the time after
-    /// `stable-after`. `auto`: off with leases, on without.
+    /// `stable-after`. `auto`: off with leases, on without. Has an effect only with
+    /// `static-quorum`, `keep-majority`, `keep-oldest`, `down-all` and `lease-majority`.
     pub down_all_when_unstable: DownAllWhenUnstable,
     /// Without leases: how long the entities of a downed, unreachable node are assumed to be still
     /// running. Unset: as long as `stable-after`. Ignored with leases.
@@ -481,7 +491,7 @@ impl Downing {
     /// Times for the downing resolver. `stable_after` is the setting, or else 3 s with leases and
     /// 20 s without. `down_all_after` is `None` if the setting is `off`, or `auto` with leases; for
     /// `on`, or `auto` without leases, it is the longer of 4 s and ¾ of `stable_after`; a time is
-    /// taken as it is. `turn` is always 10 s.
+    /// taken as it is. `turn` is always 10 s; the caller raises it to twice the lease duration.
     #[must_use]
     pub fn timing(&self, leases: Leases) -> Timing {
         let by_lease = match leases {
@@ -514,13 +524,14 @@ impl Downing {
         }
     }
 
-    /// Checks the settings of the chosen strategy and, if known, the expected size of the cluster.
-    /// Returns the warnings to log. Settings of other strategies are not checked.
+    /// Checks the settings of the chosen strategy and the expected size of the cluster; `None`
+    /// skips the checks of the size. Returns the warnings to log, `TwoNodes` first, which does not
+    /// depend on the strategy. Settings of other strategies are not checked, durations neither.
     ///
     /// # Errors
     /// The first [`ClusterConfigError`] with which a node must not start: a missing setting, then a
-    /// `quorum-size` that two sides may reach, then a strategy that needs `trust-downing` without
-    /// it.
+    /// `quorum-size` that two sides may reach (also with a role), then a strategy that needs
+    /// `trust-downing` without it. `trust-downing` itself is refused by `Config::check`, not here.
     pub fn check(
         &self,
         expected_nodes: Option<usize>,
@@ -542,7 +553,9 @@ impl Downing {
         Ok(warnings.into_iter().filter(|(applies, _)| *applies).map(|(_, what)| what).collect())
     }
 
-    /// Whether the strategy may let a side continue that is not a quorum of the configuration.
+    /// Whether the strategy may let a side continue that is not a quorum of the configuration:
+    /// `false` for `keep-majority`, `lease-majority`, `down-all`, `manual`, and `static-quorum`
+    /// without a role.
     fn may_keep_a_side_without_a_quorum(&self) -> bool {
         match self.strategy {
             DowningStrategyName::KeepMajority
@@ -562,8 +575,10 @@ impl Downing {
         }
     }
 
-    /// Checks that the settings that the chosen strategy requires are set. Reports the first
-    /// missing one; zero and empty count as unset.
+    /// Checks that the settings that the chosen strategy requires are set: `quorum-size` of
+    /// `static-quorum` and `quorum-leader`, `leader-role` (`role-leader-roles`), and `target-roles`
+    /// of both strategies that have it. Reports the first missing one in this order; zero and empty
+    /// count as unset.
     fn check_set(&self) -> Result<(), ClusterConfigError> {
         let strategy = self.strategy;
         let roles = &self.role_leader_roles;
@@ -586,11 +601,13 @@ impl Downing {
 }
 
 impl FailureDetector {
-    /// Checks the ranges of the values. `acceptable-heartbeat-pause` and `indirect-probes` may have
-    /// any value.
+    /// Checks the ranges that the fields document, in the order of the fields; the upper bound of
+    /// durations is checked elsewhere (`config/durations.rs`). `acceptable-heartbeat-pause` and
+    /// `indirect-probes` may have any value here.
     ///
     /// # Errors
-    /// [`ClusterConfigError::OutOfRange`] names the first setting with an invalid value.
+    /// [`ClusterConfigError::OutOfRange`] names the first setting with an invalid value, also a NaN
+    /// threshold.
     pub fn check(&self) -> Result<(), ClusterConfigError> {
         let time = |value: Duration| humantime::format_duration(value).to_string();
         let positive = "must be longer than nothing";

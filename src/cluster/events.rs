@@ -80,7 +80,8 @@ pub enum ClusterEvent {
 }
 
 impl ClusterState {
-    /// The state `gossip` as seen by `me`.
+    /// The state `gossip` as seen by `me`, which need not be a member. Shares the members with
+    /// gossip; the leaders are those of the module `leader`.
     #[must_use]
     pub fn of(gossip: &Gossip, me: ReplicaId) -> Self {
         let node = |id: ReplicaId| gossip.member(id).map(|member| member.node);
@@ -112,7 +113,7 @@ impl ClusterState {
     ///
     /// A new member, or one that skipped a status, produces only the event of its status in `next`.
     /// Changes of other fields of a member produce no event, and neither does the end of a
-    /// preparation for shutdown.
+    /// preparation for shutdown; so two different states may have no events between them.
     #[must_use]
     pub fn events_to(&self, next: &Self) -> Vec<ClusterEvent> {
         let mut events = Vec::new();
@@ -133,8 +134,11 @@ impl ClusterState {
     }
 
     /// Applies an event: the inverse of [`events_to`](Self::events_to), except that roles without a
-    /// reachable member may be missing afterwards. `CurrentState` replaces the whole state.
-    /// Applying an event twice has no further effect.
+    /// reachable member may be missing afterwards, and changes that have no event as well. Each
+    /// event changes only its own part: `UnreachableMember` and `ReachableMember` do not update the
+    /// member itself; only `MemberRemoved` changes both, `members` and `unreachable`. Nothing is
+    /// checked: an event about an unknown member takes effect as well. `CurrentState` replaces the
+    /// whole state. Applying an event twice in succession has no further effect.
     pub fn apply(&mut self, event: &ClusterEvent) {
         match event {
             ClusterEvent::CurrentState(state) => self.clone_from(state),
@@ -170,7 +174,7 @@ impl ClusterState {
     }
 
     /// Reports members that `next` lacks, with status Removed. No other event tells that such a
-    /// member is reachable again.
+    /// member is reachable again. The last known state is that of `self`, not of `next`.
     fn removals(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let gone = |member: &&Arc<Member>| !next.members.contains_key(&member.incarnation());
         for member in in_order(self.members.values().filter(gone)) {
@@ -182,7 +186,7 @@ impl ClusterState {
 
     /// Reports members that are new, or have another status or age; a changed age alone repeats the
     /// event of the status. Then reports members whose hosting changed, but not that of new
-    /// members.
+    /// members; a member may have both events.
     fn statuses(&self, next: &Self, events: &mut Vec<ClusterEvent>) {
         let mut hosting = Vec::new();
         let is_new = |member: &&Arc<Member>| {
@@ -268,8 +272,9 @@ impl Publisher {
         &self.told
     }
 
-    /// The events for all subscribers, now that `me` sees `gossip`; empty if nothing changed.
-    /// Afterwards this state is the published one.
+    /// The events for all subscribers, now that `me` sees `gossip`; empty if nothing changed that
+    /// has an event. Afterwards this state is the published one, also if there were no events. The
+    /// caller delivers the events.
     pub fn publish(&mut self, gossip: &Gossip, me: ReplicaId) -> Vec<ClusterEvent> {
         let next = ClusterState::of(gossip, me);
         let events = self.told.events_to(&next);

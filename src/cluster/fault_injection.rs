@@ -29,7 +29,8 @@ pub enum MembershipFault {
     ConsentAfterRestart,
     /// A node consents to its own removal while its promise to itself runs, and continues to serve.
     OwnRemovalGoesOn,
-    /// A node consents to its own removal at once, and serves until the Accept.
+    /// A node consents to its own removal at once, and serves until the Accept. The second part is
+    /// in the simulated nodes of the tests.
     StopsAtAccept,
     /// A holder releases its lease and continues to serve.
     ReleaseGoesOn,
@@ -42,7 +43,8 @@ pub enum MembershipFault {
     DoneBeforeStopped,
     /// A Done counts even if it answers another request.
     AnyDone,
-    /// An instance continues although its node's lease has lapsed for good.
+    /// An instance continues although its node's lease has lapsed for good. Only the simulated
+    /// nodes of the tests check it.
     OutlivesLease,
     /// The leader marks members Up before a configuration contains them.
     UpWithoutConfiguration,

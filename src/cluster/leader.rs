@@ -44,7 +44,8 @@ pub fn ahead_of(gossip: &Gossip, me: ReplicaId, counts: impl Fn(ReplicaId) -> bo
     before.filter(|member| counts(member.incarnation())).count()
 }
 
-/// Members that `me` considers reachable, including itself.
+/// Members that `me` considers reachable, including itself: all except the
+/// [unreachable](Gossip::unreachable_to) ones, of any status, in the order of incarnations.
 fn reachable(gossip: &Gossip, me: ReplicaId) -> Vec<&Member> {
     let unreachable = gossip.unreachable_to(me);
     let members = gossip.members().map(AsRef::as_ref);

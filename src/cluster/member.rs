@@ -68,8 +68,9 @@ impl Status {
     ];
 
     /// Whether a member may change from this status to `next` in one step; `false` for the same
-    /// status. Every status but Removed may become Removed. A merge may skip steps, but never goes
-    /// back.
+    /// status. Joining may become WeaklyUp, Up or Leaving; WeaklyUp may become Up or Leaving; Up
+    /// only Leaving, and Leaving only Exiting. All of them may become Down, and every status but
+    /// Removed may become Removed. A merge may skip steps, but never goes back.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         use Status::{Down, Exiting, Joining, Leaving, Removed, Up, WeaklyUp};
@@ -170,9 +171,10 @@ impl Address {
     }
 }
 
-/// Byte range of the host, and the port: the first of each. Reads pairs of protocol and value, so a
-/// protocol without a value shifts the pairs after it. Without a host the whole text is the host;
-/// without a port that is a number up to 65,535 the port is 0. `text` has at most
+/// Byte range of the host (`ip4`, `ip6`, `dns`, `dns4`, `dns6` or `dnsaddr`), and the port (`tcp`
+/// or `udp`): the first of each. Reads pairs of protocol and value, so a protocol without a value
+/// shifts the pairs after it; text before the first `/` is skipped. Without a host the whole text
+/// is the host; without a port that is a number up to 65,535 the port is 0. `text` has at most
 /// [`ADDRESS_BYTES_MAX`] bytes.
 fn host_and_port(text: &str) -> ((u16, u16), u16) {
     let mut at = 0;
@@ -240,7 +242,7 @@ impl fmt::Debug for Address {
 }
 
 /// Hosted entity types of a member, as announced by itself. A merge keeps the announcement with the
-/// higher revision.
+/// higher revision as a whole; of equal revisions, which only a faulty node makes, the greater one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostedTypes {
     /// The member increments it with each change. It is the first field because the derived order
@@ -279,8 +281,8 @@ pub struct Member {
     #[serde(rename = "v", skip_serializing_if = "String::is_empty")]
     pub app_version: String,
     /// Time of the join request in ticks of the gossip's counter (`Gossip::next_stamp`), assigned
-    /// by the node that answered the request. Constant within an incarnation: every node that adds
-    /// this member adds it with the same stamp.
+    /// by the node that answered the request. Every node that learns of this member adds it with
+    /// the same stamp. If two members let the same incarnation in, a merge keeps the higher stamp.
     #[serde(rename = "b")]
     pub since: u64,
     /// Hosted entity types, and whether the member drains.
@@ -333,7 +335,8 @@ pub enum InvalidMember {
         /// Maximum number of names.
         limit: usize,
     },
-    /// The name of a role or an entity type, or an app version, has an invalid length.
+    /// The name of a role or an entity type, or an app version, has an invalid length. Only an app
+    /// version may be empty.
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes, this one has {len}; choose another")]
     Name {
         /// Length of the name in bytes.
@@ -395,8 +398,8 @@ impl Member {
         self.address.cmp(&other.address).then_with(|| self.node.cmp(&other.node))
     }
 
-    /// Compares by age, oldest first; members without an age come last. Ties are broken by address,
-    /// then by node id.
+    /// Compares by age, oldest first, whatever the status; members without an age come last. Ties
+    /// are broken by address, then by node id.
     #[must_use]
     pub fn by_age(&self, other: &Self) -> Ordering {
         let age = |member: &Self| member.up_number.unwrap_or(u64::MAX);
@@ -410,10 +413,12 @@ impl Member {
         matches!(self.status, Status::Up | Status::Leaving)
     }
 
-    /// Checks the names, their number and the counters against the limits.
+    /// Checks the names, their number and the counters against the limits. A decoded member has
+    /// passed it.
     ///
     /// # Errors
-    /// [`InvalidMember`] with the first fault found.
+    /// [`InvalidMember`] with the first fault found, in this order: roles, hosted entity types (of
+    /// each first the number, then the lengths), app version, stamp, age, revision, status Removed.
     pub fn check(&self) -> Result<(), InvalidMember> {
         let names = [(&self.roles, ROLES_MAX), (&self.hosting.entity_types, ENTITY_TYPES_MAX)];
         for (names, limit) in names {

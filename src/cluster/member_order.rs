@@ -20,7 +20,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Computes the ring of the members of a gossip state.
+    /// Computes the ring of the members of a gossip state, of any status. Members with equal
+    /// addresses are neighbours, in the order of incarnations.
     #[must_use]
     pub fn of(gossip: &Gossip) -> Self {
         let place = |member: &Member| {
@@ -41,9 +42,9 @@ impl Ring {
     }
 
     /// The members that `observer` monitors: its next `count` reachable successors, and the
-    /// `unreachable` members before the last of these. If there are no more than `count` other
-    /// reachable members, all others, reachable or not. Empty if `observer` is not a member or
-    /// `count` is 0.
+    /// `unreachable` members before the last of these on the ring. If there are fewer than `count`
+    /// other reachable members: all others, reachable or not. Empty if `observer` is not a member
+    /// or `count` is 0.
     ///
     /// In addition, an observer keeps probing the members that it has accused itself, at any place
     /// on the ring, until they answer or are removed: [`Ring::watched_by`].

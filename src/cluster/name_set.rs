@@ -8,7 +8,9 @@ use ostraca_ddata::encoded::packed_list;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A sorted set of names in two allocations, whatever the number of names.
+/// A sorted, immutable set of names in two allocations, whatever the number of names. An empty name
+/// is allowed here; the checks of a [`Member`](super::member::Member) refuse it. `Ord` compares the
+/// joined texts first, so it is a total order without a meaning.
 ///
 /// Every node holds two sets for each member, and most of them have one or two short names. A tree
 /// of strings takes ten times the memory of such names, also while a peer's message is decoded.
@@ -44,7 +46,7 @@ impl NameSet {
         self.ends.is_empty()
     }
 
-    /// Whether the set has this name.
+    /// Whether the set has this name, which must match exactly. A binary search.
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         let mut range = 0..self.len();
@@ -71,7 +73,8 @@ impl NameSet {
         &self.text[start as usize..self.ends[at] as usize]
     }
 
-    /// Packs names that are in ascending order and distinct.
+    /// Packs names that are in ascending order and distinct; this is not checked. Panics if they
+    /// are longer than 4 GiB in all.
     fn pack(names: &[&str]) -> Self {
         let ends = names.iter().scan(0, |end, name| {
             *end += name.len();
@@ -112,6 +115,7 @@ impl<'a> IntoIterator for &'a NameSet {
 }
 
 impl<S: AsRef<str>> FromIterator<S> for NameSet {
+    /// The given names in any order; a repeated name counts once.
     fn from_iter<I: IntoIterator<Item = S>>(names: I) -> Self {
         let names: Vec<S> = names.into_iter().collect();
         let sorted: BTreeSet<&str> = names.iter().map(AsRef::as_ref).collect();
@@ -126,13 +130,16 @@ impl fmt::Debug for NameSet {
 }
 
 impl Serialize for NameSet {
+    /// Writes a list of texts in ascending order.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self)
     }
 }
 
 impl<'de> Deserialize<'de> for NameSet {
-    /// Refuses names that are out of order or listed twice, because no node writes them.
+    /// Refuses names that are out of order or listed twice, because no node writes them; also texts
+    /// that the deserializer cannot lend from its input, such as those of a reader. Neither the
+    /// number nor the length of the names is limited here; the budget of the decoder limits them.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let names = packed_list(deserializer)?;
         if names.is_sorted_by(|one, next| one < next) {

@@ -15,7 +15,8 @@ use ostraca_ddata::id::ReplicaId;
 pub enum ReachabilityStatus {
     /// The subject does not answer; it may return.
     Unreachable,
-    /// The process of the subject has ended. This verdict is never withdrawn.
+    /// The process of the subject has ended. The observer never withdraws this verdict; it
+    /// disappears with the row or the subject (`retain`).
     Terminated,
 }
 
@@ -92,14 +93,17 @@ impl TryFrom<Vec<(ReplicaId, ReachabilityStatus)>> for Verdicts {
 /// The verdicts of one observer. A subject without an entry is reachable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Raised by each change of the observer, but not by [`Reachability::retain`].
+    /// Raised by 1 by each change of the observer, and by [`Reachability::resume`] above both
+    /// versions, but not by [`Reachability::retain`].
     pub(super) version: u64,
     pub(super) verdicts: Verdicts, // ≤ number of members
 }
 
 impl Row {
-    /// Merges two copies of a row: keeps the higher version. Equal versions with different content
-    /// occur only if a node is faulty; then the worse verdict about each subject is kept.
+    /// Merges two copies of a row: keeps the one with the higher version as a whole. Of equal
+    /// versions it keeps all subjects with the worse verdict about each, and the version. They
+    /// differ if a node is faulty, or if only one side has dropped a subject (`retain`), which
+    /// reappears until the caller calls `retain` again.
     fn join(&mut self, other: &Self) {
         match self.version.cmp(&other.version) {
             Ordering::Less => self.clone_from(other),
@@ -118,7 +122,7 @@ impl Row {
 /// The verdicts of all observers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reachability {
-    rows: BTreeMap<ReplicaId, Row>, // ≤ number of members; no row of version 0
+    rows: BTreeMap<ReplicaId, Row>, // ≤ number of members; version ≥ 1, perhaps without verdicts
 }
 
 impl Reachability {
@@ -129,8 +133,9 @@ impl Reachability {
     }
 
     /// Records a verdict of `observer` and raises the version of its row; returns whether the table
-    /// changed. Returns `false` if the same or a worse verdict is recorded, so a Terminated verdict
-    /// is never weakened.
+    /// changed. Returns `false`, without a new version, if the same or a worse verdict is recorded,
+    /// so a Terminated verdict is never weakened. An Unreachable verdict is raised to Terminated.
+    /// Whether the two are members is not checked.
     ///
     /// # Panics
     /// If `observer` and `subject` are equal.
@@ -151,7 +156,8 @@ impl Reachability {
     }
 
     /// Withdraws an Unreachable verdict of `observer` and raises the version of its row; returns
-    /// whether there was one. A Terminated verdict remains, and the result is `false`.
+    /// whether there was one. A Terminated verdict remains, and the result is `false`, without a
+    /// new version. The row remains, even without verdicts.
     pub fn acquit(&mut self, observer: ReplicaId, subject: ReplicaId) -> bool {
         let Some(row) = self.rows.get_mut(&observer) else { return false };
         if row.verdicts.get(subject) != Some(ReachabilityStatus::Unreachable) {
@@ -207,23 +213,25 @@ impl Reachability {
         self.rows.values().all(|row| row.verdicts.0.is_empty())
     }
 
-    /// Version of the row of `observer`, that is, the number of its changes; 0 if it has no row.
+    /// Version of the row of `observer`; 0 if it has no row.
     #[must_use]
     pub fn version_of(&self, observer: ReplicaId) -> u64 {
         self.rows.get(&observer).map_or(0, |row| row.version)
     }
 
-    /// Merges `other` into this table: of each observer, the row with the higher version is kept.
-    /// Commutative, associative, idempotent.
+    /// Merges `other` into this table: of each observer, the row with the higher version is kept; a
+    /// row that only one side has is kept, too, so the caller drops removed members again
+    /// (`retain`). Equal versions are united (`Row::join`). Commutative, associative, idempotent.
     pub fn join(&mut self, other: &Self) {
         for (&observer, row) in &other.rows {
             self.rows.entry(observer).or_default().join(row);
         }
     }
 
-    /// Replaces the verdicts of `observer` by those in `former`, under a version above those of
-    /// both tables. If `former` has no row of it, its verdicts are cleared; if neither table has
-    /// one, nothing changes.
+    /// Replaces the verdicts of `observer` by those in `former`, under a version one above the
+    /// higher of the two tables, also if the verdicts are equal; a Terminated verdict may be lost.
+    /// If `former` has no row of it, its verdicts are cleared; if neither table has one, nothing
+    /// changes.
     pub(super) fn resume(&mut self, observer: ReplicaId, former: &Self) {
         let version = self.version_of(observer).max(former.version_of(observer));
         let verdicts = former.rows.get(&observer).map(|row| row.verdicts.clone());
@@ -234,7 +242,8 @@ impl Reachability {
     }
 
     /// Drops the rows of observers, and the verdicts about subjects, for which `alive` is false.
-    /// The versions of the remaining rows stay, because every node drops the same ones by itself.
+    /// The versions of the remaining rows stay, because every node drops the same ones by itself;
+    /// a row without remaining verdicts stays, too. A dropped row begins at version 1 again.
     pub fn retain(&mut self, alive: impl Fn(ReplicaId) -> bool) {
         self.rows.retain(|observer, _| alive(*observer));
         for row in self.rows.values_mut() {
@@ -242,6 +251,7 @@ impl Reachability {
         }
     }
 
+    /// All rows in the order of observers, those without verdicts included.
     pub(super) fn rows(&self) -> impl ExactSizeIterator<Item = (ReplicaId, &Row)> {
         self.rows.iter().map(|(&observer, row)| (observer, row))
     }

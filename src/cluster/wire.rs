@@ -15,8 +15,9 @@ use super::gossip::exchange::{GossipDigest, GossipSeen, GossipStatus};
 use super::gossip::{ClusterId, Gossip};
 use super::member::{Address, Member};
 
-/// Settings that a joining node and a member compare. A difference in `must` refuses the join, a
-/// difference in `should` is only logged as a warning.
+/// Settings that a joining node and a member compare; each of them compares. A difference in `must`
+/// refuses the join, a difference in `should` is only logged as a warning. A setting that only one
+/// side names differs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComparedSettings {
     /// Names and values that must agree: protocol version, cluster name, state-store-mode.
@@ -40,7 +41,8 @@ pub struct FoundingBallot {
     pub proposer: ReplicaId,
 }
 
-/// Proposal for a new cluster. Its first members are the seeds that promised its ballot.
+/// Proposal for a new cluster, whose first members are the seeds that promised its ballot. Also the
+/// state with which the only member of a cluster resumes it after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foundation {
     /// First gossip state; all of its members are Up.
@@ -54,7 +56,7 @@ pub struct Foundation {
 /// Acceptor state of a seed in the founding protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundingMemory {
-    /// The seed rejects every lower ballot.
+    /// The seed rejects every lower ballot, and answers this one again.
     #[serde(rename = "b")]
     pub promised: FoundingBallot,
     /// The foundation with the highest ballot that the seed has accepted.
@@ -65,7 +67,8 @@ pub struct FoundingMemory {
 /// A message between membership state machines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ClusterMessage {
-    /// Newcomer → seed, or the node to join: asks for a cluster and compares settings.
+    /// Newcomer → seed, known member, or the node to join: asks for a cluster and compares
+    /// settings. Every node answers, also one that searches itself.
     #[serde(rename = "j")]
     InitJoin {
         /// The member that would be admitted.
@@ -82,7 +85,8 @@ pub enum ClusterMessage {
         #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
         cluster: Option<ClusterId>,
     },
-    /// Member or searching node → newcomer: answer to `InitJoin`.
+    /// Member or searching node → newcomer: answer to `InitJoin`. A member also sends it unasked,
+    /// as an invitation to a node at a seed's address.
     #[serde(rename = "k")]
     InitJoinAnswer {
         /// The help that the answering node can give.
@@ -92,7 +96,8 @@ pub enum ClusterMessage {
         #[serde(rename = "s")]
         settings: ComparedSettings,
     },
-    /// Newcomer → a member that answered: asks for admission.
+    /// Newcomer → a member that answered: asks for admission. Answered by `Welcome` or
+    /// `JoinRefused`; not at all if `member` describes another node than the sender.
     #[serde(rename = "o")]
     Join {
         /// The member to admit; the receiver assigns its stamp.
@@ -102,7 +107,7 @@ pub enum ClusterMessage {
         #[serde(rename = "s")]
         settings: ComparedSettings,
     },
-    /// Member → newcomer: admission.
+    /// Member → newcomer: admission. A repeated `Join` is answered by another one.
     #[serde(rename = "w")]
     Welcome {
         /// The gossip state, which contains the newcomer.
@@ -120,7 +125,8 @@ pub enum ClusterMessage {
         #[serde(rename = "r")]
         retry: bool,
     },
-    /// Seed → seed, phase 1: promise this ballot.
+    /// Seed → seed, phase 1: promise this ballot. Sent to all voters of the founding, the sender
+    /// included; with `expected-nodes` the voters need not be seeds.
     #[serde(rename = "fp")]
     FoundingPrepare(FoundingBallot),
     /// Seed → seed: promise of a ballot, with the foundation accepted before.
@@ -149,7 +155,8 @@ pub enum ClusterMessage {
     /// Seed → seed: the foundation with this ballot was accepted.
     #[serde(rename = "fd")]
     FoundingAccepted(FoundingBallot),
-    /// Seed → seed: the ballot was rejected because a higher one is promised.
+    /// Seed → seed: the ballot was rejected because a higher one is promised, or because its number
+    /// exceeds all known ones by too much; `promised` may then be lower.
     #[serde(rename = "fr")]
     FoundingRefused {
         /// Ballot of the request.
@@ -159,10 +166,12 @@ pub enum ClusterMessage {
         #[serde(rename = "p")]
         promised: FoundingBallot,
     },
-    /// Seed → seed: a majority accepted this foundation.
+    /// Seed → seed: a majority accepted this foundation. Also the answer of a founder to an
+    /// `InitJoin` of a seed that has not learned of it.
     #[serde(rename = "ff")]
     Founded(Foundation),
-    /// Version of the gossip state without its contents.
+    /// Version of the gossip state without its contents: the receiver answers with its state if
+    /// that may contain something new.
     #[serde(rename = "gs")]
     GossipStatus(GossipStatus),
     /// The whole gossip state, addressed to one incarnation.
@@ -183,7 +192,8 @@ pub enum ClusterMessage {
     /// Answer to a heartbeat, with the number of the heartbeat.
     #[serde(rename = "i")]
     HeartbeatAnswer(u64),
-    /// Failure detector → another member: requests an indirect probe of `subject`.
+    /// Failure detector → another member: requests an indirect probe of `subject`. Only a positive
+    /// result is answered.
     #[serde(rename = "p")]
     ProbeAsk {
         /// The node to probe.
@@ -203,13 +213,15 @@ pub enum ClusterMessage {
         #[serde(rename = "n")]
         probe: u64,
     },
-    /// Member → member: this incarnation should leave.
+    /// Member → member: this incarnation should leave. Dropped from a node that is no member.
     #[serde(rename = "l")]
     Leave(ReplicaId),
-    /// Member → member: this incarnation should be marked Down.
+    /// Member → member: this incarnation should be marked Down. Dropped from a node that is no
+    /// member.
     #[serde(rename = "d")]
     Down(ReplicaId),
-    /// Member → a downed or removed incarnation: it must stop.
+    /// Member → a downed or removed incarnation: it must stop. Believed only if the sender is a
+    /// member in the receiver's state.
     #[serde(rename = "x")]
     YouAreOut {
         /// `true` if it was removed already, `false` if it is Down.

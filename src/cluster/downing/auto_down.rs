@@ -14,7 +14,8 @@ use super::view::View;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct AutoDown {
-    /// How long a member must have been unreachable; counted for each member separately.
+    /// How long a member must have been unreachable, at least; counted for each member separately,
+    /// instead of `stable-after`.
     #[serde(with = "humantime_serde")]
     pub after: Duration,
 }

@@ -41,8 +41,9 @@ impl Indirect {
         self.circular.contains(&node) || self.heard.contains(&node)
     }
 
-    /// The view without the records of circular observers that are unreachable themselves; `None`
-    /// if there are no such records. The set of unreachable members remains unchanged.
+    /// The view without the records of circular observers that are unreachable in it; `None` if
+    /// there are no such records. The caller passes the result of [`rest`](Self::rest), not the
+    /// view of [`of`](Self::of). The set of unreachable members remains unchanged.
     ///
     /// Pekko considers a member indirectly connected if it accused another member and crashed
     /// before that member was removed, so that two crashes in short succession would end the
@@ -57,10 +58,11 @@ impl Indirect {
         (records != view.records).then(|| View { records, ..view.clone() })
     }
 
-    /// The view without the records among indirectly connected members and without those by or
-    /// about Exiting and Down members; `None` if no other member is unreachable. Only subjects of
-    /// the remaining records are unreachable in it, so most indirectly connected members count as
-    /// reachable. No member is left out.
+    /// The view without the records among indirectly connected members (both ends meet the same
+    /// criterion) and without those by or about Exiting and Down members; `None` if every
+    /// unreachable member is indirectly connected. Only subjects of the remaining records are
+    /// unreachable in it, perhaps none, so most indirectly connected members count as reachable. No
+    /// member is left out, and `seen` and `connected` remain.
     pub(super) fn rest(&self, view: &View) -> Option<View> {
         if view.unreachable.keys().all(|node| self.contains(*node)) {
             return None;

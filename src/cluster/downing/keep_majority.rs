@@ -34,7 +34,9 @@ pub enum TieBreak {
 impl KeepMajority {
     /// The decision of this side. Indirectly connected members, if any, are downed; if no member is
     /// counted, all are. Otherwise the larger side survives, this side only if it would also
-    /// survive in the worst case; if not, none does.
+    /// survive in the worst case; if not, none does. In the worst case only Up members of this side
+    /// count, and of the other side also Leaving ones and those that are not yet Up; a tie by
+    /// address compares Up members only.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if !Indirect::of(view).is_empty() {

@@ -29,7 +29,8 @@ impl Default for KeepOldest {
     }
 }
 
-/// Worst case: Leaving members are already gone, and members that are not yet Up have become Up.
+/// Worst case with `down-if-alone`: Leaving members are already gone, and members that are not yet
+/// Up have become Up. Applies to both sides; without `down-if-alone` only Up members count.
 const STAYING: &[Status] = &[Status::Joining, Status::WeaklyUp, Status::Up];
 
 impl KeepOldest {
@@ -52,7 +53,8 @@ impl KeepOldest {
     }
 
     /// The side with the oldest of the counted members, or the other side if `down_if_alone` and
-    /// the oldest is alone against two or more. `Nobody` if no member is counted.
+    /// the oldest is alone against two or more of them. Members that never were Up are the
+    /// youngest. `Nobody` if no member is counted.
     fn side(&self, sides: &Sides<'_>) -> SurvivingSide {
         let all = sides.reachable.iter().chain(&sides.unreachable);
         let Some(oldest) = all.min_by(|a, b| a.by_age(b)) else { return SurvivingSide::Nobody };

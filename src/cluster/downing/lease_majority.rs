@@ -47,8 +47,9 @@ impl Default for LeaseMajority {
 }
 
 impl LeaseMajority {
-    /// The decision of this side: it always requests the lease. The smaller side does so after a
-    /// delay, but at once if there are indirectly connected members.
+    /// The decision of this side: it always requests the lease, also if no member is counted. The
+    /// smaller side does so after a delay, but immediately if there are indirectly connected
+    /// members. Does not look at the quorum, which [`resolve`](super::resolve) applies later.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if !Indirect::of(view).is_empty() {
@@ -62,8 +63,8 @@ impl LeaseMajority {
         DowningDecision::AcquireLeaseAndDownUnreachable { after }
     }
 
-    /// Whether this side has fewer counted members, or as many and loses the tie. `false` if no
-    /// member is counted.
+    /// Whether this side has fewer counted members, or as many and loses the tie, which the
+    /// tiebreaker decides as by default in `keep-majority`. `false` if no member is counted.
     fn is_minority(&self, view: &View) -> bool {
         let sides = view.sides(self.role.as_deref(), [MEMBERS, MEMBERS]);
         let tie = || TieBreak::default().is_reachable(view, &sides) == Some(false);

@@ -31,9 +31,11 @@ impl Default for MajorityLeader {
 
 impl MajorityLeader {
     /// The decision of this node. In the majority only the leader acts; in a minority every node
-    /// stops or leaves, if `down_if_in_minority`. Of two equal sides the one with the lowest
-    /// address is the majority, and if no member is counted both are a minority. `Nothing` if no
-    /// member is unreachable. Indirectly connected members are not considered.
+    /// stops or leaves, with the role or without, if `down_if_in_minority`. Counts Up and Leaving
+    /// members, and on the other side also those that are not yet Up. Of two equal sides the one
+    /// with the lowest counted address is the majority, and if no member is counted both are a
+    /// minority. `Nothing` if no member is unreachable. Indirectly connected members are not
+    /// considered.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         let role = self.majority_member_role.as_deref();

@@ -61,7 +61,8 @@ pub enum DowningDecision {
     /// records of these are set aside.
     DownIndirectlyConnected,
     /// The lease is requested after the delay `after`. If it is granted, the unreachable members
-    /// are downed, otherwise the reachable ones.
+    /// are downed, otherwise the reachable and the indirectly connected ones. Only the responsible
+    /// node requests it; the resolver handles a refusal.
     AcquireLeaseAndDownUnreachable {
         /// Delay of the request; zero unless this side is a minority.
         after: Duration,
@@ -138,11 +139,12 @@ pub struct Resolution {
     /// The decision that applies.
     pub decision: DowningDecision,
     /// The decision of the strategy, if the quorum overruled it or another set of members is
-    /// downed.
+    /// downed; then it may equal `decision`. Also set if this node waits.
     pub overruled: Option<DowningDecision>,
     /// Members to down, possibly including this node; ≤ members.
     pub down: BTreeSet<NodeId>,
-    /// Whether this node acts for its side. Otherwise it only observes, or stops itself.
+    /// Whether this node acts for its side. Otherwise it only observes, or stops itself. May be
+    /// `true` although `down` is empty.
     pub responsible: bool,
     /// Number of members on this side that act before this node may act in their place; `None` if
     /// it must not. Where a configuration decides, the leader may lack a link to a quorum.
@@ -161,8 +163,9 @@ impl Resolution {
 
 impl DowningStrategy {
     /// The decision of the strategy about the view, which must have an unreachable member that
-    /// could be downed. Strategies that compare sides decide the same on each node of a side; the
-    /// others return `Nothing` on a node that must not act.
+    /// could be downed: without one, a strategy may still decide, even to stop this side.
+    /// Strategies that compare sides decide the same on each node of a side; the others return
+    /// `Nothing` on a node that must not act. Applies no quorum rule: see [`resolve`].
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         match self {
@@ -181,8 +184,9 @@ impl DowningStrategy {
         }
     }
 
-    /// Members that `decision` downs in this view. Exiting and Down members are never among them,
-    /// except for this node if it stops itself. `Nothing` downs none.
+    /// Members that `decision` downs in this view; a decision about the lease counts as granted.
+    /// Exiting and Down members are never among them, except for this node if it stops itself
+    /// (`ShutDownSelf`, `LeaveCluster`: then it is the only one). `Nothing` downs none.
     #[must_use]
     pub fn down(&self, view: &View, decision: DowningDecision) -> BTreeSet<NodeId> {
         let side = |reachable: bool| {
@@ -215,8 +219,9 @@ impl DowningStrategy {
     }
 
     /// The indirectly connected members, and those that the strategy downs once the records among
-    /// the former are set aside. If records still contradict each other, those of unreachable
-    /// observers are set aside as well; if that does not help, all members are downed.
+    /// the former are set aside; only the former if no other member is unreachable. If records
+    /// still contradict each other, those of unreachable observers that are accused as well are set
+    /// aside too; if there are none, or it does not help, all members are downed.
     fn down_indirectly_connected(&self, view: &View) -> BTreeSet<NodeId> {
         let indirect = Indirect::of(view);
         let mut down: BTreeSet<NodeId> =
@@ -275,8 +280,9 @@ impl DowningStrategy {
         view.turn().filter(|_| may)
     }
 
-    /// Whether this node acts on `decision`. For strategies that compare sides: whether it leads.
-    /// The others have decided that themselves, so every decision but `Nothing` counts.
+    /// Whether this node acts on `decision`. For strategies that compare sides: whether it leads,
+    /// whatever the decision, `Nothing` too. The others have decided that themselves, so every
+    /// decision but `Nothing` counts.
     fn is_responsible(&self, view: &View, decision: DowningDecision) -> bool {
         match self {
             Self::Oldest(_)
@@ -301,12 +307,14 @@ impl DowningStrategy {
 /// stopped cannot be restored (module `side`).
 ///
 /// Two kinds of nodes wait instead of stopping: a node without which the other members hold a
-/// quorum and are connected with it, until they remove it or reach it again; and a node on a side
-/// without a quorum that would hold a quorum of the configuration being decided, because the other
-/// side cannot continue without it once that configuration is accepted. Such a resolution has the
-/// decision `Nothing` and downs no member.
+/// quorum and are connected with it, until they remove it or reach it again (it also leaves
+/// decisions about indirectly connected members to them); and a node on a side without a quorum
+/// that would hold a quorum of the configuration being decided, because the other side cannot
+/// continue without it once that configuration is accepted. Such a resolution has the decision
+/// `Nothing`, downs no member, and is not responsible.
 ///
-/// In all other cases, and always under [`Trust::Survivors`], the strategy's decision is final.
+/// In all other cases, and always under [`Trust::Survivors`], the strategy's decision is final. So
+/// a side without a quorum may decide to down the other one: its proposals are never accepted.
 #[must_use]
 pub fn resolve(strategy: &DowningStrategy, trust: Trust, view: &View) -> Resolution {
     use DowningDecision as D;

@@ -31,10 +31,11 @@ impl Default for Oldest {
 }
 
 impl Oldest {
-    /// The decision of this node. `Nothing` if no member is unreachable or no member has the role.
-    /// Unless the oldest is alone against two or more: the oldest downs the members that it cannot
-    /// reach, and nodes that cannot reach the oldest stop. If it is alone, it stops and the second
-    /// oldest acts; all other nodes wait.
+    /// The decision of this node. `Nothing` if no member is unreachable, or no Up or Leaving member
+    /// has the role. Unless the oldest is alone against two or more: the oldest downs the members
+    /// that it cannot reach, and nodes that cannot reach the oldest stop. If it is alone, it stops
+    /// and the second oldest downs the unreachable members; all other nodes wait. No node downs
+    /// others while any member is Exiting or Down; nodes stop even then.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         if view.unreachable.is_empty() {
@@ -71,7 +72,8 @@ fn by_age<'a>(view: &'a View, role: Option<&str>) -> Vec<&'a Member> {
     members
 }
 
-/// Whether `oldest` is the only member of its side, with two or more members on the other.
+/// Whether `oldest` is the only member of its side, with two or more members on the other. Counts
+/// Up and Leaving members of any role.
 fn is_alone(view: &View, oldest: &Member) -> bool {
     let sides = view.sides(None, [MEMBERS, MEMBERS]);
     let (with, against) = if view.is_reachable(oldest.node) {
@@ -82,8 +84,8 @@ fn is_alone(view: &View, oldest: &Member) -> bool {
     with.len() == 1 && against.len() >= 2
 }
 
-/// Downs the unreachable members, but does nothing while any member is Exiting or Down, because
-/// another member may soon be the oldest.
+/// Downs the unreachable members, but does nothing while any member is Exiting or Down, reachable
+/// or not, because another member may soon be the oldest.
 fn act(view: &View) -> DowningDecision {
     let going = |member: &Member| matches!(member.status, Status::Exiting | Status::Down);
     if view.members.iter().any(going) {

@@ -31,8 +31,9 @@ impl Default for QuorumLeader {
 
 impl QuorumLeader {
     /// The decision of this node. If at least `quorum_size` Up and Leaving members with the role
-    /// are reachable, their leader downs the unreachable members; otherwise every node stops, if
-    /// `down_if_out_of_quorum`. `Nothing` if no member is unreachable.
+    /// are reachable, their leader downs the unreachable members and other nodes do nothing;
+    /// otherwise every node stops, with the role or without, if `down_if_out_of_quorum`. `Nothing`
+    /// if no member is unreachable.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         let role = self.role.as_deref();

@@ -38,7 +38,7 @@ pub enum ResolverOrder {
     /// Earlier orders no longer apply: by the present view no member must be downed, or another
     /// node acts. Do not propose them again; a proposal in progress may still be decided. Not sent
     /// once all members are reachable again: the receiver must drop members that have become
-    /// reachable by itself.
+    /// reachable by itself. Never follows an order of `down-all-when-unstable` alone.
     Withdraw,
     /// Request the lease and report the answer to [`DowningResolver::lease_answered`].
     AcquireLease,
@@ -67,14 +67,14 @@ pub struct DowningResolver {
     timing: Timing,
     view: Option<View>,
     since: BTreeMap<NodeId, Instant>, // unreachable members
-    quiet_since: Instant,             // since the last change or order
-    unchanged_since: Instant,         // since the last change
-    /// First change of reachability since the last order or decision; `None` while no member that
-    /// could be downed is unreachable.
+    quiet_since: Instant,             // since the last change that is not minor, or order
+    unchanged_since: Instant,         // since the last change that is not minor
+    /// First change of reachability since the last order or decision without an action; `None`
+    /// if there was none, and while no member that could be downed is unreachable.
     unquiet_since: Option<Instant>,
     has_work: bool,           // a member that could be downed is unreachable
-    decided: bool,            // the present view leads to no action
-    ordered: bool,            // an earlier order is not withdrawn
+    decided: bool,            // the present view leads to no action, except at `turn_at`
+    ordered: bool,            // an earlier order is not withdrawn; not set by `down_all`
     turn_at: Option<Instant>, // when this node acts in the leader's place
     lease: DowningLeaseState,
 }
@@ -121,12 +121,16 @@ impl DowningResolver {
         }
     }
 
-    /// Sets a new view. Must be called after every change of members, reachability or seen. A view
-    /// that differs is decided about anew; only a change that is not minor restarts the time for
-    /// which the view must be stable.
+    /// Sets a new view. Must be called after every change of the view while a member is
+    /// unreachable, and once after the last became reachable; [`poll`](Self::poll) must follow. A
+    /// view that differs is decided about anew; only a change that is not minor (`ViewChange`)
+    /// restarts the time for which the view must be stable, cancels the turn of this node and ends
+    /// the wait of a minority for the lease. So after a minor change a decision may be due at once.
+    /// An equal view changes nothing. Gives no order; one that was given is not withdrawn here.
     ///
     /// The resolver computes for how long members have been unreachable from the times of these
-    /// calls, and ignores the durations in the view.
+    /// calls, and ignores the durations in the view. A member that was reachable in between starts
+    /// anew.
     pub fn observe(&mut self, now: Instant, mut view: View) {
         view.unreachable.values_mut().for_each(|silent| *silent = Duration::ZERO);
         let change = ViewChange::between(self.view.as_ref(), &view);
@@ -157,8 +161,8 @@ impl DowningResolver {
     /// Returns the next order, if any. Must be called until it returns `None`, after every
     /// [`observe`](Self::observe) and at [`next_deadline`](Self::next_deadline). A due release of
     /// the lease comes first, then `down-all-when-unstable`, which applies in every state of the
-    /// lease. No decision is made while the lease is requested or waited for; a request without an
-    /// answer counts as refused at its time limit.
+    /// lease and leaves a request open. No decision is made while the lease is requested or waited
+    /// for; a request without an answer counts as refused at its time limit.
     pub fn poll(&mut self, now: Instant) -> Option<ResolverOrder> {
         if self.is_to_release(now) {
             self.lease = DowningLeaseState::Absent;
@@ -178,8 +182,8 @@ impl DowningResolver {
         }
     }
 
-    /// Time of the next [`poll`](Self::poll) without another input; `None` if only a new view can
-    /// lead to an order.
+    /// Time of the next [`poll`](Self::poll) without another input, perhaps in the past; `None` if
+    /// only a new view can lead to an order. That poll need not give an order.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let of_lease = match self.lease {
@@ -193,9 +197,11 @@ impl DowningResolver {
         [of_lease, self.down_all_at()].into_iter().flatten().min()
     }
 
-    /// Handles the answer to [`ResolverOrder::AcquireLease`]. Decides at once, about the present
-    /// view, not the one that led to the request; a refusal may down this side. A lease that is
-    /// granted too late is released. Other answers without a request are ignored.
+    /// Handles the answer to [`ResolverOrder::AcquireLease`]. Decides at once, stable or not, about
+    /// the present view, not the one that led to the request; a refusal may down this side. A
+    /// granted lease that leads to no order is held, and released after `release_after`. A lease
+    /// granted too late, after its time limit, is released at once. All other answers without a
+    /// request are ignored, also a second grant while the lease is held.
     pub fn lease_answered(&mut self, now: Instant, answer: LeaseAnswer) -> Option<ResolverOrder> {
         match (&self.lease, answer) {
             (DowningLeaseState::Asked { .. }, LeaseAnswer::Granted) => {
@@ -209,8 +215,8 @@ impl DowningResolver {
         }
     }
 
-    /// The provider reports that the lease was lost: a later decision requests it again. Ignored
-    /// unless it is held.
+    /// The provider reports that the lease was lost: a later decision requests it again. Orders
+    /// that were given remain, and nothing is released. Ignored unless the lease is held.
     pub fn lease_lost(&mut self) {
         if matches!(self.lease, DowningLeaseState::Held { .. }) {
             self.lease = DowningLeaseState::Absent;
@@ -220,8 +226,8 @@ impl DowningResolver {
     // ── times ──
 
     /// Time of the next decision; `None` if no member that could be downed is unreachable. After a
-    /// decision without an action: the turn of this node, if any. Under `auto-down`: when the first
-    /// unreachable member has been so for long enough.
+    /// decision without an action: the turn of this node, if any. Under `auto-down`, instead of a
+    /// stable view: when the first unreachable member has been so for long enough.
     fn decide_at(&self) -> Option<Instant> {
         let view = self.view.as_ref().filter(|_| self.has_work)?;
         if self.decided {
@@ -254,7 +260,9 @@ impl DowningResolver {
     // ── decisions ──
 
     /// Resolves the present view and acts on it, or first requests the lease that the decision
-    /// needs. Only the responsible node requests it; a held lease counts as granted.
+    /// needs. Only the responsible node requests it, a minority after its delay; on other nodes the
+    /// decision leads to no action ([`leave_it`](Self::leave_it)). A held lease counts as granted.
+    /// Does nothing if no member that could be downed is unreachable. Does not check the time.
     fn decide(&mut self, now: Instant) -> Option<ResolverOrder> {
         let view = self.dated(now)?;
         if !has_work(&view) {
@@ -278,10 +286,14 @@ impl DowningResolver {
         }
     }
 
-    /// Orders the resolution if this node acts: it is responsible, or its whole side ends, or its
-    /// turn has come in place of the members that precede it. Before its turn it notes the time and
-    /// returns at most a withdrawal. Does the same as [`leave_it`](Self::leave_it) if no member
-    /// must be downed or another node acts. A node beyond [`TURNS`] never takes a turn.
+    /// Orders the resolution if this node acts: it is responsible, or its whole side ends with it
+    /// (`DownReachable`, `DownAll`), or its turn has come in place of the members that precede it;
+    /// then the order names it as responsible. Before its turn it notes the time and returns at
+    /// most a withdrawal. Does the same as [`leave_it`](Self::leave_it) if no member must be downed
+    /// or another node acts. A node beyond [`TURNS`] never takes a turn.
+    ///
+    /// An order restarts the timers ([`restart`](Self::restart)), also those of all unreachable
+    /// members if the quorum overruled the strategy.
     fn act(
         &mut self,
         now: Instant,
@@ -319,8 +331,9 @@ impl DowningResolver {
     }
 
     /// Records that the present view leads to no action: there is no decision until the view
-    /// changes. Stops the timer of `down-all-when-unstable`, schedules the release of a held lease,
-    /// and withdraws an earlier order if there is one.
+    /// changes. Cancels the turn of this node (a caller may set it again), stops the timer of
+    /// `down-all-when-unstable` until the next change of reachability, schedules the release of a
+    /// held lease unless that is scheduled, and withdraws an earlier order if there is one.
     fn leave_it(&mut self, now: Instant) -> Option<ResolverOrder> {
         (self.decided, self.turn_at, self.unquiet_since) = (true, None, None);
         if let (
@@ -351,7 +364,9 @@ impl DowningResolver {
     }
 
     /// Gives the order time to take effect; otherwise it is repeated. Restarts the timers of the
-    /// view and of the members in `down`, and keeps a held lease until these are removed.
+    /// view and of the members in `down`, stops that of `down-all-when-unstable`, cancels the turn,
+    /// and keeps a held lease until the members in `down` are removed. `unchanged_since` remains,
+    /// so a turn that has come once is not waited for again.
     fn restart(&mut self, now: Instant, down: &BTreeSet<NodeId>) {
         (self.quiet_since, self.turn_at) = (now, None);
         self.unquiet_since = None;
@@ -368,9 +383,11 @@ impl DowningResolver {
         ResolverOrder::AcquireLease
     }
 
-    /// Handles a refused lease: downs this side, and the indirectly connected members. Under
-    /// [`Trust::Configuration`], a side that must not end itself requests the lease again later
-    /// instead. Does nothing if no member that could be downed is unreachable.
+    /// Handles a refused lease, which is no longer awaited in any case: downs this side, and the
+    /// indirectly connected members. Under [`Trust::Configuration`], a side that must not end
+    /// itself decides again after `stable_after` instead, and may request the lease then. Does
+    /// nothing if no member that could be downed is unreachable. Only the node that asked orders
+    /// this: other nodes of the side wait for their own decision.
     fn refused(&mut self, now: Instant) -> Option<ResolverOrder> {
         self.lease = DowningLeaseState::Absent;
         let view = self.dated(now).filter(has_work)?;
@@ -410,8 +427,9 @@ impl DowningResolver {
     }
 
     /// Schedules the release of the lease: `release_after` after the last member downed by it was
-    /// removed, or after no member that could be downed is unreachable any longer. Does nothing if
-    /// no lease is held or its release is scheduled already.
+    /// removed, or after no member that could be downed is unreachable any longer. Forgets downed
+    /// members that `view` lacks. Does nothing if no lease is held or its release is scheduled
+    /// already; only an order cancels a scheduled release.
     fn reckon_release(&mut self, now: Instant, view: &View) {
         let DowningStrategy::LeaseMajority(LeaseMajority { release_after: after, .. }) =
             self.strategy
@@ -444,8 +462,9 @@ enum ViewChange {
     /// A member became Up, Exiting or Down, or appears with this status. Also the first view if no
     /// member is unreachable.
     Membership,
-    /// Changes that do not affect a decision: joins, leaves, removals, and changes of other parts
-    /// of the view.
+    /// Changes that do not restart the time of a stable view: members that became Joining, WeaklyUp
+    /// or Leaving, removals, and changes of other parts of the view, such as `seen`, records among
+    /// members that were unreachable already, or voters. Also no change at all.
     Minor,
 }
 

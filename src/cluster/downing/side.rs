@@ -35,8 +35,10 @@ pub(super) enum PartitionSide {
 
 impl PartitionSide {
     /// Determines the side of this node. Without contradictory records the reachable members are
-    /// its side. Otherwise the odd members are set aside; if the others hold no quorum then, only
-    /// the records and connections of this node itself decide.
+    /// its side. Otherwise the odd members ([`odd_ones`]) are set aside. If the others hold a
+    /// quorum, the side is theirs: `Quorum` if this node is one of them; `Spare` if it is odd and
+    /// those that it is connected with hold a quorum. In all other cases only the records and
+    /// connections of this node itself decide between `Quorum` and `Minority`.
     pub(super) fn of(view: &View) -> Self {
         if Indirect::of(view).is_empty() {
             return Self::reached_in(view.clone());
@@ -86,8 +88,9 @@ impl View {
         self.electorate.as_ref().is_some_and(|electorate| self.is_quorum_of(electorate, is_here))
     }
 
-    /// The view without the records by odd members: only odd, Down and unknown members remain
-    /// unreachable. Records about odd members remain.
+    /// The view without the records by odd members. Of its unreachable members only odd, Down and
+    /// unknown ones remain unreachable; all others become reachable. Records about odd members
+    /// remain.
     fn without(&self, odd: &BTreeSet<NodeId>) -> Self {
         let is_down =
             |node: &NodeId| self.member(*node).is_none_or(|member| member.status >= Status::Down);
@@ -109,9 +112,11 @@ impl View {
 }
 
 /// Accused members whose removal leaves no accusation between remaining members; may include this
-/// node. First the silent ones, then the accused member with the most links with accusations; of
-/// equal ones preferably another node than this one, then the younger. Records by and about Down
-/// members do not count. ≤ members.
+/// node. First the silent ones: accused, not connected with this node, and have not seen the
+/// present gossip state. Then, until no link is left, the accused member with the most links with
+/// accusations, whatever their direction; of equal ones preferably another node than this one, then
+/// the younger (never Up is youngest), then the higher node id. Records by and about Down members
+/// do not count. ≤ members.
 fn odd_ones(view: &View) -> BTreeSet<NodeId> {
     // Records by and about Down members do not count.
     let present = view.members.iter().filter(|member| member.status < Status::Down);

@@ -28,7 +28,9 @@ pub struct StaticQuorum {
 impl StaticQuorum {
     /// The decision of this side. A cluster that is too large downs all members; otherwise
     /// indirectly connected members, if any, are downed. Without them the side with the quorum
-    /// survives, this side only if it would also survive in the worst case; if not, none does.
+    /// survives, this side only if it would also survive in the worst case (here only Up members
+    /// count, there also those that are not yet Up); if not, none does. A side without the quorum
+    /// decides that the other survives, whether or not that one has it.
     #[must_use]
     pub fn decide(&self, view: &View) -> DowningDecision {
         let now = view.sides(self.role.as_deref(), [MEMBERS, MEMBERS]);
@@ -42,7 +44,8 @@ impl StaticQuorum {
         self.side(&now).unless_doubtful(worst)
     }
 
-    /// Whether two sides could have the quorum. Always `true` if `quorum_size` is 0.
+    /// Whether two sides could have the quorum: at least `2 · quorum_size` members are counted.
+    /// Always `true` if `quorum_size` is 0.
     fn is_too_many(&self, sides: &Sides<'_>) -> bool {
         sides.len() >= self.quorum_size.saturating_mul(2)
     }

@@ -40,11 +40,12 @@ pub struct View {
     pub own: NodeId,
     /// All members in gossip, including this node; each once.
     pub members: Vec<Member>,
-    /// Members that any observer reports as unreachable, and for how long they have been. Never
-    /// this node.
+    /// Members that any observer except Down ones reports as unreachable, and for how long they
+    /// have been. Never this node. The resolver sets the durations: see
+    /// [`DowningResolver::observe`](super::DowningResolver::observe).
     pub unreachable: BTreeMap<NodeId, Duration>,
-    /// Records about unreachable members. Only records between members are contained, and none of
-    /// Down observers.
+    /// Records between members, none of Down observers. Unlike `unreachable` it may contain this
+    /// node as a subject.
     pub records: BTreeSet<UnreachableRecord>,
     /// Members that have seen the present gossip state.
     pub seen: BTreeSet<NodeId>,
@@ -106,7 +107,8 @@ impl View {
     }
 
     /// The order of leadership, of which [`leader`](Self::leader) names the classes: the leader
-    /// comes first. Within a class members are ordered by address.
+    /// comes first. Within a class members are ordered by address, then by node id. Before the
+    /// first configuration every member counts as a voter.
     fn by_right(&self, one: &Member, other: &Member) -> Ordering {
         let votes = |node: NodeId| {
             self.electorate.as_ref().is_none_or(|electorate| electorate.voters.contains(&node))
@@ -124,7 +126,7 @@ impl View {
     }
 
     /// Number of reachable members that precede this node in the order of leadership, regardless of
-    /// roles. `None` if this node is Joining or Down, or no member of the view.
+    /// roles; 0 if it leads. `None` if this node is Joining or Down, or no member of the view.
     pub(super) fn turn(&self) -> Option<usize> {
         let own = self.member(self.own).filter(|own| may_act(own.status))?;
         let here = self.members.iter().filter(|member| self.is_reachable(member.node));
@@ -151,8 +153,8 @@ impl View {
         self.pending.as_ref().is_some_and(|pending| self.is_quorum_of(pending, is_here))
     }
 
-    /// Whether the accepted voters form a quorum. Voters that are Down or not in the view do not
-    /// count.
+    /// Whether the accepted voters form a quorum. Voters that are Down or not in the view count as
+    /// not accepted, but still belong to the voters of which a majority is needed.
     pub(super) fn is_quorum_of(
         &self,
         electorate: &VoterSet,

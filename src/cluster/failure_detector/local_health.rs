@@ -71,8 +71,9 @@ impl OwnTimer {
     }
 
     /// Must be called before every input. If the timer is late by more than two intervals, returns
-    /// the time since the previous call; the timer is then due at once and no longer late.
-    /// Otherwise `None`, however long no call was made.
+    /// the time since the previous call, which may be shorter than that; the timer is then due at
+    /// `now` and no longer late. Otherwise `None`, however long no call was made. Notes `now` as
+    /// the time of this call in both cases, unless an earlier call had a later one.
     pub fn gap(&mut self, now: Instant) -> Option<Duration> {
         let gap = now - self.ran;
         self.ran = self.ran.max(now);
@@ -83,8 +84,8 @@ impl OwnTimer {
         Some(gap)
     }
 
-    /// Whether the timer is due. If so, it is set to one interval after `now`: missed intervals are
-    /// not made up for.
+    /// Whether the timer is due. If so, it is set to one interval after `now`, so a second call
+    /// returns `false`: missed intervals are not made up for.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.due;
         if is_due {

@@ -98,7 +98,8 @@ pub enum MonitorOrder {
         /// A member that `subject` does answer.
         via: NodeId,
     },
-    /// Report that this node was stopped for `gap`. Its suspicions of that time are dropped.
+    /// Report that this node was stopped for `gap`. Its suspicions and evidence are dropped, but
+    /// not its accusations.
     Paused {
         /// Time for which nothing ran on this node.
         gap: Duration,
@@ -110,11 +111,12 @@ pub enum MonitorOrder {
 pub struct MonitorStats {
     /// Heartbeats sent, including those for indirect probes.
     pub heartbeats: u64,
-    /// Answers that match no heartbeat, or one that was answered already.
+    /// Answers that match no heartbeat, or one that was answered already, or come from a member
+    /// that is not monitored; those that settle a probe request never count.
     pub strange_answers: u64,
-    /// Number of suspicions of members.
+    /// Number of suspicions of members, those that lead to an accusation included.
     pub suspicions: u64,
-    /// Suspicions that another member refuted.
+    /// Suspicions and accusations that another member refuted.
     pub vouched: u64,
     /// Number of accusations of members.
     pub accusations: u64,
@@ -123,6 +125,16 @@ pub struct MonitorStats {
 }
 
 /// The failure detector of one node.
+///
+/// Every input with a time first checks for a pause of this node (`wake`), even if it is then
+/// ignored, so it may also emit [`MonitorOrder::Paused`]. After each input the owner must ask
+/// [`next_deadline`](Self::next_deadline) again.
+///
+/// Phases of a monitored member: *trusted*; *suspected*, while other members probe it; *vouched*,
+/// for one interval after one of them has reached it (`Suspicion::BadLink`); *accused*, after the
+/// probes have expired, until it answers or is vouched for. It is *silent* once phi reaches the
+/// threshold. An observer *off the ring* monitors a member only because of
+/// evidence or a suspicion.
 #[derive(Debug)]
 pub struct Monitor {
     config: FailureDetector,
@@ -142,7 +154,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Creates a monitor without members. `seed` seeds its random choices.
+    /// Creates a monitor without members. The first round begins one heartbeat interval after
+    /// `now`. `seed` seeds its random choices.
     #[must_use]
     pub fn new(config: FailureDetector, own: NodeId, now: Instant, seed: u64) -> Self {
         Self {
@@ -164,9 +177,12 @@ impl Monitor {
     /// Sets the members, and those of them that this node monitors (`ring`). Neither this node nor
     /// a node of `ring` that is no member is monitored.
     ///
-    /// Suspected and accused members, and those with connection evidence, stay monitored until they
-    /// answer or are no longer members; other members that leave the ring are dropped. Newly
-    /// monitored members get a heartbeat at once.
+    /// Suspected, vouched and accused members, and those with connection evidence, even only one
+    /// half of it, stay monitored until they answer or are no longer members; other members that
+    /// leave the ring are dropped. A node that is no longer a member is dropped without
+    /// [`MonitorOrder::Reachable`], also if it was accused. Newly monitored members get a heartbeat
+    /// in this call; members that are on the ring again keep their history. Also drops expired
+    /// probe requests, and those of or about nodes that are no longer members.
     pub fn set_members(
         &mut self,
         now: Instant,
@@ -191,9 +207,10 @@ impl Monitor {
         self.relays.expire(now, |node| self.members.contains(&node));
     }
 
-    /// Sets the members that are accused by others. An observer off the ring then drops its own
-    /// evidence against them, unless it has accused them as well: a second accusation adds nothing
-    /// and would be one more change to gossip.
+    /// Sets the members that are accused by others, in place of the former ones. An observer off
+    /// the ring then stops monitoring them, with its evidence and a running suspicion, unless it
+    /// has accused them as well: a second accusation adds nothing and would be one more change to
+    /// gossip. On the ring nothing changes. Emits no orders.
     pub fn set_accused(&mut self, accused: BTreeSet<NodeId>) {
         self.accused = accused;
         let Self { accused, subjects, .. } = self;
@@ -205,8 +222,9 @@ impl Monitor {
     }
 
     /// Handles elapsed time. Must be called at [`next_deadline`](Self::next_deadline) at the
-    /// latest; an earlier call does no harm. Begins a round of heartbeats or repeats unanswered
-    /// ones, drops expired probe requests, and re-evaluates each monitored member.
+    /// latest; an earlier call does no harm. Begins a round of heartbeats if one is due, or else
+    /// repeats unanswered ones if that is due; then drops expired probe requests, and re-evaluates
+    /// each monitored member.
     pub fn tick(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         self.wake(now, out);
         if self.timer.is_due(now) {
@@ -222,12 +240,13 @@ impl Monitor {
     }
 
     /// `from` has echoed a heartbeat of this node. First answers the probe requests that it
-    /// settles.
+    /// settles, whether or not `from` is monitored, and whatever the number is worth otherwise.
     ///
     /// A monitored member is trusted again, its connection evidence is dropped, and an accusation
     /// is withdrawn; if it is off the ring, it is no longer monitored. Only the first answer of a
     /// round counts as an interval. An echo with a number that is not higher than the last answered
-    /// one, or that was never sent, changes nothing of this.
+    /// one, or higher than any that was sent (to any member), changes nothing of this. It counts as
+    /// strange unless it settled a request, and so does one of a member that is not monitored.
     pub fn answered(
         &mut self,
         now: Instant,
@@ -270,20 +289,23 @@ impl Monitor {
     }
 
     /// The last connection with `peer` was closed. That counts against the member only once a new
-    /// connection was refused as well. Ignored for this node and nodes that are no members.
+    /// connection was refused as well, in any order; the second of both may begin a suspicion in
+    /// this call. Begins to monitor the member. Ignored for this node, for nodes that are no
+    /// members, and for members that are not monitored but accused by others.
     pub fn closed(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.evidence(now, peer, out, |link| link.is_closed = true);
     }
 
     /// A new connection with `peer` was refused: no process listens at its address. That counts
-    /// against the member only once its last connection was closed as well. Ignored for this node
-    /// and nodes that are no members.
+    /// against the member only once its last connection was closed as well; otherwise like
+    /// [`closed`](Self::closed).
     pub fn refused(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.evidence(now, peer, out, |link| link.is_refused = true);
     }
 
     /// A connection with `peer` was established. It is not an answer, but it invalidates earlier
-    /// evidence from connections. A suspicion that has begun, and an accusation, remain.
+    /// evidence from connections, and the wait of an observer off the ring begins anew. A suspicion
+    /// that has begun, and an accusation, remain. Ignored if `peer` is not monitored.
     pub fn connected(&mut self, now: Instant, peer: NodeId, out: &mut Outbox<MonitorOrder>) {
         self.wake(now, out);
         if let Some(subject) = self.subjects.get_mut(&peer) {
@@ -292,9 +314,11 @@ impl Monitor {
         }
     }
 
-    /// `asker` requests an indirect probe of `subject`: sends a heartbeat to it. A probe of this
-    /// node itself is answered at once. The request is ignored if either is no member, and counted
-    /// as rejected if too many are open. A repeated request sends another heartbeat.
+    /// `asker` requests an indirect probe of `subject`: sends a heartbeat to it, monitored or not,
+    /// and waits `indirect-probe-timeout` for an answer to this or a later heartbeat. A probe of
+    /// this node itself is answered in this call, also to nodes that are no members. The request is
+    /// ignored if either is no member, and counted as rejected if too many are open. A repeated
+    /// request sends another heartbeat and waits anew. Without an answer `asker` gets no message.
     pub fn probe_asked(
         &mut self,
         now: Instant,
@@ -316,8 +340,10 @@ impl Monitor {
     }
 
     /// `via` reports that `subject` has answered its probe. Reports a bad link and withdraws an
-    /// accusation; the member is not suspected again for one heartbeat interval. Ignored if `via`
-    /// is no member, or if `probe` is not the number of the present suspicion or accusation.
+    /// accusation; the member is not suspected again for one heartbeat interval, but may be after
+    /// that, because its silence and evidence remain. Ignored if `via` is no member, or if `probe`
+    /// is not the number of the present suspicion or accusation; a second report is therefore
+    /// ignored. Whether `via` was asked is not checked.
     pub fn vouched(
         &mut self,
         now: Instant,
@@ -385,8 +411,10 @@ impl Monitor {
     // ── own pauses ──
 
     /// Called before every input: detects a pause of this node, about which it cannot judge others.
-    /// After a pause it raises the doubt, drops the observations of that time except accusations,
-    /// and repeats heartbeats at once.
+    /// After a pause it raises the doubt by one, counts the pause, drops suspicions, vouchings and
+    /// connection evidence, excludes the pause from the silence, counts the present round as
+    /// answered, and reports the pause. Accusations remain. Sends no heartbeat itself: the next
+    /// [`tick`](Self::tick), which is due now, begins a round.
     fn wake(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         let Some(gap) = self.timer.gap(now) else { return };
         self.health.worse();
@@ -404,8 +432,10 @@ impl Monitor {
     // ── heartbeats ──
 
     /// Begins a round: updates the doubt from the answers of the last round, and sends a heartbeat
-    /// to each monitored member. Members that are accused, or were first asked less than half an
-    /// interval ago, do not count for the doubt. Probes of accused members are requested again.
+    /// to each monitored member, accused or not, which counts as unanswered from then on. Members
+    /// that are accused, or were first asked less than half an interval ago, do not count for the
+    /// doubt. Probes of accused members are requested again. The caller has advanced the timer of
+    /// rounds; the time of the next repetition is set here.
     fn begin_round(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         let half = self.config.heartbeat_interval / 2;
         let awaited = self.subjects.values().filter(|subject| {
@@ -423,7 +453,8 @@ impl Monitor {
         self.repeat_at = now + self.config.heartbeat_interval / REPEATS;
     }
 
-    /// Repeats the heartbeat to members that have not answered in this round, except accused ones.
+    /// Repeats the heartbeat, with a new number, to members that have not answered in this round,
+    /// except accused ones, and sets the time of the next repetition.
     fn repeat(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         self.repeat_at = now + self.config.heartbeat_interval / REPEATS;
         let silent = self.subjects.iter().filter(|(_, subject)| {
@@ -488,10 +519,11 @@ impl Monitor {
 
     /// Suspects, trusts again or accuses a member, depending on time and evidence.
     ///
-    /// A trusted member with evidence is suspected. A suspected one is accused when its probes
-    /// expire, even if the evidence is gone. A vouched one is suspected again or trusted when its
-    /// time is over. An accused one is left alone. The silence of a member that never answered
-    /// counts from `expected-response-after` on.
+    /// A trusted member with evidence (silence, or a closed and refused connection, which comes
+    /// first) is suspected, off the ring only after the wait of [`speaks`](Self::speaks). A
+    /// suspected one is accused when its probes expire, even if the evidence is gone. A vouched one
+    /// is suspected again, without a wait, or trusted when its time is over. An accused one is left
+    /// alone. The silence of a member that never answered counts from `expected-response-after` on.
     fn consider(&mut self, now: Instant, node: NodeId, out: &mut Outbox<MonitorOrder>) {
         let (pause, expected) = (self.pause(), self.config.expected_response_after);
         let Some(subject) = self.subjects.get_mut(&node) else { return };
@@ -524,7 +556,8 @@ impl Monitor {
     }
 
     /// Whether this node may act on its evidence: always on the ring. An observer off the ring
-    /// first waits for a time that the first call chooses; answers `true` once that time has come.
+    /// first waits for a time that the first call chooses; answers `true` once that time has come,
+    /// and forgets it: a later suspicion waits anew.
     fn speaks(&mut self, now: Instant, node: NodeId) -> bool {
         let most = WITNESS_MAX.min(WITNESS_EACH * u32::try_from(self.members.len()).unwrap_or(100));
         let Some(subject) = self.subjects.get_mut(&node) else { return false };
@@ -544,7 +577,8 @@ impl Monitor {
         speaks
     }
 
-    /// Requests indirect probes; accuses at once only if there is no member to ask.
+    /// Requests indirect probes under a new number; accuses in this call only if there is no member
+    /// to ask. Counts as a suspicion in both cases. Does not check the present phase.
     fn suspect(
         &mut self,
         now: Instant,
@@ -571,7 +605,7 @@ impl Monitor {
     }
 
     /// Accuses a member under a new probe number, so that answers to the probes of the suspicion no
-    /// longer count.
+    /// longer count. Requests no probes: the next round does.
     fn accuse(&mut self, node: NodeId, why: SuspicionReason, out: &mut Outbox<MonitorOrder>) {
         self.stats.accusations += 1;
         let probe = self.number();
@@ -597,8 +631,8 @@ impl Monitor {
         }));
     }
 
-    /// Random members that this node trusts, monitored or not, at most `indirect-probes`. May be
-    /// empty. `about` and this node are left out.
+    /// Random members that this node trusts, monitored or not, at most `indirect-probes`; members
+    /// that only others accuse are among them. May be empty. `about` and this node are left out.
     fn witnesses(&mut self, about: NodeId) -> Vec<NodeId> {
         let doubtful = |node: &NodeId| {
             self.subjects.get(node).is_some_and(|subject| subject.suspicion != Suspicion::Trusted)

@@ -41,7 +41,7 @@ fn of_deviations(y: f64) -> f64 {
 }
 
 /// The smallest `y` whose phi reaches `threshold`, to the last bit; found by bisection from -40 to
-/// 40.
+/// 40. Negative for a threshold below 0.3, which the configuration permits.
 fn deviations_of(threshold: f64) -> f64 {
     let (mut below, mut reached) = (-40.0, 40.0);
     for _ in 0..100 {
@@ -57,7 +57,8 @@ pub struct PhiAccrual {
     intervals: VecDeque<u64>, // nanoseconds; ≤ max_sample_size
     sum: u128,
     squares: u128,
-    /// Time of the last answer, moved by excused gaps; `None` before the first one.
+    /// Time of the last recorded answer. Excused gaps move it forward, perhaps beyond the present
+    /// time. `None` before the first answer.
     last: Option<Instant>,
     max_sample_size: usize,
     min_std_deviation: Duration,
@@ -67,8 +68,8 @@ pub struct PhiAccrual {
 }
 
 impl PhiAccrual {
-    /// A detector without answers. It starts with two samples: `heartbeat-interval` plus and minus
-    /// a quarter.
+    /// A detector without answers. Its history starts with two intervals: `heartbeat-interval`
+    /// minus and plus a quarter. A full history drops them like any other interval.
     #[must_use]
     pub fn new(config: &FailureDetector) -> Self {
         let mut fresh = Self {
@@ -87,9 +88,13 @@ impl PhiAccrual {
         fresh
     }
 
-    /// Records an answer. The interval that it ends is added to the history unless the peer was
-    /// already unavailable: such a silence must not become usual. The first answer ends no
-    /// interval.
+    /// Records an answer at `now`. The interval that it ends is added to the history unless the
+    /// peer is unavailable at `now` with this `pause`: such a silence must not become usual. The
+    /// first answer ends no interval. A `now` before the last answer, possible after
+    /// [`excuse`](Self::excuse), ends an interval of zero.
+    ///
+    /// The monitor also calls it without an answer, when the silence of a member that never
+    /// answered begins to count.
     pub fn heartbeat(&mut self, now: Instant, pause: Duration) {
         if let Some(last) = self.last
             && self.is_available(now, pause)
@@ -99,7 +104,8 @@ impl PhiAccrual {
         self.last = Some(now);
     }
 
-    /// Phi at `now`, with `pause` added to the mean; 0 before the first answer.
+    /// Phi at `now`, with `pause` added to the mean; 0 before the first answer. A `now` before the
+    /// last answer counts as no silence.
     #[must_use]
     pub fn phi(&self, now: Instant, pause: Duration) -> f64 {
         let silent = self.last.map(|last| now - last);
@@ -114,7 +120,8 @@ impl PhiAccrual {
     }
 
     /// Time at which the threshold is reached without another answer, at most about a microsecond
-    /// late; `None` before the first answer.
+    /// late; may be in the past. `None` before the first answer. With a threshold below 0.3, which
+    /// is reached before the mean, it is late: the mean plus `pause` after the last answer.
     #[must_use]
     pub fn unavailable_at(&self, pause: Duration) -> Option<Instant> {
         let beyond = (self.deviation().as_secs_f64() * self.reached).max(0.0);
@@ -125,13 +132,14 @@ impl PhiAccrual {
         self.last.map(|last| last + silence)
     }
 
-    /// Whether an answer has been recorded.
+    /// Whether [`heartbeat`](Self::heartbeat) was called.
     #[must_use]
     pub const fn has_begun(&self) -> bool {
         self.last.is_some()
     }
 
-    /// Excludes `gap` from the current interval, because this node was stopped. Does nothing before
+    /// Excludes `gap` from the current interval, because this node was stopped: moves the time of
+    /// the last answer forward by `gap`, perhaps beyond now. The history stays. Does nothing before
     /// the first answer.
     pub fn excuse(&mut self, gap: Duration) {
         self.last = self.last.map(|last| last + gap);

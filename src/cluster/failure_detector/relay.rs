@@ -22,15 +22,19 @@ struct RelayedProbe {
     until: Instant,
 }
 
+/// The open requests of other members. The caller sends the heartbeats and the reports.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Relays {
-    open: BTreeMap<ProbeRequest, RelayedProbe>, // ≤ RELAYS_MAX
+    open: BTreeMap<ProbeRequest, RelayedProbe>, // ≤ RELAYS_MAX; expired ones until `expire`
+    /// Number of requests rejected by a full table since the start.
     refused: u64,
 }
 
 impl Relays {
-    /// Adds a request about `subject`, in place of an open one with the same asker and number.
-    /// Returns `false`, and counts the request as rejected, if the table is full.
+    /// Adds a request about `subject`, in place of an open one with the same asker and number, also
+    /// if the table is full. Any other request is rejected by a full table: returns `false` and
+    /// counts it. Expired requests fill the table until [`expire`](Self::expire). Whether the nodes
+    /// are members is not checked here. `sequence` is the number of the next heartbeat.
     pub(super) fn open(
         &mut self,
         question: ProbeRequest,
@@ -48,8 +52,8 @@ impl Relays {
     }
 
     /// Removes and returns the requests that an answer of `subject` to a heartbeat settles: those
-    /// about it that are not younger than that heartbeat. Usually none. Expired requests count
-    /// until [`expire`](Self::expire) drops them.
+    /// about it whose `sequence` is not higher than that of the heartbeat. Usually none. Expired
+    /// requests count until [`expire`](Self::expire) drops them.
     pub(super) fn answered(&mut self, subject: NodeId, sequence: u64) -> Vec<ProbeRequest> {
         let settled = self
             .open
@@ -62,7 +66,8 @@ impl Relays {
         settled
     }
 
-    /// Drops expired requests, and those of or about nodes that are no longer members.
+    /// Drops expired requests, and those of or about nodes that are no longer members. They are not
+    /// counted, and the requesting members get no report.
     pub(super) fn expire(&mut self, now: Instant, is_member: impl Fn(NodeId) -> bool) {
         self.open.retain(|(asker, _), asked| {
             now < asked.until && is_member(*asker) && is_member(asked.subject)
@@ -77,6 +82,7 @@ impl Relays {
         self.refused
     }
 
+    /// Earliest expiry of an open request; may be in the past.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.open.values().map(|asked| asked.until).min()
     }

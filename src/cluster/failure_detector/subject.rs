@@ -21,15 +21,18 @@ pub(super) enum Suspicion {
     Unreachable { probe: u64 },
 }
 
-/// Evidence from connections with a member.
+/// Evidence from connections with a member. An answer, a new connection and a pause of this node
+/// clear it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConnectionEvidence {
+    /// The last connection was closed.
     pub(super) is_closed: bool,
+    /// A new connection was refused.
     pub(super) is_refused: bool,
 }
 
 impl ConnectionEvidence {
-    /// Closed, and a new connection was refused: no process listens there.
+    /// Closed, and a new connection was refused, in either order: no process listens there.
     pub(super) const fn is_gone(self) -> bool {
         self.is_closed && self.is_refused
     }
@@ -43,10 +46,10 @@ pub(super) struct Subject {
     pub(super) link: ConnectionEvidence,
     /// It is a successor on the ring. Other members are dropped when they answer.
     pub(super) on_ring: bool,
-    /// An observer off the ring does not accuse before this time, because others may do so until
-    /// then.
+    /// An observer off the ring does not act on its evidence before this time, because others may
+    /// do so until then. Set only while it waits with evidence against a trusted member.
     pub(super) accuses_from: Option<Instant>,
-    /// Time of the first heartbeat to it.
+    /// Time of the first heartbeat to it, moved forward by excused gaps.
     pub(super) asked_at: Option<Instant>,
     /// Highest sequence number of a heartbeat that it has answered; 0 if none.
     pub(super) answered: u64,
@@ -68,8 +71,10 @@ impl Subject {
         }
     }
 
-    /// The present evidence against the member, if any. Evidence from connections precedes silence.
-    /// A member that never answered is not silent.
+    /// The present evidence against the member, if any, whatever its suspicion: `Refused` if its
+    /// connection [is gone](ConnectionEvidence::is_gone), otherwise `Silence` if phi has reached
+    /// the threshold. One flag of the connection alone is no evidence. A member without a recorded
+    /// answer is not silent.
     pub(super) fn evidence(&self, now: Instant, pause: Duration) -> Option<SuspicionReason> {
         if self.link.is_gone() {
             Some(SuspicionReason::Refused)
@@ -80,8 +85,9 @@ impl Subject {
         }
     }
 
-    /// Whether this node has no reason to monitor the member any longer: it is off the ring,
-    /// trusted, and no evidence waits.
+    /// Whether this node has no reason to monitor the member any longer: it is off the ring and
+    /// trusted, no time to accuse is set, and its connection was neither closed nor refused (one of
+    /// them alone is a reason). Silence is no reason.
     pub(super) fn is_idle(&self) -> bool {
         !self.on_ring
             && self.suspicion == Suspicion::Trusted
@@ -89,9 +95,10 @@ impl Subject {
             && self.link == ConnectionEvidence::default()
     }
 
-    /// Next time at which the suspicion may change without an input; may be in the past. `None` for
-    /// an accused member, which only an answer or a witness can clear, and for one that was not
-    /// asked.
+    /// Next time at which the suspicion may change without an input; may be in the past. For a
+    /// trusted member: the time to accuse, if set; otherwise the time at which its silence counts,
+    /// or `expected` after the first heartbeat if no answer is recorded. `None` for an accused
+    /// member, which only an answer or a witness can clear, and for one that was not asked.
     pub(super) fn next_deadline(&self, pause: Duration, expected: Duration) -> Option<Instant> {
         match self.suspicion {
             Suspicion::Trusted if self.accuses_from.is_some() => self.accuses_from,
@@ -102,9 +109,9 @@ impl Subject {
         }
     }
 
-    /// Drops observations from a time in which this node itself was stopped: the silence,
-    /// connection evidence, and a suspicion or vouching. The present round counts as answered. An
-    /// accusation remains.
+    /// Drops observations from a time in which this node itself was stopped: `gap` of the silence
+    /// (also of a member that never answered), connection evidence with the time to accuse, and a
+    /// suspicion or vouching. The present round counts as answered. An accusation remains.
     pub(super) fn excuse(&mut self, gap: Duration) {
         self.phi.excuse(gap);
         self.asked_at = self.asked_at.map(|at| at + gap);

@@ -44,12 +44,13 @@ impl GossipDelta {
 }
 
 impl Gossip {
-    /// The difference between this state and `base`, an earlier version of it; `bases` are digests
-    /// of states that contain the base. Contains the whole seen set.
+    /// The difference between this state and `base`, which must be an earlier version of it (not
+    /// checked); `bases` are digests of states that contain the base. Contains the whole seen set.
     ///
-    /// `None` if more than half of the members changed, so that the delta is hardly shorter than
-    /// the whole state. `None` also if a delta cannot express the change: of the horizon, of the
-    /// preparation for shutdown, or a removal without a tombstone.
+    /// `None` if more than half of the members are new or changed, so that the delta is hardly
+    /// shorter than the whole state. `None` also if a delta cannot express the change: of the
+    /// horizon, of the preparation for shutdown, or a removal without a tombstone; and for a `base`
+    /// of another cluster.
     ///
     /// # Panics
     /// If `bases` is empty or has more than [`BASES_MAX`] digests.
@@ -96,18 +97,20 @@ impl Gossip {
         })
     }
 
-    /// Merges a received delta; if that changes this state, marks the result as seen by `me`. `own`
-    /// is the digest of this state; `knows` tells for another digest whether this state contains
-    /// that state.
+    /// Merges a received delta. `own` is the digest of this state; `knows` tells for another digest
+    /// whether this state contains that state. The answer is `Nothing`, with one exception.
     ///
-    /// Equal states only unite their seen sets. A delta of a state that this one contains changes
-    /// nothing, and neither does one without a known base: the answer is then
-    /// [`GossipAnswer::Status`], which asks for the state. In both cases, and if the delta brings
-    /// nothing new, `relation` is [`MergeRelation::OursNewer`]. The answer is never the state.
+    /// - The sender's state equals this one: only unites the seen sets; `Same`. `me` is not added.
+    /// - This state contains the sender's, or no base is known here, or the delta brings nothing
+    ///   new: changes nothing, not even the seen set; `OursNewer`. Without a known base the answer
+    ///   is [`Status`](GossipAnswer::Status), which asks for the state.
+    /// - Otherwise merges and drops the oldest tombstones beyond their maximum. If the merge gives
+    ///   the sender's state: `TheirsNewer`, seen by `me` and the seen set of the delta. Otherwise:
+    ///   `Both`, seen by `me` only.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive); nothing was merged then. Limits are checked only if the delta
-    /// is merged.
+    /// [`GossipRefused`], with nothing changed, in this order: those of the sender, and `Removed`
+    /// for a tombstone of `me`, for every delta; `TooManyMembers` and `Jump` only before a merge.
     pub fn receive_delta(
         &mut self,
         (me, from): (ReplicaId, ReplicaId),
@@ -167,10 +170,11 @@ impl Gossip {
 }
 
 impl GossipContent {
-    /// Merges a delta; returns whether the content changed. A tombstone removes its member; it is
-    /// not kept if it is not above the horizon. Members that are known as removed are skipped, and
-    /// so are rows and versions of nodes that are no members. The caller checks the base and all
-    /// limits.
+    /// Merges a delta; returns whether the content changed, and tidies it then. A tombstone removes
+    /// its member; it is kept only above the horizon, with the higher stamp of two. Members that
+    /// are known as removed are skipped, and so are rows and versions of nodes that are not
+    /// members, and rows whose version is not higher. The caller checks the base and all limits,
+    /// and sets the seen set.
     pub(super) fn add(&mut self, delta: &GossipDelta) -> bool {
         let mut changed = false;
         for (&id, &stamp) in &delta.tombstones {
@@ -212,7 +216,8 @@ impl GossipContent {
     }
 }
 
-/// Entries of `now` that are missing or different in `before`.
+/// Entries of `now` that are missing or different in `before`. Those that only `before` has are
+/// ignored.
 fn changed_entries(
     now: &BTreeMap<ReplicaId, u64>,
     before: &BTreeMap<ReplicaId, u64>,

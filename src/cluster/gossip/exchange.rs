@@ -1,5 +1,6 @@
-//! Exchange of gossip between two nodes: a short status if the states are probably equal, the state
-//! if they are not, and the seen set if only that differs.
+//! Exchange of gossip between two nodes: a digest to compare the states, a status to ask for a
+//! state that is missing here, a state or a delta (`delta.rs`), and the seen set if only that
+//! differs.
 //!
 //! The functions compute answers to received messages. The membership machine determines the time
 //! and `targets.rs` the receivers. The protocol follows Akka's gossip
@@ -57,32 +58,36 @@ pub struct GossipSeen {
     pub nodes: BTreeSet<ReplicaId>, // ≤ MEMBERS_MAX
 }
 
-/// The answer to send to the sender of a message.
+/// The answer to send to the sender of a message. Each method documents which one it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GossipAnswer {
-    /// No answer: both states are equal.
+    /// No answer. The states need not be equal: a delta that was merged, or is older than this
+    /// state, and a seen set of another state are not answered either.
     Nothing,
     /// [`Gossip::status`]: the peer has a state that this node lacks, and will send it.
     Status,
-    /// The state: the peer lacks a part of it.
+    /// The state: the peer lacks a part of it, perhaps. The caller may send a delta instead.
     State,
-    /// [`Gossip::seen_set`]: the peer lacks only the seen set.
+    /// [`Gossip::seen_set`]: the states are equal, and the seen sets differ.
     Seen,
 }
 
 /// Effect of a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Relation of the two states before the merge. `Same` if the message carried no state: a
-    /// digest or a seen set.
+    /// Relation of the two states before the merge. Always `Same` for a digest or a seen set, which
+    /// carry no state, even if the states differ. `OursNewer` also for a delta that was not merged.
     pub relation: MergeRelation,
-    /// Whether the seen set of this state changed.
+    /// Whether the seen set of this state changed, also as a result of a merge.
     pub seen_changed: bool,
     /// The answer to send.
     pub answer: GossipAnswer,
 }
 
 /// Reason why a message was rejected. Nothing was changed; the caller counts it.
+///
+/// Every method first checks the cluster, then the sender (`SenderRemoved` or `Stranger`). Only
+/// states and deltas are then checked for `Removed`, `TooManyMembers` and `Jump`, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GossipRefused {
@@ -94,19 +99,20 @@ pub enum GossipRefused {
         /// The cluster of the sender.
         theirs: ClusterId,
     },
-    /// The sender is not a member of this state, or is Down.
+    /// The sender is not a member of this state (and not known as removed), or is Down.
     #[error("gossip from replica {0}, which is not a member here or is Down")]
     Stranger(ReplicaId),
-    /// The sender was removed and does not know it: send it this state, so that it stops.
+    /// The sender was removed and does not know it: the caller informs it, so that it stops.
     #[error("gossip from replica {0}, which was removed from the cluster")]
     SenderRemoved(ReplicaId),
     /// This incarnation was removed: the node must stop.
     #[error("replica {0}, this node, was removed from the cluster; restart it")]
     Removed(ReplicaId),
-    /// The merged state would have more than [`MEMBERS_MAX`] members.
+    /// The merged state could have more than [`MEMBERS_MAX`] members.
     #[error("the merged state would have {len} members, at most {MEMBERS_MAX} are supported")]
     TooManyMembers {
-        /// Number of members of the merged state.
+        /// Number of members here plus members of the message that are not members here. Includes
+        /// those that the merge would remove.
         len: usize,
     },
     /// A counter exceeds the one held here by more than an honest node can have raised it.
@@ -120,7 +126,7 @@ pub enum GossipRefused {
 }
 
 impl Gossip {
-    /// The status of this state.
+    /// The status of this state, with the digest of its present seen set.
     #[must_use]
     pub fn status(&self) -> GossipStatus {
         GossipStatus {
@@ -151,24 +157,26 @@ impl Gossip {
         GossipSeen { cluster, content: self.digest(), nodes: self.seen.clone() }
     }
 
-    /// A seen set that contains only `me`, to be sent directly to the leader.
+    /// A seen set that contains only `me`, to be sent directly to the leader. Does not add `me` to
+    /// the seen set here.
     #[must_use]
     pub fn i_have_seen(&self, me: ReplicaId) -> GossipSeen {
         let cluster = self.cluster();
         GossipSeen { cluster, content: self.digest(), nodes: BTreeSet::from([me]) }
     }
 
-    /// Digest of the state without the seen set. Equal states have equal digests in every release,
-    /// independent of the fields of their wire format.
+    /// Digest of the state without the seen set, cached until the next change. Equal states have
+    /// equal digests in every release, independent of the fields of their wire format.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.content.digest()
     }
 
-    /// The answer to a peer that has sent `status`; changes nothing. `Status`, which asks for the
-    /// state, if the peer's version is newer. `State` if the peer is behind, if each side has
-    /// something new, or if only the contents differ: the peer then merges and sends the result
-    /// back. `Seen` if only the seen sets differ, otherwise `Nothing`.
+    /// The answer to a peer that has sent `status`; changes nothing, and does not add the sender to
+    /// the seen set. `Status`, which asks for the state, if the peer's version is newer. `State` if
+    /// the peer is behind, if each side has something new, or if only the contents differ: the peer
+    /// then merges and sends the result back. `Seen` if only the seen sets differ, otherwise
+    /// `Nothing`.
     ///
     /// # Errors
     /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
@@ -191,10 +199,12 @@ impl Gossip {
     }
 
     /// The answer to a peer that has sent the digest of its state; the arguments are those of
-    /// [`receive_delta`](Self::receive_delta). If the digest is that of this state, the sender is
-    /// added to the seen set, and the answer is `Seen` if the peer sent another digest of its seen
-    /// set. Otherwise the answer is `State` if this state contains that of the peer, else `Status`,
-    /// which asks for it.
+    /// [`receive_delta`](Self::receive_delta). Changes at most the seen set.
+    ///
+    /// If the digest is that of this state, the sender (not this node) is added to the seen set;
+    /// then the answer is `Seen` if the peer sent a digest of its seen set that differs from the
+    /// present one, else `Nothing`. Otherwise the answer is `State` if this state contains that of
+    /// the peer, else `Status`, which asks for it.
     ///
     /// # Errors
     /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
@@ -224,12 +234,14 @@ impl Gossip {
     }
 
     /// Merges a received state, and marks the result as seen by `me`, also if nothing changed. The
-    /// answer is the state if the sender lacks a part of the result, or the seen set if it lacks
-    /// only that. Drops the oldest tombstones beyond their maximum.
+    /// answer is the state if the sender lacks a part of the result, the seen set if it lacks only
+    /// that, else `Nothing`. If the merge changed something, drops the oldest tombstones beyond
+    /// their maximum, as a change of `me`.
     ///
     /// # Errors
-    /// [`GossipRefused`] if it was not merged; [`Removed`](GossipRefused::Removed) means that this
-    /// node must stop.
+    /// [`GossipRefused`], in the order described there, if it was not merged.
+    /// [`Removed`](GossipRefused::Removed) means that this node must stop: the state records its
+    /// removal, or neither state contains `me`.
     pub fn receive(
         &mut self,
         me: ReplicaId,
@@ -263,7 +275,9 @@ impl Gossip {
     }
 
     /// Merges a received seen set if it belongs to this state; otherwise changes and answers
-    /// nothing. Ignores nodes that are no members. Answers with the own set if that has more nodes.
+    /// nothing. Ignores nodes that are not members, and adds neither `from` nor this node by
+    /// itself. Answers `Seen` if the own set now has more nodes than the received one, which counts
+    /// those ignored; else `Nothing`.
     ///
     /// # Errors
     /// [`GossipRefused`] if it is of another cluster, or the sender must not gossip.
@@ -292,9 +306,10 @@ impl Gossip {
         Ok(received)
     }
 
-    /// Checks whether gossip of `from` is accepted: it is of this cluster, and the sender is a
-    /// member that is not Down. `since` is needed to detect a removal whose tombstone was
-    /// forgotten; with `None` such a sender is a stranger.
+    /// Checks whether gossip of `from` is accepted: it is of this cluster (checked first), and the
+    /// sender is a member that is not Down; an Exiting one is accepted. A Down one is a stranger.
+    /// `since` is needed to detect a removal whose tombstone was forgotten; with `None` such a
+    /// sender is a stranger.
     pub(super) fn admit(
         &self,
         from: ReplicaId,
@@ -377,8 +392,8 @@ impl Digest {
         self.gathered.extend_from_slice(text.as_bytes());
     }
 
-    /// Adds the number of items and each item, and hashes the collected bytes whenever there are
-    /// enough.
+    /// Adds the number of items and each item, and hashes the collected bytes after each item that
+    /// brings them to [`GATHERED`]. Only lists hash before [`finish`](Self::finish).
     fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
@@ -395,7 +410,8 @@ impl Digest {
         }
     }
 
-    /// Adds all fields of a member. An age that is missing counts as `u64::MAX`.
+    /// Adds all fields of a member. An age that is missing counts as `u64::MAX`, and a status as
+    /// its position in the enum, so a new order of the variants makes releases disagree.
     fn member(&mut self, member: &Member) {
         let Member { node, address, status, roles, up_number, app_version, since, hosting } =
             member;

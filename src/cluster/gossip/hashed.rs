@@ -23,6 +23,7 @@ impl Hashed {
 }
 
 impl From<GossipContent> for Hashed {
+    /// The digest is not computed yet.
     fn from(content: GossipContent) -> Self {
         Self { content, digest: OnceLock::new() }
     }

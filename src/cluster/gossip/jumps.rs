@@ -1,10 +1,10 @@
 //! Upper bounds for the counters in a received gossip state, relative to those held here.
 //!
 //! **Jump rule.** A counter is incremented by one with each change, so an honest peer is never far
-//! ahead. A state with a counter that exceeds the bounds below is rejected as a whole, and a joining
-//! or adopted node with such a counter is not let in. Without the rule, one corrupt or hostile value
-//! near `COUNTER_MAX` would be merged by all nodes; the next honest change would raise it above the
-//! highest value of the wire format, and no node could decode it.
+//! ahead. A state with a counter that exceeds the bounds below is rejected as a whole, and a
+//! joining or adopted node with such a counter is not let in. Without the rule, one corrupt or
+//! hostile value near `COUNTER_MAX` would be merged by all nodes; the next honest change would
+//! raise it above the highest value of the wire format, and no node could decode it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,14 +25,17 @@ const JUMP_MAX: u64 = 1 << 32;
 const AGE_JUMP_MAX: u64 = 1 << 44;
 
 impl Member {
-    /// Whether the revision satisfies the jump rule for a node that no state contains yet.
+    /// Whether the revision satisfies the jump rule for a node that no state contains yet: at most
+    /// [`JUMP_MAX`]. Stamp and age are not checked, because a founding replaces them.
     pub(in crate::cluster) const fn has_near_revision(&self) -> bool {
         self.hosting.revision <= JUMP_MAX
     }
 }
 
 impl Gossip {
-    /// Checks every counter of the first state of a cluster, for a node that holds no state yet.
+    /// Checks every counter of the first state of a cluster, for a node that holds no state yet: as
+    /// [`check_jumps_of_state`](Self::check_jumps_of_state) against an empty state, where the next
+    /// stamp and the next age are 1.
     pub(in crate::cluster) fn is_near_first_state(&self) -> Result<(), GossipRefused> {
         let nothing = GossipContent {
             cluster: self.cluster(),
@@ -46,7 +49,8 @@ impl Gossip {
         Self { content: nothing.into(), seen: BTreeSet::new() }.check_jumps_of_state(self)
     }
 
-    /// Checks every counter of a whole state.
+    /// Checks every counter of a whole state: first the horizon `forgotten`, like a stamp, then as
+    /// [`are_near`](Self::are_near). `self` is the state held here.
     pub(in crate::cluster) fn check_jumps_of_state(
         &self,
         theirs: &Self,
@@ -71,7 +75,8 @@ impl Gossip {
         )
     }
 
-    /// Checks the counters of a node that this state does not contain, before it is let in.
+    /// Checks the stamp, then the hosting revision of a node that this state does not contain,
+    /// before it is let in. Its age is not checked, because a joiner gets none.
     pub(super) fn is_near_joiner(&self, joiner: &Member) -> Result<(), JoinRefused> {
         let stamps = self.next_stamp().saturating_add(JUMP_MAX);
         let counters = [(joiner.since, stamps), (joiner.hosting.revision, JUMP_MAX)];
@@ -82,8 +87,10 @@ impl Gossip {
     }
 
     /// Checks hosting revision, age and join stamp of members, row versions, the stamps of
-    /// tombstones, and the version. Revisions, row versions and the version are compared with the
-    /// counter of the same member here; ages with the next age, and stamps with the next stamp.
+    /// tombstones, and the version, in this order, up to the first jump. Revisions, row versions
+    /// and the version are compared with the counter of the same member here, which is 0 if this
+    /// state lacks it; ages with the next age, and stamps with the next stamp. A missing age
+    /// passes. The bounds themselves pass.
     fn are_near<'a>(
         &self,
         members: impl Iterator<Item = &'a Arc<Member>>,

@@ -31,9 +31,9 @@ pub enum MergeRelation {
 }
 
 impl Gossip {
-    /// Merges another state of the same cluster into this one. Does not add this node to the seen
-    /// set, does not check the counters of `other`, and may leave more than
-    /// [`TOMBSTONES_MAX`](super::TOMBSTONES_MAX) tombstones.
+    /// Merges another state of the same cluster into this one; the seen set changes as described at
+    /// [`MergeRelation`]. Does not add this node to the seen set, does not check the counters of
+    /// `other`, and may leave more than [`TOMBSTONES_MAX`](super::TOMBSTONES_MAX) tombstones.
     ///
     /// # Panics
     /// If the cluster ids differ. [`receive`](Self::receive) checks them before.
@@ -111,8 +111,9 @@ impl GossipContent {
     }
 }
 
-/// Merges two beliefs about one incarnation. Returns one of the two if it contains the other, so
-/// that equal members share one allocation.
+/// Merges two beliefs about one incarnation. Returns `mine` if both are equal, and `theirs` if it
+/// contains `mine`, so that equal members share one allocation. Otherwise the result is a new
+/// allocation, also if `mine` contains `theirs`.
 pub(super) fn join(mine: &Arc<Member>, theirs: &Arc<Member>) -> Arc<Member> {
     if Arc::ptr_eq(mine, theirs) || mine == theirs {
         return Arc::clone(mine);

@@ -66,8 +66,8 @@ impl fmt::Display for ClusterId {
 ///
 /// Every change of the content except [`follow`](Self::follow) names the member that makes it,
 /// `by`. It increments that member's entry of the version and clears the seen set to that member;
-/// it panics if `by` is not a member. A change that returns `false` or an error has changed
-/// nothing.
+/// it panics if `by` is not a member, unless the method documents `false` for that case. A change
+/// that returns `false` or an error has changed nothing, and the seen set stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gossip {
     content: Hashed, // a `GossipContent` with its digest; mutable access clears the digest
@@ -146,10 +146,10 @@ pub enum StatusRefused {
 impl Gossip {
     /// The state of a cluster that `founder` founds alone, already a change by the founder that
     /// only the founder has seen. The caller passes it as Joining, which it remains until the first
-    /// configuration; status and age are taken over unchecked.
+    /// configuration; any other status except Removed, and any age, is taken over as well.
     ///
     /// # Errors
-    /// [`InvalidMember`] if the founder's description exceeds a limit.
+    /// [`InvalidMember`] if the founder's description exceeds a limit, or its status is Removed.
     pub fn found(cluster: ClusterId, founder: Member) -> Result<Self, InvalidMember> {
         founder.check()?;
         let me = founder.incarnation();
@@ -271,7 +271,8 @@ impl Gossip {
     }
 
     /// Members that prevent convergence at `me`: those that have not seen this state, `me`
-    /// included, and those that are unreachable to `me`. Exiting and Down members are not awaited.
+    /// included, and the [unreachable](Self::unreachable_to) ones, by the records of any observer
+    /// that is not Down. Exiting and Down members are not awaited.
     #[must_use]
     pub fn awaited(&self, me: ReplicaId) -> BTreeSet<ReplicaId> {
         let unreachable = self.unreachable_to(me);
@@ -305,8 +306,9 @@ impl Gossip {
     }
 
     /// Whether this state knows that an incarnation, which asked to join at `since`, was removed:
-    /// it has a tombstone, or it is not contained and `since` is not above the horizon. A caller
-    /// that does not know `since` passes `u64::MAX`; then only a tombstone counts.
+    /// it has a tombstone, or it is not contained and `since` is not above the horizon; 0 is never
+    /// above it. A caller that does not know `since` passes `u64::MAX`; then only a tombstone
+    /// counts.
     #[must_use]
     pub fn is_removed(&self, id: ReplicaId, since: u64) -> bool {
         self.content.is_removed(id, since)
@@ -380,8 +382,8 @@ impl Gossip {
         Ok(Joined::Added)
     }
 
-    /// Changes the status of a member to `next`; `false` if it has that status already. For Up use
-    /// [`promote`](Self::promote), for Removed [`remove`](Self::remove).
+    /// Changes the status of a member to `next`; `false` if it has that status already. The age
+    /// stays. For Up use [`promote`](Self::promote), for Removed [`remove`](Self::remove).
     ///
     /// # Errors
     /// [`StatusRefused`] if there is no such member, or the transition is not permitted, for
@@ -410,7 +412,9 @@ impl Gossip {
     /// Marks members Up with their ages, as a change of `by`: for the first state of a cluster,
     /// when it is founded or resumed. Later every node follows the configuration with
     /// [`follow`](Self::follow). Nodes that are not members, or whose status does not permit it
-    /// (for example because they are Up already), are skipped. Returns whether the state changed.
+    /// (for example because they are Up already), are skipped. Each other one is a change of its
+    /// own, which increments the version once, and gets the given age, even if it had a lower one.
+    /// Returns whether the state changed.
     pub fn promote(&mut self, by: ReplicaId, nodes: &[(ReplicaId, u64)]) -> bool {
         let mut any = false;
         for &(id, up_number) in nodes {
@@ -426,7 +430,7 @@ impl Gossip {
         any
     }
 
-    /// Removes members for ever, as a change of `by`; returns whether the state changed. Nodes
+    /// Removes members for ever, as one change of `by`; returns whether the state changed. Nodes
     /// remove members with [`follow`](Self::follow); only tests and an injected fault call this.
     ///
     /// Nodes that are not members are skipped. A node that learns of its own removal stops; it does
@@ -445,9 +449,9 @@ impl Gossip {
         any
     }
 
-    /// Replaces members by tombstones, each with the next stamp; nodes that are not members get
-    /// none. Returns whether there were any members. The caller must then call `tidy` and `shed`,
-    /// and set the seen set.
+    /// Replaces members by tombstones in the order of `nodes`, each with the next stamp, so that no
+    /// two have the same; nodes that are not members get none. Returns whether there were any
+    /// members. The caller must then call `tidy` and `shed`, and set the seen set.
     fn bury(&mut self, nodes: &[ReplicaId]) -> bool {
         let mut any = false;
         for &id in nodes {
@@ -470,7 +474,8 @@ impl Gossip {
     ///
     /// Skips nodes of `up` whose status does not permit it, and nodes of either list that are not
     /// members: a removed node that this state does not contain gets no tombstone. A lower age that
-    /// the state already has is kept.
+    /// the state already has is kept. Stamps follow the order of `gone`. Without a change the seen
+    /// set stays.
     ///
     /// # Panics
     /// If `gone` contains `me`.
@@ -497,7 +502,8 @@ impl Gossip {
         any
     }
 
-    /// Sets what `by` hosts; `false` if nothing changed, or `by` is not a member.
+    /// Sets what `by` hosts, under the next revision; `false` if nothing changed, or `by` is not a
+    /// member. Limits of the names are not checked here.
     pub fn host(&mut self, by: ReplicaId, entity_types: NameSet, draining: bool) -> bool {
         let Some(member) = self.member(by) else { return false };
         let HostedTypes { revision, draining: was_draining, entity_types: hosted } =
@@ -543,8 +549,10 @@ impl Gossip {
 
     /// For a member that replaces its state `former` by this one within one incarnation, because it
     /// was admitted anew: restores what it has announced about itself and recorded about others,
-    /// with versions above all that it has sent. Verdicts of `me` in this state are replaced by
-    /// those in `former`; verdicts about nodes that this state does not contain are dropped.
+    /// with versions above all that it has sent. Its own entry is merged with that in `former`
+    /// ([`Member::join`]), so a later status and an age come back, too. Verdicts of `me` in this
+    /// state are replaced by those in `former`; verdicts about nodes that this state does not
+    /// contain are dropped. Always a change of `me`; nothing else of `former` is taken over.
     ///
     /// # Panics
     /// If this state does not contain `me`.
@@ -570,7 +578,8 @@ impl Gossip {
         new
     }
 
-    /// Drops all tombstones up to `stamp`; `false` if the horizon is not below `stamp`. Called by
+    /// Drops all tombstones up to `stamp` and raises the horizon to it, also if there are none;
+    /// `false` if the horizon is not below `stamp`. A stamp above all others is accepted. Called by
     /// the leader at convergence, with a stamp that [`Tombstones`](tombstones::Tombstones) has
     /// found old enough, and by the limit of tombstones at any node.
     ///
@@ -593,7 +602,8 @@ impl Gossip {
         self.member(node).map(|member| member.status).ok_or(StatusRefused::Unknown(node))
     }
 
-    /// Changes a member as a change of `by`. The caller has checked that the member exists.
+    /// Changes a member as a change of `by`, even if `change` leaves it equal. Panics if the member
+    /// does not exist: the caller has checked it.
     fn edit(&mut self, by: ReplicaId, node: ReplicaId, change: impl FnOnce(&mut Member)) {
         let member = self.content.members.get_mut(&node).expect("checked by the caller");
         change(Arc::make_mut(member));
@@ -622,6 +632,7 @@ impl Gossip {
 }
 
 impl GossipContent {
+    /// Whether this incarnation was removed, as [`Gossip::is_removed`] tells.
     fn is_removed(&self, id: ReplicaId, since: u64) -> bool {
         let below_horizon = since <= self.forgotten && !self.members.contains_key(&id);
         below_horizon || self.tombstones.contains_key(&id)

@@ -20,12 +20,12 @@ use crate::cluster::member::Status;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Targeting {
     /// Probability, 0 to 1, that regular gossip goes to a member that has not seen the state, if
-    /// there is one.
+    /// there is one. Values outside are clamped when it is used.
     pub different_view_probability: f64,
     /// Above this number of members the probability decreases linearly, to a tenth at three times
     /// the number. Otherwise all members would gossip to the few stragglers and overload them.
     pub reduce_above: usize,
-    /// Maximum number of members to all of which a change is sent directly.
+    /// Up to this number of members of the cluster, a change is sent directly to all of them.
     pub direct_limit: usize,
 }
 
@@ -38,7 +38,7 @@ impl Default for Targeting {
 /// Origin of the newest state of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateOrigin {
-    /// A change of this node, or a merge that no other node has: no other node can send it.
+    /// A change of this node, or a merge that, as far as this node knows, no other node has.
     Own,
     /// Received unchanged: another node sends it, too.
     Heard,
@@ -66,7 +66,8 @@ impl Targeting {
     /// a random member that has not seen the state and is not Down; otherwise, or if there is no
     /// such member, any random member, also one that is Down or has seen the state.
     ///
-    /// Never `me` or a member that `me` accuses. `None` if there is no other member.
+    /// Never `me` or a member that `me` itself accuses. `None` if there is no other member than
+    /// these.
     pub fn regular(&self, gossip: &Gossip, me: ReplicaId, rng: &mut impl Rng) -> Option<ReplicaId> {
         let peers = peers(gossip, me);
         let prefer = rng.random_bool(self.probability(gossip.len()).clamp(0.0, 1.0));
@@ -79,11 +80,12 @@ impl Targeting {
         one_of(&peers, rng)
     }
 
-    /// The receivers to which the newest state is sent at once: of the members that have not seen
-    /// it and are not Down, up to the direct limit all for an `Own` state and none for a `Heard`
-    /// one; above the limit [`fanout`] random ones for either.
+    /// The receivers of the newest state in eager dissemination, among the members that have not
+    /// seen it and are not Down. In a cluster up to the direct limit: all of them for an `Own`
+    /// state, none for a `Heard` one. In a larger cluster: [`fanout`] random ones for either, or
+    /// all if there are fewer.
     ///
-    /// Never `me` or a member that `me` accuses.
+    /// Never `me` or a member that `me` itself accuses.
     pub fn eager(
         &self,
         gossip: &Gossip,
@@ -101,7 +103,7 @@ impl Targeting {
 }
 
 /// Time until the next regular gossip, before jitter: a third of `interval` while fewer than half
-/// of the members have seen the state.
+/// of all members (Down ones included) have seen the state, otherwise `interval`.
 #[must_use]
 pub fn pace(gossip: &Gossip, interval: Duration) -> Duration {
     if gossip.seen().len() * 2 < gossip.len() { interval / 3 } else { interval }

@@ -29,7 +29,8 @@ impl Tombstones {
     /// no longer contains is dropped here. Returns the highest stamp such that all tombstones up to
     /// it have been held for at least `age`; a younger tombstone with an equal or lower stamp
     /// blocks older ones. `None` if no stamp is due. Changes nothing in `gossip`: the caller passes
-    /// the stamp to [`Gossip::forget_up_to`] if this node leads and has convergence.
+    /// the stamp to [`Gossip::forget_up_to`] if this node leads and has convergence. Every node
+    /// must call it regularly, because a tombstone ages only from the first call that sees it.
     pub fn due(&mut self, now: Instant, gossip: &Gossip, age: Duration) -> Option<u64> {
         let tombstones: BTreeMap<_, _> = gossip.tombstones().collect();
         self.held.retain(|id, _| tombstones.contains_key(id));

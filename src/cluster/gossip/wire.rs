@@ -7,8 +7,8 @@
 //! clock is written as a list, because the `crdts` crate may change its own format.
 //!
 //! The checks here need no local state: lengths, duplicates, [`COUNTER_MAX`], and references to
-//! nodes that are no members. `jumps.rs` compares the counters with the local ones. A `Member`
-//! outside a state or a delta, as in a join, is not checked here.
+//! nodes that are no members. `jumps.rs` compares the counters with the local ones. A `Member`, in
+//! a state or outside one as in a join, is checked by its own decoding ([`Member::check`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,7 +57,8 @@ pub enum GossipDecodeError {
     },
 }
 
-/// Reason why decoded fields are not a valid gossip state.
+/// Reason why decoded fields are not a valid gossip state. [`decode`] returns only its text, within
+/// [`Malformed`](GossipDecodeError::Malformed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidGossip {
@@ -69,10 +70,12 @@ pub enum InvalidGossip {
         /// Maximum number of entries.
         limit: usize,
     },
-    /// A number exceeds [`COUNTER_MAX`], or is 0 where entries of 0 are omitted.
+    /// A number exceeds [`COUNTER_MAX`], or is 0 where entries of 0 are omitted. Not for the
+    /// counters of a member, which its own decoding refuses.
     #[error("counter {0} is out of range")]
     Counter(u64),
-    /// An incarnation is listed twice where it may occur once.
+    /// An incarnation is listed twice where it may occur once, or is the observer of a row with
+    /// version 0.
     #[error("replica {0} is listed twice")]
     Twice(ReplicaId),
     /// An incarnation that is not a member is listed where only members may be.
@@ -86,7 +89,8 @@ pub enum InvalidGossip {
     SelfAccused(ReplicaId),
 }
 
-/// Encodes a value. The length is not limited, so the receiver may refuse the result.
+/// Encodes a value. The length is not limited, so the receiver may refuse the result. Panics if the
+/// value cannot be serialized, which no message does.
 #[must_use]
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     rmp_serde::to_vec_named(value).expect("plain data always encodes into memory")
@@ -353,9 +357,11 @@ impl<'de> Deserialize<'de> for GossipSeen {
 impl TryFrom<RawGossip> for Gossip {
     type Error = InvalidGossip;
 
-    /// Rejects a reachability table, a version or a seen set that names a node that is no member,
-    /// and a tombstone of a member or one whose stamp is not above `forgotten`. Returns the first
-    /// fault found. A state without members is valid.
+    /// Rejects a reachability table, a version or a seen set that names a node that is not a
+    /// member, and a tombstone of a member or one whose stamp is not above `forgotten`. Returns the
+    /// first fault found: in the members, rows, tombstones, `forgotten`, version and seen set by
+    /// themselves, then a stranger in version or seen set, then a tombstone. A state without
+    /// members is valid, and so is a node twice in the seen set.
     fn try_from(raw: RawGossip) -> Result<Self, InvalidGossip> {
         let members = members_of(raw.members)?;
         let content = GossipContent {
@@ -385,9 +391,9 @@ impl TryFrom<RawGossip> for Gossip {
 impl TryFrom<RawDelta> for GossipDelta {
     type Error = InvalidGossip;
 
-    /// Rejects a tombstone of a member of the delta. Rows, version and seen set may name nodes that
-    /// are no members of the delta: the merge drops those that the receiver does not know. An empty
-    /// list of bases is valid.
+    /// Rejects a tombstone of a member of the delta, and lists beyond their limits. Rows, version
+    /// and seen set may name nodes that are not members of the delta: the merge drops those that
+    /// the receiver does not know. An empty list of bases is valid; such a delta is never merged.
     fn try_from(raw: RawDelta) -> Result<Self, InvalidGossip> {
         within(raw.bases.len(), BASES_MAX)?;
         let members = members_of(raw.members)?;
@@ -473,6 +479,7 @@ fn rows_of(
     Ok(rows.into_iter().map(|ObserverRow { observer, row }| (observer, row)).collect())
 }
 
+/// The list as a version, checked as in [`map_of`] for `MEMBERS_MAX` actors.
 fn clock_of(list: Vec<(ReplicaId, u64)>) -> Result<VClock<ReplicaId>, InvalidGossip> {
     Ok(VClock { dots: map_of(list, MEMBERS_MAX)? })
 }
@@ -506,6 +513,7 @@ fn within(len: usize, limit: usize) -> Result<(), InvalidGossip> {
     if len > limit { Err(InvalidGossip::TooLarge { len, limit }) } else { Ok(()) }
 }
 
+/// The number, unless it exceeds [`COUNTER_MAX`]; 0 is permitted here.
 fn counter(number: u64) -> Result<u64, InvalidGossip> {
     if number > COUNTER_MAX { Err(InvalidGossip::Counter(number)) } else { Ok(number) }
 }

@@ -14,9 +14,10 @@ use crate::cluster::gossip::{ClusterId, Gossip, JoinRefused, Joined};
 use crate::cluster::member::{Member, Status};
 use crate::cluster::wire::{ClusterMessage, ComparedSettings, InitAnswer};
 
-/// Tells a searching node whether it may ask this member to be let in. `remembered` is the cluster
-/// in the data directory of the searching node: if it is another one, the answer is `Member` of
-/// this cluster, with a notice, whatever the settings. Otherwise, in this order: `Incompatible`;
+/// Tells a searching node whether it may ask this member to be let in: always sends one answer, and
+/// changes nothing. `remembered` is the cluster in the data directory of the searching node: if it
+/// is another one, the answer is `Member` of this cluster, with a notice, whatever the settings.
+/// Otherwise, in this order: `Incompatible` (the notice about settings comes with any answer);
 /// `Waits` (without a data directory) or `Remembers` if this node itself waits for a configuration;
 /// `Member`, also if this node is Exiting or the cluster is full, because [`join`] refuses then.
 pub(super) fn answer(
@@ -55,7 +56,7 @@ fn waits_itself(core: &MembershipCore, gossip: &Gossip) -> bool {
 }
 
 /// Whether settings that must agree differ. Also reports by a notice which ones differ: those that
-/// must agree, or else those that should.
+/// must agree, or else those that should; no notice if none differ.
 fn differs(
     core: &mut MembershipCore,
     now: Now,
@@ -80,16 +81,18 @@ pub(super) enum GossipChange {
     Changed,
 }
 
-/// Lets a joining node in and sends it the state, or answers with the reason of the refusal. A node
-/// that is a member already is welcomed again, without a change.
+/// Lets a joining node in and sends it the new state, or answers with the reason of the refusal. A
+/// node that is a member already is welcomed again, without a change, unless a check before
+/// [`Gossip::admit_member`] refuses it. In the order of the checks:
+/// - A description of another node than the sender is dropped without an answer, as nonsense.
+/// - Refused with the hint to ask another member: while this node is Exiting or Down, was removed,
+///   or waits for a configuration.
+/// - Refused for good, with a notice: settings that must agree differ.
+/// - Refused by `admit_member`, with a notice: for good, except for another incarnation of the peer
+///   and the preparation for a shutdown. If that other incarnation is unreachable, it is marked
+///   Down here, so that a later attempt succeeds.
 ///
-/// A description of another node than the sender is dropped without an answer. Refused with the
-/// hint to ask another member: while this node is Exiting or Down, was removed, or waits for a
-/// configuration.
-/// Refused for good: by settings that must agree, and by `JoinRefused` other than for another
-/// incarnation of the peer or the preparation for a shutdown. If that other incarnation is
-/// unreachable, it is marked Down here, so that a later attempt succeeds. The status, age and stamp
-/// that the node sent are replaced; its hosting is taken over.
+/// The status, age and stamp that the node sent are replaced; its hosting is taken over.
 pub(super) fn join(
     core: &mut MembershipCore,
     now: Now,
@@ -147,8 +150,9 @@ pub(super) fn join(
 /// Lets in a node that another member has let in before
 /// (docs/protocol/membership.md#adoption-of-unknown-newcomers). The other member may have been
 /// removed before its news of the node arrived here, and the node does not ask to join again,
-/// because it was let in. The node must be waiting for a configuration, leaving, or listed in the
-/// installed configuration.
+/// because it was let in. The node must be Joining, WeaklyUp, Leaving or Exiting in `theirs`, which
+/// does not count while this member waits for a configuration or is Exiting or Down; or it must be
+/// listed in the installed configuration, whatever the status of both.
 ///
 /// While this member reaches no quorum of its configuration, it also lets in a node that is Up:
 /// that node may be in a newer configuration, which this member takes from let-in nodes only
@@ -187,7 +191,8 @@ pub(super) fn adopt(
     }
 }
 
-/// Sends a refusal and counts it; always `Unchanged`. With `retry` the node asks again.
+/// Sends a refusal and counts it; always `Unchanged`. `retry` only tells the node that the obstacle
+/// may pass.
 fn refuse(
     core: &mut MembershipCore,
     to: NodeId,

@@ -94,8 +94,8 @@ pub(super) struct Searching {
 impl Searching {
     /// The search of a starting node. It takes part in a founding only if its data directory
     /// contains no cluster, and it is a seed, the founding counts nodes (`expected-nodes`), or
-    /// there are no seeds and it need not wait for a `join`. Sends and dials nothing itself; the
-    /// first round of requests is due at once.
+    /// there are no seeds and it need not wait for a `join`. Sends and dials nothing itself, but
+    /// may report a doubt of the succession; the first round of requests is due at the next `tick`.
     pub(super) fn new(core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) -> Self {
         let seeds = core.seeds();
         let known = core.memory.known.clone();
@@ -158,9 +158,9 @@ impl Searching {
         }
     }
 
-    /// A node without seeds is told which node to join: it asks only that address from now on, at
-    /// once, and no longer founds or resumes a cluster. Ignored if the node has seeds. A request to
-    /// join that was sent before remains.
+    /// A node without seeds is told which node to join: it asks only that address from now on, the
+    /// first time in this call, and no longer founds or resumes a cluster. Ignored if the node has
+    /// seeds. A request to join that was sent before and earlier answers remain.
     pub(super) fn join(
         &mut self,
         core: &mut MembershipCore,
@@ -178,6 +178,9 @@ impl Searching {
         }
     }
 
+    /// The last connection with a node ended: forgets its answer and all evidence of it, and no
+    /// longer asks it as a caller. If it was asked to let this node in, asks the next member that
+    /// answered. Its addresses do not count as refused.
     pub(super) fn closed(
         &mut self,
         core: &mut MembershipCore,
@@ -250,7 +253,8 @@ impl Searching {
     }
 
     /// The earliest time at which [`tick`](Self::tick) has something to do, without the end of the
-    /// search by `shutdown-after-unsuccessful-join`, which the first `tick` after it notices.
+    /// search by `shutdown-after-unsuccessful-join`, which the first `tick` after it notices. May
+    /// be in the past.
     pub(super) fn next_deadline(&self) -> Instant {
         let others = [
             self.propose_at.filter(|_| self.founding.is_some()),
@@ -267,9 +271,9 @@ impl Searching {
         others.into_iter().flatten().fold(self.ask_at, Instant::min)
     }
 
-    /// Performs what is due: requests, the notice about silent nodes, another member in place of
-    /// one that did not answer the join, founding, succession. Stops the node if it has not joined
-    /// in the time that is set.
+    /// Performs what is due, in this order: the stop of a node that has not joined in the time that
+    /// is set (then nothing else); requests; the notice about silent nodes; another member in place
+    /// of one that did not answer the join; founding; succession.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -301,8 +305,9 @@ impl Searching {
     }
 
     /// Resumes the cluster whose only member this node was, if that is due and the new
-    /// configuration is on disk. `None` if the node was not the only member, doubts it, or has
-    /// asked a member to let it in.
+    /// configuration is on disk; the first call when it is due only orders that write. `None`
+    /// otherwise, and if the node was not the only member, doubts it, or waits for the answer of a
+    /// member that it asked to let it in.
     pub(super) fn succeed(
         &mut self,
         core: &mut MembershipCore,
@@ -339,8 +344,8 @@ impl Searching {
         }
     }
 
-    /// A dial of this address failed. Counts as refused until a node there answers. Ignored for
-    /// addresses that are not asked.
+    /// A dial of this address failed. Counts as refused until a node there answers `InitJoin`; a
+    /// connection alone does not end that. Ignored for addresses that are not asked.
     pub(super) fn refused(&mut self, core: &MembershipCore, now: Now, address: &Address) {
         if self.asked.contains(address) {
             self.refused.insert(address.clone());
@@ -392,9 +397,11 @@ impl Searching {
     ///
     /// Answers every `InitJoin` and heartbeat, and sends the foundation of the stored cluster to a
     /// founder that has not learned of it. `Founded` counts only from a node at a seed's address,
-    /// `JoinRefused` only from the member that was asked; a refusal delays the next round of
-    /// requests. Gossip of a node that was not asked leads to a request there. Messages that do not
-    /// fit are counted as nonsense.
+    /// `JoinRefused` only from the member that was asked: final or not, it is reported, the
+    /// member's answer is forgotten, and the next round of requests is set to
+    /// `retry-unsuccessful-join-after` from now; no other member is asked here. Gossip of a node
+    /// that was not asked leads to a request there. Messages that do not fit are counted as
+    /// nonsense, also `Founded` and `JoinRefused` that do not count.
     pub(super) fn message(
         &mut self,
         core: &mut MembershipCore,
@@ -662,8 +669,9 @@ impl Searching {
     // ── joining ──
 
     /// Asks a member to let this node in: the first in the order of node ids of those that answered
-    /// `Member` and were not asked since. Gives an own founding up. Does nothing while a request to
-    /// join is open, once a succession writes its configuration, or if no member has answered.
+    /// `Member` and were not asked since; forgets its answer, so that the others are next. Gives an
+    /// open attempt to found up. Does nothing while a request to join is open, once a succession
+    /// has ordered its write, or if no member has answered.
     fn try_join(&mut self, core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) {
         if self.join.is_some() || self.succession.as_ref().is_some_and(Succession::is_prepared) {
             return;
@@ -706,7 +714,8 @@ fn is_ours(core: &MembershipCore, cluster: ClusterId) -> bool {
     core.memory.cluster.is_none_or(|ours| ours == cluster)
 }
 
-/// Whether the foundation is well formed, and its counters are those of a new cluster.
+/// Whether the foundation is well formed, and its counters are those of a new cluster: gossip and
+/// configuration have the same members and cluster, all are Up or Leaving, and the number is 1.
 fn is_sound(foundation: &Foundation) -> bool {
     let Foundation { gossip, epoch } = foundation;
     let members: BTreeSet<_> = gossip.members().map(|member| member.incarnation()).collect();
@@ -750,8 +759,9 @@ pub(super) const fn lease_settings(core: &MembershipCore) -> LeaseSettings {
 }
 
 /// A foundation of a new random cluster with these members, all Up; the first in address order is
-/// the oldest. Their stamps are replaced, their hosting is kept. `None` if there is no member, or
-/// one cannot be let in, because it is invalid or another one has its peer key.
+/// the oldest. Their stamps are replaced, their hosting is kept. `None` if there is no member, they
+/// give no valid configuration, or one of them is not admitted, because it is invalid, has a
+/// revision that jumps, or another one has its peer key.
 fn foundation(
     core: &mut MembershipCore,
     now: Now,

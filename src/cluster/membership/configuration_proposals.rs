@@ -28,7 +28,8 @@ use crate::cluster::reachability::ReachabilityStatus;
 /// change; the leader proposes at once.
 const LEADER_FIRST: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(500);
-/// Delay before a refused or omitted change is proposed again.
+/// Delay before a refused change, or a removal that a decided configuration left out, is proposed
+/// again.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// Number of configurations decided with unchanged members, although removals by downing were
@@ -40,7 +41,8 @@ const IN_VAIN: u32 = 3;
 const IN_VAIN_MAX: Duration = Duration::from_secs(30);
 
 /// Delay before a proposal that removes a member proven dead is repeated; it doubles each time.
-/// Voters that did not know of the proof may have reported a lease to wait for.
+/// Voters that did not know of the proof may have reported a lease to wait for. It is repeated
+/// `PRESS_TIMES` times at most.
 const PRESS_FIRST: Duration = Duration::from_millis(200);
 const PRESS_TIMES: u32 = 4;
 
@@ -86,9 +88,10 @@ pub(super) fn ages(epoch: &Epoch) -> Vec<(ReplicaId, u64)> {
 #[derive(Debug, Default)]
 pub(super) struct Proposer {
     /// Members whose removal the downing strategy has ordered and not withdrawn; ≤ members. One
-    /// that is reachable again, or removed, is dropped.
+    /// that is reachable again, or removed, is dropped by the next `consider`.
     pub(super) victims: BTreeSet<ReplicaId>,
-    /// Victims that can reach this node: their first answer to the voters saves them once.
+    /// Victims that can reach this node: their first answer to the voters saves them once. Cleared
+    /// only by [`spare_all`](Self::spare_all).
     pub(super) heard: BTreeSet<ReplicaId>,
     /// Victims of the last proposal that left the members unchanged, as long as they are
     /// unreachable members; the number of such proposals in a row; and the time until which these
@@ -97,15 +100,17 @@ pub(super) struct Proposer {
     in_vain: u32,
     kept_until: Instant,
     /// The changes that this node has proposed since the last configuration or final outcome. They
-    /// are not proposed again, except by a repetition.
+    /// are not proposed again, except by a repetition. Refused as `Busy`, they still count.
     proposed: MembershipChange,
     /// Time of the next repetition of the removal of a member proven dead, and the number of
     /// repetitions so far.
     press_at: Option<Instant>,
     pressed: u32,
-    /// Time since which any change is wanted, in the present configuration.
+    /// Time since which any change is wanted, in the present configuration. This node's turn counts
+    /// from then.
     wanted_since: Option<Instant>,
-    /// No proposal is made before this time.
+    /// No proposal is made before this time, not even a repetition. A new configuration does not
+    /// reset it.
     not_before: Instant,
     /// Time since which each Joining member has waited.
     waiting_since: BTreeMap<ReplicaId, Instant>, // ≤ members
@@ -130,19 +135,25 @@ impl Proposer {
         all.into_iter().flatten().min()
     }
 
-    /// Whether a reachable newcomer waited for a configuration when changes were last considered.
+    /// Whether a newcomer, a promotable and reachable member in no configuration, was known when a
+    /// member of the configuration last considered changes.
     pub(super) fn has_newcomers(&self) -> bool {
         !self.newcomers.is_empty()
     }
 
     /// The downing strategy has withdrawn its order or replaced it: its victims are no longer
-    /// wanted. A proposal that is open already may still remove them.
+    /// wanted, and `heard` is cleared as well. A proposal that is open already may still remove
+    /// them. The delay of removals in vain remains.
     pub(super) fn spare_all(&mut self) {
         self.victims.clear();
         self.heard.clear();
     }
 
-    /// A configuration was installed: all wanted changes are evaluated again.
+    /// A configuration was installed: nothing counts as proposed any longer, and the turn and the
+    /// repetitions start anew with the next [`consider`](Self::consider). Added members stay
+    /// newcomers for the check of steadiness. If the members are unchanged although victims were
+    /// proposed, counts a removal in vain and holds these victims back ([`IN_VAIN`]). Victims and
+    /// `not_before` remain.
     pub(super) fn installed(&mut self, now: Now, previous: Option<&Epoch>, epoch: Option<&Epoch>) {
         let has_same_members = previous.map(Epoch::members) == epoch.map(Epoch::members);
         if let (Some(previous), Some(epoch)) = (previous, epoch) {
@@ -165,10 +176,11 @@ impl Proposer {
         (self.wanted_since, self.turn_at, self.press_at) = (None, None, None);
     }
 
-    /// Takes the result of the open proposal: its changes may be proposed again, at once if another
-    /// configuration came first or all of it was decided, otherwise after `AGAIN`. While this node
-    /// is busy with an attempt, its changes still count as proposed. The caller then considers
-    /// again.
+    /// Takes the result of the open proposal. Nothing counts as proposed any longer, so wanted
+    /// changes are proposed again: at once if another configuration came first or all of it was
+    /// decided, otherwise (refused, or removals deferred) after `AGAIN`. After `Busy` all proposed
+    /// changes still count, until the outcome of the running attempt or the next configuration. The
+    /// caller then considers again.
     pub(super) fn outcome(&mut self, now: Now, outcome: &ProposalOutcome) {
         match outcome {
             ProposalOutcome::Refused { why: ProposalRefusal::Busy } => {
@@ -189,9 +201,11 @@ impl Proposer {
         self.turn_at = Some(self.not_before);
     }
 
-    /// Marks members Up and removes them according to the installed configuration: removes those
-    /// that it lists as left or barred, not all that it lacks, because these may be newcomers.
-    /// Never removes this node. Returns whether the state changed; `false` without a configuration.
+    /// Marks members Up and removes them according to the installed configuration, which need not
+    /// contain this node: marks its Joining and WeaklyUp members Up, this node included, and
+    /// removes those that it lists as left or barred, not all that it lacks, because these may be
+    /// newcomers. Never removes this node. Returns whether the state changed; `false` without a
+    /// configuration.
     pub(super) fn follow(core: &MembershipCore, gossip: &mut Gossip) -> bool {
         let Some(epoch) = &core.installed else { return false };
         let me = core.me.incarnation;
@@ -206,12 +220,15 @@ impl Proposer {
     }
 
     /// Proposes the wanted changes if it is this node's turn. Returns whether the gossip state
-    /// changed: the leader also marks members WeaklyUp here, whether or not it proposes.
+    /// changed: the leader also marks members WeaklyUp here, whether or not it proposes. (The
+    /// leader here is the first reachable member of the configuration.)
     ///
-    /// Does nothing if this node is not a member of the installed configuration. A change that is
-    /// proposed already is not repeated, except one that removes a member proven dead, up to
-    /// [`PRESS_TIMES`]. A proposal with joins waits until the evidence that
-    /// this node is the only member is off the disk; it is considered again then.
+    /// Proposes nothing, in this order: if this node is not a member of the installed configuration
+    /// (then only deadlines are dropped); if nothing is wanted, which ends the turn; before its
+    /// turn and `not_before`; if a join is wanted, also a proposed one, before the sole-member
+    /// evidence is off the disk; if all of it is proposed already. A proposal contains only changes
+    /// that are not proposed yet. One with a `leave` of a member proven dead is repeated with all
+    /// wanted changes, up to [`PRESS_TIMES`].
     #[expect(clippy::too_many_lines, reason = "the conditions of one proposal, in their order")]
     pub(super) fn consider(
         &mut self,
@@ -284,8 +301,8 @@ impl Proposer {
         changed
     }
 
-    /// Sends a proposal that is void once another configuration than `base` is installed, and adds
-    /// its changes to the proposed ones.
+    /// Sends a proposal that is void once another configuration than `base` is installed, counts it
+    /// as `proposed`, and adds its changes to the proposed ones.
     fn propose(
         &mut self,
         core: &mut MembershipCore,
@@ -301,13 +318,15 @@ impl Proposer {
     /// All changes wanted now, whether or not they are proposed already. Empty if there are none.
     ///
     /// - `join`: promotable members that are reachable and connected (or this node), oldest stamp
-    ///   first; fewer if members are not steady.
+    ///   first; fewer if members are not steady ([`only_as_many_as_may_die`]).
     /// - `leave`: Exiting and Down members, also those that are in no configuration yet, to bar
-    ///   them; and victims that have answered this node but were proposed in vain.
-    /// - `lost`: other victims unless they wait, removed members, and members unlisted for
+    ///   them; and victims that are both `heard` and `kept`.
+    /// - `lost`: other victims, members that gossip has removed, and those unlisted for
     ///   `UNLISTED_FOR`.
     ///
-    /// If every member would be removed and none joins, this node is left out of `leave`.
+    /// A kept victim is in neither before `kept_until`, unless it is proposed already; if it is
+    /// Down or Exiting, that delays nothing. If every member of the configuration would be removed
+    /// and none joins, this node is left out of `leave`.
     fn wanted(
         &self,
         core: &MembershipCore,
@@ -379,8 +398,8 @@ impl Proposer {
         self.meet(now, epoch, gossip, unreachable);
     }
 
-    /// Records since when members of the configuration are missing in gossip. A listed one is
-    /// forgotten, so that its time begins anew.
+    /// Records since when members of the configuration are missing in gossip, and sets
+    /// `unlisted_at`. A listed one is forgotten, so that its time begins anew.
     fn miss(&mut self, now: Now, epoch: &Epoch, gossip: &Gossip) {
         let unlisted = epoch.members().iter().copied().filter(|id| !gossip.contains(*id));
         let unlisted: BTreeSet<_> = unlisted.collect();
@@ -392,8 +411,9 @@ impl Proposer {
         self.unlisted_at = due.filter(|at| *at > now.mono).min();
     }
 
-    /// Records since when each newcomer has been reachable. One that becomes unreachable, or a
-    /// member of the configuration, is forgotten.
+    /// Records since when each newcomer has been reachable, connected or not, and sets `steady_at`.
+    /// One that becomes unreachable, or a member of the configuration, is forgotten. Members taken
+    /// in are forgotten once they are steady, even if they are unreachable.
     fn meet(
         &mut self,
         now: Now,
@@ -415,8 +435,9 @@ impl Proposer {
     }
 
     /// Marks members WeaklyUp that have been Joining for `allow-weakly-up-members` as this node saw
-    /// it. Returns whether it changed one. Only the leader does; every node measures. Unreachable
-    /// members are skipped, and all of them during the preparation for a full shutdown.
+    /// it. Returns whether it changed one. Only the leader does, and plans `weakly_up_at`; every
+    /// member of the configuration measures. Unreachable members are skipped, but their time runs
+    /// on; all are skipped during the preparation for a full shutdown.
     fn take_up_weakly(
         &mut self,
         core: &MembershipCore,
@@ -452,10 +473,11 @@ impl Proposer {
     }
 }
 
-/// Limits the newcomers of a proposal. If all members answer, all newcomers are accepted;
-/// otherwise only so many that the steady members would still be a quorum if all others failed at
-/// once. (Otherwise newcomers that fail one after the other, each before the previous one could be
-/// removed, would outnumber the living members.) The list is halved until it fits, so fewer than
+/// Limits the newcomers of a proposal. If all members of the configuration answer, all newcomers
+/// are accepted, steady or not; otherwise only so many that the steady ones among members and
+/// newcomers would still be a quorum if all others failed at once. (Otherwise newcomers that fail
+/// one after the other, each before the previous one could be removed, would outnumber the living
+/// members.) The list is halved until it fits, so fewer than
 /// possible may be left; the first ones of `join` remain, perhaps none.
 fn only_as_many_as_may_die(
     mut join: Vec<ReplicaId>,

@@ -14,18 +14,19 @@ const LINKS_MAX: usize = 20_000;
 /// there is room for those at which this node dialled it.
 const ADDRESSES_MAX: usize = 32;
 
-/// The nodes that are connected now, never this node itself, and the peers that ever were.
+/// The nodes that are connected now, and the peers that ever were. The caller never adds a node
+/// with this node's own peer key.
 #[derive(Debug, Default)]
 pub(super) struct ConnectedPeers {
     up: BTreeMap<NodeId, BTreeSet<Address>>, // ≤ LINKS_MAX
-    proved: BTreeSet<PeerKey>,               // were connected at some time; ≤ LINKS_MAX
+    proved: BTreeSet<PeerKey>,               // ever connected, never dropped; ≤ LINKS_MAX
 }
 
 impl ConnectedPeers {
     /// Records that a node is connected. Of a node that is connected already it keeps the known
-    /// addresses and adds these; addresses beyond `ADDRESSES_MAX` are ignored. A further node
+    /// addresses and adds these; the last ones beyond `ADDRESSES_MAX` are ignored. A further node
     /// beyond `LINKS_MAX` is ignored altogether: it does not count as connected, nor its peer as
-    /// proved.
+    /// proved. Once `LINKS_MAX` peers were connected, a further peer is recorded as connected only.
     pub(super) fn up(&mut self, node: NodeId, addresses: Vec<Address>) {
         if self.up.len() >= LINKS_MAX && !self.up.contains_key(&node) {
             return;
@@ -52,7 +53,7 @@ impl ConnectedPeers {
     }
 
     /// Whether the peer has ever proved to this incarnation, by the cluster secret, that it belongs
-    /// to the cluster.
+    /// to the cluster: some incarnation of it was connected.
     pub(super) fn has_proved(&self, peer: PeerKey) -> bool {
         self.proved.contains(&peer)
     }
@@ -72,8 +73,8 @@ impl ConnectedPeers {
         found.collect()
     }
 
-    /// Those of these addresses at which a connected node is dialled that `counts` accepts. A node
-    /// may have several of them.
+    /// Those of `wanted` that a connected node accepted by `counts` has. Unlike in
+    /// [`at`](Self::at), one node counts for all its addresses.
     pub(super) fn reached<'a>(
         &'a self,
         wanted: &'a BTreeSet<Address>,

@@ -40,17 +40,20 @@ const AT_ONCE: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Dissemination {
     targeting: Targeting,
-    /// The state has changed since its consequences were computed.
+    /// The state has changed since the last [`flush`](Self::flush), whether or not `news` is set.
     is_fresh: bool,
-    /// A change that has not been sent yet; `Own` if any part of it is.
+    /// A change that has not been sent yet; `Own` if any part of it is. A delayed merge is only in
+    /// `merged_at`.
     news: Option<StateOrigin>,
     /// Set after a merge of two concurrent states; the result is sent at this time if no other node
     /// has sent it.
     merged_at: Option<Instant>,
-    /// Time until which the sent messages have used the budget of one per [`PACE`].
+    /// Time until which the sent changes have used the budget of one per [`PACE`]; in the past if
+    /// none was sent lately. Answers, repair and regular gossip use none of it.
     paid_until: Instant,
     history: StateHistory,
-    /// The state and its digest; `None` after a change.
+    /// The state and its digest; `None` after a change. Its seen set may be older than that of the
+    /// present state.
     shared: Option<(u64, Arc<Gossip>)>,
     whole_at: BTreeMap<ReplicaId, Instant>, // recent receivers of the whole state; ≤ members
     gossip_at: Instant,                     // next regular gossip
@@ -101,7 +104,8 @@ impl Dissemination {
         self.is_fresh = true;
     }
 
-    /// Whether the state has changed since the last [`flush`](Self::flush).
+    /// Whether the state has changed since the last [`flush`](Self::flush), also by a merge whose
+    /// message is delayed. `false` for a change that was flushed and still waits to be sent.
     pub(super) const fn has_news(&self) -> bool {
         self.is_fresh
     }
@@ -133,9 +137,9 @@ impl Dissemination {
     }
 
     /// Sends what changed, after all inputs of a batch were handled: a change that is due, and, on
-    /// the first convergence, the seen set. Takes the state into the history and starts the repair
-    /// rounds anew if it has changed; a change that is not due is sent by a later `flush` or
-    /// `tick`.
+    /// the first convergence, the seen set. If the state has changed, takes it into the history and
+    /// prolongs the repair by [`REPAIR_FOR`] from now; a repair round that is planned already keeps
+    /// its time. A change that is not due is sent by a later `flush` or `tick`.
     pub(super) fn flush(
         &mut self,
         core: &mut MembershipCore,
@@ -207,8 +211,9 @@ impl Dissemination {
         }
     }
 
-    /// When convergence is reached, drops the earlier states as bases of deltas. The leader is the
-    /// first to know that all members have seen the state, and informs them: at most
+    /// When convergence is reached since the last call, every node drops the earlier states as
+    /// bases of deltas. The leader is the first to know that all members have seen the state, and
+    /// sends them the seen set: the first ones in the order of gossip, at most
     /// [`Targeting::direct_limit`] of them, or the fanout if that is more. Does nothing while
     /// convergence lasts; it is reported again after it was lost.
     fn tell_convergence(
@@ -235,8 +240,9 @@ impl Dissemination {
     }
 
     /// Performs due work: delayed changes, repair, regular gossip. Repair and regular gossip each
-    /// send one digest to one random member; if both are due, one digest serves both. Without
-    /// another member nothing is sent.
+    /// send one digest to one random member; if both are due, one digest serves both. Above the
+    /// direct limit repair leaves the seen set out. Both are planned again even if nothing is sent,
+    /// because there is no other member that this node does not accuse.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -270,11 +276,13 @@ impl Dissemination {
 
     /// Handles a received gossip message, and answers it. A change of `gossip` is recorded like one
     /// by [`changed`](Self::changed); a merge of two concurrent states is sent later, and only if
-    /// no node of a lower incarnation sends it before. A state that this one contains is not
-    /// merged, but answered with what the sender lacks. Other messages are ignored.
+    /// no node of a lower incarnation sends it before. A state that the history knows as contained
+    /// in this one is not merged, but answered with what the sender lacks. A digest or a seen set
+    /// changes only the seen set, which is recorded nowhere here: the caller compares it. Other
+    /// messages are ignored.
     ///
     /// # Errors
-    /// As [`Gossip::receive`]. Nothing was merged, and nothing is sent.
+    /// As [`Gossip::receive`]. Nothing was merged or scheduled, and nothing is sent.
     pub(super) fn receive(
         &mut self,
         core: &mut MembershipCore,
@@ -373,8 +381,8 @@ impl Dissemination {
         core.send(to, message, out);
     }
 
-    /// Whether the whole state may be sent to this node now; if so, records that it is. Nodes that
-    /// are not members are not limited.
+    /// Whether the whole state may be sent to this node now, as an answer; if so, records that it
+    /// is. Nodes that are not members are not limited, and [`tell`](Self::tell) does not ask.
     fn may_send_whole(&mut self, now: Now, gossip: &Gossip, to: NodeId) -> bool {
         let id = to.incarnation;
         let was_sent = self.whole_at.get(&id).is_some_and(|at| now.mono < *at + PACE);
@@ -384,9 +392,10 @@ impl Dissemination {
         !was_sent
     }
 
-    /// Counts and schedules a merge; returns the answer to send. A state taken over unchanged is
-    /// news that others send too, and ends a delayed merge. A merge of two concurrent states is
-    /// sent after a random time of about [`PACE`] from the first one that waits.
+    /// Counts and schedules a merge; returns the answer to send. A state taken over unchanged is a
+    /// `Heard` change, and ends a delayed merge, which it contains. A merge of two concurrent
+    /// states is sent after a random time of about [`PACE`]; one that waits already keeps its time.
+    /// Does nothing if the state did not change.
     fn received(
         &mut self,
         core: &mut MembershipCore,
@@ -411,9 +420,10 @@ impl Dissemination {
         received.answer
     }
 
-    /// Drops old tombstones, if this node leads and has convergence, as a change of its own. Must
-    /// be called on every node and regularly, because the age of a tombstone counts from the first
-    /// call that sees it.
+    /// Drops tombstones older than `prune-gossip-tombstones-after`, if this node leads and has
+    /// convergence, as a change of its own; a younger tombstone also keeps those of later removals.
+    /// Must be called on every node and regularly, because the age of a tombstone counts from the
+    /// first call that sees it.
     pub(super) fn forget(&mut self, core: &MembershipCore, now: Now, gossip: &mut Gossip) {
         let me = core.me.incarnation;
         let age = core.config.prune_gossip_tombstones_after;

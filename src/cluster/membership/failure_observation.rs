@@ -28,20 +28,22 @@ use crate::cluster::wire::ClusterMessage;
 /// The failure detector and the downing strategy of one node.
 ///
 /// Orders of the detector are carried out here: messages, notices, and verdicts in the row of this
-/// node. Orders of the strategy are returned, and the caller carries them out; only notices,
-/// counters and requests for the external lease are handled here.
+/// node, the node's own records in the reachability table of gossip. Orders of the strategy are
+/// returned, and the caller carries them out; only notices, counters and requests for the external
+/// lease are handled here.
 #[derive(Debug)]
 pub(super) struct FailureHandler {
     pub(super) monitor: Monitor,
     resolver: DowningResolver,
-    /// Whether a member was unreachable at the last [`observe`](Self::observe).
+    /// Whether another member was unreachable at the last [`observe`](Self::observe).
     was_troubled: bool,
     orders: Outbox<failure_detector::MonitorOrder>, // empty between calls
 }
 
 impl FailureHandler {
     /// A detector without members and a strategy without a view. With leases, the turn of a deputy
-    /// is at least 2·T_q by this node's settings.
+    /// is at least 2·T_q (twice the lease duration) by this node's settings, which later
+    /// configurations do not change.
     pub(super) fn new(core: &mut MembershipCore, now: Now) -> Self {
         let config = &core.config;
         let leases = if config.lease.enabled { Leases::On } else { Leases::Off };
@@ -68,10 +70,10 @@ impl FailureHandler {
     }
 
     /// The gossip state, the seen set or the connections have changed: updates the monitored
-    /// members and the view of the strategy. The strategy gets no view while no member is
+    /// members and the view of the strategy. The strategy gets no view while no other member is
     /// unreachable, except for the one after the last became reachable. Newly monitored members get
-    /// a heartbeat. Does not change `gossip`; an order of the strategy comes by
-    /// [`resolve`](Self::resolve).
+    /// a heartbeat, and a pause of this process may be noticed here. Verdicts come only from
+    /// [`tick`](Self::tick) and [`with`](Self::with), orders from [`resolve`](Self::resolve).
     pub(super) fn observe(
         &mut self,
         core: &mut MembershipCore,
@@ -95,8 +97,9 @@ impl FailureHandler {
         self.was_troubled = troubled;
     }
 
-    /// Lets time pass for the detector if it is due. Returns whether the gossip state changed. The
-    /// strategy is asked by [`resolve`](Self::resolve).
+    /// Lets time pass for the detector; does nothing before its deadline. Returns whether the
+    /// gossip state changed, which the caller must announce. The strategy is asked by
+    /// [`resolve`](Self::resolve).
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -110,7 +113,8 @@ impl FailureHandler {
         self.with(core, now, gossip, out, |monitor, orders| monitor.tick(now.mono, orders))
     }
 
-    /// The next order of the strategy that is due, if any. Reports a decision as a notice.
+    /// The next order of the strategy that is due, if any; one per call. A decision is counted and
+    /// reported, and a request for the external lease is sent, before this returns.
     pub(super) fn resolve(
         &mut self,
         core: &mut MembershipCore,
@@ -139,8 +143,8 @@ impl FailureHandler {
         Some(Self::ordered(core, now, order, out))
     }
 
-    /// Counts and reports a decision, or passes a request for the external lease on; returns the
-    /// order unchanged.
+    /// Counts and reports a decision, also a repeated one, or passes a request for the external
+    /// lease on; returns the order unchanged. `Withdraw` has no effect here.
     fn ordered(
         core: &mut MembershipCore,
         now: Now,
@@ -164,7 +168,8 @@ impl FailureHandler {
     }
 
     /// Feeds the monitor and carries its orders out; returns whether they changed the gossip state,
-    /// that is, the row of this node. The caller must then announce the change.
+    /// that is, the row of this node. The caller must then announce the change. Each `Unreachable`
+    /// order counts as an accusation, even if the row contains one already.
     pub(super) fn with(
         &mut self,
         core: &mut MembershipCore,

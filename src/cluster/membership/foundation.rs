@@ -46,7 +46,8 @@ pub(super) struct Founding {
     fault_injection: MembershipFaultInjection,
     /// State of the acceptor; it survives a restart on disk, the attempt does not.
     pub(super) memory: FoundingMemory,
-    heard: u64,                       // highest known ballot number
+    /// Highest known ballot number. A restart knows only that of the promised ballot.
+    heard: u64,
     attempt: Option<FoundingAttempt>, // `None`: this seed proposes nothing now
 }
 
@@ -99,7 +100,8 @@ impl Founding {
 
     /// Reduces the number of voters, because some seeds turned out to be this node itself. Other
     /// nodes count more voters among the same nodes and need at least as many votes, so any two
-    /// majorities still share a node. A higher number than before changes nothing.
+    /// majorities still share a node. A higher number than before changes nothing. An open attempt
+    /// that has enough answers now takes its step with the next answer.
     pub(super) fn set_fewer_voters(&mut self, voter_count: usize) {
         self.majority = self.majority.min(voter_count / 2 + 1);
     }
@@ -107,8 +109,9 @@ impl Founding {
     // ── the acceptor ──
 
     /// Answers a request for a promise with a promise that reports the accepted foundation, or with
-    /// a refusal that names the promised ballot if `ballot` is below it or jumps. The promised
-    /// ballot itself is promised again. `me` is this seed as a founder.
+    /// a refusal that names the promised ballot if `ballot` is below it (by number, then proposer)
+    /// or jumps. The promised ballot itself is promised again. A promise to another proposer does
+    /// not end an open attempt of this seed. `me` is this seed as a founder.
     pub(super) fn prepare(&mut self, ballot: FoundingBallot, me: Member) -> ClusterMessage {
         if !self.hear(ballot) || ballot < self.memory.promised {
             return self.refusal(ballot);
@@ -119,7 +122,8 @@ impl Founding {
     }
 
     /// Answers a request to accept: accepts unless `ballot` is below the promised one or jumps.
-    /// Also raises the promise to `ballot`, and replaces a foundation accepted earlier.
+    /// Needs no promise before. Raises the promise to `ballot`, and replaces a foundation accepted
+    /// earlier, also one of the same ballot.
     pub(super) fn accept(
         &mut self,
         ballot: FoundingBallot,
@@ -139,13 +143,14 @@ impl Founding {
         ClusterMessage::FoundingRefused { ballot, promised: self.memory.promised }
     }
 
-    /// Whether the number of this ballot satisfies the jump rule ([`JUMP_MAX`]).
+    /// Whether the number of this ballot satisfies the jump rule ([`JUMP_MAX`]) and is at most
+    /// [`NUMBER_MAX`].
     pub(super) fn is_near(&self, ballot: FoundingBallot) -> bool {
         ballot.number <= self.heard.saturating_add(JUMP_MAX).min(NUMBER_MAX)
     }
 
-    /// Records the number of a ballot unless it violates the jump rule. Returns whether it obeys
-    /// the rule; a lower number than the highest known one does, and changes nothing.
+    /// Records the number of a ballot if it [is near](Self::is_near); returns whether it is. A
+    /// lower number than the highest known one is near, and changes nothing.
     fn hear(&mut self, ballot: FoundingBallot) -> bool {
         let is_near = self.is_near(ballot);
         if is_near {
@@ -156,8 +161,9 @@ impl Founding {
 
     // ── the proposer ──
 
-    /// Starts an attempt with a ballot above all known ones, in place of an open one. Returns the
-    /// request to send to every seed, including this one. Changes nothing in the acceptor's memory.
+    /// Starts an attempt with the number after the highest known one, in place of an open attempt.
+    /// Returns the request to send to every seed, including this one. Changes nothing in the
+    /// acceptor's memory: this seed promises its ballot only by that request.
     pub(super) fn begin(&mut self) -> ClusterMessage {
         self.heard += 1;
         let ballot = FoundingBallot { number: self.heard, proposer: self.me.incarnation };
@@ -203,8 +209,8 @@ impl Founding {
 
     /// Counts a promise for the open attempt, once per voter; the last one of a voter replaces its
     /// member. Returns `Wait` below a majority, for another ballot, and once a foundation is
-    /// proposed. From a majority on `Adopted` if any promise reported an accepted foundation,
-    /// otherwise `Free`.
+    /// proposed: such a promise is not recorded. From a majority on `Adopted` if any promise, also
+    /// an earlier one, reported an accepted foundation, otherwise `Free`.
     pub(super) fn promise(
         &mut self,
         key: VoterKey,
@@ -231,8 +237,9 @@ impl Founding {
         }
     }
 
-    /// Proposes a foundation; the caller has seen a majority of promises. Each ballot proposes only
-    /// one: a second call keeps the first. Returns the request to send; `None` without an attempt.
+    /// Proposes a foundation; the caller has seen a majority of promises, which is not checked.
+    /// Each ballot proposes only one: a second call keeps the first. Returns the request to send;
+    /// `None` without an attempt.
     pub(super) fn propose(&mut self, foundation: Foundation) -> Option<ClusterMessage> {
         let attempt = self.attempt.as_mut()?;
         attempt.proposed.get_or_insert(foundation);
@@ -240,8 +247,8 @@ impl Founding {
     }
 
     /// Counts an acceptance for the open attempt, once per voter. `Founded` from a majority on, for
-    /// each further acceptance again; `Wait` before, for another ballot, and if nothing is proposed
-    /// yet.
+    /// each further acceptance again, because the attempt stays open; `Wait` before, for another
+    /// ballot, and if nothing is proposed yet.
     pub(super) fn accepted(&mut self, key: VoterKey, ballot: FoundingBallot) -> FoundingStep {
         let majority = self.majority;
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.ballot == ballot) else {
@@ -256,9 +263,9 @@ impl Founding {
     }
 
     /// Handles the refusal of `ballot` by a voter that has promised `promised`, whose number is
-    /// recorded unless it jumps. `Overtaken` if this refers to the open attempt and `promised` is
-    /// higher: ends the attempt. Otherwise `Wait`: a refusal that names a jump or no higher ballot
-    /// ends nothing.
+    /// recorded unless it jumps, also without an attempt. `Overtaken` if this refers to the open
+    /// attempt and `promised` is higher: one such refusal ends the attempt. Otherwise `Wait`: a
+    /// refusal that names a jump or no higher ballot ends nothing.
     pub(super) fn refused(
         &mut self,
         ballot: FoundingBallot,

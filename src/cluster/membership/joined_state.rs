@@ -2,8 +2,8 @@
 //! it.
 //!
 //! Inputs change the state. The consequences for this node and for other nodes are computed once
-//! after each batch of inputs, in `settle`. A method that returns an optional [`StopReason`]
-//! returns `None` while the node goes on; with a reason the caller stops the machine.
+//! after each batch of inputs, in `settle`, which only `tick` calls. A method that returns an
+//! optional [`StopReason`] returns `None` while the node goes on; else its caller stops the node.
 
 mod resolution;
 
@@ -68,8 +68,8 @@ pub(super) struct JoinedState {
     signs_at: Option<Instant>,
     /// Members that an operator gave up.
     given_up: GivenUp,
-    /// Time at which this side, which has no quorum, stops at the strategy's next such decision; `None`
-    /// if it has a quorum, or the strategy has not ordered to stop it.
+    /// Time from which the strategy's next decision against this side stops it; no deadline. `None`
+    /// without such a decision since the last quorum or installed configuration.
     ends_at: Option<Instant>,
 }
 
@@ -80,8 +80,8 @@ struct ExitConfirmation {
 }
 
 impl JoinedState {
-    /// Enters the cluster with this state, and announces what this node hosts. Messages follow with
-    /// the next [`tick`](Self::tick).
+    /// Enters the cluster with this state, which this node has seen now, and announces what it
+    /// hosts. Messages and notifications follow with the next [`tick`](Self::tick).
     pub(super) fn new(core: &mut MembershipCore, now: Now, gossip: Gossip) -> Self {
         let mut inside = Self {
             dissemination: Dissemination::new(core, now, &gossip),
@@ -114,6 +114,7 @@ impl JoinedState {
         self.orphan_recovery.is_searching()
     }
 
+    /// The last state published to subscribers; without members before the first tick.
     pub(super) const fn told(&self) -> &Arc<ClusterState> {
         self.notifier.told()
     }
@@ -145,7 +146,8 @@ impl JoinedState {
     // ── time ──
 
     /// Performs what is due in all parts, with one order of the strategy at most, then computes the
-    /// consequences. A reason to stop ends the call at once.
+    /// consequences, then gossips what is due. A reason to stop ends the call at once; those of
+    /// `confirm_exit` and `seek` come first.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -179,9 +181,10 @@ impl JoinedState {
     }
 
     /// Computes the consequences of all changes, and sends them: follows the installed
-    /// configuration, updates the failure detector, proposes, notifies the other parts, and
-    /// gossips. Without a change only proposals that are due are considered. Stops the node without
-    /// sending if it is Down, and after sending if it may leave as the last one.
+    /// configuration, updates the failure detector, proposes, notifies the other parts, gossips,
+    /// and stores known addresses. Without a change it only considers proposals and tombstones that
+    /// are due, an exit after the drain, and a regained quorum. Stops the node without sending if
+    /// it is Down, and after sending if it may leave as the last one.
     fn settle(
         &mut self,
         core: &mut MembershipCore,
@@ -234,9 +237,10 @@ impl JoinedState {
     // ── links ──
 
     /// A node is connected; `cluster` is the one that it announced, and another one is only
-    /// reported. A removed node is told so, and nothing else happens. A seed that is no member is
-    /// invited, on a side with a quorum. A connected newcomer has proposals considered: at once by
-    /// the leader, after [`FOLLOWERS_LOOK`] by another member.
+    /// reported. A removed node is then informed, and nothing else happens. Otherwise its peer no
+    /// longer counts as refusing. A seed that is no member is invited, on a side with a quorum. A
+    /// Joining or WeaklyUp member, or any member while newcomers wait, has proposals considered: in
+    /// the next tick by the leader, after [`FOLLOWERS_LOOK`] by another member.
     pub(super) fn up(
         &mut self,
         core: &mut MembershipCore,
@@ -279,8 +283,8 @@ impl JoinedState {
     }
 
     /// Reports each member (or this node) whose address another peer answers at. This counts as a
-    /// refused connection to that member: evidence, but not proof. Another incarnation of the same
-    /// peer and the node's own address in gossip do not count.
+    /// refused connection to that member, even if the notice is dropped: evidence, but not proof.
+    /// Another incarnation of the same peer and the node's own address in gossip do not count.
     fn at_a_members_address(
         &mut self,
         core: &mut MembershipCore,
@@ -328,8 +332,8 @@ impl JoinedState {
         }
     }
 
-    /// A peer refuses this node as removed. Stops the node if it must believe that (see
-    /// [`Quarantine`]); the refusal of a peer that is no member is counted as nonsense.
+    /// A peer refuses this node as removed; if it is no member, that is nonsense. Either way, stops
+    /// the node (`out_for_good`) if it must believe the recorded refusals (see [`Quarantine`]).
     pub(super) fn quarantined(
         &mut self,
         core: &mut MembershipCore,
@@ -355,8 +359,8 @@ impl JoinedState {
 
     /// A former incarnation of a peer has ended, or at least no process listens for it. With a
     /// proof of death that the configuration accepts (before the first one, this node's setting),
-    /// the member is marked Terminated and Down; otherwise it counts as closed and refused. Ignored
-    /// if `old` is this node or no member.
+    /// the member is marked Terminated and Down; otherwise it counts as closed and refused, even if
+    /// a link remains. Ignored if `old` is this node or no member.
     pub(super) fn new_incarnation(
         &mut self,
         core: &mut MembershipCore,
@@ -404,9 +408,9 @@ impl JoinedState {
     // ── messages ──
 
     /// Handles a message; `waited` is its time in the inbox, by which late gossip is dropped.
-    /// `Leave` and `Down` count only from members; heartbeats and joins are answered for any node.
-    /// Messages of the search are ignored unless this node searches again, those of the founding
-    /// always.
+    /// `Leave` and `Down` count only from members, Down ones too, and are nonsense from others;
+    /// heartbeats and joins are answered for any node. Messages of the search are ignored unless
+    /// this node searches again, those of the founding always; neither counts as nonsense.
     pub(super) fn message(
         &mut self,
         core: &mut MembershipCore,
@@ -469,9 +473,10 @@ impl JoinedState {
         None
     }
 
-    /// Handles gossip; drops it if it waited too long. Stops the node if the state shows that this
-    /// incarnation was removed. A sender that was removed, or is Down here, is told so; an unknown
-    /// one may be adopted, unless this node searches again. Other refused gossip is only counted.
+    /// Handles gossip; drops it as `late` if it waited longer than `gossip-time-to-live`. Stops the
+    /// node if the state shows that this incarnation was removed. Refused gossip is counted. A
+    /// removed sender is informed. Unless this node searches again, a Down sender is told so each
+    /// time, and an unknown one may be adopted. A foreign cluster is reported.
     fn heard(
         &mut self,
         core: &mut MembershipCore,
@@ -527,8 +532,8 @@ impl JoinedState {
     }
 
     /// Handles gossip of an unknown node, which may have been admitted by a member that failed
-    /// before others learned of it: adopts it by its whole state, or asks for its state after a
-    /// delta or a digest.
+    /// before others learned of it: adopts it by its whole state if [`admission::adopt`] allows, or
+    /// asks for its state after a delta or a digest. Merges nothing.
     fn strange(
         &mut self,
         core: &mut MembershipCore,
@@ -553,7 +558,7 @@ impl JoinedState {
     }
 
     /// A node reports that this node is Down or removed: stops it at once, also if its own state
-    /// differs. Counted as nonsense if the sender is not a member here.
+    /// differs. Counted as nonsense if the sender is not a member here; a Down member is believed.
     fn on_you_are_out(
         &self,
         core: &mut MembershipCore,
@@ -575,8 +580,8 @@ impl JoinedState {
 
     // ── no remaining member knows this node ──
 
-    /// Searches for the cluster again if no deciding member is reachable. An Exiting node only
-    /// waits for its removal, so it stops instead.
+    /// Searches for the cluster again if this node has long been lost ([`OrphanRecovery`]). An
+    /// Exiting node only waits for its removal, so it stops then as `Left`.
     fn seek(
         &mut self,
         core: &mut MembershipCore,
@@ -621,8 +626,9 @@ impl JoinedState {
     }
 
     /// Replaces the gossip state by that of the admitting member, which must contain this node. The
-    /// records of this node about other members are kept. Proposals, refusals by peers and the
-    /// search are forgotten.
+    /// records of this node about other members are kept. Proposals, refusals by peers, the search
+    /// and unsent gossip are forgotten; the failure detector, the strategy, seed invitations,
+    /// given-up members, a waiting exit and `ends_at` go on.
     fn begin_anew(
         &mut self,
         core: &mut MembershipCore,
@@ -681,7 +687,7 @@ impl JoinedState {
     }
 
     /// Marks a member Down and tells it once; does nothing if it is unknown or Down. If it is this
-    /// node, the node stops when the change is settled.
+    /// node, the node stops in the next tick, without gossip about it.
     fn down(&mut self, core: &mut MembershipCore, id: ReplicaId, out: &mut MembershipOutbox) {
         if !self.gossip.move_to(core.me.incarnation, id, Status::Down).unwrap_or(false) {
             return;
@@ -704,8 +710,8 @@ impl JoinedState {
     }
 
     /// An Exiting node that is the only member of the configuration may leave without consent of
-    /// others, unless a newcomer waits. Its disk must contain the sole-member evidence first,
-    /// because its next start resumes the cluster by it.
+    /// others, unless a promotable newcomer waits, reachable or not. All ordered writes must be
+    /// durable: its next start resumes the cluster by the sole-member evidence.
     fn last_one_out(&self, core: &MembershipCore) -> Option<StopReason> {
         let me = core.me.incarnation;
         let exits = self.gossip.member(me).is_some_and(|own| own.status == Status::Exiting);
@@ -716,7 +722,7 @@ impl JoinedState {
     }
 
     /// A configuration without this node was installed here. An Exiting node first waits for a
-    /// confirmation, for [`ASK_OUT_FOR`] at most; any other stops at once.
+    /// confirmation, for [`ASK_OUT_FOR`] from the last call at most; any other stops at once.
     pub(super) fn excluded(&mut self, core: &MembershipCore, now: Now) -> Option<StopReason> {
         if self.out_for_good(core) == StopReason::Removed {
             return Some(StopReason::Removed);
@@ -728,8 +734,8 @@ impl JoinedState {
         None
     }
 
-    /// While an excluded node waits: asks the remaining members repeatedly, because a member that
-    /// has removed this node answers that, which stops it. Stops it once the time is over.
+    /// While an excluded node waits: sends its gossip status repeatedly, because a member that has
+    /// removed this node answers `YouAreOut`, which stops it. Stops it as `Left` after the time.
     fn confirm_exit(
         &mut self,
         core: &mut MembershipCore,
@@ -755,8 +761,8 @@ impl JoinedState {
     // ── configurations ──
 
     /// The configuration in the core was installed, after `previous`: proposals are considered
-    /// anew, and a planned end of this side is put off. Members given up by a forced configuration
-    /// are kept in reach, because gossip will drop them.
+    /// anew, and `ends_at` is cleared. If it is forced (or a successor) and contains this node,
+    /// members given up are kept in reach, because gossip will drop them, in `settle`.
     pub(super) fn installed(&mut self, core: &MembershipCore, now: Now, previous: Option<&Epoch>) {
         if let (Some(before), Some(epoch)) = (previous, core.installed.as_deref())
             && epoch.is_forced()

@@ -89,8 +89,8 @@ struct PendingConfiguration {
 }
 
 /// The membership state machine of one node. Its first input, of any kind, starts the search for a
-/// cluster. After [`MembershipOutput::Stop`] it ignores inputs, except that it tracks links,
-/// installed configurations, writes and the hosting lease.
+/// cluster. After [`MembershipOutput::Stop`] it still tracks links, configurations, writes and the
+/// hosting lease, records what it hosts, and refuses orders to recover; it ignores other inputs.
 #[derive(Debug)]
 pub struct Membership {
     core: MembershipCore,
@@ -117,7 +117,7 @@ struct MembershipCore {
     /// [`PENDING_FOR`] at most.
     pending: Option<PendingConfiguration>,
     hosting: HostedTypes,
-    /// Number of rejected recovery orders, and the reason of the last rejection.
+    /// Number of rejected recovery orders since the start, and the reason of the last rejection.
     not_forced: Option<(u64, NotRecovered)>,
     /// Nothing runs here any longer, and nothing will be started. Never reset.
     drained: bool,
@@ -139,13 +139,14 @@ enum MembershipStage {
     Searching(Box<Searching>),
     /// Member of a cluster.
     Inside(Box<JoinedState>),
-    /// Told to stop; sends nothing any longer.
+    /// Told to stop; drops messages. Only an answer that waited for a write is still sent.
     Over(StopReason),
 }
 
 impl Membership {
     /// Creates the machine of a node without links. It starts with its first input. The memory of a
-    /// founder that was alone and was killed before it stored the founding is completed.
+    /// founder that was alone and was killed before it stored the founding is completed, without a
+    /// write.
     #[must_use]
     pub fn new(setup: MembershipSetup) -> Self {
         let MembershipSetup {
@@ -254,8 +255,8 @@ impl Membership {
         }
     }
 
-    /// The last state published to subscribers. `None` before this node is in a cluster and after
-    /// it was told to stop.
+    /// The last state published to subscribers; without members from the entry into a cluster
+    /// until the next tick. `None` before this node is in a cluster and after it was told to stop.
     #[must_use]
     pub fn state(&self) -> Option<&Arc<super::events::ClusterState>> {
         match &self.stage {
@@ -266,8 +267,8 @@ impl Membership {
 
     /// Passes an input to the present stage and the parts that it concerns. A searching node drops
     /// new incarnations, outcomes of proposals and answers about the downing lease. A failed dial
-    /// concerns an asked address while searching, and a member inside; without a known node it is
-    /// dropped there. `Synced` is ignored.
+    /// concerns an asked address while searching, and the expected node inside, where it is dropped
+    /// if the node is not known. `Synced` is ignored.
     fn take(&mut self, now: Now, input: MembershipInput, out: &mut MembershipOutbox) {
         match input {
             MembershipInput::Tick => self.tick(now, out),
@@ -329,7 +330,7 @@ impl Membership {
     }
 
     /// Performs due work: of the hosting lease in every stage, then of the stage. May join, found
-    /// or resume a cluster, or stop.
+    /// or resume a cluster, or stop. A new member sends its first messages with the next tick.
     fn tick(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.hold(now, HolderInput::Tick, out);
         match &mut self.stage {
@@ -345,9 +346,9 @@ impl Membership {
         }
     }
 
-    /// Records a link and informs the stage. A connection with this node's own peer key is only
-    /// counted and never becomes a link; if it is this incarnation, its addresses are known to be
-    /// this node's own from now on.
+    /// Records a link in every stage and informs the stage. A connection with this node's own peer
+    /// key, of any incarnation, is only counted as `own_dialled` and never becomes a link; if it is
+    /// this incarnation, the stage learns that the addresses are this node's own.
     fn up(
         &mut self,
         now: Now,
@@ -424,9 +425,10 @@ impl Membership {
     }
 
     /// Handles a command. `Host` and `Drained` are recorded in every stage, and `Drained` releases
-    /// the lease. `Join` has an effect only on a searching node, and `Recover` is answered in every
-    /// stage. A node that is in no cluster stops as `Left` when it is drained or told to leave; it
-    /// ignores the other commands about members.
+    /// the lease. Each `Host` gets a new revision, even with the same content. `Join` has an effect
+    /// only on a searching node, and `Recover` is answered in every stage. A searching node stops
+    /// as `Left` when it is drained or told itself to leave; it ignores `Leave` of another node,
+    /// `Down` and `PrepareForFullShutdown`.
     fn command(&mut self, now: Now, command: &MembershipCommand, out: &mut MembershipOutbox) {
         match command {
             MembershipCommand::Host { entity_types, draining } => {
@@ -463,9 +465,9 @@ impl Membership {
         }
     }
 
-    /// The oldest open write is durable. Sends the messages that waited for it, and resumes a
-    /// cluster whose new configuration is durable now. A member is evaluated again once no write is
-    /// open.
+    /// The oldest open write is durable. Sends the messages that waited for it, also after the
+    /// stop, and resumes a cluster whose new configuration is durable now. A member is evaluated
+    /// again, by its next tick, once no write is open.
     fn persisted(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.core.persisted(out);
         match &mut self.stage {
@@ -480,8 +482,8 @@ impl Membership {
         }
     }
 
-    /// Replaces the pending configuration and restarts its [`PENDING_FOR`]. Ignores one that is not
-    /// newer than the installed configuration.
+    /// Replaces the pending configuration in every stage and restarts its [`PENDING_FOR`], also for
+    /// the same or an older one. Ignores one that is not newer than the installed configuration.
     fn pending(&mut self, now: Now, epoch: Arc<Epoch>) {
         let installed = self.core.installed.as_ref().map(|installed| installed.id());
         if Some(epoch.id()) > installed {
@@ -493,8 +495,8 @@ impl Membership {
     }
 
     /// Takes over a newly installed configuration in every stage; the caller ensures the order.
-    /// Also drops the pending one, updates the sole-member evidence, and informs the lease holder.
-    /// Gossip follows the configuration at the next tick.
+    /// Also drops the pending one, even a newer one, updates the sole-member evidence, and informs
+    /// the lease holder. Gossip follows the configuration at the next tick.
     fn installed(&mut self, now: Now, epoch: Arc<Epoch>, out: &mut MembershipOutbox) {
         let previous = self.core.installed.replace(epoch.clone());
         self.core.pending = None;
@@ -505,8 +507,9 @@ impl Membership {
         }
     }
 
-    /// This incarnation was removed: ends the lease at once. A member stops as `Removed`, unless it
-    /// is Exiting: then it first waits for another member to confirm the removal.
+    /// This incarnation was removed: ends the lease at once in every stage. A node inside stops as
+    /// `Removed`, unless it is Exiting: then it first waits for another member to confirm the
+    /// removal. A searching node goes on searching.
     fn excluded(&mut self, now: Now, out: &mut MembershipOutbox) {
         self.hold(now, HolderInput::Excluded, out);
         let why = match &mut self.stage {
@@ -519,9 +522,10 @@ impl Membership {
     /// Applies the result of the search: the node becomes a member or stops. `None` has no effect.
     ///
     /// A new member stores the cluster, drops its founding votes, and keeps the foundation of this
-    /// cluster if it knows it, to inform other founders. The foundation goes to the Replicator
-    /// unless a configuration is installed already. The only founder stores the sole-member
-    /// evidence in the same write.
+    /// cluster if it entered by it, accepted it as a voter or had stored it, to inform other
+    /// founders. The only founder stores the sole-member evidence in the same write; otherwise
+    /// the write removes such evidence. Does not wait for it. The foundation of a founder goes
+    /// to the Replicator unless a configuration is installed already.
     fn enter(&mut self, now: Now, entry: Option<SearchResult>, out: &mut MembershipOutbox) {
         let Some(entry) = entry else { return };
         let (gossip, foundation) = match entry {
@@ -555,8 +559,8 @@ impl Membership {
     }
 
     /// Resumes the cluster as its only member. The caller has made the new configuration durable in
-    /// the sole-member evidence. Forgets the founding and all known addresses, and reports the
-    /// notice without the limit per minute.
+    /// the sole-member evidence. Forgets the founding and all known addresses by a further write,
+    /// for which it does not wait, and reports the notice without the limit per minute.
     fn go_on(
         &mut self,
         now: Now,
@@ -583,7 +587,8 @@ impl Membership {
     }
 
     /// Stops the machine: ends the hosting lease and orders the shutdown of the node. The first
-    /// reason counts; does nothing after that.
+    /// reason counts; does nothing after that. Messages of the same input to this node itself are
+    /// dropped.
     fn stop(&mut self, now: Now, why: StopReason, out: &mut MembershipOutbox) {
         if !matches!(self.stage, MembershipStage::Over(_)) {
             self.hold(now, HolderInput::Excluded, out);
@@ -622,8 +627,8 @@ impl MembershipCore {
         }
     }
 
-    /// Sends a message at once. One to this node itself is not counted; it is handled after the
-    /// present input.
+    /// Sends a message at once, whether or not `to` is connected. One to this node itself is not
+    /// counted; it is handled after the present input, by the stage of that time.
     fn send(&mut self, to: NodeId, message: ClusterMessage, out: &mut MembershipOutbox) {
         if to == self.me {
             self.loopback.push_back(message);
@@ -666,8 +671,9 @@ impl MembershipCore {
 
     /// Whether a configuration with other members may be proposed. First the sole-member evidence
     /// must be removed from the disk, because a node that restarts with it would resume the cluster
-    /// alone, beside the other members. The first call orders that write; returns `false` until it
-    /// is durable, and the state is evaluated again then.
+    /// alone, beside the other members. A call that finds evidence removes it and orders that
+    /// write; returns `false` until it is durable, and the state is evaluated again once no write
+    /// is open. `true` without evidence, also without a data directory.
     fn prepare_for_others(&mut self, out: &mut MembershipOutbox) -> bool {
         if self.memory.sole.take().is_some() {
             self.persist(out);
@@ -677,8 +683,9 @@ impl MembershipCore {
     }
 
     /// Stores the addresses of other members for the next start, at most [`KNOWN_MAX`]. Stored
-    /// addresses stay as long as a member has them; Exiting and Down members do not count. Writes
-    /// only a change. Does nothing without a data directory.
+    /// addresses stay as long as a member has them, and are dropped then, even if none is left;
+    /// Exiting and Down members do not count. Writes only a change. Does nothing without a data
+    /// directory.
     fn remember_members(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         if self.directory.is_none() {
             return;
@@ -701,7 +708,7 @@ impl MembershipCore {
     }
 
     /// Sends `message` once all writes ordered so far are durable, at once if none is open. Drops
-    /// it if [`WAITING_MAX`] messages wait already.
+    /// it, uncounted, if [`WAITING_MAX`] messages wait already.
     fn send_durably(&mut self, to: NodeId, message: ClusterMessage, out: &mut MembershipOutbox) {
         if self.durable == self.ordered {
             self.send(to, message, out);

@@ -78,6 +78,7 @@ fn silent(notice: &OperatorNotice) -> &[Address] {
 }
 
 /// The kind under which a notice is limited: its variant. `Forced` and `NotForced` share one.
+/// (Recoveries and resumptions are sent without [`Notices::say`].)
 const fn kind(notice: &OperatorNotice) -> &'static str {
     match notice {
         OperatorNotice::SeedsSilent { .. } => "silent",

@@ -22,7 +22,9 @@ const LINGER: Duration = Duration::from_secs(5);
 /// Maximum number of removed nodes with open lanes; beyond it they are closed at once.
 const DEPARTED_MAX: usize = 1_024;
 
-/// The last notifications to each part. Each part gets only changes to these.
+/// The last notifications to each part. Each part gets only changes to these. A *removed* node is
+/// recorded as removed in gossip; it is *informed* by the message `YouAreOut`, and *refused* by the
+/// transport after the output `Forget`.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
     publisher: Publisher,
@@ -32,9 +34,10 @@ pub(super) struct Notifier {
     peers: Vec<Peer>,                        // ≤ members
     down: BTreeSet<ReplicaId>,               // ≤ members
     dead: BTreeSet<ReplicaId>,               // proven dead; ≤ members
-    /// Removed nodes that were informed, each with the time at which its lanes are closed.
+    /// Informed removed nodes, each with the time at which it is refused and its lanes are closed.
     departed: BTreeMap<NodeId, Instant>, // ≤ DEPARTED_MAX
-    /// Removed nodes that are still dialled and accepted until they have learned of their removal.
+    /// Removed nodes that are never refused here: they are accepted until they have learned of
+    /// their removal. Set by the caller, which also refuses them in the end.
     pub(super) spared: BTreeSet<NodeId>, // ≤ members of a configuration
 }
 
@@ -47,7 +50,7 @@ impl Notifier {
         self.departed.values().copied().min()
     }
 
-    /// Forgets the informed removed nodes whose [`LINGER`] is over.
+    /// Ends the wait for informed removed nodes whose [`LINGER`] is over.
     pub(super) fn tick(&mut self, now: Now, out: &mut MembershipOutbox) {
         let over = self.departed.iter().filter(|(_, at)| now.mono >= **at);
         for node in over.map(|(node, _)| *node).collect::<Vec<_>>() {
@@ -55,8 +58,8 @@ impl Notifier {
         }
     }
 
-    /// The last connection was closed: the node cannot read anything any longer. Forgets it at once
-    /// if it is an informed removed node.
+    /// The last connection was closed: the node cannot read anything any longer. Refuses it at once
+    /// if it is an informed removed node; otherwise does nothing.
     pub(super) fn closed(&mut self, node: NodeId, out: &mut MembershipOutbox) {
         if self.departed.contains_key(&node) {
             self.forget(node, out);
@@ -73,8 +76,9 @@ impl Notifier {
     }
 
     /// Informs a connected node that it was removed, and lets the transport refuse it after
-    /// [`LINGER`]. A repeated call informs it again and does not extend that time. Refuses it at
-    /// once if [`DEPARTED_MAX`] other nodes are waited for.
+    /// [`LINGER`]. Checks neither the connection nor the removal. A repeated call informs it again
+    /// and does not extend that time. After the message, refuses it at once if [`DEPARTED_MAX`]
+    /// other nodes are waited for.
     pub(super) fn dismiss(
         &mut self,
         core: &mut MembershipCore,
@@ -95,7 +99,8 @@ impl Notifier {
         self.departed.keys().copied()
     }
 
-    /// Sends each part what has changed since its last notification.
+    /// Sends each part its changes since the last notification: the transport, the Replicator, the
+    /// guard and the subscribers, in this order.
     pub(super) fn tell(
         &mut self,
         core: &mut MembershipCore,
@@ -109,10 +114,13 @@ impl Notifier {
         self.publish(core, gossip, out);
     }
 
-    /// Tells the guard the new Down members and the processes newly proven dead. Down members are
-    /// granted no lease, as long as this node's state belongs to the same view of the cluster
-    /// ([`replace_state`](Self::replace_state)); a member that disappears from gossip stays Down for the guard.
-    /// The lease of a process that any member, even a Down one, knows to be dead is not waited for.
+    /// Tells the guard the processes newly proven dead and the new Down members. Withdraws nothing;
+    /// only [`replace_state`](Self::replace_state) does, for members that are Down in gossip until
+    /// then. A member that disappears from gossip stays Down for the guard for good. A record that
+    /// disappears and returns is told again.
+    ///
+    /// Down members are granted no lease. The lease of a process that any member, even a Down one,
+    /// knows to be dead is not waited for.
     fn guard(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         let dead = gossip.reachability().records();
         let dead = dead.filter(|record| record.verdict == ReachabilityStatus::Terminated);
@@ -125,7 +133,8 @@ impl Notifier {
         self.down = down;
     }
 
-    /// Sends subscribers the events that lead from the last published state to `gossip`.
+    /// Sends subscribers the events that lead from the last published state to `gossip`; none if
+    /// nothing visible to them changed.
     pub(super) fn publish(
         &mut self,
         core: &MembershipCore,
@@ -136,7 +145,7 @@ impl Notifier {
         out.extend(events.into_iter().map(MembershipOutput::Event));
     }
 
-    /// The other members that are dialled at this address.
+    /// The other members that are dialled at this address, as of the last [`tell`](Self::tell).
     pub(super) fn at(&self, address: &Address) -> impl Iterator<Item = NodeId> + '_ {
         self.at.get(address).into_iter().flatten().copied()
     }
@@ -151,8 +160,10 @@ impl Notifier {
         }
     }
 
-    /// Lets the transport dial each new member, or a member at its new address. Releases the nodes
-    /// that gossip no longer contains; those that are connected are also informed of their removal.
+    /// Lets the transport dial each new member of any status, or a member at its new address.
+    /// Releases the nodes that gossip no longer contains; those that are connected are also
+    /// informed of their removal and then refused. One that is not connected is refused only after
+    /// it has connected and was informed.
     fn links(
         &mut self,
         core: &mut MembershipCore,
@@ -184,7 +195,9 @@ impl Notifier {
     /// The gossip state was replaced, because no remaining member knew this node
     /// ([`orphan_recovery`](super::orphan_recovery)). Links to nodes that the new state does not
     /// contain are released, without informing these nodes. Members that were Down only in the
-    /// former state may be granted leases again, even if the new state does not contain them yet.
+    /// former state may be granted leases again, even if the new state does not contain them yet,
+    /// but not those that it records as removed. Forgets which Down members the guard knows: the
+    /// next [`tell`](Self::tell) reports all Down members of the new state again.
     pub(super) fn replace_state(&mut self, gossip: &Gossip, out: &mut MembershipOutbox) {
         let is_down = |id: ReplicaId| gossip.member(id).is_some_and(|m| m.status == Status::Down);
         let is_out = |id: ReplicaId| is_down(id) || gossip.is_removed(id, u64::MAX);
@@ -205,6 +218,7 @@ impl Notifier {
     }
 
     /// Sends the Replicator the list of all members, including this node, if it has changed.
+    /// Exiting and Down members are `stopping`.
     fn replicator(&mut self, core: &MembershipCore, gossip: &Gossip, out: &mut MembershipOutbox) {
         let unreachable = gossip.unreachable_to(core.me.incarnation);
         let peer = |id: ReplicaId, status: Status| Peer {

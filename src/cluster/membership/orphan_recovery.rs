@@ -45,13 +45,14 @@ const STRANDED_AFTER: Duration = Duration::from_secs(60);
 /// Whether this node is lost, and its search.
 #[derive(Debug, Default)]
 pub(super) struct OrphanRecovery {
-    /// Time since which the node has been lost; `None` while it is not.
+    /// Time since which the node has been lost ([`is_lost`]); `None` while it is not.
     since: Option<Instant>,
     /// The running search; it begins [`PATIENCE`] after `since`.
     search: Option<Box<Searching>>,
 }
 
-/// Whether `me` is in no configuration and never was. `false` also if gossip does not contain it.
+/// Whether `me` is not in this configuration and never was Up, whatever its status is now. `false`
+/// also if gossip does not contain it.
 pub(super) fn is_newcomer(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     let is_taken_up = epoch.is_some_and(|epoch| epoch.is_member(me));
     let has_been = gossip.member(me).is_none_or(|own| own.up_number.is_some());
@@ -59,9 +60,10 @@ pub(super) fn is_newcomer(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip)
 }
 
 /// Whether no member of the cluster is left, as far as a newcomer can know; see the head of this
-/// file. `false` if the installed configuration has a member that gossip does not know. A connected
-/// member must itself have stated that it waits; of another one, only its address counts. A member
-/// at this node's own address counts as gone. `true` if there is no other member.
+/// file. `false` if the installed configuration has a member that gossip neither contains nor has
+/// removed. Members of every status count, Down ones too. A connected member must itself have
+/// stated that it waits; of another one, only its address counts. A member that is not connected
+/// and has this node's own address counts as gone. `true` if there is no other member.
 fn is_orphaned(core: &MembershipCore, now: Now, gossip: &Gossip, search: &Searching) -> bool {
     let is_known = |id: &ReplicaId| gossip.contains(*id) || gossip.is_removed(*id, u64::MAX);
     let installed = core.installed.as_ref();
@@ -76,8 +78,9 @@ fn is_orphaned(core: &MembershipCore, now: Now, gossip: &Gossip, search: &Search
     })
 }
 
-/// Whether `me` is in no configuration, never was, and knows no living node that could be in one:
-/// no other reachable member is Up, Leaving or Exiting.
+/// Whether `me` is a newcomer ([`is_newcomer`]) and knows no living node that could be in a
+/// configuration: every other member that is Up, Leaving or Exiting is unreachable to it
+/// ([`Gossip::unreachable_to`]).
 fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
     if !is_newcomer(me, epoch, gossip) {
         return false;
@@ -92,8 +95,9 @@ fn is_lost(me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
 }
 
 impl OrphanRecovery {
-    /// The gossip state has changed. Starts the time [`PATIENCE`] if the node is lost now, and ends
-    /// the search if it is not. A node that stays lost keeps its search.
+    /// The gossip state or the configuration has changed. Starts the time [`PATIENCE`] if the node
+    /// is lost now, and drops the search with its open requests if it is not. A node that stays
+    /// lost keeps its time and its search.
     pub(super) fn observe(&mut self, core: &MembershipCore, now: Now, gossip: &Gossip) {
         if is_lost(core.me.incarnation, core.installed.as_deref(), gossip) {
             self.since.get_or_insert(now.mono);
@@ -118,10 +122,12 @@ impl OrphanRecovery {
         self.since.is_some_and(|since| now.mono >= since + PATIENCE)
     }
 
-    /// Searches, if the patience is over; the first call then starts the search, with a notice, at
-    /// the seeds and the addresses of all members that gossip contains at that time. Returns the
-    /// result of the search, or `Stop` with `Orphaned` or `Stranded`. A node with a data directory
-    /// never stops for these two reasons.
+    /// Searches, if the patience is over. The first call then starts the search, with a notice, at
+    /// the seeds and the addresses of all members that gossip contains at that time, and already
+    /// sends its first requests.
+    ///
+    /// Returns the result of the search, here only `Stop(NotJoined)`; otherwise, without a data
+    /// directory, `Stop` with `Orphaned` or else `Stranded`. The search is kept.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -150,7 +156,8 @@ impl OrphanRecovery {
         is_stranded.then_some(SearchResult::Stop(StopReason::Stranded))
     }
 
-    /// A node was connected; a running search asks it if it is at an asked address.
+    /// A node was connected; a running search asks it if it is at an asked address. Does nothing
+    /// without a search.
     pub(super) fn up(
         &mut self,
         core: &mut MembershipCore,
@@ -174,8 +181,8 @@ impl OrphanRecovery {
         }
     }
 
-    /// Handles an answer to a request of the search. `None` if the search goes on or none is
-    /// running.
+    /// Passes a message to the running search. `None` if the search goes on or none is running. The
+    /// search is kept after a result; the caller drops it by a change of the gossip state.
     pub(super) fn answered(
         &mut self,
         core: &mut MembershipCore,

@@ -48,8 +48,8 @@ pub struct Memory {
     /// Acceptor state of the founding protocol.
     #[serde(rename = "f", default, skip_serializing_if = "Option::is_none")]
     pub founding: Option<crate::cluster::wire::FoundingMemory>,
-    /// The foundation of that cluster, if this node was a founder, for founders that have not
-    /// learned of it.
+    /// The foundation of that cluster, if this node entered by it or accepted it as a voter, for
+    /// founders that have not learned of it.
     #[serde(rename = "f1", default, skip_serializing_if = "Option::is_none")]
     pub founded: Option<crate::cluster::wire::Foundation>,
     /// The configuration with this node as the only member, as long as no other may follow it; see
@@ -131,9 +131,10 @@ pub enum MembershipInput {
         /// The heartbeat that it answers.
         beat: Heartbeat,
     },
-    /// The Replicator installed this configuration.
+    /// The Replicator installed this configuration, which may not contain this node. Configurations
+    /// must arrive in their order, which is not checked.
     Installed(Arc<Epoch>),
-    /// The Replicator is synced for this configuration.
+    /// The Replicator is synced for this configuration. Ignored.
     Synced(EpochId),
     /// Result of a proposal of this node.
     Outcome(ProposalOutcome),
@@ -156,16 +157,18 @@ pub enum MembershipInput {
 pub enum MembershipCommand {
     /// Join the cluster of the node at this address. Ignored with seeds, and inside of a cluster.
     Join(Address),
-    /// Let this member leave in order. A node in no cluster that is told to leave stops at once.
+    /// Let this member leave in order. A node in no cluster that is told to leave itself stops at
+    /// once; it ignores the command for another node.
     Leave(ReplicaId),
-    /// Declare this member dead.
+    /// Declare this member dead. If it is this node, it stops as `Downed`. Ignored for an unknown
+    /// member and in no cluster.
     Down(ReplicaId),
     /// Freeze joins, promotions, rebalancing and handover, because the whole cluster will stop.
     PrepareForFullShutdown,
     /// An operator states that a majority is lost for good: the remaining members continue without
     /// it. See [`recovery`](super::recovery).
     Recover,
-    /// Set the hosted entity types, and whether this node drains.
+    /// Set the hosted entity types, in place of all earlier ones, and whether this node drains.
     Host {
         /// Names of the hosted entity types.
         entity_types: BTreeSet<String>,
@@ -174,7 +177,7 @@ pub enum MembershipCommand {
     },
     /// Nothing runs on this node any longer, and nothing will be started: its lease is released,
     /// and a Leaving node becomes Exiting, also if it becomes Leaving later. A node in no cluster
-    /// stops at once.
+    /// stops at once. Cannot be undone.
     Drained,
 }
 
@@ -245,7 +248,7 @@ pub enum MembershipOutput {
     /// The lease has been lapsed for too long: stop the entities.
     LeaseLost,
     /// Make this durable. It precedes all outputs that depend on it, and is answered by
-    /// `Persisted`.
+    /// `Persisted`, also without a data directory.
     Persist(Memory),
     /// This node belongs to this cluster from now on; the transport announces it to others.
     Belongs(ClusterId),
@@ -267,16 +270,17 @@ pub enum MembershipOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// It left in order and was removed.
+    /// It left in order and was removed, or was the last member. Also if it was in no cluster, or
+    /// was never Up, is Exiting and reaches no member.
     #[error("this node has left the cluster")]
     Left,
-    /// Other members declared it dead.
+    /// It was declared Down, by another member or by an operator.
     #[error("this node was declared dead by other members; restart it to join again")]
     Downed,
     /// Its downing strategy stops this side of a split.
     #[error("the downing strategy ends this side of a split")]
     DownedItself,
-    /// A configuration without it was installed.
+    /// A configuration without it was installed, here or at members that report its removal.
     #[error("this node was removed from the cluster; restart it to join again")]
     Removed,
     /// No member is left of the cluster that admitted it, and no configuration contained it.
@@ -352,13 +356,13 @@ fn and_those_at(stopped: &[Address]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorNotice {
-    /// Seeds have not answered.
+    /// Seeds, or other addresses that are asked, have not answered.
     #[error(
         "still waiting for a cluster: seeds {silent:?} do not answer; are they started, and are \
          the addresses and the secret right?"
     )]
     SeedsSilent {
-        /// Addresses of the silent seeds.
+        /// Asked addresses that do not answer.
         silent: Vec<Address>,
         /// Whether a majority of the seeds answers, so that the silent ones hold up nothing.
         others_suffice: bool,

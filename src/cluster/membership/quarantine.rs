@@ -16,8 +16,8 @@ use ostraca_ddata::replicator::epoch::Epoch;
 use crate::cluster::gossip::Gossip;
 use crate::cluster::member::Status;
 
-/// Peers of members that refuse this node now: a peer leaves the set when it accepts a connection
-/// again or is no longer a member.
+/// Peers of members that refuse this node now: a peer leaves the set when it is connected again or,
+/// at the next [`record`](Self::record), if it is no longer a member.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     by: BTreeSet<PeerKey>, // ≤ members
@@ -25,8 +25,8 @@ pub(super) struct Quarantine {
 
 impl Quarantine {
     /// Records that a peer refuses this node. Returns whether the peer is a member, in any
-    /// incarnation; the refusal of another peer is not recorded. Also drops recorded peers that are
-    /// no longer members.
+    /// incarnation and of any status, also if it was recorded before; the refusal of another peer
+    /// is not recorded. Also drops recorded peers that are no longer members.
     pub(super) fn record(&mut self, gossip: &Gossip, peer: PeerKey) -> bool {
         let is_member = gossip.incarnations_of(peer).next().is_some();
         if is_member {
@@ -42,8 +42,10 @@ impl Quarantine {
     }
 
     /// Whether this node must believe that it was removed, given this configuration: an Exiting
-    /// node believes a single refusal; any other node believes those of a quorum, or of all other
-    /// members that it considers reachable. Never without a refusal.
+    /// node believes a single refusal; any other node believes those of a quorum of the
+    /// configuration, or of all other members that it considers reachable, Down ones included. So
+    /// one refusal is enough if no other member is reachable. Refusals count of unreachable members
+    /// too; all incarnations of a refusing peer count. Never without a refusal.
     pub(super) fn is_out(&self, me: ReplicaId, epoch: Option<&Epoch>, gossip: &Gossip) -> bool {
         if self.by.is_empty() {
             return false;

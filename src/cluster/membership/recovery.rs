@@ -83,13 +83,15 @@ impl Membership {
     /// The recovery that [`MembershipCommand::Recover`](super::port::MembershipCommand::Recover)
     /// would start at this time of the own clock. Changes nothing.
     ///
-    /// A member keeps the members that it reaches. It refuses while it holds the hosting lease or
-    /// reaches a quorum. It does not refuse because of a quorum if the lease has been lapsed for a
-    /// lease duration and a member is missing: a proposal may be stuck then. A sole member that has
-    /// restarted keeps itself, and gives up its former incarnation.
+    /// A member keeps the members that it reaches. It refuses, in this order: `NoMember`; `Serves`,
+    /// with leases only; `Quorum`. It does not refuse because of a quorum if, with leases, the
+    /// lease has been lapsed for a lease duration and a member is missing: a proposal may be stuck
+    /// then. A restarted sole member keeps itself and gives up its former incarnation; it is not
+    /// refused because of a doubt.
     ///
     /// # Errors
-    /// [`NotRecovered`] if it would be refused.
+    /// [`NotRecovered`] if it would be refused; `NoMember` also for a newcomer, before the first
+    /// input and after the stop.
     pub fn recovery(&self, now: Instant) -> Result<RecoveryPlan, NotRecovered> {
         let inside = match &self.stage {
             MembershipStage::Inside(inside) => inside,
@@ -121,7 +123,8 @@ impl Membership {
     }
 
     /// The recovery that an operator can order at a node that is in no cluster: the resumption of
-    /// its cluster, whether or not there are doubts. Refused if it was not the sole member.
+    /// its cluster, whether or not there are doubts. Refused if it was not the sole member: as
+    /// `Stopped` if it remembers a cluster, otherwise as `NoMember`.
     fn succession(&self, searching: &Searching) -> Result<RecoveryPlan, NotRecovered> {
         let core = &self.core;
         match (searching.succession(), core.memory.cluster) {
@@ -146,8 +149,9 @@ impl Membership {
     /// state shown to the operator.
     ///
     /// A searching node that was the sole member of its cluster only drops its doubts and waits no
-    /// longer; it resumes the cluster with its next tick. Otherwise the order goes to the
-    /// Replicator, or the refusal is recorded in `not_forced`; both with a notice.
+    /// longer, without a notice; the next tick prepares the resumption. Otherwise the order goes to
+    /// the Replicator, or the refusal is recorded in `not_forced`; both with a notice, which is not
+    /// limited. Only an accepted order counts as `forced`; a repeated one counts and is sent again.
     pub(super) fn recover(&mut self, now: Now, out: &mut MembershipOutbox) {
         if let MembershipStage::Searching(searching) = &mut self.stage
             && searching.insist(now)
@@ -191,8 +195,8 @@ impl GivenUp {
     /// Adds members removed by a forced configuration or a successor of it: a member kept by
     /// mistake has not learned of it either. Must be called before gossip drops them. Leaves out
     /// Exiting members, and those that gossip does not contain. They may return until
-    /// `prune-gossip-tombstones-after` is over; a member that is added again gets the full time.
-    /// Postpones the next round of dials.
+    /// `prune-gossip-tombstones-after` is over; a member that is added again gets the full time and
+    /// is dialled again. Postpones the next round of dials, even if nothing is added.
     pub(super) fn add(
         &mut self,
         core: &MembershipCore,
@@ -210,7 +214,7 @@ impl GivenUp {
 
     /// Adds the nodes of `departed` that are in `gone`: members that gossip removed before the
     /// configuration arrived. They are not dialled, but they may connect. Members that were added
-    /// before stay as they are.
+    /// before stay as they are. Postpones the next round of dials like [`add`](Self::add).
     pub(super) fn spare(
         &mut self,
         core: &MembershipCore,
@@ -234,9 +238,10 @@ impl GivenUp {
         self.at.keys().copied().collect()
     }
 
-    /// Dials the members that are not connected, except where another member has their address:
-    /// such a member is never dialled again. Ends the wait for members whose time is over, and lets
-    /// the transport refuse them. Returns whether a round was due.
+    /// Performs a round if it is due; returns whether it was. Ends the wait for members whose time
+    /// is over, connected or not, and lets the transport refuse them. Dials the others that are not
+    /// connected, except where a member in gossip (or this node) has their address: such a member
+    /// is never dialled again. The caller must then pass [`nodes`](Self::nodes) on.
     pub(super) fn tick(
         &mut self,
         core: &MembershipCore,
@@ -265,8 +270,9 @@ impl GivenUp {
 }
 
 /// Members of the configuration that this node can reach now, including itself if it is one:
-/// connected, not Down, and accused neither by this node nor by a connected member that this node
-/// does not accuse. (Members that failed may have accused others before.)
+/// listed in gossip, connected, not Down, and accused neither by this node nor by a member that is
+/// itself connected, not Down and not accused by this node. (Members that failed may have accused
+/// others before.) Accusations against this node do not count.
 pub(super) fn reached(
     core: &MembershipCore,
     epoch: &Epoch,

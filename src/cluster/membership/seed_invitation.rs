@@ -29,26 +29,29 @@ use crate::cluster::wire::InitAnswer;
 /// each round. A seed that is absent from the first state is also invited after the short pause: in
 /// a rolling restart, the members that have just joined soon invite the next seed.
 const CALL_FIRST: Duration = Duration::from_millis(500);
+/// Maximum pause between two rounds. Rounds are also counted while no seed is absent.
 const CALL_EVERY: Duration = Duration::from_secs(5);
-/// Number of members that invite in turn beside the leader. A connection to a seed that does not
-/// join may stay open.
+/// Number of members that invite in turn beside the leader: the first ones of the gossip state, one
+/// per round, whether or not they are Up. All members if there are fewer. A connection to a seed
+/// that does not join may stay open.
 const TURNS: usize = 8;
-/// Number of rounds after which this node determines again which seed addresses are its own,
-/// because DNS names may change.
+/// Each time that the number of rounds is a multiple of this, this node forgets which seed
+/// addresses are its own, because DNS names may change. It dials them again then.
 const OWN_FOR: usize = 12;
 
-/// Schedule of the invitations.
+/// Schedule of the invitations of a node that is in a cluster. *Absent* seeds are those at which no
+/// member is known.
 #[derive(Debug)]
 pub(super) struct SeedInviter {
-    seeds: BTreeSet<Address>, // without this node's own address; ≤ SEEDS_MAX
-    own: BTreeSet<Address>,   // other addresses of this node among them
-    is_seed: bool,            // this node is on the list
+    seeds: BTreeSet<Address>, // without the address that this node announces; ≤ SEEDS_MAX
+    own: BTreeSet<Address>,   // seeds at which this node found itself; not invited
+    is_seed: bool,            // the address that this node announces is on the list
     call_at: Option<Instant>, // `None`: there are no seeds to invite
     pause: Duration,
     absent: BTreeSet<Address>, // seeds without a member, by the last state; also own addresses
     absent_since: Instant,     // last change of `absent`
     round: usize,
-    called_all: bool, // when this node last invited, no seed was a member
+    called_all: bool, // at this node's last turn it was no seed, and no member was at a seed
 }
 
 impl SeedInviter {
@@ -100,14 +103,15 @@ impl SeedInviter {
     }
 
     /// This node also answers at these addresses: seeds among them are not invited for the next
-    /// [`OWN_FOR`] rounds at most.
+    /// [`OWN_FOR`] rounds at most. Others are ignored. Changes no deadline, and `absent` only with
+    /// the next `observe`.
     pub(super) fn add_own(&mut self, addresses: &[Address]) {
         self.own.extend(addresses.iter().filter(|at| self.seeds.contains(at)).cloned());
     }
 
-    /// Whether a round of invitations is due. If so, counts the round and schedules the next one,
-    /// even if the caller does not invite then. Every [`OWN_FOR`] rounds, forgets which other
-    /// addresses are this node's own.
+    /// Whether a round of invitations is due. If so, counts the round and schedules the next one
+    /// after the present pause, which doubles then; even if the caller does not invite. Every
+    /// [`OWN_FOR`] rounds, forgets the addresses of `add_own`. Always `false` without other seeds.
     pub(super) fn begin_round(&mut self, now: Now) -> bool {
         let is_due = self.call_at.is_some_and(|at| now.mono >= at);
         if is_due {
@@ -121,13 +125,16 @@ impl SeedInviter {
         is_due
     }
 
-    /// Invites the absent seeds: the connected ones by a message, the others are dialled first.
-    /// Does nothing unless this member is Up and the round is its turn; the leader takes part in
-    /// each round, and the first [`TURNS`] members in turn. The caller checks that this side has a
-    /// quorum, because other sides cannot add members.
+    /// Invites the seeds at which no member answers: each node that is connected at one of them
+    /// gets a message, also if it got one before; addresses without a connected node are dialled,
+    /// and the node there is invited once it is connected (`is_called`). Does nothing unless this
+    /// member is Up and the round is its turn; the leader takes part in each round, and the first
+    /// [`TURNS`] members in turn. The caller has called `begin_round`, and checks that this side
+    /// has a quorum, because other sides cannot add members.
     ///
-    /// Raises `NoSeedInside` if this node is no seed and all seeds have been absent in two
-    /// successive turns, and for [`CALL_EVERY`] without a change.
+    /// Raises `NoSeedInside`, subject to the pauses of notices, if no address of the list is this
+    /// node's, no member was at a seed in two successive turns of this node, and `absent` has not
+    /// changed for [`CALL_EVERY`]. It still invites then.
     pub(super) fn call(
         &mut self,
         core: &mut MembershipCore,
@@ -157,8 +164,10 @@ impl SeedInviter {
         out.extend(silent.map(MembershipOutput::Dial));
     }
 
-    /// Whether a newly connected node should be invited at once: it is at a seed's address and is
-    /// no member, and this node is Up. The caller checks the quorum.
+    /// Whether a newly connected node should be invited without waiting for a round: one of its
+    /// addresses is a seed's, it is no member, and this node is Up. Any such member invites,
+    /// whether or not it is its turn, and although another member answers at that address. The
+    /// caller checks the quorum, and that the node was not removed.
     pub(super) fn is_called(&self, core: &MembershipCore, node: NodeId, gossip: &Gossip) -> bool {
         let at = core.links.addresses(node);
         let is_seed = at.is_some_and(|at| at.iter().any(|address| self.seeds.contains(address)));
@@ -166,7 +175,8 @@ impl SeedInviter {
     }
 
     /// Seeds at which no member answers: neither a member's address in gossip nor an address of its
-    /// link is the seed's. Own addresses are left out.
+    /// link is the seed's. Members of any status count. Own addresses are left out. Unlike the
+    /// field `absent` it considers the present links; the field is not changed.
     fn absent(&self, core: &MembershipCore, gossip: &Gossip) -> BTreeSet<Address> {
         let mut absent: BTreeSet<Address> = self.seeds.difference(&self.own).cloned().collect();
         for member in gossip.members() {
@@ -184,7 +194,8 @@ fn may_invite(me: ReplicaId, gossip: &Gossip) -> bool {
     gossip.member(me).is_some_and(|own| own.status == Status::Up)
 }
 
-/// Sends the answer to an `InitJoin` that the other node has not sent.
+/// Sends `InitJoinAnswer(Member)` with this cluster's id and this node's settings, although the
+/// other node has not asked. Checks nothing and records nothing; counted as `sent`.
 pub(super) fn invite(
     core: &mut MembershipCore,
     node: NodeId,

@@ -13,7 +13,8 @@ const KNOWN_MAX: usize = 256;
 /// Maximum number of kept states: the present one, and the possible bases of a delta.
 const HELD_MAX: usize = BASES_MAX + 1;
 
-/// The history of the gossip state.
+/// The history of the gossip state. *Known* digests tell which received states need no merge;
+/// *kept* states are the bases of deltas. The two lists are bounded separately.
 #[derive(Debug)]
 pub(super) struct StateHistory {
     known: VecDeque<u64>,               // ≤ KNOWN_MAX, oldest first
@@ -21,13 +22,15 @@ pub(super) struct StateHistory {
 }
 
 impl StateHistory {
+    /// A history that knows and keeps only the present state.
     pub(super) fn new(state: Arc<Gossip>) -> Self {
         let digest = state.digest();
         Self { known: VecDeque::from([digest]), held: VecDeque::from([(digest, state)]) }
     }
 
-    /// Records that the present state contains the one with this digest. A known digest keeps its
-    /// place in the order. The oldest digest is forgotten beyond [`KNOWN_MAX`].
+    /// Records that the present state contains the one with this digest; returns nothing. A known
+    /// digest keeps its place in the order. Otherwise the digest that was first recorded is
+    /// forgotten if there are [`KNOWN_MAX`], even if its state is still kept.
     pub(super) fn contains(&mut self, digest: u64) {
         if !self.known.contains(&digest) {
             if self.known.len() == KNOWN_MAX {
@@ -37,15 +40,18 @@ impl StateHistory {
         }
     }
 
-    /// Whether the present state is known to contain the state with this digest, or is that state.
-    /// `false` also for a contained state whose digest was forgotten.
+    /// Whether the present state is known to contain the state with this digest, or is that state:
+    /// the digest is a known one, or that of a kept state. `false` also for a contained state whose
+    /// digest was forgotten, and for a new state before its `push`.
     pub(super) fn knows(&self, digest: u64) -> bool {
         let held = self.held.iter().any(|(held, _)| *held == digest);
         held || self.known.contains(&digest)
     }
 
-    /// Records a new present state, whose digest is also a known one. The oldest kept state is
-    /// dropped beyond [`HELD_MAX`]. Has no effect if the last kept state has this digest.
+    /// Keeps a new present state, and records its digest as `contains` does. The oldest kept state
+    /// is dropped beyond [`HELD_MAX`]. If the last kept state has this digest, only the digest is
+    /// recorded, and that state is not replaced. An earlier one with this digest is kept twice.
+    /// `digest` must be that of `state`, which is not checked.
     pub(super) fn push(&mut self, digest: u64, state: Arc<Gossip>) {
         self.contains(digest);
         if self.held.back().is_some_and(|(held, _)| *held == digest) {
@@ -58,24 +64,26 @@ impl StateHistory {
     }
 
     /// All members have the present state: drops earlier states, which are no longer needed as
-    /// bases. Does nothing if the last kept state has another digest.
+    /// bases; their digests remain known. Does nothing if the last kept state has another digest.
     pub(super) fn all_have(&mut self, digest: u64) {
         if self.held.back().is_some_and(|(held, _)| *held == digest) {
             self.held.drain(..self.held.len() - 1);
         }
     }
 
-    /// The delta since the oldest kept state, for peers that have any of the kept earlier states.
-    /// `None` if the whole state should be sent: no earlier state is kept, or the delta is hardly
-    /// shorter or cannot express the change. The last kept state must be `state`.
+    /// The delta since the oldest kept state, for peers that have any of the kept earlier states,
+    /// which it lists as bases. `None` if the whole state should be sent: no earlier state is kept,
+    /// or [`Gossip::delta`] gives none; no later base is tried then. The last kept state must be
+    /// `state`, which is not checked.
     pub(super) fn news(&self, state: &Gossip) -> Option<GossipDelta> {
         let former = self.held.iter().take(self.held.len().saturating_sub(1));
         let (_, oldest) = self.held.front().filter(|_| self.held.len() > 1)?;
         state.delta(oldest, former.map(|(digest, _)| *digest).collect())
     }
 
-    /// The delta since the state with this digest. `None` if that state is not kept, or if the
-    /// whole state should be sent instead.
+    /// The delta since the state with this digest, its only base. `None` if that state is not kept,
+    /// even if its digest is known, or if [`Gossip::delta`] gives none. A delta without changes for
+    /// the digest of the present state.
     pub(super) fn news_since(&self, state: &Gossip, digest: u64) -> Option<GossipDelta> {
         let (_, base) = self.held.iter().find(|(held, _)| *held == digest)?;
         state.delta(base, vec![digest])

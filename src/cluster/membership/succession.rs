@@ -58,24 +58,28 @@ pub(super) fn completed(memory: Memory, me: NodeId) -> Memory {
 }
 
 /// The restart of a cluster's only member, until it resumes the cluster or joins other members.
+/// Only the search of a starting node has one. It resumes unless there is a *doubt*, a reason that
+/// an operator must judge; it is *prepared* once the write of the new configuration was ordered.
 #[derive(Debug)]
 pub(super) struct Succession {
     cluster: ClusterId,
     /// The evidence that this process found at its start.
     sole: SoleMemberEvidence,
-    /// Time from which the cluster is resumed, unless there is a doubt.
+    /// Time from which the resumption may be prepared, unless there is a doubt.
     due: Instant,
-    /// The last reason not to resume automatically. Only an operator removes it.
+    /// The last reason not to resume automatically, in place of earlier ones. Only an operator
+    /// removes it.
     doubt: Option<ResumeRefusal>,
-    /// An operator ordered to resume; doubts are ignored.
+    /// An operator ordered to resume: later doubts are ignored, except `NoSuccessor`.
     is_ordered: bool,
     /// The configuration to resume with, and the number of the write that makes it durable.
     prepared: Option<(u64, Foundation)>,
 }
 
 impl Succession {
-    /// Begins the succession, with a doubt if the evidence is of another directory. `None` if this
-    /// node was not the only member, remembers no cluster, or has no data directory.
+    /// Begins the succession, due after [`ASK_FOR`], with a doubt and its notice if the evidence is
+    /// of another directory. `None`, without a notice, if this node was not the only member,
+    /// remembers no cluster, or has no data directory. Orders no write.
     pub(super) fn new(
         core: &mut MembershipCore,
         now: Now,
@@ -97,20 +101,22 @@ impl Succession {
         &self.sole
     }
 
-    /// Time at which [`prepare_or_resume`](Self::prepare_or_resume) prepares the resumption. `None` while there is a doubt,
-    /// and once the resumption is prepared: it waits for the disk then.
+    /// Time at which [`prepare_or_resume`](Self::prepare_or_resume) prepares the resumption. `None`
+    /// while there is a doubt, and once the resumption is prepared: the caller calls again when a
+    /// write is durable.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.doubt.is_none() && self.prepared.is_none()).then_some(self.due)
     }
 
-    /// Whether the new configuration is being written: the node joins no other members from then
-    /// on.
+    /// Whether the write of the new configuration was ordered, durable or not: the node asks no
+    /// member to let it in from then on. `false` again after a doubt.
     pub(super) const fn is_prepared(&self) -> bool {
         self.prepared.is_some()
     }
 
-    /// Records a reason not to resume automatically, with a notice, and abandons a prepared
-    /// resumption. Ignored after the order of an operator.
+    /// Records a reason not to resume automatically, in place of an earlier one, and abandons a
+    /// prepared resumption; the configuration that it wrote stays in the memory. Raises a notice
+    /// each time, of which the log gets one per minute. Ignored after the order of an operator.
     pub(super) fn doubt(
         &mut self,
         core: &mut MembershipCore,
@@ -125,7 +131,7 @@ impl Succession {
         }
     }
 
-    /// All addresses have answered or refused: stops waiting.
+    /// All addresses have answered or refused: due now, if not before. A doubt remains.
     pub(super) fn hasten(&mut self, now: Now) {
         self.due = self.due.min(now.mono);
     }
@@ -168,9 +174,10 @@ impl Succession {
         None
     }
 
-    /// The next generation with this node as its only member, and a new gossip state with it Up.
-    /// `None` if the stored configuration has no valid successor, for example because it has other
-    /// members.
+    /// The next generation with this node as its only member, and a new gossip state with it Up,
+    /// with the settings of the lease and the roles of this process. Counted from the evidence
+    /// found at the start, also after an abandoned preparation. `None` if the stored configuration
+    /// has no valid successor, for example because it has other members.
     fn foundation(&self, core: &MembershipCore, now: Now) -> Option<Foundation> {
         let (me, wall) = (core.me.incarnation, now.wall.as_millis());
         let epoch = self.sole.epoch.succeeded(me, lease_settings(core), wall).ok()?;
@@ -187,7 +194,7 @@ impl Succession {
         self.doubt.map(|because| OperatorNotice::NotResumed { cluster: self.cluster, because })
     }
 
-    /// The notice about the resumed cluster.
+    /// The notice about the resumed cluster, with its former configuration and this new one.
     pub(super) fn notice(&self, configuration: EpochId) -> OperatorNotice {
         OperatorNotice::Resumed {
             cluster: self.cluster,

@@ -46,7 +46,8 @@ pub enum SingletonMessage {
         #[serde(rename = "n")]
         number: u64,
     },
-    /// Answer: the instance is being stopped here.
+    /// Answer: the instance is being stopped here. Has no effect at the receiver, which repeats its
+    /// request until the Done.
     #[serde(rename = "p")]
     HandOverInProgress {
         /// Number of the request.
@@ -60,13 +61,14 @@ pub enum SingletonMessage {
         #[serde(rename = "n")]
         number: u64,
     },
-    /// A proxy → the oldest candidate: asks whether the instance runs there.
+    /// A proxy → the oldest candidate: asks whether the instance runs there. There is no answer if
+    /// it does not run there, or is being stopped.
     #[serde(rename = "w")]
     Identify,
-    /// The instance runs on the sender.
+    /// The instance runs on the sender. Sent to all members when it starts, and as answer.
     #[serde(rename = "h")]
     Here,
-    /// The instance no longer runs on the sender.
+    /// The instance is being stopped on the sender, or has stopped by itself. Sent to all members.
     #[serde(rename = "g")]
     Gone,
 }
@@ -76,7 +78,7 @@ pub enum SingletonMessage {
 pub enum Candidacy {
     /// Up, with the required role (or hosting the type), not leaving.
     Candidate,
-    /// It has another role, which never changes: it is not asked.
+    /// It has another role, which never changes: its right is never requested or needed.
     Never,
     /// Any other member: leaving, Down, not hosting the type now, or unknown.
     NotNow,
@@ -97,7 +99,8 @@ pub struct SingletonMember {
 pub enum SingletonInput {
     /// A deadline may have passed.
     Tick,
-    /// The members of the installed configuration, including this node, oldest first.
+    /// The members of the installed configuration, including this node if it is one, oldest first.
+    /// They replace all former ones.
     Members(Vec<SingletonMember>),
     /// A message of a peer.
     Message {
@@ -106,13 +109,15 @@ pub enum SingletonInput {
         /// The message of the sender.
         message: SingletonMessage,
     },
-    /// The hosting lease is held.
+    /// The hosting lease is held. Does not cancel a stop that was ordered before.
     LeaseHeld,
     /// The hosting lease has been lapsed for so long that the instance must stop.
     LeaseOver,
-    /// The instance has stopped, by an order or by itself.
+    /// The instance has stopped, by an order or by itself. Ignored while none runs here.
     Stopped,
-    /// The cluster prepares for a full shutdown: nothing is started or handed over.
+    /// The cluster prepares for a full shutdown, for ever: nothing is started or requested, and a
+    /// running instance is not handed over. It still stops without the lease, or when this node is
+    /// no candidate. A node without an instance still gives its rights away.
     Prepare,
 }
 
@@ -142,7 +147,8 @@ pub enum SingletonState {
     /// It was told to stop and has not stopped yet.
     Stopping,
     /// It stopped by itself. It is not started again here until this node has ceased to be a
-    /// candidate, nor elsewhere while this node is the oldest candidate.
+    /// candidate, nor elsewhere while this node is the oldest candidate. This node requests no
+    /// rights, but gives one away if an older candidate requests it.
     Finished,
 }
 
@@ -154,22 +160,24 @@ pub struct SingletonStats {
     /// Requests sent, including repetitions.
     pub asked: u64,
     /// Requests that this node left unanswered, because it is an older candidate, or because it
-    /// runs the instance while the cluster prepares for a full shutdown.
+    /// runs the instance while the cluster prepares for a full shutdown. Each repetition counts.
     pub kept: u64,
     /// Received Dones that answer no open request.
     pub stale: u64,
-    /// Messages of nodes that are not members.
+    /// Messages of nodes that are not members, and of this node itself.
     pub strangers: u64,
 }
 
-/// The right between this node and another one.
+/// The right between this node and another one. Both nodes may lack it for a while, because a Done
+/// was lost or is in transit, but never do both hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Right {
     /// This node holds the right, and has no open request.
     mine: bool,
-    /// Number of this node's open request.
+    /// Number of this node's open request. It remains, without repetition, while the right is not
+    /// wanted any longer; its Done still counts.
     asked: Option<u64>,
-    /// Number of the other node's open request, which waits for the instance to stop.
+    /// Highest number of the other node's requests that wait for the instance to stop.
     wanted: Option<u64>,
 }
 
@@ -243,9 +251,11 @@ impl Singleton {
         oldest(&self.members) == Some(self.me)
     }
 
-    /// Replaces the members. Rights and requests between members that stay are kept; those of
-    /// removed ones are dropped. A new right belongs to the older of the two, and to the other one
-    /// if this node is not a member. After a change the open requests are repeated at once.
+    /// Replaces the members. Rights and requests with members that stay are kept, whatever their
+    /// new age or candidacy, also if this node is no member; those of removed ones are dropped,
+    /// without an answer. A new right belongs to the older of the two, and to the other one if this
+    /// node is not a member. After a change the `follow` of the same input repeats the open
+    /// requests.
     fn on_members(&mut self, now: Now, members: Vec<SingletonMember>) {
         if self.members != members {
             self.retry_at = Some(now.mono); // a member that refused by another view may agree now
@@ -260,8 +270,9 @@ impl Singleton {
     }
 
     /// Handles a message of a peer; one of a node that is not a member is only counted. A Done
-    /// takes effect only with the number of the open request. `Identify` is answered only while the
-    /// instance runs here.
+    /// takes effect only with the number of the open request, and is counted as stale otherwise.
+    /// `Identify` is answered only while the instance runs here, not while it stops. A repeated
+    /// request is answered again. `HandOverInProgress`, `Here` and `Gone` have no effect.
     fn receive(
         &mut self,
         from: ReplicaId,
@@ -293,16 +304,17 @@ impl Singleton {
         }
     }
 
-    /// Whether this node keeps the right requested by `from`: it is a candidate and older. It need
-    /// not hold the right.
+    /// Whether this node keeps the right requested by `from`: it is a candidate and older, whether
+    /// or not `from` is a candidate. It need not hold the right.
     fn keeps(&self, from: ReplicaId) -> bool {
         self.is_candidate() && self.age(self.me) < self.age(from)
     }
 
     /// Answers the recorded request of `from`. An older candidate, and a node that runs the
     /// instance while the cluster prepares for a full shutdown, drops the request without an
-    /// answer. Otherwise stops a running instance; while it stops, answers `HandOverInProgress` and
-    /// keeps the request. If none runs here, gives the right away.
+    /// answer, and counts it as `kept`. Otherwise stops a running instance; while it stops, answers
+    /// `HandOverInProgress` and keeps the request, which `stopped` answers. If none runs here,
+    /// gives the right away, even if this node does not hold it.
     fn asked_by(&mut self, from: ReplicaId, out: &mut Outbox<SingletonOutput>) {
         if self.keeps(from) || (self.preparing && self.running == SingletonState::Yes) {
             self.stats.kept += 1;
@@ -323,14 +335,16 @@ impl Singleton {
         }
     }
 
+    /// Drops the recorded request of `from`, if there is one.
     fn forget_wish(&mut self, from: ReplicaId) {
         if let Some(right) = self.rights.get_mut(&from) {
             right.wanted = None;
         }
     }
 
-    /// Gives the right away, because nothing runs here. The own open request is dropped, so that
-    /// the next one gets a new number. Does nothing if `to` has no recorded request.
+    /// Gives the right away by a Done, because nothing runs here; the recorded request of `to` is
+    /// answered then. The own open request is dropped, so that the next one gets a new number; the
+    /// `follow` of the same input may send it. Does nothing if `to` has no recorded request.
     fn give(&mut self, to: ReplicaId, out: &mut Outbox<SingletonOutput>) {
         if let Some(right) = self.rights.get_mut(&to)
             && let Some(number) = right.wanted.take()
@@ -340,9 +354,9 @@ impl Singleton {
         }
     }
 
-    /// The instance has stopped. After an order, answers all waiting requests. Without an order, it
-    /// is finished, the others learn that it is gone, and no right is given away. Ignored if no
-    /// instance ran here.
+    /// The instance has stopped. After an order, the state is `No`, and all waiting requests are
+    /// answered as by `asked_by`, which may also drop them. Without an order, it is `Finished`, the
+    /// others learn that it is gone, and no right is given away. Ignored if no instance ran here.
     fn stopped(&mut self, out: &mut Outbox<SingletonOutput>) {
         match self.running {
             SingletonState::Yes => {
@@ -361,13 +375,14 @@ impl Singleton {
     }
 
     /// Orders the running instance to stop, and tells the others that it is gone. Must be called
-    /// only while it runs.
+    /// only while it runs (`Yes`), which is not checked.
     fn stop(&mut self, out: &mut Outbox<SingletonOutput>) {
         self.running = SingletonState::Stopping;
         out.push(SingletonOutput::Stop);
         self.say_to_all(SingletonMessage::Gone, out);
     }
 
+    /// Sends a message to all other members, candidates or not.
     fn say_to_all(&self, message: SingletonMessage, out: &mut Outbox<SingletonOutput>) {
         self.rights.keys().for_each(|id| send(*id, message, out));
     }
@@ -424,8 +439,8 @@ impl Singleton {
     /// oldest. Repeats the open requests, under their numbers, if that is `due`. Returns whether a
     /// right is missing that must be requested.
     ///
-    /// Does nothing unless this node is a candidate, no instance runs here, and no shutdown is
-    /// prepared. The lease is not needed.
+    /// Does nothing unless this node is a candidate, the state is `No`, and no shutdown is
+    /// prepared; open requests remain open. The lease is not needed.
     fn ask(&mut self, due: bool, out: &mut Outbox<SingletonOutput>) -> bool {
         let wants = self.is_candidate() && !self.preparing && self.running == SingletonState::No;
         let oldest = self.is_oldest();
@@ -458,7 +473,7 @@ const fn at_least_minimum(retry: Duration) -> Duration {
     if retry.as_nanos() < RETRY_MIN.as_nanos() { RETRY_MIN } else { retry }
 }
 
-/// The oldest candidate, if there is one.
+/// The oldest candidate of `members`, which are sorted by age; `None` if there is none.
 fn oldest(members: &[SingletonMember]) -> Option<ReplicaId> {
     members.iter().find(|peer| peer.candidacy == Candidacy::Candidate).map(|peer| peer.id)
 }
@@ -485,6 +500,7 @@ impl Machine for Singleton {
         self.follow(now, out);
     }
 
+    /// The next repetition of the open requests; `None` if there are none.
     fn next_deadline(&self) -> Option<Instant> {
         self.retry_at
     }

@@ -16,9 +16,10 @@ use super::{Candidacy, SingletonMember, SingletonMessage, at_least_minimum, olde
 pub enum ProxyInput {
     /// A deadline may have passed.
     Tick,
-    /// The members, oldest first, as for [`Singleton`](super::Singleton).
+    /// The members, oldest first, as for [`Singleton`](super::Singleton). They replace all former
+    /// ones. A target that is still a candidate is kept, even if another one is now the oldest.
     Members(Vec<SingletonMember>),
-    /// A message of a user for the singleton.
+    /// A message of a user for the singleton: delivered to the target, or buffered without one.
     Send(Bytes),
     /// A message about the location of the instance; other messages are for the machine and have no
     /// effect here. `Here` counts only from a candidate, `Gone` only from the present target.
@@ -37,7 +38,7 @@ pub enum ProxyInput {
     },
     /// A delivered message was returned: the instance is not there. Returned messages keep their
     /// order, and precede the buffered ones. If the instance is known to be on another node, the
-    /// message is delivered there at once.
+    /// message is delivered there at once; if the target was the returning node, it is lost.
     Returned {
         /// Incarnation of the returning node.
         from: ReplicaId,
@@ -72,7 +73,7 @@ pub enum ProxyOutput {
 /// Counters of a [`Proxy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyStats {
-    /// Messages delivered to the instance's node; a returned message counts again.
+    /// Messages ordered to be delivered to the instance's node; a returned message counts again.
     pub delivered: u64,
     /// Messages dropped because the buffer was full.
     pub dropped: u64,
@@ -83,8 +84,8 @@ pub struct ProxyStats {
 /// The singleton proxy of one node.
 #[derive(Clone, Debug)]
 pub struct Proxy {
-    /// Maximum number of buffered messages; recommended: 1,000. With 0, messages are dropped while
-    /// no instance is known.
+    /// Maximum number of buffered messages, the returned ones included; recommended: 1,000. With 0,
+    /// messages are dropped while no instance is known.
     buffer_size: usize,
     retry: Duration,
     members: Vec<SingletonMember>,
@@ -131,8 +132,9 @@ impl Proxy {
         self.members.iter().any(|peer| peer.id == id && peer.candidacy == Candidacy::Candidate)
     }
 
-    /// The instance runs on this node: delivers all buffered messages there, the returned ones
-    /// first. Replaces another target. Ignored if the node is not a candidate.
+    /// The instance runs on the node `at`: delivers all buffered messages there, the returned ones
+    /// first, and stops asking. Replaces another target. Ignored if the node is not a candidate; it
+    /// need not be the oldest one. No effect if it is the target already.
     fn found(&mut self, at: ReplicaId, out: &mut Outbox<ProxyOutput>) {
         if !self.candidate(at) {
             return; // it leaves, or this view is outdated: it is asked again
@@ -143,12 +145,14 @@ impl Proxy {
         waiting.into_iter().for_each(|payload| self.deliver(at, payload, out));
     }
 
+    /// Orders a delivery and counts it. `to` need not be the target.
     fn deliver(&mut self, to: ReplicaId, payload: Bytes, out: &mut Outbox<ProxyOutput>) {
         self.stats.delivered += 1;
         out.push(ProxyOutput::Deliver { to, payload });
     }
 
-    /// The instance no longer runs on this node; has an effect only on the present target.
+    /// The instance no longer runs on the node `at`; has an effect only on the present target. The
+    /// `search` of the same input then asks anew.
     fn lost(&mut self, at: ReplicaId) {
         if self.target == Some(at) {
             self.target = None;
@@ -156,7 +160,8 @@ impl Proxy {
     }
 
     /// Drops the oldest messages, first the returned ones, until both buffers together hold at most
-    /// `buffer_size`.
+    /// `buffer_size`. With an output and counted for each, so a returned message may be dropped in
+    /// favour of a newer one.
     fn make_room(&mut self, out: &mut Outbox<ProxyOutput>) {
         while self.returned.len() + self.buffer.len() > self.buffer_size {
             let oldest = self.returned.pop_front().or_else(|| self.buffer.pop_front());
@@ -186,8 +191,9 @@ impl Machine for Proxy {
     type Input = ProxyInput;
     type Output = ProxyOutput;
 
-    /// Handles one input, drops messages beyond the buffer's size, and asks for the instance if
-    /// that is due. A target that is no candidate among new members is lost.
+    /// Handles one input, then drops messages beyond the buffer's size, then asks for the instance
+    /// if that is due. A target that is no candidate among new members is lost, and the oldest
+    /// candidate is asked in the same call. A message is never delivered before a `Here`.
     fn handle(&mut self, now: Now, input: ProxyInput, out: &mut Outbox<ProxyOutput>) {
         let (before, asked) = (self.target, oldest(&self.members));
         match input {
@@ -217,6 +223,7 @@ impl Machine for Proxy {
         self.search(now, anew, out);
     }
 
+    /// The next `Identify`; `None` while the target is known, and before the first input.
     fn next_deadline(&self) -> Option<Instant> {
         self.ask_at.filter(|_| self.target.is_none())
     }

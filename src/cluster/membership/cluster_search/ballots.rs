@@ -2,7 +2,8 @@
 //! (docs/protocol/membership.md#founding-majority).
 //!
 //! [`Founding`] contains the votes; this file decides when to propose and to repeat, and sends. A
-//! node that founds nothing (`founding` is `None`) does nothing here.
+//! node that founds nothing (`founding` is `None`) only enters or joins a founded cluster here
+//! ([`on_founded`](Searching::on_founded)).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,8 +24,9 @@ use crate::cluster::wire::{ClusterMessage, Foundation, FoundingBallot, InitAnswe
 
 impl Searching {
     /// The seeds that can vote with this one, including itself, by their keys: connected at an
-    /// asked address, with an equal list and equal settings. Of several nodes with one key the one
-    /// with the highest node id votes, except that this node always votes with its own key.
+    /// asked address, with an equal list and equal settings. The key is the first asked address of
+    /// the node, or its peer key with `expected-nodes`. Of several nodes with one key the one with
+    /// the highest node id votes, except that this node always votes with its own key.
     pub(super) fn voters(&self, core: &MembershipCore) -> BTreeMap<VoterKey, NodeId> {
         let by_key = core.config.expected_nodes.is_some();
         let key = |node: NodeId, address: &Address| {
@@ -42,12 +44,14 @@ impl Searching {
         voters
     }
 
-    /// The key with which a node votes; `None` if it cannot vote.
+    /// The key with which a node votes; `None` if it is not among the present
+    /// [`voters`](Self::voters).
     pub(super) fn voter_key_of(&self, core: &MembershipCore, node: NodeId) -> Option<VoterKey> {
         self.voters(core).into_iter().find(|(_, voter)| *voter == node).map(|(key, _)| key)
     }
 
-    /// Gives up the open attempt, if any. The time of the next proposal and the own votes remain.
+    /// Gives up the open attempt, if any, with its deadlines. The time of the next attempt
+    /// (`propose_at`) and the votes of this node as an acceptor remain.
     pub(super) fn stop_founding(&mut self) {
         if let Some(founding) = &mut self.founding {
             founding.give_up();
@@ -55,9 +59,10 @@ impl Searching {
         (self.latecomers_until, self.resend_at, self.patient_until) = (None, None, None);
     }
 
-    /// Delay before this node proposes: none if it is the first in the list. It waits for each
-    /// earlier voter in the order of keys, and briefly for up to two seeds with earlier addresses
-    /// that are no voters; up to half of the delay is added at random.
+    /// Delay before this node proposes: [`TURN`] for each voter with a lower key, and [`UNHEARD`]
+    /// for each seed with a lower address that is no voter, at most two of them; zero without any.
+    /// With `expected-nodes` no key is an address, so every seed with a lower address counts as no
+    /// voter. Up to half of the delay is added at random, anew in each call.
     pub(super) fn turn(
         &self,
         core: &mut MembershipCore,
@@ -72,8 +77,11 @@ impl Searching {
     }
 
     /// Performs due steps of the founding protocol: goes on with an open attempt, or begins one
-    /// when it is this node's turn. Gives up, and forgets its turn, while a join is under way or
-    /// the voters are no majority; the turn then counts anew from the time at which they are one.
+    /// when it is this node's turn, which counts as `founding_ballots`. The next attempt, should
+    /// this one fail, is planned for its [`PATIENCE`] plus another turn.
+    ///
+    /// Gives up, and forgets its turn, while a join is under way or the voters are no majority; the
+    /// turn then counts anew from the time at which they are one.
     pub(super) fn found(
         &mut self,
         core: &mut MembershipCore,
@@ -104,8 +112,9 @@ impl Searching {
         }
     }
 
-    /// Goes on with the open attempt: gives it up after `PATIENCE`, proposes once the time for
-    /// latecomers is over, and repeats the request.
+    /// Goes on with the open attempt: gives it up after `PATIENCE` and does nothing else then;
+    /// otherwise proposes once the time for latecomers is over, and repeats the request if
+    /// [`RESEND`] has passed, also directly after a proposal.
     pub(super) fn go_on(
         &mut self,
         core: &mut MembershipCore,
@@ -213,8 +222,9 @@ impl Searching {
     /// Does what an answer to the own proposal leads to. `Free`: proposes an own foundation, at
     /// once if all voters have promised, otherwise `LATECOMERS` after the first majority.
     /// `Adopted`: proposes that foundation at once, with a notice if too few of its founders are
-    /// left. `Overtaken`: tries again after its turn. `Founded`: tells the other voters once; this
-    /// is not repeated.
+    /// left. `Overtaken`: sets the time of the next attempt to [`TURN`] and its turn from now, even
+    /// if [`vote`](Self::vote) had postponed it longer. `Founded`: tells the other voters, which is
+    /// not repeated, and then enters the cluster itself or joins it.
     pub(super) fn follow(
         &mut self,
         core: &mut MembershipCore,
@@ -258,7 +268,8 @@ impl Searching {
         None
     }
 
-    /// Proposes a foundation of all that have promised; gives the attempt up if there is none.
+    /// Proposes a foundation of all members that have promised; gives the attempt up if they give
+    /// no valid foundation.
     pub(super) fn propose_own(
         &mut self,
         core: &mut MembershipCore,
@@ -273,7 +284,8 @@ impl Searching {
     }
 
     /// Proposes a foundation in the open attempt and asks all voters to accept it; an attempt that
-    /// has proposed one already repeats that one.
+    /// has proposed one already repeats that one. Ends the wait for latecomers. Does not move the
+    /// time of the next repetition.
     pub(super) fn propose(
         &mut self,
         core: &mut MembershipCore,
@@ -287,8 +299,10 @@ impl Searching {
         }
     }
 
-    /// A cluster was founded, as `from` (or this node itself) tells: enters it if this node is a
-    /// founder. Otherwise gives up founding, and asks `from` to let it in, if it can.
+    /// A cluster was founded, as `from` (or this node itself) tells; the caller has checked the
+    /// foundation. Enters the cluster if this node is a founder. Otherwise ends the own attempt,
+    /// stores `Member` as the answer of `from` (if that is another node), and asks the first node
+    /// that answered `Member`, not always `from`, to let it in, unless a join is under way.
     pub(super) fn on_founded(
         &mut self,
         core: &mut MembershipCore,
@@ -310,8 +324,10 @@ impl Searching {
     }
 }
 
-/// Whether the message contains a ballot that violates the jump rule; such a ballot is rejected.
-/// The ballot of a promise or an acceptance is not checked, because it must be an own one.
+/// Whether the message contains a ballot that violates the jump rule; [`Founding`] rejects such a
+/// request and ignores such a refusal. For a refusal the promised ballot counts, not the refused
+/// one. The ballot of a promise or an acceptance is not checked: it only counts if it is the own
+/// one.
 fn jumps(founding: &Founding, message: &ClusterMessage) -> bool {
     use ClusterMessage as M;
     match message {

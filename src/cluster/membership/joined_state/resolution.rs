@@ -15,7 +15,8 @@ use crate::cluster::membership::port::{OperatorNotice, StopReason};
 use crate::cluster::membership::{MembershipCore, MembershipOutbox};
 
 impl JoinedState {
-    /// Handles the answer of the downing lease: acts on the resolution that it leads to, if any.
+    /// Handles the answer of the downing lease (`None`: the lease was lost, which leads to nothing
+    /// here): acts on the resolution that it leads to, if any, at once and not in the next tick.
     /// Returns the reason if this node must stop.
     pub(in crate::cluster::membership) fn downing_lease(
         &mut self,
@@ -29,13 +30,15 @@ impl JoinedState {
     }
 
     /// Whether the end of this side is postponed, for an operator or until other members return.
-    /// With leases, nothing is served on a side without a quorum, so that it does no harm.
+    /// With `false` the caller stops the node. With leases, nothing is served on a side without a
+    /// quorum, so that waiting does no harm.
     ///
-    /// Returns `false` without leases, if this side has a quorum, and under `down-all`,
-    /// `static-quorum` and `lease-majority`. (`lease-majority` does not wait: a waiting side would
-    /// request the lease again, get it once the other side releases it, and keep it from that
-    /// side.) Otherwise the first call starts the time `wait-without-quorum` (default: zero), and
-    /// later calls do not restart it: returns `true`, with a notice, until it is over.
+    /// Returns `false` without leases or an installed configuration, if this side has a quorum, and
+    /// under `down-all`, `static-quorum` and `lease-majority`. (`lease-majority` does not wait: a
+    /// waiting side would request the lease again, get it once the other side releases it, and keep
+    /// it from that side.) Otherwise the first call starts the time `wait-without-quorum` (default:
+    /// zero), and later calls do not restart it (a quorum or a new configuration ends it, see
+    /// `ends_at`): returns `true`, with a notice, until it is over.
     fn waits_without_quorum(
         &mut self,
         core: &mut MembershipCore,
@@ -60,14 +63,17 @@ impl JoinedState {
 
     /// Handles an order of the resolver. Returns a reason only if this node must stop now.
     ///
-    /// - A decision replaces the victims of the earlier one; `DownTargets` adds to them. `Withdraw`
-    ///   clears them. The orders about the lease have been sent already and change nothing here.
+    /// - A decision clears the victims of the earlier one, whether or not this node is responsible;
+    ///   only `DownTargets` keeps them. `Withdraw` clears them. The orders about the lease have
+    ///   been sent already and change nothing here.
     /// - If this node is among the members to down, it removes no others. It stops, unless it waits
-    ///   without a quorum, or is a newcomer without a data directory, which searches again.
-    /// - Otherwise, only the responsible node acts. Members of the installed configuration become
-    ///   victims of the next proposal; a node outside of it becomes Down in gossip at once, because
-    ///   no configuration can remove it. If the decision sets records aside, the victims that are
-    ///   connected and not accused by this node are also recorded as `heard`.
+    ///   without a quorum, or is a newcomer without a data directory: that one goes on unchanged,
+    ///   and searches again as an orphan.
+    /// - Otherwise, only the responsible node acts; on others nothing more changes. Members of the
+    ///   installed configuration become victims of the next proposal; a node outside of it becomes
+    ///   Down in gossip at once, because no configuration can remove it. If the decision sets
+    ///   records aside, the victims that are connected and not accused by this node are also
+    ///   recorded as `heard`.
     pub(super) fn resolved(
         &mut self,
         core: &mut MembershipCore,
