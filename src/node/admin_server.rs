@@ -16,7 +16,8 @@ use crate::runtime::OwnRuntime;
 /// answers probes meanwhile.
 const THREADS: usize = 2;
 
-/// The running server. Dropping it ends the server and all its connections.
+/// The running server. Dropping it ends the server and all its connections, also in the middle of
+/// an answer, without waiting for them.
 pub(super) struct AdminServer {
     _socket: Option<Serving>, // `None`: no control socket is configured
     clients: AbortHandle,     // of the task that runs `answer`
@@ -24,14 +25,16 @@ pub(super) struct AdminServer {
 }
 
 /// Starts the threads for [`AdminServer::serve`]. The control socket must be bound on this runtime.
+/// Fails if the system gives no I/O driver; panics if it refuses the first thread.
 pub(super) fn start_threads() -> io::Result<OwnRuntime> {
     OwnRuntime::start("ostraca-tools", THREADS)
 }
 
 impl AdminServer {
-    /// Starts to serve the control socket, with the rights of an operator, and the `clients` that
-    /// the transport has admitted. May be called outside of a runtime. Connections to the socket
-    /// have waited since it was bound.
+    /// Starts to serve the control socket, whose callers may make every request, and the `clients`
+    /// that the transport has admitted, which may make those that `server` allows to remote ones.
+    /// May be called outside of a runtime. Connections to the socket that waited since it was bound
+    /// are served as well.
     pub(super) fn serve(
         runtime: OwnRuntime,
         socket: Option<BoundSocket>,
@@ -54,8 +57,9 @@ impl Drop for AdminServer {
     }
 }
 
-/// Serves each client in a task of its own. Once the transport has dropped the sender, returns and
-/// ends all connections, answered or not.
+/// Serves each client in a task of its own, and logs its arrival. A task that panics ends only its
+/// own connection. Once the transport has dropped the sender and all queued clients were taken,
+/// returns and ends all connections, answered or not.
 async fn answer(mut clients: mpsc::Receiver<ClientStream>, server: Server) {
     let mut talks = JoinSet::new(); // ≤ net.limits.clients
     loop {

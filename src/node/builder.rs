@@ -63,8 +63,9 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the lease that the downing strategy `lease-majority` acquires. Other strategies do not
-    /// use it.
+    /// Sets the lease that the downing strategy `lease-majority` acquires, in place of that of an
+    /// earlier call. With this strategy a node without a lease does not start; other strategies do
+    /// not use it.
     pub fn downing_lease(mut self, lease: Arc<dyn DowningLease>) -> Self {
         self.downing_lease = Some(lease);
         self

@@ -51,7 +51,8 @@ impl Clock {
         }
     }
 
-    /// Reads the monotonic clock, with which leases are compared.
+    /// Reads the monotonic clock, with which leases are compared. It counts from
+    /// [`start`](Self::start) and never goes backwards.
     #[must_use]
     #[inline]
     pub fn mono(&self) -> Instant {
@@ -59,13 +60,14 @@ impl Clock {
         Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The time since the host was booted, equal for all clocks of this host.
+    /// The time since the host was booted, equal for all clocks and processes of this host,
+    /// independent of [`start`](Self::start).
     pub(super) fn since_boot() -> Duration {
         steady()
     }
 
-    /// The runtime's instant for a timer with this deadline: now if it has passed, and at most 30
-    /// years from now, because later ones may not be representable.
+    /// The runtime's instant for a timer with this deadline, never before it: now if it has passed,
+    /// and at most 30 years from now, because later ones may not be representable.
     #[must_use]
     pub fn moment(&self, deadline: Instant) -> Moment {
         const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);

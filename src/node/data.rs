@@ -55,21 +55,22 @@ pub(super) struct DataEnvironment<O> {
     /// The control part of this node; `None` without membership.
     pub(super) sibling: Option<ControlHandle>,
     /// The last message with its encoding, because the same change goes to every peer. Kept until
-    /// the end of the batch.
+    /// the end of the turn.
     pub(super) last: Option<(ReplicatorMessage, Vec<u8>)>,
-    /// Receiver and number of the last transfer of which a part was refused by a full lane. Its
-    /// further parts are not sent, since the Replicator will repeat the whole transfer under
-    /// another number.
+    /// Receiver and number of the last transfer of which a part was refused by a full lane; never
+    /// cleared, only replaced. Its further parts are not sent, since the Replicator will repeat the
+    /// whole transfer under another number.
     pub(super) incomplete: Option<(ReplicaId, u64)>,
-    /// Replies to callers, delivered at the end of the batch: when a caller has its reply, the
+    /// Replies to callers, delivered at the end of the turn: when a caller has its reply, the
     /// subscribers are notified and all messages are handed to the lanes.
-    pub(super) answers: Vec<(RequestId, DataResult)>, // ≤ replies of a batch
+    pub(super) answers: Vec<(RequestId, DataResult)>, // ≤ replies of a turn
 }
 
 impl<O: MessageSender> DataEnvironment<O> {
     /// Sends a message to a peer and counts the outcome. Encodes it only if it differs from the
-    /// last one. A message that cannot be sent is dropped; so is a part of the incomplete transfer,
-    /// which counts as refused by a full lane.
+    /// last one of this turn. A message that cannot be sent is dropped, without a log event. A part
+    /// that a full lane refuses, but no other error, makes its transfer the incomplete one, of
+    /// which each later part is dropped unencoded and counts as refused by a full lane.
     fn send(&mut self, to: ReplicaId, class: TrafficClass, message: ReplicatorMessage) {
         let part = match &message.body {
             Body::Part { transfer, .. } => Some((to, *transfer)),
@@ -91,8 +92,9 @@ impl<O: MessageSender> DataEnvironment<O> {
         self.last = Some((message, bytes));
     }
 
-    /// Sends a grant to a holder of a lease. This node's own holder gets it as an input of
-    /// membership, uncounted.
+    /// Sends a grant to a holder of a lease and counts the outcome; a grant that cannot be sent is
+    /// dropped. This node's own holder gets it as an input of membership, uncounted. Without
+    /// membership every receiver counts as another node.
     fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
         if let Some(sibling) = self.sibling.as_ref().filter(|sibling| sibling.me == to) {
             if let RoutedLeaseMessage::Membership(input) = routes::membership::lease(to, message) {
@@ -104,8 +106,9 @@ impl<O: MessageSender> DataEnvironment<O> {
         self.sending.note(bytes.len(), self.outgoing.send_lease(to, &bytes));
     }
 
-    /// Logs an event and queues it for the node. If the queue is full, the event is dropped and an
-    /// error is logged; if the node has ended, it is dropped silently.
+    /// Logs an event, always, and queues it for the node. If the queue is full, the event is
+    /// dropped and an error is logged as well; if the node has ended, it is dropped without a
+    /// further log event. Never waits.
     fn tell(&self, event: ReplicatorEvent) {
         log(&event, |node| self.outgoing.name_of(node));
         if let Err(mpsc::error::TrySendError::Full(event)) = self.events.try_send(event) {
@@ -126,9 +129,10 @@ impl<O: MessageSender> MachineEnvironment<GuardedReplicator> for DataEnvironment
         GuardInput::Data(ReplicatorInput::Tick)
     }
 
-    /// Performs an output. Membership also learns those about configurations. A reply or
-    /// notification for the sharding machines goes to them only. Replies to programs wait for
-    /// [`flush`](MachineEnvironment::flush).
+    /// Performs an output. Membership also learns those about configurations, before the output
+    /// takes its own route. A reply or notification for the sharding machines goes to them only,
+    /// within the call. Replies to programs wait for [`flush`](MachineEnvironment::flush);
+    /// notifications of subscribers, writes and events do not.
     fn perform(&mut self, output: GuardOutput) {
         let mut output = output;
         if let Some(sibling) = &self.sibling {
@@ -152,7 +156,8 @@ impl<O: MessageSender> MachineEnvironment<GuardedReplicator> for DataEnvironment
         }
     }
 
-    /// Sends the gathered messages, and then delivers the replies of the batch.
+    /// Forgets the last encoded message, sends the gathered ones, and then delivers the replies of
+    /// the turn, those of dropped futures excepted.
     fn flush(&mut self) {
         self.last = None;
         self.outgoing.flush();
@@ -161,14 +166,16 @@ impl<O: MessageSender> MachineEnvironment<GuardedReplicator> for DataEnvironment
         }
     }
 
-    /// Whether the disk is behind: it is the only part that completes orders later.
+    /// Whether the disk is behind: it is the only part that completes orders later. The result of a
+    /// write is a fact for the machine, and thus wakes it once the disk is not behind any longer.
     fn defers_requests(&self) -> bool {
         self.disk.is_behind()
     }
 }
 
-/// Logs an event. Needs no throttle: alarms come at most once a minute for each kind and node,
-/// other events are rare. `Failed` is logged at level debug, because its origin logs an error.
+/// Logs an event. Needs no throttle: the Replicator raises alarms at most once a minute for each
+/// kind and node, other events are rare. `Failed` is logged at level debug, because its origin logs
+/// an error; `Outcome` and `Pending` at level debug too.
 fn log(event: &ReplicatorEvent, name: impl Fn(ReplicaId) -> String) {
     match event {
         ReplicatorEvent::Installed(epoch) => {
@@ -198,7 +205,8 @@ fn log(event: &ReplicatorEvent, name: impl Fn(ReplicaId) -> String) {
 }
 
 /// Logs an alarm as a warning with advice for the operator; one of the store as an error. An alarm
-/// without a text of its own is logged as `ddata.alarm` with its fields.
+/// without a text of its own is logged as `ddata.alarm` with its fields; `TooLarge` has that name
+/// and a text.
 fn log_alarm(alarm: &ReplicatorAlarm, name: impl Fn(ReplicaId) -> String) {
     match alarm {
         ReplicatorAlarm::ImpossibleClock { from, ahead } => {

@@ -16,7 +16,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::control::Alive;
 
-/// Number of unfinished writes from which [`DiskHandle::is_behind`] is true.
+/// Number of unfinished writes from which [`DiskHandle::is_behind`] is true. No bound: further
+/// writes are accepted.
 const BEHIND: usize = 256;
 
 /// Maximum number of waiting writes that are combined into one.
@@ -31,10 +32,11 @@ type DiskWrite = (u64, Vec<DurableRecord>);
 /// Handle to the writing task.
 #[derive(Debug)]
 pub(crate) struct DiskHandle {
-    /// ≤ BEHIND, plus those of the batch that exceeds it, and of facts and urgent messages, which
+    /// ≤ BEHIND, plus those of the turn that exceeds it, and of facts and urgent messages, which
     /// the Replicator handles even then.
     writes: mpsc::UnboundedSender<DiskWrite>,
-    /// Number of unfinished writes: those that wait, and those that are being written.
+    /// Number of unfinished writes: those that wait, and those that are being written. A write is
+    /// finished before its result is reported.
     unwritten: Arc<AtomicUsize>,
 }
 
@@ -57,8 +59,9 @@ impl DiskHandle {
         (Self { writes, unwritten }, task)
     }
 
-    /// Queues the records to be written after all earlier ones, and returns at once. The result is
-    /// reported under `id`.
+    /// Queues the records to be written after all earlier ones, and returns immediately, also if
+    /// the disk is behind. The result is reported under `id`, which is not checked to be unique. A
+    /// write without records goes to the store as well.
     ///
     /// # Panics
     /// If the task was aborted, or its runtime has ended, before the handle was dropped.
@@ -68,16 +71,17 @@ impl DiskHandle {
         assert!(sent.is_ok(), "the task receives writes until the handle is dropped");
     }
 
-    /// Whether so many writes are unfinished that the Replicator must begin no client request and
-    /// no message of a peer that is not urgent.
+    /// Whether so many writes are unfinished ([`BEHIND`]) that the Replicator must begin no client
+    /// request and no message of a peer that is not urgent. The writes of a group finish together.
     pub(crate) fn is_behind(&self) -> bool {
         self.unwritten.load(Ordering::Relaxed) >= BEHIND
     }
 }
 
 /// The task: writes groups of at most [`GROUP_MAX`] waiting writes, each in order and as one write
-/// of the store, and reports the result of the group for each of its ids. Ends when all senders
-/// were dropped and no write waits.
+/// of the store, and reports the result of the group for each of its ids, in order. Counts the
+/// group as finished before the first report, so that the machine that a report wakes sees the new
+/// count. Continues after errors. Ends when all senders were dropped and no write waits.
 async fn write_all(
     (mut store, alive): (Option<Store>, Alive),
     mut writes: mpsc::UnboundedReceiver<DiskWrite>,
@@ -98,8 +102,10 @@ async fn write_all(
     }
 }
 
-/// Writes records on a blocking thread. Returns the store and the result. Fails and returns no
-/// store if there is none, because it panicked earlier, or if it panics now or the runtime ends.
+/// Writes records on a blocking thread. Returns the store and the result; after an error of the
+/// store the store as well. Fails and returns no store if there is none, because it panicked
+/// earlier, or if it panics now or the runtime ends; each of these has the same error. If this
+/// future is dropped, a write that has begun completes, and then the store and `alive` are dropped.
 async fn write(
     (store, alive): (Option<Store>, Alive),
     records: Vec<DurableRecord>,
@@ -118,10 +124,11 @@ async fn write(
 }
 
 /// Reads all records of a store, on a blocking thread, and returns the store with them. `alive` is
-/// held until the read has ended, even if the start of the node is dropped during it.
+/// held until the read has ended, even if the start of the node is dropped during it: then the read
+/// completes, and store and records are dropped before `alive`.
 ///
 /// # Errors
-/// The store's error, or that it panicked. The store is dropped then.
+/// The store's error, or that it panicked or the runtime ended. The store is dropped then.
 pub(crate) async fn load(
     store: Store,
     alive: Alive,

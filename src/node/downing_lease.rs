@@ -101,15 +101,16 @@ pub struct LeaseName {
 
 /// Handle to the task that calls the provider, for one order after the other. When the handle is
 /// dropped, the task carries out the queued orders and ends. It releases nothing by itself, except
-/// after an attempt to acquire that failed or took too long.
+/// after an attempt to acquire that failed, panicked or took too long.
 pub(super) struct LeaseRequester {
     orders: mpsc::Sender<bool>,
 }
 
 impl LeaseRequester {
-    /// Starts the task on the current tokio runtime. Each order to acquire is answered with
-    /// [`MembershipInput::DowningLease`] to `inbox`; an order to release is not answered. `within`
-    /// bounds each call of the provider.
+    /// Starts the task on the current tokio runtime; panics outside of one. Each order to acquire
+    /// is answered with [`MembershipInput::DowningLease`] to `inbox`. The provider is called even
+    /// if the lease is held already. An order to release is not answered. `within` bounds each call
+    /// of the provider, so an answer may take twice as long; orders wait meanwhile.
     pub(super) fn start(
         provider: Arc<dyn DowningLease>,
         lease: LeaseName,
@@ -131,8 +132,9 @@ impl LeaseRequester {
         Self { orders }
     }
 
-    /// Orders the task to acquire or release the lease. Returns whether the order was accepted:
-    /// `false` if [`ORDERS_MAX`] orders wait, or the runtime of the task has ended.
+    /// Orders the task to acquire (`true`) or release the lease, after all queued orders; never
+    /// waits. Returns whether the order was accepted: `false` if [`ORDERS_MAX`] orders wait, or the
+    /// runtime of the task has ended. An order that was not accepted gets no answer.
     pub(super) fn order(&self, acquire: bool) -> bool {
         self.orders.try_send(acquire).is_ok()
     }
@@ -144,9 +146,10 @@ impl fmt::Debug for LeaseRequester {
     }
 }
 
-/// Acquires the lease. Only a timely `true` of the provider is a grant. After an error, a panic or
-/// no timely answer the lease counts as denied and is released, because it may have been acquired
-/// nevertheless; that takes up to `within` again.
+/// Acquires the lease. Only a timely `true` of the provider is a grant. After `false` nothing is
+/// released. After an error, a panic or no timely answer the lease counts as denied and is released
+/// before this returns, because it may have been acquired nevertheless; that takes up to `within`
+/// again, and its result is only logged. Logs each case: a grant at level info, others as warnings.
 async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -> LeaseAnswer {
     let LeaseName { name, .. } = lease;
     let acquired = guarded(async { provider.acquire(lease.clone()).await });
@@ -180,7 +183,8 @@ async fn ask(provider: &dyn DowningLease, lease: &LeaseName, within: Duration) -
     LeaseAnswer::Denied
 }
 
-/// Runs a call of the provider, and converts a panic to an error.
+/// Runs a call of the provider, and converts a panic to an error, also one in the call before its
+/// future exists, if `call` includes that.
 async fn guarded<T>(call: impl Future<Output = Result<T, LeaseError>>) -> Result<T, LeaseError> {
     let panicked = |panic| {
         forget_panic(panic); // the panic hook has reported it

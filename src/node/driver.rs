@@ -61,23 +61,29 @@ pub(crate) trait MachineEnvironment<M: Machine>: Send {
     /// but a long turn then delays the caller.
     const ON_CALLERS: bool = false;
 
-    /// The input which tells the machine that a deadline may have passed.
+    /// The input which tells the machine that its next deadline has passed. Only the driver makes
+    /// it.
     fn tick() -> M::Input;
 
-    /// Performs an output. Must not block.
+    /// Performs an output. Called for each output, in order, after the last input of a turn. Must
+    /// not block.
     fn perform(&mut self, output: M::Output);
 
-    /// Called at the end of each batch, even if it had no outputs: sends gathered messages.
+    /// Called at the end of each turn, even if it had no outputs, and after each last tick
+    /// ([`LAST_TICKS`]): sends gathered messages.
     fn flush(&mut self);
 
     /// Whether so many earlier outputs are incomplete that the next turn must take only facts and
-    /// urgent messages ([`TakePolicy::Little`]). Asked before each turn; never, by default.
+    /// urgent messages ([`TakePolicy::Little`]). Asked before inputs are taken from the inbox;
+    /// never, by default. Deferred inputs do not keep the machine awake: the environment must push
+    /// a fact when this becomes false.
     fn defers_requests(&self) -> bool {
         false
     }
 }
 
-/// Counters of a driver, updated while it runs.
+/// Counters of a driver, updated at the end of each turn. The last ticks ([`LAST_TICKS`]) are in
+/// none of them.
 #[derive(Debug, Default)]
 pub(crate) struct DriverCounters {
     turns: AtomicU64,
@@ -93,15 +99,15 @@ pub(crate) struct DriverCounters {
 /// Counters of a machine's turns since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TurnStats {
-    /// Number of turns of the machine.
+    /// Number of turns of the machine, including those with only a tick.
     pub turns: u64,
-    /// Number of handled inputs.
+    /// Number of handled inputs, including functions that read the machine, but not ticks.
     pub inputs: u64,
     /// Number of ticks, each for one or more deadlines that had passed.
     pub ticks: u64,
     /// Number of performed outputs.
     pub outputs: u64,
-    /// Number of inputs in the largest batch.
+    /// Largest number of inputs that one turn has handled.
     pub batch_max: u64,
     /// Duration of the longest turn, from its first input to the flush.
     pub turn_max: Duration,
@@ -129,7 +135,7 @@ impl DriverCounters {
         }
     }
 
-    /// Counts a turn, which is slow from [`SLOW_TURN`].
+    /// Counts a turn, which is slow from [`SLOW_TURN`]. Does not log.
     fn turn(&self, turn: TurnCounts, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.turns.fetch_add(1, Ordering::Relaxed);
@@ -161,21 +167,24 @@ where
     M: Machine<Input: Send, Output: Send> + Send + 'static,
     W: MachineEnvironment<M> + 'static,
 {
+    /// Creates a driver, the only one of this inbox. Handles nothing before [`run`](Self::run);
+    /// inputs that are queued already are handled first.
     pub(crate) fn new(machine: M, world: W, inbox: Inbox<M>, clock: Clock) -> Self {
         Self { core: DriverCore::new(machine, world, inbox, clock) }
     }
 
-    /// The driver's counters, which can be read while it runs.
+    /// The driver's counters, which can be read while it runs and after its end.
     pub(crate) fn counters(&self) -> Arc<DriverCounters> {
         self.core.counters.clone()
     }
 
-    /// Runs the machine until its inbox is closed and empty. Returns machine and world after the
-    /// last output was performed. Must be called within a tokio runtime, which is entered for turns
-    /// that callers run on other threads.
+    /// Runs the machine until its inbox is closed and empty, and then the last ticks
+    /// ([`LAST_TICKS`]). Returns machine and world after the last output was performed. Panics
+    /// outside of a tokio runtime, which is entered for turns that callers run on other threads.
     ///
-    /// If the future is dropped, or panics because a turn panicked, the machine is dropped, and the
-    /// inbox is closed and its inputs are dropped.
+    /// If the future is dropped, or panics because a turn panicked, the machine is dropped, and
+    /// then the inbox is closed and its inputs are dropped. This blocks until a caller's
+    /// turn has ended.
     pub(crate) async fn run(self) -> (M, W) {
         let inbox = self.core.inbox.clone();
         let _emptied = Emptied(inbox.clone());
@@ -220,7 +229,8 @@ where
 
 /// Yields to other tasks as long as each time more requests arrive, and only requests and ordinary
 /// messages are queued, but at most [`GIVES_WAY_MAX`] times. Returns at once if no request is
-/// queued or the deadline `until` has passed.
+/// queued or the deadline `until` has passed. Called when the inbox has woken the loop, but not
+/// when its timer has, and not between turns that follow each other.
 ///
 /// The replies of a batch wake all callers, and most of them make another request. The runtime runs
 /// the task first that was woken last: the loop, woken by the first of these requests. Without
@@ -293,7 +303,7 @@ struct DriverCore<M: Machine, W> {
     out: Outbox<M::Output>,
     slow: LogThrottle,
     turn_span: Duration, // `TURN_SPAN`, but tests of other bounds have no such bound
-    armed: Option<Instant>, // time of the loop's timer
+    armed: Option<Instant>, // deadline for which the loop last went to sleep; `None`: it had none
     failed: Option<Box<dyn Any + Send>>, // panic of a turn on a caller's thread
 }
 
@@ -342,8 +352,9 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         }
     }
 
-    /// Takes the next batch from the inbox, of at most `most` inputs. Takes nothing and returns
-    /// [`TakeResult::Some`] if the last turn left inputs, which may be more than `most`.
+    /// Takes the next batch from the inbox, of at most `most` inputs, by the policy of the
+    /// environment. Takes nothing and returns [`TakeResult::Some`] if the last turn left inputs,
+    /// which may be more than `most`.
     fn take(&mut self, most: usize) -> TakeResult {
         if !self.batch.is_empty() {
             return TakeResult::Some;
@@ -358,10 +369,11 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         self.machine.next_deadline().is_some_and(|at| at <= self.clock.mono())
     }
 
-    /// Runs one turn on a caller's thread, if inputs are queued or a deadline has passed. Returns
-    /// `false` if the loop must be woken: for remaining inputs, for a deadline earlier than that of
-    /// its timer, because the inbox was closed, or to resume a panic, after which no turn is run.
-    /// Otherwise the machine sleeps again.
+    /// Runs one turn on a caller's thread, if inputs that may be taken are queued or a deadline has
+    /// passed. Then the machine sleeps again, unless the inbox is closed. Returns `false` if the
+    /// loop must be woken: for remaining inputs, even deferred ones, for a deadline earlier than
+    /// `armed`, because the inbox is closed, or to resume a kept panic, in which case nothing else
+    /// is done.
     fn turn_now(&mut self) -> bool {
         if self.failed.is_some() {
             return false;
@@ -395,9 +407,11 @@ impl<M: Machine, W: MachineEnvironment<M>> DriverCore<M, W> {
         (self.machine, self.world)
     }
 
-    /// Runs one turn: handles the batch, ticks the machine at most once, and performs the outputs
-    /// of both. Handles at least one input of a batch that has any; leaves the rest in the batch
-    /// once `turn_span` has passed. Counts the turn, and logs it if it was slow.
+    /// Runs one turn: handles the batch, then ticks the machine if a deadline has passed, and then
+    /// performs the outputs of both. Handles at least one input of a batch that has any; leaves the
+    /// rest in the batch once `turn_span` has passed. Counts the turn, and logs it if it was slow,
+    /// at most once a minute. A turn that panics is not counted; if it panics before the outputs
+    /// are performed, none is.
     fn turn(&mut self) {
         let began = self.clock.mono();
         let mut inputs = 0_u64;

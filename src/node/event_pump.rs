@@ -69,7 +69,8 @@ pub(super) struct EventPump {
 }
 
 impl EventPump {
-    /// Handles events until all their senders have been dropped.
+    /// Handles events of the transport and the Replicator, in no fixed order between the two, until
+    /// the senders of both have been dropped.
     pub(super) async fn listen(mut self) {
         loop {
             tokio::select! {
@@ -81,8 +82,8 @@ impl EventPump {
     }
 
     /// Handles an event of the Replicator, which has logged it already. A failure of the
-    /// Replicator, or of the load of its data, begins the shutdown; all other events are ignored,
-    /// because membership learns them directly.
+    /// Replicator, or of the load of its data, begins the shutdown; all other events, also
+    /// `Excluded`, are ignored, because membership learns them directly.
     fn replicator(&self, event: &ReplicatorEvent) {
         if matches!(event, ReplicatorEvent::Failed(_) | ReplicatorEvent::LoadFailed(_)) {
             self.shutdown.begin(Reason::Failed);
@@ -94,6 +95,10 @@ impl EventPump {
     /// ([`RegionRegistry::cut`]) and waiting messages are tried again; on a control lane there are
     /// none, because the machines repeat their messages. A peer that refuses this incarnation as
     /// removed is reported to membership; any other refusal is only recorded at the dialler.
+    ///
+    /// An incarnation that a new one replaces is reported to membership as replaced and then as
+    /// closed, but stays connected here until the new one is up. A forgotten node is no longer
+    /// connected and is reported as closed. In both cases no wait for a return begins.
     fn net(&mut self, event: handle::NetEvent) {
         match event {
             handle::NetEvent::Up { node, facts } => self.is_up(node, facts),
@@ -149,7 +154,8 @@ impl EventPump {
 
     /// Handles an admitted node, which may have been up before: records it in place of an earlier
     /// incarnation of its peer, and tells membership, the Replicator and the hosted types, which
-    /// may send to it now. A task that waits for the return of this incarnation ends.
+    /// may send to it now. A task that waits for the return of this incarnation ends. If the node
+    /// is connected already, all this is repeated, but the observers of `up` are not notified.
     fn is_up(&mut self, node: NodeId, facts: NetFacts) {
         tracing::info!(%node, "node.up");
         self.tell_up(node, &facts, None);
@@ -165,8 +171,9 @@ impl EventPump {
     }
 
     /// Handles the answer to a dial: tells membership, once more, that the node is up, with the
-    /// address that was dialled. A node that is not up in this incarnation is this node itself,
-    /// which is told without its cluster.
+    /// address that membership ordered to dial, which the dialler then forgets. A node that is not
+    /// up in this incarnation is this node itself, which is told without its cluster. Does nothing
+    /// without membership.
     fn answered(&mut self, node: NodeId, address: &Multiaddr) {
         let Some(membership) = &self.membership else { return };
         let dialled = membership.dialling.take_ordered_address(address);
@@ -182,8 +189,9 @@ impl EventPump {
         }
     }
 
-    /// Tells membership that a node is up, at the addresses that it announced and at `dialled`.
-    /// Leaves out announced addresses that are malformed or too long.
+    /// Tells membership that a node is up, at the addresses that it announced, without their peer
+    /// ids, and at `dialled`. Leaves out announced addresses that are malformed, empty or too long.
+    /// Does nothing for a node whose peer id holds no ed25519 key.
     fn tell_up(&self, node: NodeId, facts: &NetFacts, dialled: Option<Address>) {
         let Some(node) = routes::to_cluster(node) else { return };
         let addresses = addresses(facts, dialled);
@@ -195,7 +203,8 @@ impl EventPump {
     }
 
     /// Handles the end of the last connection with a node: removes it from the connected nodes,
-    /// starts the wait for its return, and tells membership.
+    /// starts the wait for its return, and tells membership. The last two are done even if another
+    /// incarnation of the peer is connected, which stays so.
     fn closed(&mut self, node: NodeId) {
         tracing::info!(%node, "node.closed");
         self.gone(node);
@@ -207,8 +216,8 @@ impl EventPump {
 
     /// Starts a task that gives up the lane to this incarnation ([`RegionRegistry::cut`]) unless it
     /// is up again within `lane_broken_after`. A later incarnation of the peer does not count as
-    /// that. The task replaces a pending one of the peer; if that one waited for another
-    /// incarnation, the lane to it is given up now.
+    /// that. After the end of the pump nothing is given up. The task replaces a pending one of the
+    /// peer; if that one waited for another incarnation, the lane to it is given up now.
     fn cut_if_closed_for_long(&mut self, node: NodeId) {
         let (mut up, region_registry, after) =
             (self.up.subscribe(), self.region_registry.clone(), self.lane_broken_after);
@@ -236,9 +245,10 @@ impl EventPump {
         });
     }
 
-    /// Handles a failed dial. If a `peer` was expected there, its name is resolved again.
-    /// Membership is told the address and, if the peer is kept, its kept incarnation; it is not
-    /// told of an address that is too long for it.
+    /// Handles a failed dial. If a `peer` was expected there, its name is resolved again
+    /// ([`Dialler::not_reached`]). Membership is told the address that it ordered to dial, which
+    /// the dialler then forgets, and, if the peer is kept, its kept incarnation; it is not told of
+    /// an address that is too long for it. Does nothing without membership.
     fn refused(&self, address: &Multiaddr, peer: Option<PeerId>) {
         let Some(membership) = &self.membership else { return };
         if let Some(peer) = peer {
@@ -259,7 +269,8 @@ impl EventPump {
     }
 }
 
-/// Addresses that a node announced, and the one at which this node dialled it, each once.
+/// Addresses that a node announced, and the one at which this node dialled it, each once, in
+/// ascending order.
 fn addresses(facts: &NetFacts, dialled: Option<Address>) -> Vec<Address> {
     let announced = facts.addresses.iter().filter_map(|text| bare(&text.parse().ok()?).ok());
     let all: BTreeSet<Address> = announced.chain(dialled).collect(); // ≤ ADDRESSES_MAX + 1

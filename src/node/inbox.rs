@@ -2,7 +2,8 @@
 //!
 //! Facts of other parts of the node are always accepted. Requests of programs wait for a place when
 //! their bound is reached, and messages of peers are refused, so that the lane waits. A push and a
-//! turn each take one short lock. The driver is woken only if it sleeps.
+//! turn each take one short lock. The driver is woken only if the machine sleeps, which means that
+//! the driver has found nothing to take since the last push.
 //!
 //! A closed inbox accepts nothing further: facts and requests fail with [`Closed`] and are dropped,
 //! messages are dropped as if they were accepted. Its queued inputs are still handled.
@@ -19,15 +20,19 @@ use crate::net::Busy;
 /// Bytes of queued messages above which a caller leaves the turn to the driver's loop.
 const TURN_NOW_BYTES: usize = 64 * 1024;
 
-/// Bounds of the queues of a machine.
+/// Bounds of the queues of a machine. Each must be at least 1, which is not checked: with 0, no
+/// caller gets a place, or every message is refused. The start panics if `requests` exceeds tokio's
+/// `Semaphore::MAX_PERMITS`; the other bounds have no maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InboxLimits {
-    /// Maximum number of queued requests of programs. Further callers wait for a place, in order.
+    /// Maximum number of queued requests of programs; 4,096 by default. Further callers wait for a
+    /// place, in order. The begin and the end of a subscription need no place.
     pub requests: usize,
     /// Maximum number of queued messages of peers. Further messages are refused, so that their lane
-    /// waits. Urgent messages have a separate queue with the same bounds.
+    /// waits. Urgent messages have a separate queue with the same two bounds. 16,384 by default.
     pub messages: usize,
-    /// Maximum bytes of queued messages of peers. The message that exceeds it is still accepted.
+    /// Maximum bytes of queued messages of peers, 16 MiB by default. The message that exceeds it is
+    /// still accepted.
     pub message_bytes: usize,
 }
 
@@ -62,8 +67,9 @@ struct Queues<M: Machine> {
     /// Messages of peers. The urgent ones have their own queue, so that they do not wait for data.
     urgent: MessageQueue<M::Input>,
     messages: MessageQueue<M::Input>,
-    /// The machine has found nothing to do; the next push runs a turn or wakes the loop, and clears
-    /// this.
+    /// The machine sleeps: its driver has found nothing to take, and the next push runs a turn or
+    /// wakes the loop, and clears this. An ordinary message with a runner does neither. Never set
+    /// once the inbox is closed.
     asleep: bool,
     closed: bool,
 }
@@ -136,18 +142,19 @@ impl<M: Machine> Clone for Inbox<M> {
     }
 }
 
-/// Number of queued inputs of a machine.
+/// Number of queued inputs of a machine, without those that a turn has taken already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueLengths {
     /// Queued facts of other parts of the node.
     pub facts: usize,
-    /// Queued requests of programs.
+    /// Queued requests of programs, including those that need no place, and functions that read the
+    /// machine.
     pub requests: usize,
     /// Callers that wait for a place in the queue.
     pub callers: usize,
     /// Queued messages of peers.
     pub messages: usize,
-    /// Total size of the queued messages in bytes.
+    /// Total size of the queued messages in bytes, as they arrived.
     pub message_bytes: usize,
 }
 
@@ -202,7 +209,11 @@ impl<M: Machine> Queues<M> {
 }
 
 impl<M: Machine> Inbox<M> {
-    /// Creates an open inbox. Inputs may be pushed before a driver takes any.
+    /// Creates an open inbox. Inputs may be pushed before a driver takes any; they wake nothing,
+    /// because the machine does not sleep before the first take.
+    ///
+    /// # Panics
+    /// If `limits.requests` exceeds the permits of a semaphore ([`Semaphore::MAX_PERMITS`]).
     pub(crate) fn new(limits: InboxLimits) -> Self {
         let queues = Queues {
             facts: VecDeque::new(),
@@ -227,7 +238,8 @@ impl<M: Machine> Inbox<M> {
         &self.0.limits
     }
 
-    /// Pushes a fact, which is always accepted until the inbox is closed.
+    /// Pushes a fact, which is always accepted until the inbox is closed. Wakes the loop of a
+    /// sleeping machine; never runs a turn here.
     pub(crate) fn fact(&self, input: M::Input) -> Result<(), Closed> {
         self.push(TurnThread::Loop, |queues| queues.facts.push_back(input))
     }
@@ -247,14 +259,16 @@ impl<M: Machine> Inbox<M> {
         Some(QueuePermit { inbox: self, permit })
     }
 
-    /// Pushes a request without a place: the begin or end of a subscription, which cannot wait.
+    /// Pushes a request without a place, behind all queued ones: the begin or end of a
+    /// subscription, which cannot wait. Wakes the loop of a sleeping machine; never runs a turn
+    /// here.
     pub(crate) fn request_now(&self, input: M::Input) -> Result<(), Closed> {
         let asked = QueuedRequest { item: InboxEntry::Input(input), counted: false };
         self.push(TurnThread::Loop, |queues| queues.requests.push_back(asked))
     }
 
     /// Pushes a peer's message of `bytes` bytes. Once the inbox is closed, messages are accepted
-    /// and dropped, so that no lane waits for a machine that ends.
+    /// and dropped, also if there is no room, so that no lane waits for a machine that ends.
     ///
     /// If callers run the machine, an ordinary message does not wake the driver: the lane reader
     /// calls [`run`](Self::run) when it has no further messages at hand. An urgent message, or any
@@ -289,8 +303,9 @@ impl<M: Machine> Inbox<M> {
         let _ = self.0.runner.set(runner); // an inbox has one driver
     }
 
-    /// Runs a turn on this thread if inputs are queued and the machine sleeps. Wakes the loop
-    /// instead if no runner is set, or the queued messages have more than [`TURN_NOW_BYTES`].
+    /// Runs a turn on this thread if inputs are queued and the machine sleeps; does nothing if it
+    /// is awake. Wakes the loop instead if no runner is set or it was dropped, or the queued
+    /// messages of both urgencies have more than [`TURN_NOW_BYTES`].
     pub(crate) fn run(&self) {
         let queues = self.lock();
         if queues.has_any() {
@@ -318,7 +333,8 @@ impl<M: Machine> Inbox<M> {
     }
 
     /// Closes the inbox. Queued inputs are still handled. Callers that wait for a place fail, and
-    /// senders that wait for room continue. A sleeping driver is woken. May be called again.
+    /// senders that wait for room continue. The loop of a sleeping machine is woken. May be called
+    /// again. A place that was given out before remains, but its request then fails.
     pub(crate) fn close(&self) {
         let mut queues = self.lock();
         queues.closed = true;
@@ -327,7 +343,8 @@ impl<M: Machine> Inbox<M> {
         self.0.room.notify_waiters();
     }
 
-    /// Closes the inbox and drops all queued inputs.
+    /// Closes the inbox and drops all queued inputs, outside the lock. Inputs that a turn has taken
+    /// already are not affected.
     pub(super) fn clear(&self) {
         self.close();
         let mut queues = self.lock();
@@ -365,8 +382,8 @@ impl<M: Machine> Inbox<M> {
     }
 
     /// Ends a turn on a caller's thread: puts the machine to sleep, so that the next push runs the
-    /// next turn. Returns `false` if the caller must wake the loop: inputs are queued, or the inbox
-    /// is closed, after which the machine sleeps no longer.
+    /// next turn, unless the inbox is closed. Returns `false` if the caller must wake the loop: the
+    /// inbox is closed, or inputs are queued, with which the machine sleeps as well.
     pub(super) fn try_sleep(&self) -> bool {
         let mut queues = self.lock();
         queues.asleep = !queues.closed;
@@ -382,7 +399,9 @@ impl<M: Machine> Inbox<M> {
     /// Appends at most `most` items to `batch`, which must be empty: facts first, then urgent
     /// messages, then, if `policy` permits, messages and after them requests. Each of these two
     /// gets half of the rest, or more if the other does not use its half, so that neither starves
-    /// the other. Frees the places of the taken requests, and wakes senders that wait for room.
+    /// the other. If the result is [`TakeResult::Nothing`], the machine sleeps, otherwise it is
+    /// awake. After the lock, frees the places of the taken requests, and wakes all senders that
+    /// wait for room if any message was taken.
     pub(super) fn take(
         &self,
         batch: &mut VecDeque<InboxEntry<M>>,
@@ -423,7 +442,7 @@ impl<M: Machine> Inbox<M> {
     }
 
     /// Waits until the loop is woken, after [`take`](Self::take) found nothing. Returns at once if
-    /// it was woken since the last wait; perhaps without an input.
+    /// it was woken since the last wait; perhaps without an input. Only one loop may wait.
     pub(super) async fn pushed(&self) {
         self.0.wake.notified().await;
     }
@@ -441,9 +460,10 @@ impl<M: Machine> Inbox<M> {
         Ok(())
     }
 
-    /// Wakes the machine if it sleeps, after releasing the lock. Runs a turn on this thread only if
-    /// `turn` asks for that, a runner is set and still exists, and the queued messages have at most
-    /// [`TURN_NOW_BYTES`]; otherwise wakes the loop.
+    /// Wakes the machine if it sleeps, after releasing the lock; otherwise does nothing more than
+    /// releasing it. Runs a turn on this thread only if `turn` asks for that, a runner is set and
+    /// still exists, and the queued messages have at most [`TURN_NOW_BYTES`]; otherwise wakes the
+    /// loop.
     fn wake(&self, mut queues: MutexGuard<'_, Queues<M>>, turn: TurnThread) {
         let sleeps = std::mem::take(&mut queues.asleep);
         let is_here = turn == TurnThread::Here && queues.message_bytes() <= TURN_NOW_BYTES;
@@ -477,7 +497,8 @@ pub(crate) struct QueuePermit<'a, M: Machine> {
 }
 
 impl<M: Machine> QueuePermit<'_, M> {
-    /// Pushes a request into this place; a sleeping loop is woken for it.
+    /// Pushes a request into this place. Wakes the loop of a sleeping machine; never runs a turn
+    /// here.
     pub(crate) fn request(self, input: M::Input) -> Result<(), Closed> {
         self.push(InboxEntry::Input(input), TurnThread::Loop)
     }
@@ -488,8 +509,9 @@ impl<M: Machine> QueuePermit<'_, M> {
         self.push(InboxEntry::Input(input), TurnThread::Here)
     }
 
-    /// Pushes a function that reads the machine. It is called in the order of the requests, or
-    /// dropped if the driver ends before.
+    /// Pushes a function that reads the machine. It is called in the order of the requests, on the
+    /// thread that runs the turn, or dropped if the driver ends before. Wakes the loop of a
+    /// sleeping machine; never runs a turn here.
     pub(crate) fn look(self, look: impl FnOnce(&M) + Send + 'static) -> Result<(), Closed> {
         self.push(InboxEntry::Look(Box::new(look)), TurnThread::Loop)
     }

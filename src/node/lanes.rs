@@ -15,7 +15,8 @@ use crate::net::lane::{Lane, SendError};
 const KNOWN_MAX: usize = 4_096;
 
 /// Sends on lanes, and caches them. Each part has its own cache. Before the transport has started
-/// there is no lane.
+/// there is no lane. A broken lane stays cached until the next message for it, or until the cache
+/// is cleared.
 #[derive(Debug)]
 pub(super) struct Lanes {
     net: Arc<OnceLock<Net>>, // empty until the transport has started
@@ -40,7 +41,8 @@ impl Lanes {
     }
 
     /// Sends a message with a header; never waits. If the cached lane is broken, removes it and
-    /// tries the present one, once.
+    /// tries the transport's present one, once. A lane without a connection accepts messages as
+    /// well, up to its bound.
     ///
     /// # Errors
     /// [`NotSent`]: `Full`, if the lane has no room; `TooLong`, if message or header exceeds a
@@ -72,14 +74,15 @@ impl MessageSender for Lanes {
         self.send_with(to, TrafficClass::Control, Subsystem::Lease.header(), message)
     }
 
-    /// The transport's name of the node; its incarnation before the transport has started.
+    /// The transport's name of the node; its incarnation before the transport has started, and for
+    /// a node that the transport does not know.
     fn name_of(&self, node: ReplicaId) -> String {
         self.net.get().map_or_else(|| node.to_string(), |net| net.name_of(node))
     }
 }
 
-/// The reason for the counters: a lane without a connection counts as full, a header that is too
-/// long as a message that is.
+/// The reason for the counters: a header that is too long counts as a message that is.
+/// `Unconnected` would count as full, but [`Lane::send`] never returns it.
 const fn not_sent(error: SendError) -> NotSent {
     match error {
         SendError::Full { .. } | SendError::Unconnected => NotSent::Full,

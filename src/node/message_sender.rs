@@ -18,7 +18,7 @@ pub trait MessageSender: Send + 'static {
     fn send(&mut self, to: ReplicaId, class: TrafficClass, message: &[u8]) -> Result<(), NotSent>;
 
     /// Sends a message of the hosting lease on the control lane. The default implementation sends
-    /// nothing, so that there are no leases.
+    /// nothing and fails with [`NotSent::NoLink`], so that there are no leases.
     ///
     /// # Errors
     /// [`NotSent`], with the reason why the message was not sent.
@@ -37,7 +37,8 @@ pub trait MessageSender: Send + 'static {
     fn flush(&mut self) {}
 }
 
-/// Sends nothing: for a cluster of one node.
+/// Sends nothing, for a cluster of one node: every message fails with [`NotSent::NoLink`], and is
+/// counted so.
 impl MessageSender for () {
     fn send(&mut self, _: ReplicaId, _: TrafficClass, _: &[u8]) -> Result<(), NotSent> {
         Err(NotSent::NoLink)
@@ -58,16 +59,18 @@ pub enum NotSent {
     NoLink,
 }
 
-/// Counters of sent and unsent messages.
+/// Counters of the messages that the Replicator has sent to peers or tried to send, with its grants
+/// of leases. Messages of other parts, and grants that are sent on receipt, are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendCounters {
     /// Messages accepted by lanes.
     pub messages: u64,
-    /// Total size of these messages in bytes.
+    /// Total size of these messages in bytes, without headers.
     pub bytes: u64,
-    /// Messages refused by full lanes.
+    /// Messages refused by full lanes, and further parts of a transfer of which a part was refused,
+    /// which are not tried.
     pub full: u64,
-    /// Messages that exceeded the limit of the peer.
+    /// Messages that exceeded the limit of the peer or of this node.
     pub too_long: u64,
     /// Messages for nodes to which there was no lane.
     pub no_link: u64,

@@ -93,7 +93,7 @@ pub struct Node {
     _identity: Arc<Identity>, // dropped last: its lock shows that this incarnation is alive
 }
 
-/// Counters and queue lengths of a node at one moment.
+/// Counters and queue lengths of a node, read one part after the other.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeStats {
@@ -182,7 +182,8 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Stops all parts at once and drops the tasks of the shutdown, unless that has begun.
+    /// Drops the tasks of the shutdown and stops all parts, without waiting for their ends. Does
+    /// nothing if the shutdown has begun, so also after [`stop`](Self::stop).
     fn drop(&mut self) {
         if self.shutdown.abandon() {
             self.ending.drop_parts();

@@ -33,6 +33,7 @@ impl NodeNames {
     }
 
     /// The names of several nodes, in their order, joined by commas; `None` if there is no node.
+    /// Looks them up now; an unknown node is listed by its incarnation.
     pub(crate) fn list(&self, all: impl IntoIterator<Item = ReplicaId>) -> Option<String> {
         let names: Vec<String> = all.into_iter().map(|it| self.of(it).to_string()).collect();
         (!names.is_empty()).then(|| names.join(", "))

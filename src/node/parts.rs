@@ -36,7 +36,8 @@ use crate::cluster::lease::guard::{Grants, GuardInput, GuardedReplicator};
 use crate::net::Receiver;
 use crate::net::handle::Net;
 
-/// Maximum number of queued events for the node; further ones are logged and dropped.
+/// Maximum number of queued events for the node; further ones are logged and dropped. The event of
+/// a panic has a reserved place beside these.
 const EVENTS_MAX: usize = 1_024;
 
 /// Setup of a node's Replicator.
@@ -45,7 +46,8 @@ pub struct ReplicatorSetup {
     pub machine: ReplicatorParameters,
     /// Store for durable keys; read at the start only if the settings name such keys.
     pub store: Store,
-    /// Bounds of its queues.
+    /// Bounds of its queues. Their `requests` also add to the bound of pending replies, which is
+    /// that and `max_pending_requests` together.
     pub inbox: InboxLimits,
 }
 
@@ -86,7 +88,7 @@ pub struct ReplicatorNotifier {
 }
 
 impl ReplicatorNotifier {
-    /// Reports a fact to the Replicator.
+    /// Reports a fact to the Replicator, which takes facts before queued messages and requests.
     pub fn tell(&self, fact: Fact) {
         self.give(routes::tell(fact));
     }
@@ -108,7 +110,8 @@ impl std::fmt::Debug for ReplicatorNotifier {
     }
 }
 
-/// Handle to the Replicator's task. Dropping it stops the task without waiting for its end.
+/// Handle to the Replicator's task. Dropping it stops the task like [`stop`](Self::stop), without
+/// waiting for its end.
 pub struct ReplicatorTask {
     inbox: Inbox<GuardedReplicator>,
     task: Option<JoinHandle<Result<ReplicatorStats, ReplicatorPanic>>>,
@@ -125,12 +128,13 @@ pub struct ReplicatorPanic {
 
 impl ReplicatorTask {
     /// Stops the Replicator. Queued inputs are still handled, and their messages and records are
-    /// sent and written. Requests that wait for other replicas fail, and streams end. Returns the
-    /// counters once the last record is written, at once if it has ended already. If the future is
-    /// dropped, the Replicator still stops.
+    /// sent and written; inputs that come later are not. Requests that wait for other replicas
+    /// fail, and streams end. Returns the counters once the last record is written, at once if it
+    /// has ended already. If the future is dropped, the Replicator still stops.
     ///
     /// # Errors
-    /// [`ReplicatorPanic`] if the Replicator has panicked, or its runtime has ended.
+    /// [`ReplicatorPanic`] if the Replicator has panicked, or its runtime has ended; this also is
+    /// returned only after the disk task has ended.
     pub async fn stop(mut self) -> Result<ReplicatorStats, ReplicatorPanic> {
         self.inbox.close();
         let ended = match self.task.take() {
@@ -197,7 +201,8 @@ pub(super) struct InNode {
 
 /// Starts the Replicator in a node; see [`start_replicator`]. Reads the store only if the settings
 /// name durable keys; [`Fact::Loaded`] with its records is then the first input, before any message
-/// or request. If the future is dropped during the read, nothing was started.
+/// or request. If the future is dropped during the read, nothing was started. Spawns the tasks of
+/// the Replicator, the disk and the check for overdue replies on `node.runtime`.
 ///
 /// # Errors
 /// [`StoreError`] if the store cannot be read; nothing was started.
@@ -267,8 +272,8 @@ pub(super) async fn start_in_node(
 }
 
 /// Runs the Replicator to its end, and then fails pending requests and ends streams, by dropping
-/// `ended`. Returns its counters. A panic is logged, and reported to the node by the reserved place
-/// `last`.
+/// `ended`. Returns its counters. A panic is logged after that, and reported to the node by the
+/// reserved place `last`. If the task is aborted, only `ended` is dropped.
 async fn run<O: MessageSender>(
     driver: Driver<GuardedReplicator, DataEnvironment<O>>,
     ended: TaskEndGuard,
@@ -314,7 +319,8 @@ impl Drop for TaskEndGuard {
 }
 
 /// Starts the Replicator of a cluster with one node, in memory: for examples and tests. Its id is
-/// random, and it founds its configuration itself, so that every consistency level works.
+/// random, and it founds its configuration itself, before the first request, so that every
+/// consistency level works. Must be called within a tokio runtime.
 ///
 /// # Example
 /// ```

@@ -26,10 +26,11 @@ use crate::net::handle::Net;
 use crate::net::{Busy, Inbound, Receiver, TrafficClass};
 use crate::sharding::is_answer;
 
-/// Weight of an answer when a lane reader measures its turn. An answer wakes its caller, while
-/// other messages mostly join others in a mailbox. Measured with 1,024 asks in flight, two thirds
-/// of them remote: the 99th percentile was 9 to 12 ms with 128 answers in a turn and 5.6 to 6.5 ms
-/// with 64. With 32 it was not lower, and asks that were all remote took longer.
+/// Weight of an answer to an ask, or of its refusal, when a lane reader measures its turn. An
+/// answer wakes its caller, while other messages mostly join others in a mailbox. Measured with
+/// 1,024 asks in flight, two thirds of them remote: the 99th percentile was 9 to 12 ms with 128
+/// answers in a turn and 5.6 to 6.5 ms with 64. With 32 it was not lower, and asks that were all
+/// remote took longer.
 const ANSWER_WEIGHT: usize = 2;
 
 /// Receives messages for the Replicator and its lease grantor, for membership and the sharding
@@ -40,7 +41,7 @@ pub(crate) struct DataReceiver {
     control: Option<ControlInbox>, // `None` without membership
     region_registry: Arc<RegionRegistry>,
     clock: Clock,
-    taken: AtomicU64,       // put into `inbox`
+    taken: AtomicU64,       // accepted by `inbox`
     undecodable: AtomicU64, // dropped, for any of the parts
     warned: Mutex<SourceThrottle<(), ReplicaId>>,
 }
@@ -65,23 +66,26 @@ impl DataReceiver {
         Self { beats, ..self }
     }
 
-    /// Number of messages put into the Replicator's inbox so far, with those of leases.
+    /// Number of messages put into the Replicator's inbox so far, with those of leases. Heartbeats
+    /// that were answered on arrival count only if their epoch was news; messages for other parts
+    /// never count.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Number of messages that were dropped so far because they do not decode or their part does
-    /// not run here. Messages refused as [`Busy`] do not count.
+    /// Number of messages that were dropped so far because they do not decode, or their part or
+    /// entity type does not run here. Messages refused as [`Busy`] do not count.
     pub(crate) fn undecodable(&self) -> u64 {
         self.undecodable.load(Ordering::Relaxed)
     }
 
     /// Receives a message of a part other than the Replicator: one with a header on the control
     /// lane. All but lease messages for the grantor go to the control part; without membership they
-    /// are dropped and counted like malformed ones.
+    /// are dropped and counted like malformed ones, with the result `Ok`.
     ///
     /// # Errors
     /// [`Busy`] if the Replicator or the control part has no room, whichever the message is for.
+    /// That is checked before the message is decoded, so it holds for malformed ones as well.
     fn receive_control(&self, message: &Inbound<'_>) -> Result<(), Busy> {
         if !self.has_room() {
             return Err(Busy); // before decoding, which would be repeated later
@@ -112,8 +116,8 @@ impl DataReceiver {
     }
 
     /// Answers a heartbeat on the receiving thread, and then queues the sender's epoch for the
-    /// Replicator, if that is news. Queues other inputs for the Replicator, and heartbeats as well
-    /// if no responder is set.
+    /// Replicator instead of the heartbeat, if it is not the epoch installed here. Queues other
+    /// inputs for the Replicator, and heartbeats as well if no responder is set.
     ///
     /// # Errors
     /// [`Busy`] if the Replicator has no room. The message is then offered again, so a heartbeat
@@ -148,7 +152,8 @@ impl DataReceiver {
         Ok(())
     }
 
-    /// Counts a message that is dropped, and logs it at most once a minute for its sender.
+    /// Counts a message that is dropped, and logs it at most once a minute for its sender, as
+    /// the throttle of its node permits.
     fn refuse(&self, message: &Inbound<'_>, why: &dyn std::fmt::Display) {
         let count = self.undecodable.fetch_add(1, Ordering::Relaxed) + 1;
         let now = self.clock.mono();
@@ -180,8 +185,10 @@ impl LeaseResponder {
     }
 
     /// Answers a heartbeat with a grant, unless the grantor refuses it; a refusal has no answer.
-    /// The grant is lost if there is no lane to the sender or the lane is full. Returns whether the
-    /// Replicator must be told the sender's epoch, because it is not the one installed here.
+    /// The grant is lost if there is no lane to the sender or the lane is full, but its promise
+    /// counts. Returns whether the Replicator must be told the sender's epoch, because it is not
+    /// the one installed here; then no grant was made. May block for a moment; see
+    /// [`Grants::beat`].
     fn answer(&self, from: ReplicaId, beat: Heartbeat) -> bool {
         let beaten = self.grants.beat(self.clock.now(), from, beat);
         if let Some(message) = beaten.answer {
@@ -198,7 +205,12 @@ impl LeaseResponder {
 
 impl Receiver for DataReceiver {
     /// Receives a message: on a user lane for entities, which never refuse it; on the control lane
-    /// with a header for [`receive_control`](Self::receive_control); all others for the Replicator.
+    /// with a header for [`receive_control`](Self::receive_control); all others for the Replicator,
+    /// whatever their header. A message that does not decode, or whose entity type is not
+    /// registered here, is counted, dropped and accepted.
+    ///
+    /// # Errors
+    /// [`Busy`] if the part has no room, which is checked before the message is decoded.
     fn receive(&self, message: Inbound<'_>) -> Result<(), Busy> {
         if message.class == TrafficClass::Control && !message.fields.is_empty() {
             return self.receive_control(&message);
@@ -222,12 +234,15 @@ impl Receiver for DataReceiver {
         Ok(())
     }
 
+    /// [`ANSWER_WEIGHT`] if the body is that of an answer or a refusal ([`is_answer`]), else 1.
+    /// Does not check the lane.
     fn weight(&self, message: &Inbound<'_>) -> usize {
         if is_answer(message.body) { ANSWER_WEIGHT } else { 1 }
     }
 
-    /// Runs a turn of the Replicator for queued messages of a data or bulk lane, which wake nothing
-    /// when they are received.
+    /// Runs a turn of the Replicator, if it sleeps, for queued messages of a data or bulk lane,
+    /// which wake nothing when they are received. Does nothing for a control or user lane: control
+    /// messages wake the Replicator's loop when they are received.
     fn pause(&self, class: TrafficClass) {
         match class {
             TrafficClass::Data | TrafficClass::Bulk => self.inbox.run(),
@@ -236,7 +251,8 @@ impl Receiver for DataReceiver {
     }
 
     /// Waits for room in the Replicator's inbox, and for the control lane also in that of the
-    /// control part. The two need not have room at the same time.
+    /// control part. The two need not have room at the same time. A closed inbox counts as one with
+    /// room. User lanes never need this, because their messages are never refused.
     fn ready(&self, class: TrafficClass) -> BoxFuture<'_, ()> {
         let data = self.inbox.room(urgency(class));
         match &self.control {

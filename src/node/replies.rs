@@ -65,8 +65,9 @@ impl<R> Replies<R> {
     }
 
     /// Adds a request with a new id. Returns the future of its reply, which is overdue after
-    /// `patience`, or never if there is none or it exceeds the range of the clock. The caller sends
-    /// the request itself.
+    /// `patience`, or never if there is none or it exceeds the range of the clock. The request
+    /// fails at the first check after that ([`LOOK_EVERY`]), until which a reply still counts. The
+    /// caller sends the request itself.
     ///
     /// # Errors
     /// [`OpenError`]. After the end it is [`OpenError::Ended`], even if the table is full.
@@ -90,7 +91,8 @@ impl<R> Replies<R> {
         Ok(ReplyFuture { id, receiver, table: self.clone(), replied: false, others })
     }
 
-    /// Returns a new id for a request that gets no reply.
+    /// Returns a new id for a request that gets no reply, also after the end or if the table is
+    /// full. Nothing is added to the table.
     pub(crate) fn id_without_reply(&self) -> RequestId {
         self.lock().next()
     }
@@ -134,7 +136,8 @@ impl<R> Replies<R> {
         ended
     }
 
-    /// Fails all pending requests and rejects further ones: the machine has ended.
+    /// Fails all pending requests and rejects further ones: the machine has ended. A second call
+    /// has no effect.
     pub(crate) fn end(&self) {
         let mut table = self.lock();
         table.ended = true;

@@ -164,7 +164,7 @@ pub enum Fact {
     Propose(MembershipChange),
     /// The records that the disk held at the start, reported before any other fact of the disk.
     Loaded(Vec<DurableRecord>),
-    /// Result of a write to the disk.
+    /// Result of a write to the disk, reported once for each order, also of a failed write.
     Persisted {
         /// Id of the order.
         id: u64,
@@ -270,7 +270,8 @@ pub enum ReceivedMessage {
 /// Why a message of a part other than the Replicator is dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageDropReason {
-    /// The header names a part that this release does not know.
+    /// The header names a part that this release does not know, has a wrong number of names for its
+    /// part, or is empty.
     #[error("its header names no part of this release")]
     Part,
     /// The body cannot be decoded.
@@ -288,8 +289,8 @@ pub enum MessageDropReason {
 /// Replicator's, which [`decode`] decodes; here they fail with [`MessageDropReason::Part`].
 ///
 /// # Errors
-/// [`MessageDropReason`]. The caller counts and drops the message. Only a message for membership
-/// needs a sender with an ed25519 key.
+/// [`MessageDropReason`]: the header is checked first, then the sender, then the body. The caller
+/// counts and drops the message. Only a message for membership needs a sender with an ed25519 key.
 pub fn hear_control(message: &Inbound<'_>) -> Result<ReceivedMessage, MessageDropReason> {
     let from = message.from.incarnation;
     match Subsystem::of(message.fields) {

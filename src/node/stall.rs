@@ -31,7 +31,7 @@ const GAP: Duration = Duration::from_millis(300);
 const STALL_THRESHOLD: Duration = Duration::from_millis(500);
 
 /// `sharding.handler_blocks` is logged at most once in this time, with a line for each handler that
-/// was found since the last one (at most [`UNLOGGED_MAX`]).
+/// was found since the last one (at most [`UNLOGGED_MAX`]); the first one of all at once.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Blocking handlers that wait for their log line, at most; further ones are only counted.
@@ -41,11 +41,13 @@ const UNLOGGED_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {
     /// Handler polls of at least 500 ms, to within about 100 ms, including those still running.
+    /// Only of this node, not of other nodes of the process.
     pub handlers_blocked: u64,
     /// Stalls of the program's runtime: a probe task did not start within 500 ms, because all
     /// threads were busy. A stall of less than about 600 ms may be missed.
     pub runtime_blocked: u64,
     /// The longest stall of the runtime so far, a present one included; zero without a stall.
+    /// Without the time in which the process was suspended.
     pub runtime_blocked_max: Duration,
 }
 
@@ -56,7 +58,8 @@ struct StallCounters {
     runtime_blocked_millis_max: AtomicU64,
 }
 
-/// Handle to the monitor's thread, which ends when this is dropped, or the registry of regions is.
+/// Handle to the monitor's thread, which ends when this is dropped, or the registry of regions is;
+/// the counters then keep their values.
 #[derive(Debug)]
 pub(super) struct StallMonitor {
     counters: Arc<StallCounters>,
@@ -67,7 +70,7 @@ pub(super) struct StallMonitor {
 impl StallMonitor {
     /// Watches the runtime `watched` and the handlers of `region_registry` from a thread of its
     /// own: one that it shared with a Replicator would blame handlers for the Replicator's long
-    /// turns.
+    /// turns. The first check is after [`CHECK_INTERVAL`]. The start counts as the end of a gap.
     ///
     /// # Errors
     /// The operating system makes no further thread.
@@ -95,6 +98,7 @@ impl StallMonitor {
         Ok(Self { counters, stopped, thread })
     }
 
+    /// The present counters, each read by itself; times are cut to whole milliseconds.
     pub(super) fn stalls(&self) -> Stalls {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stalls {
@@ -108,7 +112,7 @@ impl StallMonitor {
 }
 
 impl Drop for StallMonitor {
-    /// Makes the thread end soon, and does not wait for that.
+    /// Makes the thread end soon, after a last check, and does not wait for that.
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Release);
         self.thread.unpark();
@@ -137,7 +141,8 @@ struct StallProbe {
 }
 
 impl Checks {
-    /// Checks every [`CHECK_INTERVAL`] until the monitor or the registry is dropped.
+    /// Checks every [`CHECK_INTERVAL`], or when unparked, until the monitor or the registry is
+    /// dropped. Holds the registry only during a check.
     fn run(mut self, stopped: &AtomicBool) {
         while !stopped.load(Ordering::Acquire) {
             std::thread::park_timeout(CHECK_INTERVAL);
@@ -146,6 +151,9 @@ impl Checks {
         }
     }
 
+    /// Makes one check: first the handlers, then the runtime. If there was a gap before it, a
+    /// pending probe is measured from `now`; a stall that was counted before continues without the
+    /// time of the gap.
     fn check(&mut self, now: Instant, region_registry: &RegionRegistry) {
         let gap = now - self.checked;
         if gap > GAP {
@@ -161,8 +169,11 @@ impl Checks {
     }
 
     /// Counts the handlers that began to block since the last check, each poll once, and logs them
-    /// at most every [`LOG_INTERVAL`]. Returns all that block now. Ignores handlers of other nodes
-    /// of this process, and for [`STALL_THRESHOLD`] after a gap all that did not block before it.
+    /// at most every [`LOG_INTERVAL`], even if they have ended by then. Returns all that block now,
+    /// counted before or not. Ignores handlers of other nodes of this process, and for
+    /// [`STALL_THRESHOLD`] after a gap all that did not block before it; those are counted later if
+    /// they still block. Also advances the clock of module `polls`, and starts the check for slow
+    /// handlers of the types concerned.
     fn handlers(&mut self, now: Instant, region_registry: &RegionRegistry) -> Vec<BlockingHandler> {
         let is_same =
             |one: &LongPoll, other: &LongPoll| LongPoll { took: one.took, ..*other } == *one;
@@ -194,7 +205,10 @@ impl Checks {
 
     /// Checks the pending probe of the watched runtime, and spawns the next one if it has run, or
     /// if there is none. A probe that has not run within [`STALL_THRESHOLD`] is counted and logged
-    /// once as a stall, and raises the maximum until it has run.
+    /// once as a stall, with the `blocking` handlers, and raises the maximum at each check, the one
+    /// that finds it run included; that one also logs `node.runtime_free`. A probe that has run by
+    /// its first check after the threshold is no stall. One that the runtime has dropped, because
+    /// it was shut down, counts as run.
     fn runtime(&mut self, now: Instant, blocking: &[BlockingHandler]) {
         if let Some(probe) = &mut self.probe {
             let delay = now - probe.since;
@@ -219,7 +233,8 @@ impl Checks {
         self.probe = Some(StallProbe { ran, since: now, is_told: false });
     }
 
-    /// Logs a stall of the runtime, with the handlers that block its threads, if any does.
+    /// Logs a stall of the runtime as a warning, with the handlers that block its threads; the
+    /// field is empty if none does, for example because tasks of the program block them.
     fn log_runtime(&self, delay: Duration, blocking: &[BlockingHandler]) {
         let (threads, handlers) = (self.watched.metrics().num_workers(), names(blocking));
         tracing::warn!(
@@ -233,7 +248,8 @@ impl Checks {
 }
 
 impl StallCounters {
-    /// Records the present duration of a stall, and counts the stall if this is its first check.
+    /// Records the present duration of a stall, which can only raise the maximum, and counts the
+    /// stall if `is_first`.
     fn runtime_is_blocked(&self, delay: Duration, is_first: bool) {
         let millis = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         self.runtime_blocked_millis_max.fetch_max(millis, Ordering::Relaxed);
@@ -241,7 +257,7 @@ impl StallCounters {
     }
 }
 
-/// Logs one blocking handler, without its entity if that no longer exists.
+/// Logs one blocking handler as a warning, without its entity if that no longer exists.
 fn log_blocking(handler: &BlockingHandler) {
     let BlockingHandler { entity_type, entity, shard, message, took } = handler;
     tracing::warn!(
@@ -251,7 +267,8 @@ fn log_blocking(handler: &BlockingHandler) {
     );
 }
 
-/// Formats at most 8 handlers for a log line. Does not show how many are left out.
+/// Formats at most 8 handlers for a log line, with `?` for an entity that no longer exists. Empty
+/// without handlers. Does not show how many are left out.
 fn names(blocking: &[BlockingHandler]) -> String {
     let name = |of: &BlockingHandler| {
         let entity = of.entity.as_deref().unwrap_or("?");

@@ -65,7 +65,7 @@ use crate::sharding::machines::Machines;
 use crate::sharding::region::PayloadPartSizes;
 
 /// Error of [`Node::start`] and [`Node::listen`]. No part of the node runs: parts that had started
-/// end when they are dropped.
+/// end when they are dropped, perhaps shortly after the error is returned.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -120,7 +120,9 @@ struct PartsWithoutMembership {
 
 impl Node {
     /// Starts a node, which then joins a cluster through its seeds or, without seeds, founds one of
-    /// its own. [`Cluster::wait_until_up`] waits until the node is a member.
+    /// its own, unless `wait-for-join` is set or its data directory names a cluster. Does not wait
+    /// for that: [`Cluster::wait_until_up`] waits until the node is a member. The program's tasks
+    /// and entities run on the current runtime.
     ///
     /// # Errors
     /// [`StartError`], whose messages say what to do.
@@ -144,14 +146,17 @@ impl Node {
     }
 
     /// Builder of a node with what settings cannot express: the program's own data types, and the
-    /// lease of a downing strategy.
+    /// lease of a downing strategy. Checks and starts nothing.
     pub fn builder(config: Config) -> NodeBuilder {
         NodeBuilder::new(config)
     }
 
     /// Starts a node with membership, the program's data types and, for `lease-majority`, its
-    /// provider of the lease. Loads the identity, which locks the data directory, before it starts
-    /// any part; serves tools last. If a step fails, the parts that run end when they are dropped.
+    /// provider of the lease. In this order: reads the secret, checks the settings, loads the
+    /// identity, which locks the data directory, and the membership file, binds the control socket,
+    /// starts the parts without membership, chooses the node's address, starts membership, and
+    /// serves tools. The first error ends the start; the parts that run end when they are dropped.
+    /// Tools that connect to the socket earlier wait.
     pub(super) async fn start_with(
         mut config: Config,
         types: Registry,
@@ -189,11 +194,12 @@ impl Node {
 
     /// Starts a node that connects with every admitted peer but belongs to no cluster, so that only
     /// `Local` operations work. Its handles for the cluster and for sharding behave as after the
-    /// end of membership. It serves no tools. For tests and examples of the transport and the
-    /// Replicator.
+    /// end of membership. It serves no tools and reads no membership file. For tests and examples
+    /// of the transport and the Replicator.
     ///
     /// # Errors
-    /// [`StartError`], whose messages say what to do.
+    /// [`StartError`], whose messages say what to do. Of the settings only those that this release
+    /// does not implement are refused here, before the secret is read; ranges are not checked.
     pub async fn listen(mut config: Config) -> Result<Self, StartError> {
         config.check_implemented()?; // `start` checks ranges as well, and logs warnings
         config.net.read_secret()?;
@@ -219,7 +225,8 @@ enum HasMembership {
 impl PartsWithoutMembership {
     /// Starts the Replicator, which reads its durable data, and then the transport, which listens
     /// from then on. Tasks of the program and lanes of entities will run on the current runtime,
-    /// the Replicator and its lanes on one of their own.
+    /// the Replicator and its lanes on one of their own. Also creates the handle for sharding and
+    /// the shutdown, which has no task yet. Errors in this order: `Thread`, `Store`, `Net`.
     async fn start(
         config: &Config,
         identity: Arc<Identity>,
@@ -289,7 +296,9 @@ impl PartsWithoutMembership {
 
     /// Starts the control part, with membership and the sharding machines, and then the parts that
     /// need it. `address` is this node's address as a member, and `memory` what an earlier life of
-    /// this peer has stored.
+    /// this peer has stored. The lease requester is started first, with every `provider`, whatever
+    /// the downing strategy. The first input of the machines is a tick, without which they would
+    /// have no deadline. Fails only with [`StartError::Thread`].
     fn join(
         self,
         config: Config,
@@ -352,8 +361,9 @@ impl PartsWithoutMembership {
         self.finish(Some(control), Some(dialling), watchers, joins_by)
     }
 
-    /// Starts the task that acquires the lease of `lease-majority`. The default name of the lease
-    /// is that of the cluster with `-downing`; its owner is this incarnation.
+    /// Starts the task that acquires the lease of `lease-majority` when membership orders it. The
+    /// default name of the lease is that of the cluster with `-downing`; its owner is this
+    /// incarnation.
     fn start_lease_requester(
         &self,
         config: &Config,
@@ -366,8 +376,11 @@ impl PartsWithoutMembership {
         LeaseRequester::start(provider, lease, settings.acquire_within, self.inbox.clone())
     }
 
-    /// Starts the parts that need all others, and adds the node's own tasks to the shutdown.
-    /// `control` and `dialling` are `None` without membership; the shutdown then leaves no cluster.
+    /// Starts the parts that need all others (stall monitor and event pump), and adds the node's
+    /// own tasks to the shutdown. `control` and `dialling` are `None` without membership; the
+    /// shutdown then leaves no cluster. The node keeps the administration server out until
+    /// [`RunningParts::set_tools`]. Fails only with [`StartError::Thread`], before it starts
+    /// anything.
     fn finish(
         self,
         control: Option<ControlPart>,
@@ -429,9 +442,10 @@ impl PartsWithoutMembership {
     }
 }
 
-/// Binds the socket to which tools connect. Only a socket whose path is set prevents the start when
-/// it cannot be bound; the default one in the data directory causes a warning. `None` then, if the
-/// path is set to be empty, and if neither a path nor a data directory is set.
+/// Binds the socket to which tools connect, without serving it. Only a socket whose path is set
+/// prevents the start when it cannot be bound; the default one in the data directory causes a
+/// warning. `None` then, if the path is set to be empty, and if neither a path nor a data directory
+/// is set.
 async fn control_socket(config: &Config) -> Result<Option<BoundSocket>, SocketError> {
     let (path, bound) = match config.management.place(config.net.data_dir.as_deref()) {
         None => return Ok(None),
@@ -463,7 +477,7 @@ fn settings(cluster_name: &str, strategy: &impl fmt::Display) -> ComparedSetting
 }
 
 /// Removes the peer id at the end of each seed, because members' addresses have none. A seed that
-/// is no multiaddr stays as it is.
+/// is no multiaddr, or only a peer id, stays as it is. Seeds that become equal are all kept.
 fn bare_seeds(seeds: &mut Vec<Address>) {
     let bared = |seed: &Address| seed.as_str().parse().ok().and_then(|seed| bare(&seed).ok());
     *seeds = seeds.iter().map(|seed| bared(seed).unwrap_or_else(|| seed.clone())).collect();
@@ -479,6 +493,9 @@ fn bare_seeds(seeds: &mut Vec<Address>) {
 ///
 /// # Errors
 /// [`StartError::Address`] if the chosen address is too long; no other is tried.
+///
+/// # Panics
+/// Without any address, which [`Config::check`] prevents.
 fn own_address(
     config: &Config,
     announced: &[Multiaddr],

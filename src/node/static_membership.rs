@@ -16,13 +16,13 @@ use super::routes::Fact;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StaticMembershipError {
-    /// An address does not end in a peer id.
+    /// An address does not end in a peer id. Peers before it in the list are already dialled.
     #[error("{address} has no peer id: end it in /p2p/<peer id>, as in `Node::addresses`")]
     Unnamed {
         /// The address without a peer id.
         address: Multiaddr,
     },
-    /// The node stopped before the cluster was formed.
+    /// The node stopped before all peers were connected.
     #[error("the node has stopped")]
     Stopped,
 }
@@ -34,7 +34,8 @@ impl Node {
     /// configuration is queued, before it is installed. For tests and examples.
     ///
     /// # Errors
-    /// [`StaticMembershipError`]. If no node answers at an address, this waits without a limit.
+    /// [`StaticMembershipError`]. If no node answers at an address, this waits without a limit. The
+    /// links are kept up after an error, too.
     ///
     /// # Panics
     /// If there are more nodes than a configuration may have.
@@ -64,7 +65,8 @@ impl Node {
 
 /// The founding configuration, equal on all nodes with equal members, which must be sorted and
 /// distinct. It therefore does not depend on a clock, so that its fencing tokens are not higher
-/// than those of an earlier static cluster. Panics if there are more members than it may have.
+/// than those of an earlier static cluster. Panics if there are more members than it may have,
+/// none, or one twice.
 fn founding(members: Vec<ReplicaId>) -> Epoch {
     let digest_seed = members.iter().fold(0, |seed, member| seed ^ member.get());
     let settings = EpochSettings { digest_seed, ..EpochSettings::default() };
@@ -72,7 +74,7 @@ fn founding(members: Vec<ReplicaId>) -> Epoch {
     Epoch::founding(id, members, settings).expect("distinct, and fewer than a configuration holds")
 }
 
-/// The peer id at the end of an address; `None` if the address ends in anything else.
+/// The peer id at the end of an address; `None` if the address is empty or ends in anything else.
 fn peer_of(address: &Multiaddr) -> Option<PeerId> {
     match address.iter().last() {
         Some(Protocol::P2p(peer)) => Some(peer),

@@ -31,12 +31,14 @@ use crate::runtime::OwnRuntime;
 /// Exit code after a second signal.
 const IMPATIENT: i32 = 130;
 
-/// Time reserved at the end of the last phase, at most half of its timeout, for counting messages
-/// that peers have not taken and for closing sockets. The data and the lanes [share] the rest.
+/// Time reserved at the end of the phase `Terminate`, at most half of its timeout, for counting
+/// messages that peers have not taken and for closing sockets. The data and the lanes [share] the
+/// rest.
 const TO_COUNT: Duration = Duration::from_millis(500);
 
-/// The running parts of a node, each until the shutdown stops it or the node is dropped. To stop a
-/// part that was stopped before has no effect.
+/// The running parts of a node, each until the shutdown stops it or the node is dropped without a
+/// shutdown. Each stop takes its part out under the lock and ends it after the lock, so to stop a
+/// part that was stopped before has no effect and does not wait for the first stop.
 pub(super) struct RunningParts {
     parts: Mutex<NodeParts>,
 }
@@ -65,6 +67,7 @@ impl RunningParts {
     }
 
     /// Stops all parts at once, without leaving the cluster and without waiting for their ends.
+    /// Called when the node is dropped and no shutdown has begun.
     pub(super) fn drop_parts(&self) {
         let parts = std::mem::take(&mut *self.lock());
         if let Some(rest) = &parts.rest {
@@ -85,7 +88,8 @@ impl RunningParts {
         }
     }
 
-    /// Stops the administration server and its connections, without waiting for their requests.
+    /// Stops the administration server and its connections, without waiting for their requests,
+    /// which get no answer.
     fn stop_tools(&self) {
         let tools = {
             let mut parts = self.lock();
@@ -96,7 +100,8 @@ impl RunningParts {
     }
 
     /// Stops membership and the sharding machines, and waits until they have handled their queued
-    /// inputs.
+    /// inputs. If the wait is dropped at the timeout of the phase, they stop all the same. Returns
+    /// at once if the node has no membership or its membership has ended.
     async fn stop_control(&self) {
         let control = self.lock().control.take();
         if let Some(control) = control {
@@ -106,8 +111,9 @@ impl RunningParts {
 
     /// Stops replicated data and lanes within the timeout of the phase, less [`TO_COUNT`]. Messages
     /// that peers have not taken by then are counted. Logs an error if the Replicator panicked or
-    /// did not end in time. The sockets are closed before the identity is released, unless the node
-    /// or a part still holds it.
+    /// did not end in time. Then stops the event pump, and releases the identity, which unlocks the
+    /// data directory unless the node or a part still holds it, and the runtime of the Replicator.
+    /// The sockets are closed before that.
     async fn stop_rest(&self, within: Duration) {
         let Some(rest) = self.lock().rest.take() else { return };
         let DataParts { running, net, listening, identity, runtime } = rest;
@@ -138,8 +144,9 @@ impl fmt::Debug for RunningParts {
 
 /// Stops the replicated data and then the lanes, in total `within` the given time. The lanes start
 /// to stop when the data have ended or half of the time is over, so that a disk that hangs leaves
-/// them the other half; meanwhile the data may still end. `lanes` is always called, with the time
-/// that is left. Returns `None` if the data did not end, and drops their future.
+/// them the other half; meanwhile the data may still end. `lanes` is always called, once, with the
+/// time that is left, and must keep to it: its future is awaited to its end. Returns `None` if the
+/// data did not end, and drops their future.
 async fn share<T, F>(
     within: Duration,
     data: impl Future<Output = T>,
@@ -159,8 +166,12 @@ where
     ended.ok()
 }
 
-/// Adds the tasks by which a node leaves its cluster; a node without membership has none of them.
-/// Before it moves its shards, the node waits a few seconds for new members that could take them.
+/// Adds the tasks by which a node leaves its cluster; a node without membership has none of them:
+///
+/// - `BeforeServiceUnbind`, the first phase: announces that this node drains, without waiting.
+/// - `ClusterShardingShutdownRegion`: waits up to 3 s for new members that could take the shards
+///   ([`Cluster::wait_for_newcomers`]), then moves them away ([`Sharding::leave`]).
+/// - `ClusterLeave`: [`leave`]; `ClusterExiting`: [`exit`]; `ClusterExitingDone`: [`out`].
 ///
 /// # Panics
 /// If the shutdown has begun a phase of these tasks.
@@ -188,7 +199,8 @@ pub(super) fn leave_in_order(
 }
 
 /// Adds the tasks that stop the parts of the node: membership in `ClusterShutdown`, the
-/// administration server in `BeforeTerminate`, all others in `Terminate`.
+/// administration server in `BeforeTerminate`, all others in `Terminate`. They run for every node;
+/// a part that it does not have is skipped.
 ///
 /// # Panics
 /// If the shutdown has begun a phase of these tasks.
@@ -202,7 +214,7 @@ pub(super) fn end_parts(shutdown: &CoordinatedShutdown, ending: &Arc<RunningPart
     add(shutdown, Phase::Terminate, "parts", move || async move { last.stop_rest(within).await });
 }
 
-/// Adds a task to a phase. Panics if the phase has begun.
+/// Adds a task to a phase, for the node's start. Panics if the phase has begun.
 fn add<F>(
     shutdown: &CoordinatedShutdown,
     phase: Phase,
@@ -215,8 +227,9 @@ fn add<F>(
     assert!(added.is_ok(), "no shutdown begins before the node has started");
 }
 
-/// Makes this node Leaving, and waits until it is Leaving, further on or removed, or membership
-/// ends. Does nothing if this node is no member, or membership has stopped it.
+/// Orders that this node becomes Leaving, and waits, without a limit of its own, until it is
+/// Leaving, further on (Down included) or removed, or membership ends or stops it. Does nothing if
+/// this node is no member, or membership has ended or stopped it.
 async fn leave(cluster: Cluster) {
     if cluster.is_member()
         && cluster.order(MembershipCommand::Leave(cluster.me().incarnation)).await.is_ok()
@@ -226,17 +239,19 @@ async fn leave(cluster: Cluster) {
 }
 
 /// Releases the hosting lease, after the shards have moved: no entity runs on this node any longer
-/// (docs/protocol/membership.md#drain-before-exiting). This also ends the sharding machines. Waits
-/// until this node is Exiting or removed, or membership ends. Does nothing if this node is no
-/// member, or membership has stopped it.
+/// (docs/protocol/membership.md#drain-before-exiting). This also ends the sharding machines for
+/// good, and so stops all entities that are left, if the phase that moves shards timed out. Waits,
+/// without a limit of its own, until this node is Exiting, Down or removed, or membership ends or
+/// stops it. Does nothing if this node is no member, or membership has ended or stopped it.
 async fn exit(cluster: Cluster) {
     if cluster.is_member() && cluster.order(MembershipCommand::Drained).await.is_ok() {
         cluster.until(|status| status.is_none_or(|status| status >= Status::Exiting)).await;
     }
 }
 
-/// Waits until membership ends or stops this node, as it does once a configuration without it is
-/// installed. Returns at once if this node is no member.
+/// Waits, without a limit of its own, until membership ends or stops this node, as it does once a
+/// configuration without it is installed. Returns at once if this node is no member, or membership
+/// has ended or stopped it.
 async fn out(cluster: Cluster) {
     if cluster.is_member() {
         cluster.until(|_| false).await; // until membership ends or stops this node
@@ -245,9 +260,12 @@ async fn out(cluster: Cluster) {
 
 impl Node {
     /// Runs the node until the process receives SIGTERM or SIGINT, or the node stops for another
-    /// reason, and then completes the coordinated shutdown. A second signal exits the process at
-    /// once, with code 130; also if the shutdown had begun for another reason before the first one,
-    /// which then only logs a warning.
+    /// reason, and then completes the coordinated shutdown. A second signal, of either kind, exits
+    /// the process at once, with code 130 and without running destructors; also if the shutdown had
+    /// begun for another reason before the first one, which then only logs a warning. The signal
+    /// handlers stay installed, so the process ignores both signals after the return.
+    ///
+    /// If the future is dropped, the node is dropped as well; a shutdown that has begun continues.
     ///
     /// Returns the reason with which the shutdown began. It is [`Reason::Membership`] if the other
     /// members removed the node, its downing strategy stopped it, or it found no cluster in time:
@@ -255,7 +273,8 @@ impl Node {
     /// `ExitCode::from(reason)`.
     ///
     /// # Errors
-    /// If the operating system accepts no signal handler. The node has been stopped then.
+    /// If the operating system accepts no signal handler. The node has been stopped in order then,
+    /// with [`Reason::Asked`].
     pub async fn run_until_signal(self) -> io::Result<Reason> {
         let shutdown = self.shutdown();
         let signals = signal(SignalKind::terminate())

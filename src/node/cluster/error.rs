@@ -13,7 +13,8 @@ use crate::cluster::membership::recovery::NotRecovered;
 #[error("the node has stopped, or was started without membership")]
 pub struct Stopped;
 
-/// Why this node will never become Up.
+/// Why this node will never become Up. `Out` and `Stopped` are returned even if the node's last
+/// status was Up or one of [`Going`](Self::Going).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpError {
@@ -23,7 +24,7 @@ pub enum UpError {
         /// The node's present status.
         status: Status,
     },
-    /// Membership has stopped the node.
+    /// Membership has decided that this node must stop, whether or not it has stopped.
     #[error("{0}")]
     Out(StopReason),
     /// The node has stopped, or was started without membership.
@@ -31,14 +32,16 @@ pub enum UpError {
     Stopped,
 }
 
-/// Why this node does not join a cluster. No message was sent.
+/// Why this node does not join a cluster. Nothing was ordered. Checked in the order of the
+/// variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
     /// The node has seeds and joins through them.
     #[error("this node has seeds and joins through them: wait for `up`, or start it without seeds")]
     HasSeeds,
-    /// The node already belongs to a cluster.
+    /// The node is a member, of any status, in the last published state, which remains after the
+    /// stop.
     #[error("this node is a member already; start it with cluster.wait-for-join to join by order")]
     Member,
     /// The address is longer than that of a member may be, or has only a peer id.
@@ -54,7 +57,8 @@ pub enum JoinError {
     Stopped(#[from] Stopped),
 }
 
-/// Why a member was not asked to leave.
+/// Why a member was not asked to leave. `Unknown` is checked first, by the last published state,
+/// which remains after the stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaveError {
@@ -69,7 +73,7 @@ pub enum LeaveError {
     Stopped(#[from] Stopped),
 }
 
-/// Why a recovery was not planned or forced.
+/// Why a recovery was not planned, or not known to be forced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecoverError {
@@ -85,12 +89,14 @@ pub enum RecoverError {
         /// Time allowed for the recovery.
         within: Duration,
     },
-    /// The node has stopped, or was started without membership.
+    /// The node has stopped, or was started without membership. If it stopped after the order, the
+    /// order may have been carried out.
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// Why a member was not declared dead.
+/// Why a member was not declared dead. `Unknown` is checked first, by the last published state,
+/// which remains after the stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DownError {

@@ -83,11 +83,12 @@ impl Cluster {
     }
 
     /// Waits until this node is Up, that is, in the configuration, so that quorum operations on
-    /// replicated data work. Returns at once if it is.
+    /// replicated data work. Returns immediately if it is.
     ///
     /// # Errors
-    /// [`UpError`] if the node can no longer become Up. Otherwise this waits without a limit; the
-    /// log names from time to time the nodes that have not answered.
+    /// [`UpError`] if the node can no longer become Up, also if it was Up before: after the stop
+    /// of membership this never returns `Ok`. Otherwise this waits without a limit; the log names
+    /// from time to time the nodes that have not answered.
     pub async fn wait_until_up(&self) -> Result<(), UpError> {
         let mut watch = self.watchers.watch();
         let seen = watch.wait_for(|seen| self.arrival(seen).is_some()).await;
@@ -96,7 +97,8 @@ impl Cluster {
     }
 
     /// Result of [`wait_until_up`](Self::wait_until_up) in this state; `None` if the node is
-    /// Joining, WeaklyUp, or not a member. The end of membership counts before the node's status.
+    /// Joining, WeaklyUp, or not a member. The state of membership is checked before the node's
+    /// status, so an Up node that must stop gets [`UpError::Out`].
     fn arrival(&self, seen: &ClusterSnapshot) -> Option<Result<(), UpError>> {
         match seen.membership {
             MembershipState::Out(why) => return Some(Err(UpError::Out(why))),
@@ -110,31 +112,34 @@ impl Cluster {
         }
     }
 
-    /// All members that this node knows, ordered by address; empty before the node has joined.
+    /// All members that this node knows, of any status, ordered by address; empty before the node
+    /// has joined. Once membership has stopped this node, still those published last.
     #[must_use]
     pub fn members(&self) -> Vec<Arc<Member>> {
         view::in_order(&self.watchers.state())
     }
 
     /// Snapshot of the cluster: members, leader, reachability, convergence. Membership takes it
-    /// between two of its inputs, so it may be newer than [`members`](Self::members).
+    /// between two of its inputs, so it may be newer than [`members`](Self::members). Unlike
+    /// those, it is empty once membership has stopped this node.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if membership has ended, also while this waits.
     pub async fn state(&self) -> Result<ClusterView, Stopped> {
         let me = self.me;
         self.look(move |control| ClusterView::of(me, control.membership())).await
     }
 
-    /// Counters of membership.
+    /// Counters of membership, read between two of its inputs.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if membership has ended, also while this waits.
     pub async fn stats(&self) -> Result<MembershipStats, Stopped> {
         self.look(|control| *control.membership().stats()).await
     }
 
-    /// Stream of events: the present state first, then every change.
+    /// Stream of events: the state at this call first, then every change. It is empty, without even
+    /// the state, if membership has ended.
     #[must_use]
     pub fn events(&self) -> ClusterEvents {
         self.watchers.listen()
@@ -142,10 +147,13 @@ impl Cluster {
 
     /// Joins the cluster of the node at this address. A peer id at its end is ignored. `Ok` means
     /// that the order is queued; [`wait_until_up`](Self::wait_until_up) waits until the node has
-    /// joined. Only for nodes without seeds that were started with `wait-for-join`.
+    /// joined. Only for nodes without seeds that were started with `wait-for-join`; without that
+    /// setting the node founds a cluster by itself and is a member soon. Membership ignores the
+    /// order if the node has become a member, or was stopped, before it is handled.
     ///
     /// # Errors
-    /// [`JoinError`].
+    /// [`JoinError`], checked in the order of its variants. The node's own address is not refused
+    /// here. A second call replaces the address that the node asks.
     pub async fn join(&self, address: &Multiaddr) -> Result<(), JoinError> {
         if self.joins_by == JoinsBy::Seeds {
             return Err(JoinError::HasSeeds);
@@ -158,8 +166,8 @@ impl Cluster {
     }
 
     /// Asks a member, this node or another one, to leave gracefully: it moves its shards away and
-    /// stops. `Ok` means that the order is queued. The event `MemberRemoved` reports that the
-    /// member has left.
+    /// stops. `Ok` means that the order is queued. It has no effect on a member that is Leaving,
+    /// Exiting or Down already. The event `MemberRemoved` reports that the member has left.
     ///
     /// # Errors
     /// [`LeaveError`]; the member was not asked.
@@ -170,9 +178,10 @@ impl Cluster {
         Ok(self.order(MembershipCommand::Leave(node.incarnation)).await?)
     }
 
-    /// Declares a member dead. `Ok` means that the order is queued. The member is removed once a
-    /// quorum of the other members agrees, which waits until its lease has expired. If the member
-    /// is alive, it stops.
+    /// Declares a member dead, this node or another one, of any status, also Leaving or Exiting.
+    /// `Ok` means that the order is queued; it has no effect on a member that is Down. The member
+    /// is removed once a quorum of the other members agrees, which waits until its lease has
+    /// expired. If the member is alive, it stops.
     ///
     /// # Errors
     /// [`DownError`]; the member was not declared dead.
@@ -183,25 +192,29 @@ impl Cluster {
         Ok(self.order(MembershipCommand::Down(node.incarnation)).await?)
     }
 
-    /// Permanently freezes joins, promotions, rebalance and hand-over, because the whole cluster is
-    /// about to stop.
+    /// Permanently freezes joins, promotions, rebalance and hand-over in the whole cluster, because
+    /// it is about to stop. `Ok` means that the order is queued; a node that is in no cluster
+    /// ignores it. A second call has no effect.
     ///
     /// # Errors
-    /// [`Stopped`].
+    /// [`Stopped`] if membership has ended.
     pub async fn prepare_for_full_shutdown(&self) -> Result<(), Stopped> {
         self.order(MembershipCommand::PrepareForFullShutdown).await
     }
 
-    /// Queues an order for membership, after waiting for a place in its inbox. `Ok` does not mean
-    /// that it is carried out: membership ignores an order that does not fit its state. Fails if
-    /// membership has ended.
+    /// Queues an order for membership, after waiting for a place in its inbox, without a limit. If
+    /// the future is dropped in that wait, nothing is queued. `Ok` does not mean that the order is
+    /// carried out: membership ignores one that does not fit its state. Fails if the inbox is
+    /// closed, because membership ends or has ended; an order queued before is still handled.
     pub(crate) async fn order(&self, command: MembershipCommand) -> Result<(), Stopped> {
         let place = self.inbox.place().await.map_err(|_| Stopped)?;
         place.request(MembershipInput::Command(command).into()).map_err(|_| Stopped)
     }
 
     /// Waits until the status of this node (`None`: not a member) meets a condition, or membership
-    /// has ended or stopped this node. Returns at once if that is so already.
+    /// has ended or has decided to stop this node; the caller cannot tell which. Returns
+    /// immediately if that is so already. `is_so` runs under the lock of the published state: it
+    /// must be short.
     pub(crate) async fn until(&self, is_so: impl Fn(Option<Status>) -> bool) {
         let mut watch = self.watchers.watch();
         let status = |seen: &ClusterSnapshot| {
@@ -213,7 +226,8 @@ impl Cluster {
         let _ = watch.wait_for(met).await; // fails if the node was dropped: the wait ends as well
     }
 
-    /// Whether this node is a member and membership has not stopped it.
+    /// Whether this node is a member, of any status, and membership neither has ended nor has
+    /// decided to stop it.
     pub(crate) fn is_member(&self) -> bool {
         let watch = self.watchers.watch();
         let seen = watch.borrow();
@@ -221,9 +235,10 @@ impl Cluster {
         is_known && seen.membership == MembershipState::Runs
     }
 
-    /// Runs `look` on the control machine between two of its inputs, and returns the result. Fails
-    /// if the machine has ended, also if it ends while the call waits. If the caller drops the
-    /// future meanwhile, `look` may still run.
+    /// Runs `look` on the control machine between two of its inputs, on the machine's thread, and
+    /// returns the result. Waits for a place in the inbox as [`order`](Self::order) does. Fails if
+    /// the machine has ended, also if it ends while the call waits. If the caller drops the future
+    /// once `look` is queued, it still runs.
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Control) -> T + Send + 'static,

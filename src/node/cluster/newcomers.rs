@@ -19,9 +19,11 @@ use crate::cluster::member::{Member, Status};
 const WAIT_MAX: Duration = Duration::from_secs(3);
 
 impl Cluster {
-    /// Waits until each entity type that this node hosts has another host, no new member could
-    /// become one, or [`WAIT_MAX`] has passed. Returns at once if there is nothing to wait for, and
-    /// early if membership ends. Logs once that it waits.
+    /// Waits until each entity type that this node announced as hosted has another host, no new
+    /// member could become one, or [`WAIT_MAX`] has passed since the call. Returns immediately if
+    /// there is nothing to wait for, and early if membership ends or stops this node. Looks again
+    /// at every change and every tenth of [`WAIT_MAX`]. Logs once per call that it waits, with the
+    /// types and members of the first look.
     pub(crate) async fn wait_for_newcomers(&self) {
         let until = Instant::now() + WAIT_MAX;
         let mut watch = self.watchers.watch();
@@ -52,9 +54,10 @@ impl Cluster {
     /// `None` if there is no such type or no such member, this node is no member, or membership has
     /// ended or stopped this node.
     ///
-    /// A host is another member that is Up and does not drain, even if it is unreachable. A new
-    /// member is Joining or WeaklyUp and reachable, or became Up less than [`WAIT_MAX`] ago and
-    /// does not drain.
+    /// A host is another member that is Up, announces the type and does not drain, even if it is
+    /// unreachable. A new member is Joining or WeaklyUp and reachable, or became Up less than
+    /// [`WAIT_MAX`] ago, as this node saw it, and does not drain, reachable or not. A member that
+    /// was Up when this node joined is never new.
     fn awaited(
         &self,
         seen: &ClusterSnapshot,

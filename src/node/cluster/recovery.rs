@@ -11,8 +11,8 @@ use super::{Cluster, MembershipCommand};
 use crate::cluster::membership::recovery::{NotRecovered, RecoveryPlan};
 use crate::node::control::machine::Control;
 
-/// Maximum time from the queued order until the forced configuration is installed on this node. No
-/// other node is involved.
+/// Maximum time from the queued order until the forced configuration is installed on this node. The
+/// wait for a place in the inbox before is not limited. No other node is involved.
 const WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two looks at the machine while the order is pending.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryResult {
     /// The members that continue, and those that were abandoned: the planned ones, divided by
-    /// whether the forced configuration contains them.
+    /// whether the forced configuration contains them. `replaces` is that of the plan.
     pub recovery: RecoveryPlan,
     /// Id of the forced configuration.
     pub configuration: EpochId,
@@ -57,8 +57,10 @@ impl Cluster {
     /// carried out nevertheless.
     ///
     /// # Errors
-    /// [`RecoverError`]. After [`Refused`](RecoverError::Refused) nothing was changed. After
-    /// [`Late`](RecoverError::Late), 5 s after the order, the recovery may still be completed.
+    /// [`RecoverError`]. [`Refused`](RecoverError::Refused) comes from a plan that is made before
+    /// the order, or from membership, which checks again when it handles the order; in both cases
+    /// nothing was changed. After [`Late`](RecoverError::Late), 5 s after the order, the recovery
+    /// may still be completed, and after [`Stopped`](RecoverError::Stopped) it may have been.
     pub async fn recover_by_force(&self) -> Result<RecoveryResult, RecoverError> {
         let refused = self.look(|control: &Control| control.membership().not_forced()).await?;
         let clock = self.clock;
@@ -78,12 +80,14 @@ impl Cluster {
     }
 
     /// Waits for an installed configuration of a later generation than `before`, which is the
-    /// forced one, and returns it; one with the same generation was decided by a quorum and does
-    /// not count. Has no time limit: the caller sets one.
+    /// forced one (or one forced later, perhaps by another node), and returns it; one with the same
+    /// generation was decided by a quorum and does not count. Looks immediately and then every
+    /// [`LOOK_AGAIN`]. Has no time limit: the caller sets one.
     ///
     /// # Errors
-    /// The reason of a refusal other than `refused`, the last one before the order: a quorum may
-    /// have returned since the plan was made. [`RecoverError::Stopped`] if membership ends.
+    /// The reason of a refusal other than `refused`, the last one before the order, even if another
+    /// caller's order was refused: a quorum may have returned since the plan was made. An installed
+    /// configuration counts before a refusal. [`RecoverError::Stopped`] if membership ends.
     async fn forced_after(
         &self,
         before: EpochId,
@@ -108,8 +112,9 @@ impl Cluster {
 }
 
 /// The plan as the forced configuration carried it out: a member that was reached when the plan was
-/// made may be abandoned. `replaced` is the configuration of the plan, whose members are oldest
-/// first; `None` if this node was in none.
+/// made may be abandoned. Both lists have the order of `replaced`, the configuration of the plan,
+/// whose members are oldest first; the order of the plan if it is `None`, because this node was in
+/// no configuration. Members that the plan does not name are left out.
 fn carried_out(plan: RecoveryPlan, replaced: Option<&Epoch>, forced: &Epoch) -> RecoveryPlan {
     let mut before = [plan.kept, plan.given_up].concat();
     before.sort_by_key(|id| replaced?.members().iter().position(|member| member == id));

@@ -38,8 +38,8 @@ pub struct ClusterView {
 
 impl ClusterView {
     /// Reads the view from the membership machine of node `me`. Members, leader, convergence and
-    /// preparation for shutdown are those last published to subscribers; the cluster's id and the
-    /// unreachable members are those of the present gossip.
+    /// preparation for shutdown are those last published to subscribers, and empty or `false` if
+    /// nothing was; the cluster's id and the unreachable members are those of the present gossip.
     pub(crate) fn of(me: NodeId, membership: &Membership) -> Self {
         let state = membership.state().cloned().unwrap_or_default();
         Self {
@@ -54,7 +54,7 @@ impl ClusterView {
         }
     }
 
-    /// Number of members with status Up.
+    /// Number of members with status Up, unreachable ones included.
     #[must_use]
     pub fn up(&self) -> usize {
         self.members.iter().filter(|member| member.status == Status::Up).count()
@@ -68,8 +68,8 @@ pub(super) fn in_order(state: &ClusterState) -> Vec<Arc<Member>> {
     members
 }
 
-/// Returns the unreachable members, each with all members that have recorded a verdict about it.
-/// Leaves out incarnations that are no members.
+/// Returns the unreachable members, each with all members that have recorded a verdict about it,
+/// those that are Down included. Leaves out incarnations that are no members, on both sides.
 fn unreachable(gossip: &Gossip) -> BTreeMap<NodeId, BTreeSet<NodeId>> {
     let node = |id| gossip.member(id).map(|member| member.node);
     let accused = gossip.unreachable().into_iter().filter_map(node);

@@ -21,7 +21,8 @@ use crate::cluster::membership::port::StopReason;
 /// Number of events by which a listener may lag.
 const BEHIND_MAX: usize = 1_024;
 
-/// State of membership on this node. It never returns to [`Runs`](Self::Runs).
+/// State of membership on this node. It never returns to [`Runs`](Self::Runs). `Out` remains after
+/// the end; the other way round, a stop reason that comes after [`Ended`](Self::Ended) replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MembershipState {
     /// Membership runs, and has not stopped this node.
@@ -37,8 +38,9 @@ pub(crate) enum MembershipState {
 pub(crate) struct ClusterSnapshot {
     pub(crate) state: Arc<ClusterState>,
     pub(crate) membership: MembershipState,
-    /// Time at which this node learned that a member became Up. Members that were Up when this node
-    /// joined have no entry. An entry stays until the member is removed, whatever its status.
+    /// Time at which this node learned that a member, itself included, became Up. Members that were
+    /// Up when this node joined have no entry. An entry stays until the member is removed, whatever
+    /// its status.
     pub(crate) up_since: BTreeMap<ReplicaId, Instant>, // ≤ members
 }
 
@@ -79,8 +81,9 @@ impl Watchers {
         Arc::new(Self { seen: watch::Sender::new(seen), listeners })
     }
 
-    /// Applies an event to the state and then sends it to all listeners. Never waits for one. After
-    /// [`end`](Self::end) only the state changes.
+    /// Applies an event to the state and then sends it to all listeners, under one lock. Never
+    /// waits for a listener. After [`end`](Self::end) only the state changes, which
+    /// [`watch`](Self::watch) still shows.
     pub(crate) fn publish(&self, event: ClusterEvent) {
         let listeners = self.lock();
         self.seen.send_modify(|seen| seen.apply(&event));
@@ -89,8 +92,9 @@ impl Watchers {
         }
     }
 
-    /// Records that membership has decided to stop this node. Streams continue until
-    /// [`end`](Self::end). A later call replaces the reason, and also a recorded end.
+    /// Records that membership has decided to stop this node, and wakes the receivers of
+    /// [`watch`](Self::watch). Streams get no event of it and continue until [`end`](Self::end). A
+    /// later call replaces the reason, and also a recorded end.
     pub(crate) fn set_stop_reason(&self, reason: StopReason) {
         self.seen.send_modify(|seen| seen.membership = MembershipState::Out(reason));
     }
@@ -108,7 +112,7 @@ impl Watchers {
         });
     }
 
-    /// The present state of the cluster.
+    /// The present state of the cluster; after the end the last one.
     pub(crate) fn state(&self) -> Arc<ClusterState> {
         self.seen.borrow().state.clone()
     }
@@ -148,7 +152,8 @@ impl Watchers {
         ClusterEvents(stream::once(async { first }).chain(later).boxed())
     }
 
-    /// The present state, and a receiver of later changes; `None` after the end.
+    /// The present state as a [`ClusterEvent::CurrentState`], and a receiver of exactly the changes
+    /// after it; the receiver is `None` after the end.
     fn subscribe(&self) -> (ClusterEvent, Option<broadcast::Receiver<ClusterEvent>>) {
         let listeners = self.lock();
         let changes = listeners.as_ref().map(broadcast::Sender::subscribe);
@@ -163,7 +168,8 @@ impl Watchers {
 
 /// Stream of cluster events: the state at the subscription first, then every change. A reader that
 /// lags more than 1,024 events receives the present state again instead of the missed events. The
-/// stream ends when membership of the node ends, and is empty if that has ended before.
+/// stream ends when membership of the node ends, also after such a state, and is empty if that has
+/// ended before.
 pub struct ClusterEvents(BoxStream<'static, ClusterEvent>);
 
 impl ClusterEvents {

@@ -31,14 +31,16 @@ const NAMES_MAX: usize = 4_096;
 /// warning.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// First and longest pause before a member's name that could not be resolved is tried again.
+/// First and longest pause before a member's name that could not be resolved is tried again; it
+/// doubles in between.
 const ASKED_AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Resolves a name: the system's resolver, or a test's function.
 type Resolve = dyn Fn(Multiaddr) -> ResolveFuture + Send + Sync;
 type ResolveFuture = BoxFuture<'static, Result<Vec<Multiaddr>, ResolveError>>;
 
-/// Dials peers for membership. Clones share their state. No method waits.
+/// Dials peers for membership. Clones share their state. No method waits for the network or for a
+/// name; orders to the transport are only queued.
 ///
 /// Tasks that wait for the resolver hold only weak references, because the transport ends when the
 /// last [`Net`] is dropped, and a name may never be resolved.
@@ -60,8 +62,8 @@ struct KeptPeer {
     incarnation: ReplicaId,
     /// The address, if it does not begin with an IP address; `None` as well if it is malformed.
     name: Option<Multiaddr>,
-    /// Whether a task is resolving the name, or the name is of a form that cannot be resolved.
-    /// While this is set, no task is started.
+    /// Whether a task is resolving the name, its pauses included, or the name is of a form that
+    /// cannot be resolved. While this is set, no task is started.
     is_asked: bool,
 }
 
@@ -76,7 +78,8 @@ struct DialTable {
 }
 
 impl Dialler {
-    /// Creates the dialler. Must be called within a tokio runtime, on which it resolves names.
+    /// Creates the dialler, which resolves names on the tokio runtime of the caller. Panics outside
+    /// of one.
     pub(crate) fn new(net: Net, inbox: ControlInbox) -> Self {
         let resolve = |name: Multiaddr| async move { address::resolve(&name).await }.boxed();
         Self::resolving_by(Arc::new(resolve), net, inbox)
@@ -89,8 +92,8 @@ impl Dialler {
     }
 
     /// Dials an address once, without expecting a certain peer. An address that does not begin with
-    /// an IP address is resolved first, by a task of its own. A malformed address is reported to
-    /// membership as [`MembershipInput::DialRefused`] at once.
+    /// an IP address is resolved first, by a task of its own for each call. A malformed address is
+    /// reported to membership as [`MembershipInput::DialRefused`] within the call.
     pub(crate) fn dial(&self, address: Address) {
         match address.as_str().parse::<Multiaddr>() {
             Ok(at) if address::host(&at).is_some() => {
@@ -110,8 +113,8 @@ impl Dialler {
         }
     }
 
-    /// Dials each of the addresses to which `address` was resolved, or reports the dial as refused
-    /// if it was not resolved. It is not resolved again.
+    /// Dials each of the addresses to which `address` was resolved, so there may be as many
+    /// outcomes, or reports the dial as refused if it was not resolved. It is not resolved again.
     fn dial_resolved(&self, answer: Result<Vec<Multiaddr>, ResolveError>, address: &Address) {
         match answer {
             Ok(found) => {
@@ -136,7 +139,7 @@ impl Dialler {
     /// Returns the address under which membership ordered a dial, given the dialled one, and
     /// forgets their relation: call this once for each outcome. For any other address, such as one
     /// that needed no resolution, returns that address without its peer id, or `None` if it is too
-    /// long.
+    /// long or nothing else.
     pub(crate) fn take_ordered_address(&self, at: &Multiaddr) -> Option<Address> {
         let named = self.lock().take(at);
         named.or_else(|| bare(at).ok())
@@ -152,11 +155,12 @@ impl Dialler {
         self.lock().refused_at.is_some_and(|at| at.elapsed() < REFUSED_FOR)
     }
 
-    /// Keeps the link to a member up, until [`release`](Self::release). Replaces an earlier
-    /// incarnation and address of the peer. If the address does not begin with an IP address, the
-    /// transport dials addresses that it knows already, and a task resolves this one, unless one is
-    /// already resolving it for the same incarnation. The same holds for a malformed address, but
-    /// without a task.
+    /// Keeps the link to a member up, until [`release`](Self::release). Replaces the incarnation
+    /// and address that were kept for the peer before, even by an earlier incarnation. If the
+    /// address does not begin with an IP address, the transport dials addresses that it knows
+    /// already, and a task resolves this one, unless one is already resolving it for the same
+    /// incarnation, or has found it unsupported. The same holds for a malformed address, but
+    /// without a task. A task for the replaced name or incarnation ends at its next answer.
     pub(crate) fn keep(&self, node: NodeId, address: &Address) {
         let node = routes::to_net(node);
         let at = address.as_str().parse::<Multiaddr>().ok();
@@ -175,7 +179,7 @@ impl Dialler {
     }
 
     /// Called when a dial that expected this peer has failed: resolves the peer's name again,
-    /// because the address may have changed. Does nothing in the cases of `ask`.
+    /// because the address may have changed. Does nothing in the cases in which `ask` does nothing.
     pub(crate) fn not_reached(&self, peer: PeerId) {
         self.ask(peer);
     }
@@ -194,9 +198,10 @@ impl Dialler {
     }
 
     /// Handles the resolver's answer for a kept peer: the transport dials the found addresses from
-    /// now on. Returns whether to try again, after an error. Ignores the answer and returns `false`
-    /// if the peer is no longer kept with this incarnation and name. A name of an unsupported form
-    /// is never tried again.
+    /// now on, in place of those of earlier calls. Returns whether to try again: only after an
+    /// error. Ignores the answer and returns `false` if the peer is no longer kept with this
+    /// incarnation and name. A name of an unsupported form is never tried again: `is_asked` stays
+    /// set until the peer is kept with another name or incarnation.
     fn found(
         &self,
         node: crate::net::NodeId,
@@ -229,7 +234,8 @@ impl Dialler {
     }
 
     /// Stops dialling a node; an open link stays. Does nothing if the node is not kept, or another
-    /// incarnation of its peer is. A task that resolves its name ends at its next answer.
+    /// incarnation of its peer is, earlier or later. A task that resolves its name ends at its next
+    /// answer. Dials of single addresses continue.
     pub(crate) fn release(&self, node: NodeId) {
         let node = routes::to_net(node);
         let mut table = self.lock();
@@ -240,8 +246,8 @@ impl Dialler {
         }
     }
 
-    /// Closes the link to a node that was removed for ever, and refuses it from now on. A later
-    /// incarnation of its peer stays kept.
+    /// Closes the link to a node that was removed for ever, and refuses it from now on, kept or
+    /// not. Another incarnation of its peer stays kept.
     pub(crate) fn forget(&self, node: NodeId) {
         self.release(node);
         self.0.net.forget(routes::to_net(node));
@@ -254,8 +260,9 @@ impl Dialler {
 }
 
 /// Tries to resolve a name, with growing pauses, until it succeeds, its form turns out to be
-/// unsupported, the node is no longer kept under this name, or the last dialler was dropped. `rest`
-/// is weak, so that the task keeps no transport alive.
+/// unsupported, the node is no longer kept under this name, or the last dialler was dropped. The
+/// last three are noticed only after an answer of the resolver, which has a time limit of its own.
+/// `rest` is weak, so that the task keeps no transport alive.
 async fn find(
     resolve: Arc<Resolve>,
     rest: Weak<DialState>,

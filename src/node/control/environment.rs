@@ -97,12 +97,13 @@ pub(crate) struct ControlEnvironment {
     pub(crate) not_sent: LogThrottle,
     pub(crate) never_fits: LogThrottle,
     /// The last message with its encoding, because equal gossip goes to many peers. Kept until the
-    /// end of the batch.
+    /// end of the turn.
     pub(crate) last: Option<(ClusterMessage, Vec<u8>)>,
 }
 
 impl ControlEnvironment {
-    /// Sends a message of membership. Encodes it only if it differs from the last one.
+    /// Sends a message of membership, with [`send_bytes`](Self::send_bytes). Encodes it only if it
+    /// differs from the last one of this turn.
     fn send(&mut self, to: NodeId, message: ClusterMessage) {
         let last = self.last.take().filter(|(last, _)| *last == message);
         let (message, bytes) = last.unwrap_or_else(|| {
@@ -113,8 +114,9 @@ impl ControlEnvironment {
         self.last = Some((message, bytes));
     }
 
-    /// Sends a message of the lease to a voter's grantor. This node's own grantor answers a
-    /// heartbeat within this call, and gets a release as an input of the guarded Replicator.
+    /// Sends a message of the lease to a voter's grantor, with [`send_bytes`](Self::send_bytes).
+    /// This node's own grantor answers a heartbeat within this call, and gets a release as an input
+    /// of the guarded Replicator.
     fn send_lease(&mut self, to: ReplicaId, message: LeaseMessage) {
         let own = to == self.me.incarnation;
         if let (true, LeaseMessage::Beat(beat)) = (own, message) {
@@ -127,7 +129,8 @@ impl ControlEnvironment {
     }
 
     /// Passes a heartbeat to this node's own grantor, and queues its grant, if it gives one, for
-    /// membership. Waits for a running step of the Replicator only if that step relies on promises.
+    /// membership; a refusal has no answer. Waits for a running step of the Replicator only if that
+    /// step relies on promises (`Consent`).
     fn beat(&self, beat: Heartbeat) {
         let me = self.me.incarnation;
         let answer = self.data.grants().beat(self.clock.now(), me, beat).answer;
@@ -138,9 +141,10 @@ impl ControlEnvironment {
         }
     }
 
-    /// Sends a message of the sharding machines, with the entity type in the header. A message that
-    /// cannot be sent is dropped and logged; one that carries a shard's payload and is too long is
-    /// logged as `sharding.payload_too_long`.
+    /// Sends a message of the sharding machines on the control lane, with the entity type in the
+    /// header. A message that cannot be sent is dropped. That is logged as
+    /// [`complain`](Self::complain) describes; only of one that carries a shard's payload and is
+    /// too long, as `sharding.payload_too_long` instead.
     fn send_word(&mut self, to: ReplicaId, entity_type: &EntityType, word: &MachineMessage) {
         let (part, bytes) = sharding::say(word);
         let header = [part, entity_type.as_str()];
@@ -153,9 +157,9 @@ impl ControlEnvironment {
         }
     }
 
-    /// Logs, at most once a minute, that a shard's payload of accepted messages cannot be sent: its
-    /// pieces follow this node's limit, and the receiver's limit is lower. The machines repeat it
-    /// in vain until one of the two nodes leaves.
+    /// Logs, at most once a minute for all shards and receivers together, that a shard's payload of
+    /// accepted messages cannot be sent: its pieces follow this node's limit, and the receiver's
+    /// limit is lower. The machines repeat it in vain until one of the two nodes leaves.
     fn never_fits(
         &mut self,
         to: ReplicaId,
@@ -174,14 +178,15 @@ impl ControlEnvironment {
     }
 
     /// Sends bytes on the control lane. A message that cannot be sent is dropped, because the
-    /// machines repeat important messages.
+    /// machines repeat important messages, and logged as [`complain`](Self::complain) describes.
     fn send_bytes(&mut self, to: ReplicaId, header: &[&str], bytes: &[u8]) {
         let sent = self.lanes.send_with(to, TrafficClass::Control, header, bytes);
         self.complain(to, header, bytes.len(), sent);
     }
 
-    /// Logs that a message was not sent, at most once a minute for all receivers together. A
-    /// receiver without a lane is not logged, because the transport reports links.
+    /// Logs that a message was not sent, at most once a minute for all receivers and causes
+    /// together; does nothing if it was sent. A receiver without a lane is not logged and begins no
+    /// minute, because the transport reports links.
     fn complain(
         &mut self,
         to: ReplicaId,
@@ -202,7 +207,7 @@ impl ControlEnvironment {
     }
 
     /// Orders the membership file to be written; its task reports [`MembershipInput::Persisted`].
-    /// Without a data directory that is reported at once, and nothing is kept.
+    /// Without a data directory that input is queued within the call, and nothing is kept.
     fn persist(&self, memory: Memory) {
         match &self.memory {
             Some(writing) => writing.write(memory),
@@ -212,7 +217,9 @@ impl ControlEnvironment {
         }
     }
 
-    /// Carries out an order for the transport.
+    /// Carries out an order for the transport: all but `Belongs` through the [`Dialler`], which
+    /// resolves names. `Belongs` sets the cluster's id that peers are told from now on, and is
+    /// logged.
     fn link(&self, order: TransportCommand) {
         match order {
             TransportCommand::Dial(address) => self.dialling.dial(address),
@@ -226,8 +233,9 @@ impl ControlEnvironment {
         }
     }
 
-    /// Handles an event of membership. A lapsed lease pauses the entities of this node; a lost one
-    /// also drops all their instances.
+    /// Handles an event of membership. `LeaseHeld` sets the time of expiry, which may be sooner
+    /// than before. A lapsed lease pauses the entities of this node; a lost one, which ends the
+    /// lease again, also drops all their instances.
     fn tell(&self, event: MembershipEvent) {
         match event {
             MembershipEvent::Cluster(event) => self.publish(event),
@@ -246,9 +254,10 @@ impl ControlEnvironment {
     }
 
     /// Passes an order to acquire or release the lease of `lease-majority` to its task. If the task
-    /// does not accept an order to acquire, because too many are queued, logs that and answers
-    /// membership with [`LeaseAnswer::Denied`]; an order to release is dropped silently then. A
-    /// node without a provider does not start with this strategy.
+    /// does not accept an order to acquire, because too many are queued or there is no task, logs
+    /// that, without a throttle, and queues [`LeaseAnswer::Denied`] for membership; an order to
+    /// release is dropped silently then. A node without a provider does not start with this
+    /// strategy.
     fn ask_for_lease(&self, acquire: bool) {
         let is_asked = self.asking.as_ref().is_some_and(|asking| asking.order(acquire));
         if acquire && !is_asked {
@@ -273,8 +282,9 @@ impl ControlEnvironment {
         }
     }
 
-    /// Logs an event of the cluster and publishes it to listeners. An event that this node itself
-    /// is Leaving first begins the coordinated shutdown, without effect if that runs already.
+    /// Logs an event of the cluster and publishes it to listeners. Between the two, an event that
+    /// this node itself is Leaving begins the coordinated shutdown, without effect if that runs
+    /// already. No other event about this node begins it: for Down and removal, `Stop` follows.
     fn publish(&self, event: ClusterEvent) {
         log(&event);
         if let ClusterEvent::MemberLeft(member) = &event
@@ -285,7 +295,8 @@ impl ControlEnvironment {
         self.watchers.publish(event);
     }
 
-    /// Ends the hosting lease. Logs a warning with the consequence `what`, except in a shutdown.
+    /// Ends the hosting lease. Logs a warning with the consequence `what`, except once a shutdown
+    /// has begun. A later `LeaseHeld` sets the lease again.
     fn lapsed(&self, what: &str) {
         self.lease.end();
         if self.shutdown.reason().is_none() {
@@ -294,8 +305,10 @@ impl ControlEnvironment {
     }
 
     /// Handles membership's decision that this node must stop: logs it, ends the lease, tells the
-    /// watchers, and begins the coordinated shutdown, unless the node was downed or removed and
-    /// [`RemovalReaction::Stay`] is set.
+    /// watchers, and begins the coordinated shutdown, in this order. With [`RemovalReaction::Stay`]
+    /// a node that was downed, downed itself or was removed does not shut down, although the log
+    /// event reports that it stops; `Left`, `NotJoined`, `Orphaned` and `Stranded` always begin the
+    /// shutdown. The machines and streams of events continue here in either case.
     fn stop(&self, reason: StopReason) {
         let stays = self.on_removal.stays(reason);
         log_stop(reason, stays);
@@ -333,8 +346,9 @@ fn log_stop(reason: StopReason, stays: bool) {
     }
 }
 
-/// Logs an event of the cluster. Changes of members (with node and address) and of the leader, and
-/// the preparation for a full shutdown, are logged at level info, all others at level debug.
+/// Logs an event of the cluster. Changes of members (status or reachability, with node and address)
+/// and of the leader, and the preparation for a full shutdown, are logged at level info, all others
+/// (state, hosted types, leaders of roles, convergence) at level debug. There is no throttle.
 fn log(event: &ClusterEvent) {
     let (what, member) = match event {
         ClusterEvent::MemberJoined(member) => ("joining", member),
@@ -371,13 +385,14 @@ impl MachineEnvironment<Control> for ControlEnvironment {
         }
     }
 
+    /// Forgets the last encoded message. Each message was handed to its lane when it was performed.
     fn flush(&mut self) {
         self.last = None;
     }
 }
 
 impl ControlEnvironment {
-    /// Performs an output of membership.
+    /// Performs an output of membership at the destination that `routes` finds for it.
     fn member(&mut self, output: MembershipOutput) {
         match routes::membership::route(output) {
             MembershipDestination::Peer { to, message } => self.send(to, message),
@@ -389,8 +404,8 @@ impl ControlEnvironment {
         }
     }
 
-    /// Sends the answer to a cluster query to the asking node. If that is this one, the answer
-    /// becomes an input of the machines.
+    /// Sends the answer to a cluster query to the asking node. If that is this one, the answer is
+    /// queued as an input of the machines, handled in a later turn.
     fn answer(&mut self, to: ReplicaId, entity_type: EntityType, word: MachineMessage) {
         if to == self.me.incarnation {
             let own = ShardingInput::Message { from: to, entity_type, word };
@@ -401,7 +416,9 @@ impl ControlEnvironment {
     }
 
     /// Performs an output of the sharding machines. Cluster queries about this node are answered
-    /// within the call, for a type that is not started here as if it had no entities and no shards.
+    /// within the call, for a type that is not started here as if it had no entities and no shards;
+    /// the entities are counted once for all messages of one output. A request to a strategy is
+    /// only started. An output for membership does not come here: [`Control`] handles it itself.
     fn shard(&mut self, dest: ShardingDestination) {
         match dest {
             ShardingDestination::Peer { to, entity_type, word } => {

@@ -81,8 +81,8 @@ impl Control {
         &self.machines
     }
 
-    /// Handles an input, and then all inputs that the machines' outputs cause on this node, first
-    /// in, first out, until none is left.
+    /// Handles an input, and then all inputs that the machines' outputs cause within this machine,
+    /// first in, first out, until none is left. All are handled with the same `now`.
     fn work(&mut self, now: Now, first: ControlInput, out: &mut Outbox<ControlOutput>) {
         let mut queue = VecDeque::from([first]);
         while let Some(work) = queue.pop_front() {
@@ -98,8 +98,9 @@ impl Control {
         }
     }
 
-    /// Gives an input to membership; if it concerns the sharding machines, those handle it first.
-    /// Outputs go to `out`, and those that concern the sharding machines also to `queue`.
+    /// Gives an input to membership; if it concerns the sharding machines, those handle it before,
+    /// and their outputs come first. Outputs of membership go to `out`, and those that concern the
+    /// sharding machines also to `queue`, with the state that membership has after the whole input.
     fn member(
         &mut self,
         now: Now,
@@ -137,8 +138,9 @@ impl Control {
         }
     }
 
-    /// Ticks each machine whose deadline has passed, membership first; perhaps none. Handles the
-    /// inputs that follow from a tick before it checks the next machine.
+    /// Ticks each machine whose deadline has passed, membership first, each at most once; perhaps
+    /// none. Handles the inputs that follow from membership's tick before it checks the deadline of
+    /// the sharding machines.
     fn tick(&mut self, now: Now, out: &mut Outbox<ControlOutput>) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now.mono);
         if is_due(self.membership.next_deadline()) {

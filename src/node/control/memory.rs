@@ -46,11 +46,12 @@ pub enum MemoryError {
     },
 }
 
-/// Reads the membership file. Returns the empty state if there is none, as at the first start.
+/// Reads the membership file. Returns the empty state if there is none, as at the first start, or
+/// if the directory does not exist. Blocks.
 ///
 /// # Errors
-/// [`MemoryError`]; an empty file, or one longer than [`GOSSIP_BYTES_MAX`], is malformed. The file
-/// is kept as it is.
+/// [`MemoryError`]; an empty file, or one longer than [`GOSSIP_BYTES_MAX`], is malformed, and a
+/// directory of that name unreadable. The file is kept as it is.
 pub(crate) fn load(dir: &Path) -> Result<Memory, MemoryError> {
     let path = dir.join(FILE);
     let bytes = match read(&path) {
@@ -61,7 +62,7 @@ pub(crate) fn load(dir: &Path) -> Result<Memory, MemoryError> {
     decode(&bytes).map_err(|source| MemoryError::Malformed { path, source })
 }
 
-/// Reads at most one byte more than the decoder accepts.
+/// Reads at most one byte more than the decoder accepts, so that it refuses a longer file.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
@@ -95,15 +96,17 @@ impl MemoryWriter {
         (Self { orders }, task)
     }
 
-    /// Orders the task to write the file, and returns at once. Does nothing after the runtime's
-    /// end.
+    /// Orders the task to write the file, and returns immediately. No order replaces an earlier
+    /// one. Does nothing after the runtime's end.
     pub(crate) fn write(&self, memory: Memory) {
         let _ = self.orders.send(memory); // fails only if the runtime has ended
     }
 }
 
-/// Repeats the write until it succeeds, because membership must send no message that relies on the
-/// state before. Gives up after a failure if the handle was dropped. Returns whether it succeeded.
+/// Repeats the write, a second after each failure, until it succeeds, because membership must send
+/// no message that relies on the state before. Logs each failure. Gives up after a failure if
+/// `is_over`, that is, the handle was dropped; the first attempt is made in any case. Returns
+/// whether the file is on disk.
 async fn write(dir: &Path, bytes: Vec<u8>, is_over: impl Fn() -> bool) -> bool {
     loop {
         let (to, these) = (dir.to_owned(), bytes.clone());

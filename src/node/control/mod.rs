@@ -28,8 +28,9 @@ use super::shutdown::{CoordinatedShutdown, Reason};
 /// Handle to the running control part. Dropping it stops the part as [`stop`](Self::stop) does, but
 /// without waiting for its end.
 ///
-/// When the part ends in any way, cluster event streams end, the hosting lease ends, all entity
-/// types stop, and then the lock that shows that this incarnation is alive is released.
+/// When the part ends in any way, also by a panic of a machine, cluster event streams end, the
+/// hosting lease ends, all entity types stop, and then the lock that shows that this incarnation is
+/// alive is released, in this order.
 pub(crate) struct ControlPart {
     inbox: ControlInbox,
     ended: oneshot::Receiver<()>,
@@ -39,11 +40,12 @@ pub(crate) struct ControlPart {
 pub(crate) type Alive = Arc<dyn Any + Send + Sync>;
 
 impl ControlPart {
-    /// Starts the thread that runs both machines. `alive` is held until nothing of this part runs
-    /// any longer.
+    /// Starts the thread that runs both machines, on a runtime with timers but without I/O. `alive`
+    /// is held until nothing of this part runs any longer.
     ///
     /// # Errors
-    /// If the operating system starts no thread, or gives the runtime no resources.
+    /// If the operating system starts no thread, or gives the runtime no resources. All arguments
+    /// are dropped then, without the other steps of an end.
     pub(crate) fn start(
         machine: Control,
         world: ControlEnvironment,
@@ -67,9 +69,10 @@ impl ControlPart {
         Ok(Self { inbox, ended })
     }
 
-    /// Stops the part, after it has handled all queued inputs and performed their outputs. Waits
-    /// for its end; returns at once if it has ended already. If the future is dropped, the part
-    /// still stops.
+    /// Stops the part, after it has handled all queued inputs and performed their outputs; further
+    /// inputs are refused. Waits without a limit until all steps of the end are done and the lock
+    /// is released; returns immediately if that is so already. If the future is dropped, even
+    /// before its first poll, the part still stops.
     pub(crate) async fn stop(mut self) {
         self.inbox.close();
         let _ = (&mut self.ended).await; // fails if it has ended already
@@ -83,7 +86,8 @@ impl Drop for ControlPart {
 }
 
 /// Runs the machines until the inbox is closed and empty, or one of them panics. In both cases ends
-/// the streams of `watchers`. A panic is logged and begins the node's shutdown.
+/// the streams of `watchers`, first. A panic is logged and begins the node's shutdown with
+/// `Reason::Failed`; it is not propagated.
 async fn run(
     driver: Driver<Control, ControlEnvironment>,
     watchers: &Watchers,

@@ -74,9 +74,10 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Creates an executor on a runtime, without any task until the first activation is added. When
-    /// the runtime ends, its activations are dropped. The runtime must have timers; without them a
-    /// blocked worker is never replaced.
+    /// Creates an executor on a runtime, without any task until the first activation is added. It
+    /// has at most as many workers as the runtime has worker threads. When the runtime ends, its
+    /// activations are dropped. The runtime must have timers; without them a blocked worker is
+    /// never replaced.
     #[must_use]
     pub fn new(runtime: Handle) -> Arc<Self> {
         let workers_max = runtime.metrics().num_workers();
@@ -88,8 +89,9 @@ impl Executor {
         Arc::new(Self { queue, runtime })
     }
 
-    /// Queues an activation, which then runs to its end, and returns at once. Starts a worker if
-    /// too few run, and the watch if there is none. Drops the activation if the runtime has ended.
+    /// Queues an activation, which then runs to its end, and returns at once, without polling it.
+    /// Starts a worker if too few run, and the watch if there is none. Drops the activation if the
+    /// queue is closed, because the runtime has ended. May be called on any thread.
     pub fn run(self: &Arc<Self>, activation: Activation) {
         match self.queue.add(WORKER_SLOT.get(), activation) {
             Ok(AddResult { call, watch }) => {
@@ -120,7 +122,7 @@ impl Executor {
     /// Polls an activation once. If that is its first poll, its future is made in memory taken from
     /// `over`, if there is any. A pending activation that has not yielded is spawned as a task of
     /// its own, and the executor no longer knows it. If an activation panics, it is dropped during
-    /// the unwinding, as in a task.
+    /// the unwinding, as in a task; the panic is caught here, and its memory is not kept.
     fn poll(&self, activation: Activation, over: &mut Vec<ActivationFuture>) -> PollResult {
         let polled = catch_unwind(AssertUnwindSafe(move || {
             let mut future = activation.begin(|| over.pop());
@@ -163,7 +165,7 @@ fn discard(activation: Activation) {
 enum PollResult {
     /// The activation has ended, and leaves its memory.
     Done(ActivationFuture),
-    /// The activation has panicked.
+    /// The activation has panicked and was dropped.
     Failed,
     /// The activation has yielded and must be polled again.
     Again(Activation),
@@ -217,10 +219,13 @@ impl Worker {
     }
 
     /// Polls activations until it is time to yield: after [`POLLS`] steps or [`SPAN`], when the
-    /// budget of the runtime is used up, when the queue orders it or has no work, or when an
-    /// activation became a task, which is polled before another activation may block the thread. An
-    /// activation that has yielded is queued again behind the others. Returns `false` if the worker
-    /// has ended.
+    /// budget of the runtime is used up, when the queue has no work or orders another worker, which
+    /// is spawned first, or when an activation became a task, which is polled before another
+    /// activation may block the thread. After a panicked activation it continues with the next one.
+    ///
+    /// An activation that has yielded is queued again behind the others, by the next step of the
+    /// queue, or like a new one ([`Executor::run`]) if there is no next step or the queue hands it
+    /// back. Returns `false` if the worker has ended.
     fn work_on(&mut self) -> bool {
         let (mut begun, mut pace) = (Instant::now(), self.pace);
         let (since, mut again) = (begun, None);
@@ -271,7 +276,9 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// A worker that is dropped before its end shows that the runtime has ended.
+    /// Closes the queue if the worker is dropped before its end, because that shows that the
+    /// runtime has ended. A panic of the worker itself closes it as well, unlike one of an
+    /// activation.
     fn drop(&mut self) {
         if !self.has_ended {
             self.executor.end();
@@ -279,17 +286,18 @@ impl Drop for Worker {
     }
 }
 
-/// Stall detector of the workers: starts others in place of those that are blocked. There is one
-/// while activations wait or workers exist.
+/// Stall detector of the workers, also called the watch: starts others in place of those that are
+/// blocked. There is one while activations wait or workers exist, and for [`LOOKS`] checks longer.
 struct WorkerMonitor {
     executor: Arc<Executor>,
     has_ended: bool,
 }
 
 impl WorkerMonitor {
-    /// Checks the queue, every [`LOOK_AGAIN`] while activations wait, else every [`LOOK`], and
-    /// starts and logs other workers for blocked ones. Ends after [`LOOKS`] successive checks that
-    /// found neither workers nor activations, unless some have come since.
+    /// Checks the queue, first after [`LOOK`], then every [`LOOK_AGAIN`] if activations waited at
+    /// the last check, else every [`LOOK`], and starts and logs other workers for blocked ones.
+    /// Ends after [`LOOKS`] successive checks that found neither workers nor activations, unless
+    /// some have come since.
     async fn run(mut self) {
         let (mut waited, mut idle) = (false, 0);
         loop {
@@ -323,8 +331,8 @@ impl Drop for WorkerMonitor {
     }
 }
 
-/// Logs that workers are blocked. A panic of the tracing subscriber is caught, because the watch
-/// must continue its checks.
+/// Logs at level debug, without a throttle, that workers are blocked. A panic of the tracing
+/// subscriber is caught, because the watch must continue its checks.
 fn say_held_up() {
     let say = || tracing::debug!("sharding.workers_held_up: a handler or a task blocks its thread");
     if let Err(panic) = catch_unwind(say) {

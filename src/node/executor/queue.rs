@@ -26,11 +26,13 @@ type AdaptiveSpin = AdaptiveYield<4, 16>;
 /// Settings of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueSettings {
-    /// Maximum number of workers, without those that are written off.
+    /// Maximum number of workers, without those that are written off. At least 1: with 0, no worker
+    /// would ever be ordered.
     pub(super) workers_max: usize,
     /// Spawn threshold: waiting activations for each worker above which another one is started.
     pub(super) spawn_threshold: usize,
-    /// Spin budget: how often a worker that finds no work yields before it ends.
+    /// Spin budget: how often a worker that finds no work yields before it ends; with 0 it ends at
+    /// once.
     pub(super) spin_budget: u8,
 }
 
@@ -48,7 +50,7 @@ struct WorkerQueueState<B> {
     worker_slots: Box<[bool]>,        // whether one of these occupies the slot
     fresh: usize,                     // number of these that have not come to the queue yet
     came: usize,                      // number of these that have come since the last look
-    pace: PollSpeed,                  // of the last worker that came
+    pace: PollSpeed,                  // last poll of the worker that came last; for `add`
     shift: u64, // generation of workers; incremented when workers are written off
     looks: u64, // number of looks of the watch
     adaptive_yield: AdaptiveSpin,
@@ -113,11 +115,12 @@ pub(super) enum WorkerStep<B> {
 pub(super) enum QueueCheck {
     /// No activation waits, and there are no workers.
     Idle,
-    /// The workers make progress, or no activation has waited since the last check.
+    /// All counted workers have come since the last check, or no activation waited at it, or none
+    /// waits now.
     Work,
-    /// Activations have waited since the last check, and some workers did not come, or there are
-    /// none: they are blocked. All workers are written off; those that come later continue if they
-    /// are needed.
+    /// Activations waited at the last check and wait now, and some of the counted workers have not
+    /// come since: they are blocked. All workers are written off, also those that came; a worker
+    /// that comes later continues if it is needed. The queue counts the ordered workers already.
     Stuck(WorkerSpawnRequest),
 }
 
@@ -147,7 +150,8 @@ impl<B> Queue<B> {
     /// Adds an activation to the line of a slot, which may be any number. Orders a worker, within
     /// the maximum, if more activations wait than the counted workers should take: the spawn
     /// threshold for each of them; none at all if the last poll was slow; one for each while no
-    /// worker has come yet. Orders a watch if there is none.
+    /// worker has come yet. Orders at most one worker for each call, and a watch if there is none.
+    /// Both count as existing from then on, so the caller must start them.
     ///
     /// # Errors
     /// The activation, if the queue is closed.
@@ -169,15 +173,16 @@ impl<B> Queue<B> {
         Ok(AddResult { call: inner.call(self.settings.workers_max, may_wait), watch })
     }
 
-    /// Decides a worker's next step. `pace` is that of its last poll. `again` is the activation
-    /// that it took last if that must be polled again: it is appended to the line of the worker's
-    /// slot. It is handed back ([`WorkerStep::Back`]), before anything else, if the queue is
-    /// closed, has no watch, or no longer counts this worker, because adding it anew starts the
-    /// missing parts.
+    /// Decides a worker's next step. `pace` is that of its last poll, and is kept for
+    /// [`add`](Self::add). `again` is the activation that it took last if that must be polled
+    /// again: it is appended to the line of the worker's slot. It is handed back
+    /// ([`WorkerStep::Back`]), and nothing else changes, if the queue is closed, has no watch, or
+    /// no longer counts this worker, because adding it anew starts the missing parts.
     ///
     /// Otherwise, in this order: a worker that was written off and is not needed ends; if too many
-    /// activations wait for the counted workers, another one is ordered; else the worker gets an
-    /// activation; without any it rests for its spin budget, and then ends.
+    /// activations wait for the counted workers (more than the spawn threshold for each, or more
+    /// than one after a slow poll), another one is ordered, within the maximum; else the worker
+    /// gets an activation; without any it rests for its spin budget, which may be 0, and then ends.
     pub(super) fn take(
         &self,
         place: &mut WorkerState,
@@ -227,7 +232,8 @@ impl<B> Queue<B> {
     /// Checks whether the workers make progress, and begins a new shift if they do not. `waited`
     /// carries from one check to the next whether activations were waiting. A new shift has a
     /// worker for each waiting activation, at least one, but leaves places within the maximum for
-    /// the workers that came since the last check.
+    /// the workers that came since the last check. Every look, whatever its result, begins to count
+    /// anew which workers come.
     pub(super) fn look(&self, waited: &mut bool) -> QueueCheck {
         let mut inner = self.lock();
         inner.looks += 1;
@@ -267,7 +273,7 @@ impl<B> Queue<B> {
     }
 
     /// Closes the queue for good. Returns the activations that waited, in the order in which they
-    /// were added; none at a second call.
+    /// were added; none at a second call. The workers end by themselves when they find no work.
     pub(super) fn close(&self) -> Vec<B> {
         let mut inner = self.lock();
         inner.closed = true;
@@ -305,7 +311,8 @@ impl<B> WorkerQueueState<B> {
 
     /// Records that a worker has come to the queue, once between two looks. Returns whether it
     /// continues. One that was written off continues, and is counted again in a new slot, if
-    /// activations wait and fewer than `workers_max` workers are counted.
+    /// activations wait and fewer than `workers_max` workers are counted. If it does not continue,
+    /// no count changes.
     fn admits(&mut self, place: &mut WorkerState, workers_max: usize) -> bool {
         let was_fresh = std::mem::take(&mut place.is_fresh);
         if place.shift == self.shift {

@@ -1,4 +1,6 @@
 //! Short names for consistency levels, for example `WriteMajority::within(secs(3))` or `ReadLocal`.
+//! All but `ReadLocal` and `WriteLocal` need this node to be a member of the configuration, and
+//! have a timeout.
 
 use std::time::Duration;
 
@@ -46,8 +48,8 @@ impl WriteMajorityPlus {
 pub struct WriteTo;
 
 impl WriteTo {
-    /// `replicas` counts this node. Waits at most `span`, and fails at once if the configuration
-    /// has fewer members, without those that have announced their stop.
+    /// `replicas` counts this node; 0 and 1 wait for no other. Waits at most `span`, and fails at
+    /// once if the configuration has fewer members, without those that have announced their stop.
     #[must_use]
     pub const fn within(replicas: usize, span: Duration) -> WriteConsistency {
         WriteConsistency::To(replicas, span)
@@ -97,8 +99,8 @@ impl ReadMajorityPlus {
 pub struct ReadFrom;
 
 impl ReadFrom {
-    /// `replicas` counts this node. Waits at most `span`, and fails at once if the configuration
-    /// has fewer members, without those that have announced their stop.
+    /// `replicas` counts this node; 0 and 1 wait for no other. Waits at most `span`, and fails at
+    /// once if the configuration has fewer members, without those that have announced their stop.
     #[must_use]
     pub const fn within(replicas: usize, span: Duration) -> ReadConsistency {
         ReadConsistency::From(replicas, span)

@@ -2,7 +2,11 @@
 //!
 //! Every variant states whether the change may have been made. It may have been after `Timeout`,
 //! `StoreFailure`, `Excluded`, `GuardedMeanwhile`, `Interrupted` and `Unanswered`, and after
-//! `Fenced` if its message states so; after all others nothing was changed.
+//! `Fenced`; after all others nothing was changed.
+//!
+//! `Overloaded` has three sources, and its `limit` is the bound that was reached: no place in the
+//! inbox within the timeout (`InboxLimits::requests`), too many pending replies, or too many open
+//! requests in the Replicator (`max_pending_requests`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,9 +72,9 @@ pub enum UpdateError {
         /// Number of replicas whose store failed.
         failed: usize,
     },
-    /// This node was removed from the cluster while the request was open. The change is made on this
-    /// node, which spreads nothing any longer; a majority may hold it. Restart the node, and read at
-    /// a majority before repeating an update that must not happen twice.
+    /// This node was removed from the cluster while the request was open. The change is made on
+    /// this node, which spreads nothing any longer; a majority may hold it. Restart the node, and
+    /// read at a majority before repeating an update that must not happen twice.
     #[error(
         "configuration {epoch} removed this node; the change stays applied here and may be on a \
          majority: restart the node, and read at a majority"
@@ -98,7 +102,8 @@ pub enum UpdateError {
         /// Message of the panic.
         message: String,
     },
-    /// A higher term was promised: this owner has been superseded and must step down.
+    /// A higher term was promised: this owner has been superseded and must step down. If the write
+    /// was sent to other replicas, it stays applied on this node, whatever `nowhere` is.
     #[error(
         "a higher term {current:?} was promised: step down; the write {}",
         if *.nowhere { "was accepted nowhere" } else { "may have been accepted" }
@@ -118,7 +123,7 @@ pub enum UpdateError {
         /// The group of the key.
         group: Group,
     },
-    /// Nothing was changed: the key holds data of another type.
+    /// Nothing was changed: the key holds data of another type. A deleted key keeps its type.
     #[error("the key holds `{found}`, not `{expected}`; nothing was changed: use another key")]
     WrongType {
         /// Type that the caller expected.
@@ -137,7 +142,8 @@ pub enum UpdateError {
         /// Maximum size in bytes.
         limit: usize,
     },
-    /// Nothing was changed: this node is in no configuration. `Local` operations still work.
+    /// Nothing was changed: this node is in no configuration, because it has not joined yet or was
+    /// removed. `Local` operations still work.
     #[error("this node is no member; nothing was changed: retry after it has joined")]
     NotJoined,
     /// Nothing was changed: the consistency level needs more replicas than exist.
@@ -148,10 +154,10 @@ pub enum UpdateError {
         /// Number of replicas in the configuration, without those that have announced their stop.
         existing: usize,
     },
-    /// Nothing was changed: the limit of waiting requests was reached.
+    /// Nothing was changed: a limit of waiting requests was reached.
     #[error("{limit} requests wait already; nothing was changed: retry later")]
     Overloaded {
-        /// Maximum number of waiting requests.
+        /// The limit that was reached: of queued requests, pending replies or open requests.
         limit: usize,
     },
     /// Nothing was changed: the node has stopped.
@@ -167,7 +173,8 @@ pub enum UpdateError {
          overloaded, see its log"
     )]
     Unanswered {
-        /// How long the caller waited.
+        /// How long the request was open: the timeout of the level and one second. The wait for a
+        /// place in the queue came before.
         waited: Duration,
     },
     /// Nothing was changed, for another reason, which the message states.
@@ -221,7 +228,7 @@ pub enum GetError {
     /// Too few replicas answered, or too few acknowledged the repair that makes the result safe.
     #[error("{} of {} replicas answered in time: retry, or read fewer", .0.answered, .0.needed)]
     Timeout(Tally),
-    /// The key holds data of another type.
+    /// The key holds data of another type. A deleted key keeps its type.
     #[error("the key holds `{found}`, not `{expected}`: read it with that type")]
     WrongType {
         /// Type that the caller expected.
@@ -229,7 +236,8 @@ pub enum GetError {
         /// Type that the key holds.
         found: Shape,
     },
-    /// This node is in no configuration. `ReadLocal` still works.
+    /// This node is in no configuration, because it has not joined yet or was removed. `ReadLocal`
+    /// still works.
     #[error("this node is no member: retry after it has joined, or read locally")]
     NotJoined,
     /// This node was removed from the cluster while the request was open. `ReadLocal` still works.
@@ -238,7 +246,8 @@ pub enum GetError {
         /// The configuration without this node.
         epoch: EpochId,
     },
-    /// The consistency level needs more replicas than exist.
+    /// The consistency level needs more replicas than exist, perhaps only since a smaller
+    /// configuration was installed during the read.
     #[error("the level needs {needed} replicas and {existing} exist")]
     NotEnoughReplicas {
         /// Number of replicas that the level needs.
@@ -258,7 +267,8 @@ pub enum GetError {
     /// The Replicator did not begin or answer the request in time, because this node is overloaded.
     #[error("no answer within {waited:?}: this node is overloaded, see its log, and retry")]
     Unanswered {
-        /// How long the caller waited.
+        /// How long the request was open: the timeout of the level and one second. The wait for a
+        /// place in the queue came before.
         waited: Duration,
     },
     /// Another reason, which the message states.
@@ -267,6 +277,7 @@ pub enum GetError {
 }
 
 impl From<CallFailure> for GetError {
+    /// An interrupted read becomes [`GetError::Stopped`], because it can be repeated elsewhere.
     fn from(failure: CallFailure) -> Self {
         match failure {
             CallFailure::Overloaded { limit } => Self::Overloaded { limit },
@@ -312,9 +323,9 @@ pub enum DeleteError {
         /// Number of replicas whose store failed.
         failed: usize,
     },
-    /// This node was removed from the cluster while the request was open. The value that it had seen
-    /// is deleted on this node, which spreads nothing any longer; a majority may have deleted it.
-    /// Restart the node, and read at a majority.
+    /// This node was removed from the cluster while the request was open. The value that it had
+    /// seen is deleted on this node, which spreads nothing any longer; a majority may have deleted
+    /// it. Restart the node, and read at a majority.
     #[error(
         "configuration {epoch} removed this node; the delete stays applied here and may be on a \
          majority: restart the node, and read at a majority"
@@ -323,8 +334,8 @@ pub enum DeleteError {
         /// The configuration without this node.
         epoch: EpochId,
     },
-    /// The value is deleted on this node, which did not know that the key belongs to a guarded group.
-    /// The delete may spread, but loses against every guarded write.
+    /// The value is deleted on this node, which did not know that the key belongs to a guarded
+    /// group. The delete may spread, but loses against every guarded write.
     #[error(
         "group `{group}` guards the key, which this node did not know: the delete stays applied \
          here, may spread and loses against guarded writes; write a `None` under a term instead"
@@ -339,7 +350,8 @@ pub enum DeleteError {
         /// The group of the key.
         group: Group,
     },
-    /// Nothing was deleted: this node is in no configuration.
+    /// Nothing was deleted: this node is in no configuration, because it has not joined yet or was
+    /// removed.
     #[error("this node is no member; nothing was deleted: retry after it has joined")]
     NotJoined,
     /// Nothing was deleted: the consistency level needs more replicas than exist.
@@ -370,7 +382,8 @@ pub enum DeleteError {
          overloaded, see its log"
     )]
     Unanswered {
-        /// How long the caller waited.
+        /// How long the request was open: the timeout of the level and one second. The wait for a
+        /// place in the queue came before.
         waited: Duration,
     },
     /// Nothing was deleted, for another reason, which the message states.
@@ -379,7 +392,8 @@ pub enum DeleteError {
 }
 
 impl From<RequestError> for DeleteError {
-    /// Errors without a variant of their own become [`DeleteError::Refused`].
+    /// Errors without a variant of their own, such as a key name that is too long, become
+    /// [`DeleteError::Refused`].
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Timeout(tally) => Self::Timeout(tally),
@@ -434,7 +448,8 @@ pub enum FlushError {
 }
 
 impl From<CallFailure> for FlushError {
-    /// A flush without an answer in time becomes [`FlushError::Timeout`].
+    /// A flush without an answer in time becomes [`FlushError::Timeout`], and an interrupted one
+    /// [`FlushError::Stopped`].
     fn from(failure: CallFailure) -> Self {
         match failure {
             CallFailure::Overloaded { limit } => Self::Overloaded { limit },
@@ -477,6 +492,8 @@ pub enum QueryError {
 }
 
 impl From<CallFailure> for QueryError {
+    /// An interrupted query becomes [`QueryError::Stopped`].
+    ///
     /// # Panics
     /// For `CallFailure::Unanswered`: queries have no deadline.
     fn from(failure: CallFailure) -> Self {
@@ -491,6 +508,7 @@ impl From<CallFailure> for QueryError {
 }
 
 impl From<RequestError> for QueryError {
+    /// All errors but `Overloaded` become [`QueryError::Refused`].
     fn from(error: RequestError) -> Self {
         match error {
             RequestError::Overloaded { limit } => Self::Overloaded { limit },

@@ -118,12 +118,14 @@ impl Replicator {
     /// `f` runs at most once, inside the Replicator, on the caller's thread or another one (also
     /// while another caller's future is polled), so it must neither block nor take long: every
     /// other request waits for it. If it returns an error or panics, only this update fails. All of
-    /// its changes are made, or none. It may return the new value:
+    /// its changes are made, or none. If the update is refused before, `f` is dropped without a
+    /// run. It may return the new value:
     /// `|edit| { edit.increment()?; Ok(edit.view()) }`.
     ///
     /// The call may take twice the timeout of the level (once for a place in the queue, once for
-    /// the write) plus two seconds. [`WriteLocal`] has no timeout: it waits while a durable store
-    /// hangs. If the future is dropped before it completes, the change may or may not be made.
+    /// the write) plus two seconds. [`WriteLocal`] has no timeout: it waits for a place in the
+    /// queue, and while a durable store hangs. If the future is dropped before it completes, the
+    /// change may or may not be made.
     ///
     /// # Errors
     /// [`UpdateError`]. After `Timeout` the change stays applied here and will spread.
@@ -173,7 +175,10 @@ impl Replicator {
         }
     }
 
-    /// Reads the value under `key`; `None` if it was never written, was deleted or has expired.
+    /// Reads the value under `key`; `None` if it was never written, was deleted or has expired. The
+    /// read counts as a use of the key, which postpones its expiry. It may take as long as an
+    /// [`update`](Self::update) with the same timeout; [`ReadLocal`] has none, and waits while the
+    /// node is overloaded.
     ///
     /// # Errors
     /// [`GetError`]. A read can be repeated safely.
@@ -197,7 +202,7 @@ impl Replicator {
         }
     }
 
-    /// Reads the value under a key, of any type: for tools.
+    /// Reads the value under a key, of any type, like [`get`](Self::get): for tools.
     ///
     /// # Errors
     /// [`GetError`], but never `WrongType`.
@@ -217,7 +222,9 @@ impl Replicator {
     }
 
     /// Deletes the value that this node has seen under `key`, of any type. A concurrent update
-    /// survives the delete, and the key can be used again. Succeeds if the key holds no value.
+    /// survives the delete, and the key can be used again, with the same type. Succeeds if the key
+    /// holds no value; at once if this node has never held it, but after the checks of the level.
+    /// It may take as long as an [`update`](Self::update) with the same timeout.
     ///
     /// # Errors
     /// [`DeleteError`]. After `Timeout` the delete stays applied here and will spread.
@@ -248,7 +255,8 @@ impl Replicator {
     }
 
     /// Subscribes to a key: the stream yields its current value first, if it has one, then its
-    /// changes. A slow reader sees the latest value but not every one; it delays nothing.
+    /// changes. A slow reader sees the latest value but not every one; it delays nothing. Never
+    /// fails: the stream of a node that has stopped ends at once.
     ///
     /// # Example
     /// ```
@@ -334,7 +342,8 @@ impl Replicator {
         }
     }
 
-    /// Number of members in the installed configuration; 0 before this node is one of them.
+    /// Number of members in the installed configuration; 0 unless this node is one of them, and
+    /// while its durable data are read.
     ///
     /// # Errors
     /// [`QueryError`].
@@ -364,20 +373,21 @@ impl Replicator {
         async move { reply.await.map(drop) }
     }
 
-    /// The configuration that is installed on this node; `None` before it has received one.
+    /// The configuration that is installed on this node; `None` before it has received one. It need
+    /// not contain this node.
     ///
     /// # Errors
-    /// [`QueryError`].
+    /// [`QueryError::Stopped`] only.
     pub fn configuration(
         &self,
     ) -> impl Future<Output = Result<Option<Arc<Epoch>>, QueryError>> + Send + use<> {
         self.look(|machine| machine.replicator().epochs().installed().cloned())
     }
 
-    /// Counters of the Replicator.
+    /// Counters of the Replicator, read in its turn, after earlier requests.
     ///
     /// # Errors
-    /// [`QueryError`].
+    /// [`QueryError::Stopped`] only.
     pub fn stats(
         &self,
     ) -> impl Future<Output = Result<ReplicatorStats, QueryError>> + Send + use<> {
@@ -385,8 +395,10 @@ impl Replicator {
     }
 
     /// Reads the machine by a function that runs inside the Replicator, in the order of the
-    /// requests. Waits without a time limit for a place in the queue and for the Replicator's turn;
-    /// fails with `Stopped` if the Replicator ends before the function has run.
+    /// requests, on the thread that runs the turn, even if the caller has dropped the future since.
+    /// Waits without a time limit for a place in the queue and for the Replicator's turn, and needs
+    /// no place in the table of replies. Fails only with `Stopped`, if the Replicator ends before
+    /// the function has run, which is dropped then.
     fn look<T, F>(&self, look: F) -> impl Future<Output = Result<T, QueryError>> + Send + use<T, F>
     where
         T: Send + 'static,
@@ -404,7 +416,8 @@ impl Replicator {
         }
     }
 
-    /// Load of the Replicator: queues, turns, traffic. Never waits.
+    /// Load of the Replicator: queues, turns, traffic, read one after the other. Never waits, and
+    /// works after the end as well.
     #[must_use]
     pub fn load(&self) -> Load {
         let shared = &*self.shared;
@@ -438,9 +451,12 @@ impl Replicator {
 }
 
 impl ReplicatorState {
-    /// Sends a request and waits for its reply; see [`Replicator::ask`]. The outer error tells that
+    /// Sends a request and waits for its reply; see [`Replicator::ask`]. Runs a turn on this thread
+    /// if fewer than [`FEW`] others are pending and the machine sleeps. The outer error tells that
     /// there was no reply: `Overloaded` without a place in the inbox or in the table of replies,
-    /// `Stopped` if the request was not queued, `Interrupted` if the machine ended after that.
+    /// each with its own limit, `Stopped` if the request was not queued, `Interrupted` if the
+    /// machine ended after that, `Unanswered` if no reply came in time. If the future is dropped, a
+    /// queued request is still carried out.
     async fn ask(
         &self,
         request: ReplicatorRequest,
@@ -465,8 +481,8 @@ impl ReplicatorState {
         })
     }
 
-    /// Waits for a place in the inbox, at most `patience`: then fails with `Overloaded`. Fails with
-    /// `Stopped` when the inbox is closed.
+    /// Waits for a place in the inbox, at most `patience`: then fails with `Overloaded` and the
+    /// inbox's limit. Fails with `Stopped` when the inbox is closed, also during the wait.
     async fn place(
         &self,
         patience: Option<Duration>,
@@ -491,8 +507,9 @@ impl fmt::Debug for Replicator {
 
 /// Wraps the caller's function so that a panic, also of the values that it captured or of a result
 /// whose caller is gone, fails only its own edit. The function's result is stored in `result` if it
-/// succeeds. A panic becomes an [`EditError`] with [`Panicked`]. If the returned function is
-/// dropped without a call, the caller's function is dropped, and a panic of that is caught.
+/// succeeds, and its error is passed on. A panic becomes an [`EditError`] with [`Panicked`]. If the
+/// returned function is dropped without a call, the caller's function is dropped, and a panic of
+/// that is caught.
 fn contained<T, R, F>(
     f: F,
     result: Arc<Mutex<Option<R>>>,

@@ -68,8 +68,9 @@ impl Subscribers {
         }
     }
 
-    /// Ends all streams after their unread changes, because there will be no further ones. Closes
-    /// all subscriptions; those that are opened later end at once.
+    /// Ends all streams after their unread changes, because there will be no further ones, and
+    /// wakes their readers. Closes all subscriptions; those that are opened later end at once. A
+    /// second call has no effect.
     pub(crate) fn end(&self) {
         let mut table = self.lock();
         table.ended = true;
@@ -142,7 +143,8 @@ struct Feed {
 
 impl Feed {
     /// Opens a subscription to the keys of `pattern` and requests it from the Replicator. Never
-    /// waits: the request may exceed the bound of queued requests.
+    /// waits and never fails: the request may exceed the bound of queued requests, and the stream
+    /// of a stopped node ends without a change.
     fn open(
         subscribers: &Arc<Subscribers>,
         inbox: &Inbox<Machine>,
@@ -161,15 +163,16 @@ impl Feed {
         feed
     }
 
-    /// Sends a request that has no reply. The request is lost if the node has stopped.
+    /// Sends a request that has no reply. The request is lost if the inbox is closed.
     fn ask(&self, request: ReplicatorRequest) {
         let id = self.replies.id_without_reply();
-        // Fails only if the node has stopped, and then the stream has ended already.
+        // Fails only if the inbox is closed: the stream has ended or ends with the Replicator.
         let _ = self.inbox.request_now(GuardInput::Data(ReplicatorInput::Request { id, request }));
     }
 
     /// Takes the next unread change, also after the end. Ready with `None` once the subscription
-    /// has ended and nothing is unread. If pending, only the task that polled last is woken.
+    /// has ended and nothing is unread, and at each later poll. If pending, only the task that
+    /// polled last is woken.
     fn poll(&self, context: &mut Context<'_>) -> Poll<Option<(KeyName, Option<Value>)>> {
         let mut unread = lock(&self.unread);
         if let Some(news) = unread.next() {
@@ -186,7 +189,8 @@ impl Feed {
 }
 
 impl Drop for Feed {
-    /// Closes the subscription and unsubscribes at the Replicator, unless the Replicator has ended.
+    /// Closes the subscription, so that its further changes are dropped, and unsubscribes at the
+    /// Replicator, unless the Replicator has ended. Needs no place in the queue of requests.
     fn drop(&mut self) {
         let known = self.subscribers.lock().open.remove(&self.id);
         if known.is_some() {
@@ -212,7 +216,8 @@ pub enum Change<T> {
     },
 }
 
-/// The changes of one key: a [`Stream`] that ends when the node stops. Dropping it unsubscribes.
+/// The changes of one key: a [`Stream`] that ends when the node stops, after its unread changes.
+/// Dropping it unsubscribes.
 pub struct Subscription<T> {
     feed: Feed,
     kind: PhantomData<fn() -> T>,
@@ -273,8 +278,8 @@ pub struct KeyChange {
 }
 
 /// The changes of one key, or of all keys with a prefix, of any type: a [`Stream`] that ends when
-/// the node stops. Keys with unread changes are read in turn, so that none is starved. Dropping the
-/// stream unsubscribes.
+/// the node stops, after its unread changes. Keys with unread changes are read in turn, so that
+/// none is starved. Dropping the stream unsubscribes.
 pub struct PrefixSubscription {
     feed: Feed,
 }

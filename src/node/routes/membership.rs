@@ -55,7 +55,8 @@ pub enum TransportCommand {
         /// Address at which the peer is dialled.
         address: Address,
     },
-    /// End of [`Keep`](Self::Keep): stop dialling this node. An open link stays.
+    /// End of [`Keep`](Self::Keep): stop dialling this node. An open link stays, and the node may
+    /// still connect.
     Release(NodeId),
     /// This incarnation was removed: close the link to it, and refuse it from now on.
     Forget(NodeId),
@@ -86,11 +87,12 @@ pub enum MembershipEvent {
     Stop(StopReason),
 }
 
-/// Destination of an output of the membership machine. By the outputs `Found`, `Propose` and
-/// `Force` the Replicator creates the first configuration, proposes the next one, or installs one
-/// without a quorum by an operator's order. The known members, and what the guard learns about them
-/// (`GuardDown`, `GuardNotDown`, `GuardProvenDead`), go to the Replicator as well. The caller must
-/// check whether the receiver of a lease message is this node.
+/// Destination of an output of the membership machine: exactly one, and no output is dropped. By
+/// the outputs `Found`, `Propose` (as `ProposeAfter`) and `Force` the Replicator creates the first
+/// configuration, proposes the next one, or installs one without a quorum by an operator's order.
+/// The known members, and the facts for the guard (`GuardDown`, `GuardNotDown`,
+/// `GuardProvenDead`), go to the guarded Replicator as well. The caller must check whether the
+/// receiver of a lease message is this node.
 #[must_use]
 pub fn route(output: MembershipOutput) -> MembershipDestination {
     match output {
@@ -153,9 +155,11 @@ pub fn route(output: MembershipOutput) -> MembershipDestination {
     }
 }
 
-/// Converts an output of the guarded Replicator to an input of the membership machine; `None` if it
-/// does not concern membership, as most do not: they are about data. Of those about configurations
-/// all concern it. The output itself still takes its route.
+/// Converts an output of the guarded Replicator to an input of the membership machine. Those about
+/// configurations have the same name on both sides: `Installed`, `Synced`, `Outcome`, `Excluded`,
+/// `StopServing` and `Pending`. All others give `None`: grants of the lease, outputs about data,
+/// alarms, and `LoadFailed`, on which the node's event pump begins the shutdown. The output itself
+/// still takes its route.
 #[must_use]
 pub fn news(output: &GuardOutput) -> Option<MembershipInput> {
     let GuardOutput::Data(output) = output else { return None };
@@ -180,7 +184,8 @@ pub enum RoutedLeaseMessage {
     Membership(MembershipInput),
 }
 
-/// Finds the receiver, on this node, of a message about leases from `from`.
+/// Finds the receiver, on this node, of a message about leases from `from`, by the kind of message
+/// alone. Also used for messages that this node sends to itself, with its own id as `from`.
 #[must_use]
 pub const fn lease(from: ReplicaId, message: LeaseMessage) -> RoutedLeaseMessage {
     match message {

@@ -113,8 +113,8 @@ pub enum ShardingDestination {
 /// Events that the sharding machines report to their node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardingEvent {
-    /// A coordinator has registered the region of this type, which was not registered before. This
-    /// happens again after each change of the coordinator.
+    /// A coordinator has registered the region of this type, which was not registered at that time.
+    /// This happens again after each change of the coordinator, also for a proxy.
     Registered(EntityType),
     /// A cluster query has ended.
     Answered {
@@ -133,7 +133,7 @@ pub enum ShardingEvent {
         /// The step that was made.
         step: Box<DecisionStep>,
     },
-    /// Decisions about shards take unusually long.
+    /// Decisions about shards, or a recount after a forced configuration, take unusually long.
     Slow {
         /// Name of the entity type.
         entity_type: EntityType,
@@ -190,9 +190,10 @@ pub enum ShardingEvent {
     },
 }
 
-/// Destination of an output of the sharding machines. Requests to the Replicator get ids with the
-/// bit `OF_COORDINATORS`, by which [`answer`] finds their replies; a watch of pins uses the id of
-/// its request as the id of its subscription.
+/// Destination of an output of the sharding machines: exactly one, and no output is dropped.
+/// Requests to the Replicator get ids with the bit `OF_COORDINATORS`, by which [`answer`] finds
+/// their replies; a watch of pins uses the id of its request as the id of its subscription. `Host`
+/// becomes a command for membership. The receiver of a `Count` or an `Exists` may be this node.
 #[must_use]
 #[expect(clippy::too_many_lines, reason = "one arm for each output")]
 pub fn route(output: ShardingOutput) -> ShardingDestination {
@@ -279,9 +280,10 @@ const fn host(entity_types: BTreeSet<String>, draining: bool) -> MembershipInput
 }
 
 /// Converts an output of membership to an input of the sharding machines; `None` if it does not
-/// concern them. Any event becomes the whole present state of the cluster (`None` as long as
-/// `membership` has none), and a stop of the node ends the machines. A lapsed lease is not passed
-/// on, only a lost one. The output itself still takes its route.
+/// concern them. Any event becomes the whole present state of the cluster, so several events of one
+/// batch give the same state again (`None` as long as `membership` has none). `LeaseHeld` and
+/// `LeaseLost` are passed on, `LeaseLapsed` is not. A stop of the node becomes `Out`, which ends
+/// the machines for good. The output itself still takes its route.
 #[must_use]
 pub fn news(told: &Told, membership: &Membership) -> Option<ShardingInput> {
     match told {
@@ -294,8 +296,9 @@ pub fn news(told: &Told, membership: &Membership) -> Option<ShardingInput> {
 }
 
 /// Converts an input of membership to one of the sharding machines; `None` if it does not concern
-/// them. An installed configuration does, and the command `Drained`, which ends them for good. The
-/// caller passes the result on before membership handles the input.
+/// them. An installed configuration does, and the command `Drained`, which becomes `Out` and ends
+/// them for good, whatever membership does with it. The caller passes the result on before
+/// membership handles the input.
 #[must_use]
 pub fn overheard(told: &MembershipInput) -> Option<ShardingInput> {
     match told {
@@ -309,7 +312,8 @@ pub fn overheard(told: &MembershipInput) -> Option<ShardingInput> {
 
 /// Returns an output of the guarded Replicator as `Break` with an input of the sharding machines if
 /// it answers one of their requests or notifies one of their subscriptions, and otherwise unchanged
-/// as `Continue`. The input carries the id that the machines gave.
+/// as `Continue`. Only the bit `OF_COORDINATORS` of the id decides. The input carries the id that
+/// the machines gave, without that bit; errors of the Replicator are passed on as well.
 pub fn answer(output: GuardOutput) -> ControlFlow<ShardingInput, GuardOutput> {
     match output {
         GuardOutput::Data(data::ReplicatorOutput::Reply { id, reply })
@@ -329,8 +333,8 @@ pub fn answer(output: GuardOutput) -> ControlFlow<ShardingInput, GuardOutput> {
     }
 }
 
-/// Encodes a message. Returns the first name of its header, and its bytes. The entity type, the
-/// second name, is added by the caller.
+/// Encodes a message. Returns the first name of its header, and its bytes, whose length is not
+/// limited here. The entity type, the second name, is added by the caller.
 #[must_use]
 pub fn say(word: &MachineMessage) -> (&'static str, Vec<u8>) {
     let (name, bytes) = match word {
@@ -342,7 +346,8 @@ pub fn say(word: &MachineMessage) -> (&'static str, Vec<u8>) {
 }
 
 /// Builds a message of the answer to [`ShardingDestination::Count`]: the number of entities in each
-/// shard of `counting`, 0 for a shard that is missing in `entities`.
+/// shard of `counting`, in its order, 0 for a shard that is missing in `entities`. Shards that only
+/// `entities` has are left out. Call it once for each entry of `messages`.
 #[must_use]
 pub fn counted(
     number: u64,
@@ -384,7 +389,8 @@ pub enum ShardingDropReason {
 /// whether this node has started the type.
 ///
 /// # Errors
-/// [`ShardingDropReason`]. The caller counts and drops the message.
+/// [`ShardingDropReason`], checked in this order: `Part`, `Malformed`, `Type`; so the body of a
+/// message with an invalid entity type is decoded first. The caller counts and drops the message.
 pub fn decode(
     from: ReplicaId,
     header: (&str, &str),
@@ -400,7 +406,8 @@ pub fn decode(
     Ok(ShardingInput::Message { from, entity_type: EntityType::new(name)?, word })
 }
 
-/// Decodes a body within the memory budget for messages of peers. Ignores bytes after the message.
+/// Decodes a body within the memory budget for messages of peers, with at most [`NESTING_MAX`]
+/// levels; beyond either it is malformed. Ignores bytes after the message.
 fn decoded<T: DeserializeOwned>(body: &[u8]) -> Result<T, ShardingDropReason> {
     from_foreign(body, NESTING_MAX)
         .map_err(|source| ShardingDropReason::Malformed { len: body.len(), source })

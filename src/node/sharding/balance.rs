@@ -20,12 +20,13 @@ pub struct DrainProgress {
     /// Number of shards that the node still hosts or drains, by type; types without such shards are
     /// left out.
     pub left: BTreeMap<EntityType, usize>, // ≤ types that a node starts
-    /// Whether no further shards come to the node, because it drains or leaves its cluster.
+    /// Whether the node drains: after [`Sharding::drain`], and in a shutdown, which begins with a
+    /// drain. Coordinators that know this give it no further shards.
     pub draining: bool,
 }
 
 impl DrainProgress {
-    /// Whether no shard is left.
+    /// Whether no shard is left, whether the node drains or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.left.is_empty()
@@ -52,7 +53,8 @@ pub enum RebalanceError {
 }
 
 impl RebalanceError {
-    /// The error of node `me`, which knows that the coordinator runs or takes over at node `at`.
+    /// The error of node `me`, which knows that the coordinator runs or takes over at node `at`. If
+    /// that is `me`, its coordinator is not active, and the error names no node.
     fn not_coordinator(entity_type: EntityType, me: ReplicaId, at: Option<ReplicaId>) -> Self {
         Self::NotCoordinator { entity_type, at: at.filter(|at| *at != me) }
     }
@@ -67,17 +69,18 @@ fn remedy(coordinator: &Option<ReplicaId>) -> String {
 }
 
 impl Sharding {
-    /// Moves all shards of this node to other nodes; the node stays a member. From now on no shard
-    /// is allocated to it, coordinators that run here move to other nodes, and each coordinator
-    /// moves the shards that live here as its strategy decides. Shards that no other node may host
-    /// stay.
+    /// Moves all shards of this node to other nodes; the node stays a member. It announces by
+    /// gossip that it drains. Coordinators that have heard this allocate no shard to it and move
+    /// the shards that live here as their strategy decides; coordinators that run here move to
+    /// other nodes. Shards that no other node may host stay.
     ///
     /// Returns when no shard is left or after `timeout`, with the shards that are left then; the
     /// node keeps draining, until [`stop_draining`](Self::stop_draining) or a restart of the node.
-    /// Called again, it only waits.
+    /// The first check is at once, so a node without shards returns before any coordinator has
+    /// heard of the drain, and may still get a shard. Called again, it only waits.
     ///
     /// # Errors
-    /// [`ShardingUnavailable`] if the node stops before that.
+    /// [`ShardingUnavailable`] if the node stops before that or has stopped.
     pub async fn drain(&self, timeout: Duration) -> Result<DrainProgress, ShardingUnavailable> {
         self.tell(ShardingInput::Drain)?;
         let until = end_of_wait(timeout);
@@ -101,7 +104,7 @@ impl Sharding {
         self.left().await
     }
 
-    /// Counts the shards that this node hosts or drains.
+    /// Counts the shards that this node hosts or drains, after all inputs that were queued before.
     async fn left(&self) -> Result<DrainProgress, ShardingUnavailable> {
         self.look(|control| {
             let hosted = |of_type: &TypeMachines| {
@@ -119,11 +122,13 @@ impl Sharding {
 
     /// Makes the coordinator of a type check the balance now instead of after `rebalance-interval`.
     /// The allocation strategy decides which shards move, within its limits; it may move none.
-    /// Returns when the order is queued, before any shard moves.
+    /// Returns when the order is queued, before any shard moves. If the coordinator ends before it
+    /// handles the order, the order is lost and this returns `Ok` all the same.
     ///
     /// # Errors
-    /// [`RebalanceError::NotCoordinator`] on every node except that of the active coordinator;
-    /// [`RebalanceError::Query`] if the type was not started here, or the node has stopped.
+    /// [`RebalanceError::Query`], checked first, if the name is invalid, the type was not started
+    /// here, or the node has stopped; [`RebalanceError::NotCoordinator`] on every node except that
+    /// of the active coordinator.
     pub async fn rebalance(&self, entity_type: &str) -> Result<(), RebalanceError> {
         let entity_type = self.known_here(entity_type).await?;
         let named = entity_type.clone();

@@ -16,14 +16,15 @@ use crate::sharding::shard_region::{RegionSetup, ShardRegion};
 
 /// Setup of an entity type; [`new`](Self::new) takes the required parts.
 pub struct EntityTypeSetup<E: Entity> {
-    /// Name of the type, equal on all nodes: 1 to 128 bytes without a slash.
+    /// Name of the type, equal on all nodes: 1 to 128 bytes without a slash. Checked at the start.
     pub name: String,
     /// Creates a new instance of the entity with the given id.
     pub factory: Box<dyn Fn(&EntityId) -> E + Send + Sync>,
     /// Reaction to a panic of an entity.
     pub supervision: Supervision,
     /// Maps ids to shards and messages to ids, and defines the number of shards. `None`: the hash
-    /// and the number of shards from the settings. Must be equal on all nodes.
+    /// and the number of shards from the settings, and no message has an id of its own. Must be
+    /// equal on all nodes.
     pub extractor: Option<Arc<dyn Extractor<E::Message>>>,
     /// Settings of this type. `None`: those of the node's `[cluster.sharding]`.
     pub settings: Option<Settings>,
@@ -33,7 +34,7 @@ pub struct EntityTypeSetup<E: Entity> {
 }
 
 impl<E: Entity> EntityTypeSetup<E> {
-    /// Creates a setup with the settings of the node and the defaults.
+    /// Creates a setup with the settings of the node and the defaults. Checks nothing.
     #[must_use]
     pub fn new(name: &str, factory: impl Fn(&EntityId) -> E + Send + Sync + 'static) -> Self {
         Self {
@@ -58,10 +59,12 @@ impl Sharding {
     /// first setup then stays in force, and the new one is dropped. The handle can be used at once:
     /// messages sent before this node has joined a cluster are buffered.
     ///
-    /// On a node without the type's `role` the region only routes.
+    /// On a node without the type's `role` the region only routes. If the future is dropped after
+    /// its first poll, the type is started all the same.
     ///
     /// # Errors
-    /// [`NotStarted`]; this call has started nothing then.
+    /// [`NotStarted`]; this call has started nothing then. Also for a type that was started before,
+    /// it is [`NotStarted::Stopped`] once the node has stopped.
     ///
     /// # Example
     /// ```
@@ -124,6 +127,11 @@ impl Sharding {
     /// Uses this node's settings and their hash. If the hosts start the type with settings or an
     /// extractor of the program, call [`start_proxy_with`](Self::start_proxy_with) instead.
     ///
+    /// The proxy uses the node's settings of the type and no extractor of the program. If the hosts
+    /// use another extractor or number of shards, no coordinator registers the proxy, and its
+    /// messages wait (`sharding.settings_differ`). For such a type call
+    /// [`start_with`](Self::start_with) on a node without the type's `role`.
+    ///
     /// # Errors
     /// [`NotStarted`]; this call has started nothing then.
     pub async fn start_proxy<E: Entity>(&self, name: &str) -> Result<ShardRegion<E>, NotStarted> {
@@ -175,8 +183,12 @@ impl Sharding {
     }
 
     /// Checks a setup and starts the type, unless it was started before; does not wait for the
-    /// machines. The name and the extractor's name are checked even for a type that was started
-    /// before. An extractor of the program sets the number of shards, whatever the settings say.
+    /// machines. The name and the extractor's name are checked, in this order, even for a type that
+    /// was started before; all other checks follow in [`start_type`](Self::start_type). An
+    /// extractor of the program replaces `number-of-shards` of the settings. Its methods and the
+    /// name of the strategy are called before the lock of the started types is taken. The region is
+    /// published last, also that of an earlier start, so that references in received messages find
+    /// it only after the machines' queue holds its start.
     fn make<E: Entity>(
         &self,
         setup: EntityTypeSetup<E>,

@@ -31,7 +31,8 @@ use crate::sharding::region::RegionInput;
 use crate::sharding::region_handle::{NoRoom, RegionEnvironment};
 use crate::threads::PerThread;
 
-/// Maximum number of cached lanes for each thread; when it is reached, the cache is cleared.
+/// Maximum number of cached lanes for each thread and type. A look-up that finds the cache so full
+/// clears it first; lanes themselves are not ended by that.
 const KNOWN_MAX: usize = 4_096;
 
 /// Parts of the environment that all types of a node share.
@@ -47,7 +48,8 @@ pub(crate) struct SharedEnvironment {
     pub(crate) runtime: Handle,
     pub(crate) executor: Arc<Executor>,
     pub(crate) region_registry: Weak<RegionRegistry>,
-    /// Regions whose full or unconnected lane a task is waiting for, for all types; ≤ lanes.
+    /// Regions whose full or unconnected lane a task is waiting for, for all types; ≤ lanes. The
+    /// task removes the region before it notifies the types.
     pub(crate) full: Arc<Mutex<BTreeSet<RegionId>>>,
 }
 
@@ -55,9 +57,10 @@ pub(crate) struct SharedEnvironment {
 pub(crate) struct TypeEnvironment {
     entity_type: EntityType,
     shared: SharedEnvironment,
-    /// Cached lanes of each thread. A broken lane stays until the next frame to its region.
+    /// Cached lanes of each thread. A broken lane stays until the next frame to its region from
+    /// that thread. Read-locked while a frame is appended.
     lanes: PerThread<RwLock<BTreeMap<RegionId, Lane>>>, // each ≤ KNOWN_MAX
-    /// Throttle of `sharding.frame_lost`: once a minute for each node.
+    /// Throttle of `sharding.frame_lost`: once a minute for each receiving node.
     complained: Mutex<SourceThrottle<(), ReplicaId>>,
 }
 
@@ -78,7 +81,9 @@ impl TypeEnvironment {
     }
 
     /// Appends a frame with `append` to the cached lane or, if there is none or it is broken, to
-    /// the present one, once. `append` gets the header, which is the name of the entity type.
+    /// the present one, once: if that is broken too, the result is [`AppendResult::NoLane`], which
+    /// is not logged. A full lane is not looked up again. `append` gets the header, which is the
+    /// name of the entity type.
     fn append(
         &self,
         to: RegionId,
@@ -124,7 +129,8 @@ impl TypeEnvironment {
         found
     }
 
-    /// Logs that a frame for a region is lost, at most once a minute for each node and type.
+    /// Logs as an error that a frame for a region is lost, at most once a minute for each node and
+    /// type, whatever the cause.
     fn complain(&self, to: RegionId, why: &dyn std::fmt::Display) {
         let mut complained = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
         if complained.permit(self.shared.clock.mono(), (), to.replica()) {
@@ -137,8 +143,9 @@ impl TypeEnvironment {
         }
     }
 
-    /// Notifies all types when the lane has room again or has ended. One task waits for each
-    /// region, however many frames of however many types were refused.
+    /// Notifies all types ([`RegionRegistry::room`]) when the lane has room again or has ended. One
+    /// task waits for each region, however many frames of however many types were refused; so a
+    /// call while one waits does nothing, even for a newer lane. Returns at once.
     fn wait_for_room(&self, to: RegionId, lane: Lane) {
         let first = self.shared.full.lock().unwrap_or_else(PoisonError::into_inner).insert(to);
         if !first {
@@ -157,12 +164,14 @@ impl TypeEnvironment {
 }
 
 impl RegionEnvironment for TypeEnvironment {
+    /// Returns the name that the transport knows, the incarnation alone if it knows none.
     fn name_of(&self, region: RegionId) -> String {
         NodeNames::new(self.shared.net.clone()).of(region.replica()).to_string()
     }
 
     /// Fails with [`NoRoom::Full`] also if no connection carries the lane; a task then waits for
     /// room. After [`NoRoom::NoLane`] the event pump calls [`RegionRegistry::room`] for a new lane.
+    /// [`NoRoom::TooLong`] is logged; the caller must drop the frame, because it never fits.
     fn send(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         match self.append(to, |lane, header| lane.send_connected(header, frame)) {
             AppendResult::Yes => Ok(()),
@@ -175,8 +184,9 @@ impl RegionEnvironment for TypeEnvironment {
         }
     }
 
-    /// Appends also while no connection carries the lane. Logs a frame that is lost because the
-    /// lane keeps four times its limit; no task waits for room.
+    /// Appends also while no connection carries the lane. A frame that fails is lost: no task waits
+    /// for room. Logs that it is lost because the lane keeps four times its limit
+    /// ([`NoRoom::Full`]) or the frame is too long; without a lane logs nothing.
     fn answer(&self, to: RegionId, frame: &[u8]) -> Result<(), NoRoom> {
         match self.append(to, |lane, header| lane.answer(header, frame)) {
             AppendResult::Yes => Ok(()),
@@ -194,6 +204,7 @@ impl RegionEnvironment for TypeEnvironment {
         let _ = self.shared.inbox.fact(ControlInput::from(fact)); // fails only after the stop
     }
 
+    /// Whether the hosting lease is held at this moment.
     fn serves(&self) -> bool {
         self.shared.lease.serves()
     }
@@ -202,6 +213,7 @@ impl RegionEnvironment for TypeEnvironment {
         self.shared.clock.mono()
     }
 
+    /// Spawns the task on the runtime of the program.
     fn spawn(&self, task: BoxFuture<'static, ()>) {
         self.shared.runtime.spawn(task);
     }
@@ -210,6 +222,7 @@ impl RegionEnvironment for TypeEnvironment {
         self.shared.executor.run(activation);
     }
 
+    /// The pause begins at the first poll, which must be on the runtime, not at this call.
     fn sleep(&self, pause: Duration) -> BoxFuture<'static, ()> {
         async move { tokio::time::sleep(pause).await }.boxed() // creates the timer on the runtime
     }

@@ -7,8 +7,9 @@ use crate::node::shutdown::Reason;
 use crate::sharding::config::ShardingConfigError;
 use crate::sharding::ids::{EntityType, InvalidName};
 
-/// Why an entity type was not started. The call has started nothing; what an earlier call started
-/// continues to run.
+/// Why an entity type was not started. The call has started nothing; a type that an earlier call
+/// started continues to run. Of several causes the first in this order is reported: `Name`,
+/// `LongExtractor`, `OtherEntity`, `OnlyRoutes`, `LongName`, `Settings`, `TooMany`, `Stopped`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotStarted {
@@ -42,13 +43,15 @@ pub enum NotStarted {
         /// Name of the entity type.
         entity_type: EntityType,
     },
-    /// The settings of the type are invalid or contradict each other.
+    /// The settings of the type are invalid or contradict each other. Not checked for a type that
+    /// was started before, whose first settings stay in force.
     #[error(transparent)]
     Settings(#[from] ShardingConfigError),
-    /// This node has started as many entity types as a member can announce.
+    /// This node has started as many entity types as a member can announce, proxies included.
     #[error("this node has started {ENTITY_TYPES_MAX} entity types, which is the maximum")]
     TooMany,
-    /// The node has stopped, or was started without membership.
+    /// The node has stopped, or was started without membership. Also reported if membership ends
+    /// while the call waits, and for a type that was started before.
     #[error("the node has stopped, or was started without membership")]
     Stopped,
 }
@@ -59,11 +62,13 @@ pub enum NotStarted {
 pub struct ShardingUnavailable;
 
 /// Why a node is not ready to serve. Once ready, a node stays ready until its shutdown begins, or
-/// until it starts a further type, if `healthcheck.names` is empty.
+/// until it starts a further type, if `healthcheck.names` is empty. Of several causes `Stopped` is
+/// reported first, then `Stopping`, then `Unregistered`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReady {
-    /// Regions of this node are not registered yet. Messages are buffered until homes are known.
+    /// Regions of this node were never registered, among them types in `healthcheck.names` that
+    /// this node has not started. Messages are buffered until homes are known.
     #[error("no coordinator has registered the region of {} on this node yet", list(.types))]
     Unregistered {
         /// The entity types of these regions.

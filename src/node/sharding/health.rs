@@ -19,18 +19,20 @@ use crate::sharding::ids::EntityType;
 
 impl Sharding {
     /// Waits until the region of every entity type in `healthcheck.names` (if empty: of every type
-    /// that was started on this node, if any) has been registered once. Once ready, the node stays
-    /// ready until its shutdown begins, or until it starts a further type, if `healthcheck.names`
-    /// is empty. Meant for the readiness probe of an orchestrator.
+    /// that was started on this node, if any) has been registered once. Without any such type the
+    /// node is ready at once, member or not. Once ready, the node stays ready until its shutdown
+    /// begins, or until it starts a further type, if `healthcheck.names` is empty. Meant for the
+    /// readiness probe of an orchestrator.
     ///
     /// If `healthcheck.disabled-after` is set, missing registrations are ignored from that time on,
-    /// counted from the first check that missed some and saw this node Up. A call that began before
-    /// waits for them to its end.
+    /// counted from the first check that missed some and saw this node Up. Each call looks at this
+    /// once, at its begin: a call that began before the time waits for registrations to its end.
+    /// With a `healthcheck.timeout` of 0 the setting has no effect.
     ///
     /// # Errors
-    /// [`NotReady::Unregistered`] after `healthcheck.timeout`, with the types that are not
-    /// registered; [`NotReady::Stopping`] as soon as the shutdown has begun; [`NotReady::Stopped`]
-    /// once membership has ended.
+    /// [`NotReady::Stopped`] once membership has ended, even after a shutdown;
+    /// [`NotReady::Stopping`] as soon as the shutdown has begun, even if all types are registered;
+    /// [`NotReady::Unregistered`] after `healthcheck.timeout`, with the types that are missing.
     ///
     /// # Example
     /// ```
@@ -94,8 +96,8 @@ impl Sharding {
         if types.is_empty() { Ok(()) } else { Err(NotReady::Unregistered { types }) }
     }
 
-    /// The types that must be registered: the configured ones, otherwise all that were started
-    /// here. Locks the started types.
+    /// The types that must be registered: the configured ones, started here or not; if none is
+    /// configured, all that were started here, proxies included. Locks the started types.
     fn names(&self) -> BTreeSet<EntityType> {
         let names = &self.0.settings.healthcheck.names;
         if names.is_empty() {
@@ -105,8 +107,9 @@ impl Sharding {
         }
     }
 
-    /// Whether this node is Up now and has been for `healthcheck.disabled-after`, counted from the
-    /// first call that saw it Up. False if the setting is unset, and without membership.
+    /// Whether this node is Up now and `healthcheck.disabled-after` has passed since the first call
+    /// that saw it Up, which sets `seen_up` for good. False if the setting is unset (then it does
+    /// not look), without membership, and after its end. Waits for the machines without a limit.
     async fn was_up_for_long(&self) -> bool {
         let Some(disabled_after) = self.0.settings.healthcheck.disabled_after else { return false };
         let me = self.0.me.replica();
@@ -123,7 +126,9 @@ impl Sharding {
     }
 }
 
-/// The types of `names` whose region has not been registered yet; `None` if the machines have ended.
+/// The types of `names` whose region was never registered; `None` if the machines have ended, even
+/// if all are registered. Marks the present progress as seen, so that a following
+/// `progress.changed()` waits for a later change.
 ///
 /// `names` may lock the started types, and a start of a type borrows the watch under that lock.
 /// `names` is therefore called before the watch is borrowed; otherwise both could wait for each
@@ -137,7 +142,7 @@ fn unregistered(
     (!progress.ended).then(|| missing(&names, &progress))
 }
 
-/// The types of `names` whose region has not been registered yet.
+/// The types of `names` whose region was never registered.
 fn missing(names: &BTreeSet<EntityType>, progress: &Progress) -> BTreeSet<EntityType> {
     names.difference(&progress.registered).cloned().collect()
 }

@@ -55,7 +55,8 @@ use crate::sharding::machines::{Hosts, ShardingInput};
 use crate::sharding::pending_asks::PendingAsks;
 use crate::sharding::region_handle::{RegionEnvironment, RegionHandle};
 
-/// Interval after which all types request barrier acknowledgements again that have not arrived.
+/// Interval of [`RegionHandle::remind`], by which all types request barrier acknowledgements again
+/// that have not arrived, among other things.
 const REMIND: Duration = Duration::from_secs(2);
 
 /// Handle for cluster sharding on this node. Cheap to clone; all clones refer to the same node.
@@ -74,12 +75,14 @@ struct ShardingState {
     region_registry: Arc<RegionRegistry>,
     started: Mutex<StartedTypes>,
     shutdown: ShutdownObserver,
-    /// When a health check that missed registrations first saw this node Up.
+    /// When a health check that missed registrations first saw this node Up, while
+    /// `healthcheck.disabled-after` was set. Never reset.
     seen_up: OnceLock<tokio::time::Instant>,
 }
 
 /// Started types, each with its typed handle and with what the program asked for: `Hosts::Shards`
 /// also where the region only routes because this node lacks the type's role; ≤ ENTITY_TYPES_MAX.
+/// An entry is never removed, not even by the node's end.
 type StartedTypes = BTreeMap<EntityType, (Hosts, Box<dyn Any + Send>)>;
 
 /// Parts of the node that [`Sharding::new`] needs.
@@ -107,8 +110,9 @@ struct StartingType {
 type NamedStrategy = (Arc<str>, Arc<dyn ShardAllocationStrategy>);
 
 impl Sharding {
-    /// Creates the handle. Entities will run on the current runtime. Also spawns the task that
-    /// reminds all types every [`REMIND`]; it ends with the machines or the registry.
+    /// Creates the handle, with no type started. Entities, and the executor of all types, will run
+    /// on the current runtime; panics without one. Also spawns the task that reminds all types
+    /// every [`REMIND`]; it ends with the machines or the registry.
     pub(super) fn new(setup: ShardingSetup<'_>) -> Self {
         let ShardingSetup {
             me,
@@ -154,7 +158,8 @@ impl Sharding {
     }
 
     /// Starts a type with the region that `make` creates, or returns the handle of an earlier
-    /// start and ignores the new settings. A type whose role this node lacks becomes a proxy.
+    /// start, also after the machines' end, and ignores the new settings. A type whose role this
+    /// node lacks becomes a proxy.
     ///
     /// Holds the lock of the started types, also while `make` runs, so that two starts of a type
     /// create one region. Returns before the machines know the type. If the machines have ended,
@@ -190,7 +195,8 @@ impl Sharding {
         Ok(handle)
     }
 
-    /// Registers a strategy of the program, so that the machines can ask it. Returns its name.
+    /// Registers a strategy of the program, so that the machines can ask it; it must be registered
+    /// before the machines know the type. Returns its name.
     fn bring(&self, entity_type: &EntityType, (name, strategy): NamedStrategy) -> Arc<str> {
         let SharedEnvironment { inbox, runtime, .. } = &self.0.shared;
         let strategies = self.0.region_registry.strategies();
@@ -203,8 +209,8 @@ impl Sharding {
         settings.role.as_ref().is_none_or(|role| self.0.roles.contains(role))
     }
 
-    /// Checks the length of the type's name and its settings, with `handoff-timeout` against the
-    /// shutdown phase in which shards move away.
+    /// Checks the length of the type's name, then its settings, with `handoff-timeout` against the
+    /// shutdown phase in which shards move away. The extractor's name is checked by the caller.
     fn check(&self, entity_type: &EntityType, settings: &Settings) -> Result<(), NotStarted> {
         let bytes = entity_type.as_str().len();
         if bytes > NAME_BYTES_MAX {
@@ -213,13 +219,14 @@ impl Sharding {
         Ok(settings.check(self.0.phase)?)
     }
 
-    /// Waits until the coordinator has registered this node's region of the type once. From then on
-    /// messages are routed; earlier messages are buffered. A region that was registered once
-    /// counts, even if its coordinator has failed since or the node has stopped. If the type has
-    /// not been started here, this waits for its start too.
+    /// Waits until the coordinator has registered this node's region of the type once; proxies
+    /// register as well. From then on messages are routed; earlier messages are buffered. A region
+    /// that was registered once counts, even if its coordinator has failed since or the node has
+    /// stopped. If the type has not been started here, this waits for its start too, without a
+    /// limit; an invalid name is not detected.
     ///
     /// # Errors
-    /// [`ShardingUnavailable`] if the node stops before that.
+    /// [`ShardingUnavailable`] if the node stops before that or has stopped.
     pub async fn wait_until_registered(
         &self,
         entity_type: &str,
@@ -235,11 +242,11 @@ impl Sharding {
         if is_registered(&seen.registered) { Ok(()) } else { Err(ShardingUnavailable) }
     }
 
-    /// State of each entity type that was started on this node, by name. Types about which only
-    /// other nodes have asked are left out.
+    /// State of each entity type that was started on this node, proxies included, in the order of
+    /// their names. Types about which only other nodes have asked are left out.
     ///
     /// # Errors
-    /// [`ShardingUnavailable`].
+    /// [`ShardingUnavailable`] if the node has stopped or stops meanwhile.
     pub async fn types(&self) -> Result<Vec<TypeView>, ShardingUnavailable> {
         self.look(|control| {
             let types = control.machines().types();
@@ -248,14 +255,15 @@ impl Sharding {
         .await
     }
 
-    /// Waits until the machines have handled all earlier inputs of this handle.
+    /// Waits until the machines have handled all facts that were queued before, so also the start
+    /// of a type. Fails with `Stopped` if they have ended or end meanwhile.
     async fn settled(&self) -> Result<(), NotStarted> {
         self.look(|_| ()).await.map_err(|ShardingUnavailable| NotStarted::Stopped)
     }
 
     /// Reads the machines: runs `look` on their thread after all facts that were queued before.
-    /// Waits without a limit for a place among the requests. Fails if the machines have ended or
-    /// end meanwhile.
+    /// Waits without a limit for a place among the requests, and for the result. If the future is
+    /// dropped meanwhile, `look` may still run. Fails if the machines have ended or end meanwhile.
     async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Control) -> T + Send + 'static,
@@ -275,9 +283,12 @@ impl Sharding {
         let _ = self.tell(ShardingInput::PrepareToLeave);
     }
 
-    /// Hands over all shards. Ends when none is left on this node and other nodes have probably
-    /// learned the new homes, see [`RegionRegistry::calm`]. Only the timeout of the shutdown phase
-    /// limits the handover. Ends early if the machines end, and does nothing if they have ended.
+    /// Hands over all shards; while the whole cluster shuts down, stops them in place. Ends when
+    /// none is left on this node and other nodes have probably learned the new homes, see
+    /// [`RegionRegistry::calm`]. Only the timeout of the shutdown phase limits the handover. Ends
+    /// early if the machines end, and does nothing if they have ended. The caller must call
+    /// [`begin_drain`](Self::begin_drain) before. A repeated call after the handover only waits for
+    /// the calm.
     pub(super) async fn leave(&self) {
         if self.tell(ShardingInput::Leave).is_ok() {
             let mut progress = self.0.region_registry.progress();
@@ -286,12 +297,14 @@ impl Sharding {
         }
     }
 
-    /// Time after which messages on a broken lane are given up for shards that have moved.
+    /// Time after which messages on a broken lane are given up for shards that have moved: that of
+    /// `[cluster.sharding]` for all types, whatever their own settings.
     pub(super) fn lane_broken_after(&self) -> Duration {
         self.0.settings.lane_broken_after
     }
 
-    /// Queues an input of the machines, without a limit. Fails only after their end.
+    /// Queues an input of the machines, without a limit and without waiting. Fails only after their
+    /// end; success does not mean that they will handle it.
     fn tell(&self, input: ShardingInput) -> Result<(), ShardingUnavailable> {
         self.0.shared.inbox.fact(ControlInput::from(input)).map_err(|_| ShardingUnavailable)
     }
@@ -302,8 +315,8 @@ impl Sharding {
     }
 }
 
-/// The end of a wait that begins now. A wait of more than 30 years ends then, because the runtime's
-/// clock may not represent later instants.
+/// The end of a wait that begins now. A timeout of more than 30 years is cut to that, because the
+/// runtime's clock may not represent later instants.
 fn end_of_wait(timeout: Duration) -> tokio::time::Instant {
     const FAR: Duration = Duration::from_secs(30 * 365 * 86_400);
     tokio::time::Instant::now() + timeout.min(FAR)
@@ -311,7 +324,9 @@ fn end_of_wait(timeout: Duration) -> tokio::time::Instant {
 
 /// Result of a repeated start of a type; `None` if the type has not been started before. The handle
 /// of a type that hosts shards also serves as a proxy. The error is [`NotStarted::OtherEntity`] if
-/// the handle is not of type `H`, [`NotStarted::OnlyRoutes`] if a proxy is asked to host.
+/// the handle is not of type `H`, checked first; [`NotStarted::OnlyRoutes`] if a type that was
+/// started as a proxy shall host. A type that only routes because this node lacks its role counts
+/// as one that hosts.
 fn known<H: Clone + 'static>(
     started: &StartedTypes,
     entity_type: &EntityType,

@@ -20,7 +20,8 @@ use crate::sharding::ids::{EntityType, RegionId, ShardId};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// The type was not started on this node, or has no such shard. Nothing was pinned.
+    /// The type was not started on this node, has no such shard, or the node has stopped. Nothing
+    /// was pinned.
     #[error(transparent)]
     Query(#[from] ShardingQueryError),
     /// The strategy of the type ignores pins. Nothing was pinned.
@@ -33,6 +34,7 @@ pub enum PinError {
         entity_type: EntityType,
     },
     /// The write to the replicated data failed; its message states whether the change may be made.
+    /// Also if the read before a removal took all the time.
     #[error(transparent)]
     Update(#[from] UpdateError),
     /// The read of the replicated data failed. Nothing was changed.
@@ -59,7 +61,9 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Whether the shard lives where it is pinned to, by what this node knows.
+    /// Whether the shard lives where it is pinned to, by the knowledge of this node. `false` also
+    /// if the shard lives there, but its node drains or is unreachable, because
+    /// [`region`](Self::region) is `None` then.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.home.is_some() && self.home == self.region
@@ -82,7 +86,8 @@ impl Sharding {
     /// under `sharding/<type>/pins` and last as long as the cluster.
     ///
     /// # Errors
-    /// [`PinError`]; its message states whether shards were pinned.
+    /// [`PinError`]; its message states whether shards were pinned. In this order: an invalid or
+    /// unknown type, [`PinError::NotExternal`], the highest shard if it does not exist, the write.
     ///
     /// # Example
     /// ```
@@ -125,11 +130,12 @@ impl Sharding {
     }
 
     /// Removes pins. Returns when a majority of the nodes holds the change. Every pin that was
-    /// acknowledged before is removed; one that is set at the same time may stay. The shards stay
-    /// where they are until another decision moves them.
+    /// acknowledged before is removed; one that is set at the same time may stay. A shard without a
+    /// pin is no error. The shards stay where they are until another decision moves them.
     ///
     /// # Errors
-    /// [`PinError`]; its message states whether pins were changed.
+    /// [`PinError`] as of [`pin_shards`](Self::pin_shards), with [`PinError::Get`] before the
+    /// write; its message states whether pins were changed.
     pub async fn unpin_shards(
         &self,
         entity_type: &str,
@@ -141,7 +147,9 @@ impl Sharding {
     }
 
     /// Sets and removes pins, all in one write to a majority. Nothing is written unless the type
-    /// was started here, the strategy of this node follows pins, and every shard exists.
+    /// was started here, the strategy of this node follows pins, and every shard exists, checked in
+    /// this order. The error names the highest shard of `wanted`. The checks do not count against
+    /// `within`.
     async fn change_pins(
         &self,
         entity_type: &str,
@@ -166,8 +174,9 @@ impl Sharding {
     }
 
     /// Reads the pins of a type from a majority of the nodes. The regions and homes in the result
-    /// are those that this node knows. Works for every strategy: a type that follows no pins may
-    /// still have stored ones. Empty if no pin was ever set.
+    /// are those that this node knows, read after the pins. Works for every strategy: a type that
+    /// follows no pins may still have stored ones. Empty if no pin is set. Stored pins of shards
+    /// that the type does not have are contained.
     ///
     /// # Errors
     /// [`PinError`], but never [`PinError::NotExternal`].
@@ -193,8 +202,9 @@ impl Sharding {
 
 /// Writes changes of pins to a majority.
 ///
-/// A removal has an effect only on the pins that this replica has seen. It therefore first reads
-/// the pins of a majority, which updates the local copy.
+/// A removal has an effect only on the pins that this replica has seen. With at least one removal
+/// it therefore first reads the pins of a majority, which updates the local copy. The write gets
+/// the rest of `within`, perhaps nothing. If the read fails, nothing is written.
 async fn write_pins(
     replicator: &Replicator,
     key: &PinsKey,
@@ -211,7 +221,8 @@ async fn write_pins(
 }
 
 /// Regions that may host the type, by the addresses of their nodes. Nodes that drain, are not Up or
-/// are unreachable are left out. Empty as long as this node knows no cluster.
+/// are unreachable are left out. Of two such nodes at one address the one with the higher id
+/// remains. Empty as long as this node knows no cluster.
 fn regions(control: &Control, entity_type: &EntityType) -> BTreeMap<Address, RegionId> {
     let Some(state) = control.membership().state() else { return BTreeMap::new() };
     let regions = control.machines().regions(entity_type);

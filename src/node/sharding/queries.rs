@@ -17,11 +17,13 @@ use crate::sharding::machines::{
 };
 use crate::sharding::region::{HostingPhase, Region, RegionInput};
 
-/// Pause before the home of a shard is asked again when the shard did not live there.
+/// Pause before the home of a shard is looked up and asked again, after the shard did not live
+/// there or the home did not answer. Also the margin between the deadline of
+/// [`Sharding::stop_shards`] and that of the region.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Maximum time for an answer from a home; after that the home is looked up again, because the
-/// shard may have another one by then.
+/// Maximum time for one answer from a home, within the timeout of the query; after that the home is
+/// looked up again, because the shard may have another one by then.
 const HOME_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Why a query about an entity type failed.
@@ -42,14 +44,14 @@ pub enum ShardingQueryError {
         /// A node that hosts the type; `None` if this node knows none, or has not looked.
         host: Option<RegionId>,
     },
-    /// The home of the shard did not answer in time, or the shard does not live there.
+    /// The last known home of the shard did not answer in time, or the shard does not live there.
     #[error("{home}, the home of shard {shard}, did not answer within {waited:?}; ask again")]
     NoAnswer {
         /// Number of the shard.
         shard: ShardId,
         /// The home of the shard, as far as this node knows.
         home: RegionId,
-        /// How long the query waited.
+        /// The timeout of the query.
         waited: Duration,
     },
     /// The type has no shard with this number. Nothing was done.
@@ -57,7 +59,7 @@ pub enum ShardingQueryError {
     NoShard {
         /// Name of the entity type.
         entity_type: EntityType,
-        /// The number that does not exist.
+        /// The number that does not exist; the highest one if there are several.
         shard: ShardId,
         /// Number of shards of the type; at least 1.
         shards: u32,
@@ -71,15 +73,17 @@ pub enum ShardingQueryError {
         /// Number of shards that have not stopped; all, if it is not known which have stopped in
         /// time.
         left: usize,
-        /// How long the query waited.
+        /// The timeout of the query.
         waited: Duration,
     },
-    /// The node has stopped, or was started without membership.
+    /// The node has stopped, or was started without membership. For queries about this node's
+    /// region also if the region has left, because the node leaves.
     #[error(transparent)]
     Unanswered(#[from] ShardingUnavailable),
 }
 
-/// The end of the message of [`ShardingQueryError::NotStarted`]: where the type is hosted.
+/// The end of the message of [`ShardingQueryError::NotStarted`]: the node that hosts the type or,
+/// without a known one, where the caller can find it.
 fn hosted(host: &Option<RegionId>) -> String {
     match host {
         Some(host) => format!("{host} hosts it"),
@@ -92,7 +96,8 @@ fn hosted(host: &Option<RegionId>) -> String {
 pub struct ShardState {
     /// Whether the shard lives here or is being drained, and by which decision it came.
     pub run: HostingPhase,
-    /// Number of its entities, including those that only have buffered messages.
+    /// Number of its entities, including those that only have buffered messages or a state that a
+    /// move has transferred.
     pub entities: u64,
 }
 
@@ -112,9 +117,9 @@ impl RegionState {
 }
 
 impl Sharding {
-    /// Returns the shards of a type on this node, with their number of entities. A proxy has none.
-    /// The entities are counted shortly after the shards are read: a shard that has left in between
-    /// has 0.
+    /// Returns the shards of a type on this node, with their number of entities. A proxy has none,
+    /// and neither has a region that has left. The entities are counted shortly after the shards
+    /// are read: a shard that has left in between has 0.
     ///
     /// # Errors
     /// [`ShardingQueryError`] if the type was not started here, or the node has stopped.
@@ -156,10 +161,12 @@ impl Sharding {
         Ok(RegionState { shards: hosted.into_iter().map(state).collect() })
     }
 
-    /// Asks all regions of a type for the number of entities in each of their shards. Returns when
-    /// all have answered, or after `timeout`; the result names the regions that have not answered.
-    /// Regions whose nodes are removed meanwhile are named, but not waited for. Beyond 1,024
-    /// queries of this node at a time, it returns at once, with all regions unanswered.
+    /// Asks all regions of a type, this node's included, for the number of entities in each of
+    /// their shards. Silent regions are asked again each second. Returns when all have answered, or
+    /// after `timeout`; the result names the regions that have not answered. Regions whose nodes
+    /// are removed meanwhile are named, but not waited for. Without a known region it returns at
+    /// once, empty. Beyond 1,024 queries of this node at a time, it returns at once, with all
+    /// regions unanswered.
     ///
     /// # Errors
     /// [`ShardingQueryError`] if the type was not started here, or the node stops.
@@ -175,10 +182,11 @@ impl Sharding {
         }
     }
 
-    /// Asks other nodes, and waits for the answers for `within` at most. When the time is over, the
-    /// result holds the answers that have arrived; this is no error. Beyond
-    /// [`QUERIES_MAX`](crate::sharding::machines::QUERIES_MAX) queries at a time, the result is
-    /// empty and comes at once.
+    /// Asks the nodes that the question concerns, this one included, and waits for the answers for
+    /// `within` at most. When the time is over, the result holds the answers that have arrived;
+    /// this is no error. Beyond [`QUERIES_MAX`](crate::sharding::machines::QUERIES_MAX) queries at
+    /// a time, a result without answers comes at once. Does not check that the type was started
+    /// here. The query runs to its end even if this future is dropped.
     ///
     /// # Errors
     /// [`ShardingQueryError::Unanswered`] if the machines have ended or end meanwhile.
@@ -198,11 +206,13 @@ impl Sharding {
     /// and region remember, and those of all nodes that host the type and answer within `timeout`;
     /// it names the nodes that do not. Each coordinator and each region reports at most the 64
     /// newest matching decisions. They remember `remembered-decisions`, and none from before a
-    /// restart. The result is no error if no node answers, or remembers a decision.
+    /// restart. The result is no error if no node answers, or remembers a decision. Its home is the
+    /// one that this node knows after the answers; about a node there is neither shard nor home,
+    /// and a node that is no member is no error.
     ///
     /// # Errors
     /// [`ShardingQueryError`] if the type was not started here or has no such shard, or the node
-    /// stops.
+    /// stops. Once this node's region has left, the number of a shard is not checked.
     ///
     /// # Example
     /// ```
@@ -267,10 +277,12 @@ impl Sharding {
 
     /// The home of a shard, by the newest acknowledged decision that this node knows. `None` if the
     /// shard has no home yet, its home is lost, this node's region has not been registered yet, or
-    /// there is no such shard.
+    /// there is no such shard. Does not wait. After the node has stopped, it is the last home known
+    /// before.
     ///
     /// # Errors
-    /// [`ShardingQueryError::NotStarted`] if the type was not started here.
+    /// [`ShardingQueryError::Name`] if the name is invalid, [`ShardingQueryError::NotStarted`],
+    /// without a host, if the type was not started here.
     pub fn shard_home(
         &self,
         entity_type: &str,
@@ -281,13 +293,14 @@ impl Sharding {
     }
 
     /// Whether an entity is live on any node: it runs, has buffered messages, or has a state that a
-    /// move has transferred. Does not start the entity. Returns `false` as well if this node knows
-    /// no home of its shard. Asks again, for `timeout` at most, while the home does not answer or
-    /// the shard does not live there.
+    /// move has transferred. Does not start the entity. Returns `false` as well, without asking, if
+    /// this node knows no home of its shard, at the begin or later. Looks up the home and asks
+    /// again, for `timeout` at most, while the home does not answer within a second or the shard
+    /// does not live there.
     ///
     /// # Errors
-    /// [`ShardingQueryError::NoAnswer`] if the home of the shard does not answer within `timeout`;
-    /// others if `id` is not valid, the type was not started here, or the node stops.
+    /// [`ShardingQueryError::NoAnswer`] if no home of the shard answers within `timeout`; others,
+    /// checked first, if the type was not started here, `id` is not valid, or the node stops.
     ///
     /// # Example
     /// ```
@@ -347,12 +360,16 @@ impl Sharding {
     /// Stops shards, on any node. Their entities end as for a move, with the stop message and
     /// within `handoff-timeout`; buffered messages are kept for the next start. A stopped shard has
     /// no home until a message needs it. Returns when all shards have stopped, those that did not
-    /// run included; some may have started again by then. Returns at once if there are no `shards`.
+    /// run included; some may have started again by then. Returns at once if there are no `shards`;
+    /// one that is named twice counts once. If another call has requested the stop of a shard with
+    /// a later end, that shard counts as not stopped until both are done. If the future is dropped,
+    /// the shards stop all the same.
     ///
     /// # Errors
-    /// [`ShardingQueryError::NotStopped`] if that takes longer than `timeout`;
-    /// [`ShardingQueryError::NoShard`], without a stop of the others; further ones if the type was
-    /// not started here, or the node stops or leaves.
+    /// In this order: the name is invalid or the type was not started here; the node has stopped or
+    /// left; [`ShardingQueryError::NoShard`], without a stop of the others;
+    /// [`ShardingQueryError::NotStopped`] if the stop takes longer than `timeout`. The node may
+    /// also stop or leave during the wait.
     pub async fn stop_shards(
         &self,
         entity_type: &str,
@@ -396,8 +413,9 @@ impl Sharding {
         }
     }
 
-    /// Reads the region of a type on this node. Fails if the machines do not know the type, or its
-    /// region has left: it has handed over everything or has stopped.
+    /// Reads the region of a type on this node. Fails if the machines have not started the type, or
+    /// its region has left: it has handed over everything or has stopped. Also fails, as
+    /// [`look`](Self::look), if the machines have ended.
     async fn of_region<T: Send + 'static>(
         &self,
         entity_type: &EntityType,
@@ -413,7 +431,8 @@ impl Sharding {
     }
 
     /// The regions that host a type, as announced by the members: also those that host no shard at
-    /// the moment, drain or are unreachable. Proxies are not included.
+    /// the moment, drain or are unreachable, and this node's own. Proxies are not included. Empty
+    /// before this node has joined a cluster.
     ///
     /// # Errors
     /// [`ShardingQueryError`] if the type was not started here, or the node has stopped.
@@ -425,8 +444,9 @@ impl Sharding {
         Ok(self.look(move |control| control.machines().regions(&entity_type).collect()).await?)
     }
 
-    /// Returns the name of a type that was started on this node, also after the node has stopped.
-    /// The error for another type names a node that hosts it, if this node knows one.
+    /// Returns the name of a type that was started on this node, at once and also after the node
+    /// has stopped. The error for another type names a node that hosts it, if this node knows one;
+    /// for that it asks the machines. An invalid name is reported first.
     pub(super) async fn known_here(
         &self,
         entity_type: &str,
@@ -449,7 +469,8 @@ impl Sharding {
         }
     }
 
-    /// Makes the error for a type that was not started here, with the first known host of the type.
+    /// Makes the error for a type that was not started here, with the known host of the type that
+    /// has the lowest id; with none if the machines have ended.
     async fn not_started(&self, entity_type: EntityType) -> ShardingQueryError {
         let named = entity_type.clone();
         let host = self.look(move |control| control.machines().regions(&named).next()).await;

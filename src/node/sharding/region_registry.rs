@@ -29,9 +29,10 @@ use crate::sharding::region_handle::{BadFrame, RegionHandle, UndeliveredCounts};
 use crate::sharding::stray;
 use crate::threads::PerThread;
 
-/// A leaving node waits until no message was returned to a sender for this time. A sender that does
-/// not know the new home of a shard gets its message back and learns of the move, within a round
-/// trip. A sender that was silent, or whose round trip is longer, may still not know.
+/// A leaving node waits until no message was returned to a sender for this time, so it waits this
+/// long at least, if it has a region. A sender that does not know the new home of a shard gets its
+/// message back and learns of the move, within a round trip. A sender that was silent, or whose
+/// round trip is longer, may still not know.
 const CALM: Duration = Duration::from_millis(200);
 
 /// Maximum time for which a leaving node waits, because a sender may never learn of the move and a
@@ -41,12 +42,12 @@ const CALM_WITHIN: Duration = Duration::from_secs(2);
 /// State of the sharding machines for callers that wait for a change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
-    /// Types whose region has been registered once.
+    /// Types whose region has been registered once. A type stays here if it loses its coordinator.
     pub(crate) registered: BTreeSet<EntityType>, // ≤ ENTITY_TYPES_MAX
     /// Counts the events [`ShardingEvent::Stopped`], each of which may stand for many shards. It
     /// serves to wake waiting callers.
     pub(crate) stopped: u64,
-    /// All shards of this node have been handed over or stopped, because it leaves.
+    /// All shards of this node have been handed over or stopped, because it leaves. Final.
     pub(crate) left: bool,
     /// The machines have ended. Final.
     pub(crate) ended: bool,
@@ -56,11 +57,12 @@ pub(crate) struct Progress {
 #[derive(Default)]
 pub(crate) struct RegionRegistry {
     types: PerThread<RwLock<TypesByName>>, // all copies are equal
-    adding: Mutex<()>, // held while a type is added to all copies, and while `ended` is set
+    adding: Mutex<()>, // held while a type is added to all copies, and by `end` to set `ended`
     progress: watch::Sender<Progress>,
     asks: Arc<PendingAsks>,
     strategies: Strategies,
-    /// Callers that wait for a cluster query; each until its query times out.
+    /// Callers that wait for a cluster query, by its number; each until its query ends, also if the
+    /// caller has dropped its future.
     cluster_queries: Mutex<BTreeMap<u64, oneshot::Sender<ClusterQueryResult>>>, // ≤ callers
     last_cluster_query: AtomicU64,
     names: OnceLock<NodeNames>, // for the log
@@ -138,7 +140,8 @@ impl RegionRegistry {
         self.strategies.remove(entity_type);
     }
 
-    /// Sets the names of nodes for the log. Until then the log shows incarnations.
+    /// Sets the names of nodes for the log. Until then the log shows incarnations. A second call
+    /// has no effect.
     pub(crate) fn set_names(&self, names: NodeNames) {
         let _ = self.names.set(names); // called once, at the start
     }
@@ -170,11 +173,12 @@ impl RegionRegistry {
     }
 
     /// Delivers a frame that arrived on a user lane. An answer to an ask of this node is taken also
-    /// if this node has not started its type, even if the ask has ended.
+    /// if this node has not started its type, even if the ask has ended. `Ok` does not mean that a
+    /// message reaches its entity: a type that has stopped counts it as lost.
     ///
     /// # Errors
-    /// [`NotArrived`] if the frame is dropped: its header has no name or several, its type is not
-    /// registered, or it is malformed.
+    /// [`NotArrived`] if the frame is dropped, which the caller counts: its header has no name or
+    /// several; its type is not registered and the frame is not an answer; or it is malformed.
     pub(crate) fn arrived(&self, message: &Inbound<'_>) -> Result<(), NotArrived> {
         let [name] = message.fields else { return Err(NotArrived::Header) };
         let Some(hosting) = self.find(name) else {
@@ -193,17 +197,20 @@ impl RegionRegistry {
         }
     }
 
-    /// Called when the hosting lease has been expired for long: all instances are dropped.
+    /// Called when the hosting lease has been expired for long: all types drop their instances, see
+    /// [`RegionHandle::lapsed`]. The types themselves continue.
     pub(crate) fn lapsed(&self) {
         self.all().iter().for_each(|hosting| hosting.lapsed());
     }
 
-    /// Called when the lane to a region has room again, or is new.
+    /// Called when the lane to a region has room again or was given up, or is new: all types try
+    /// again to send. May be called without need.
     pub(crate) fn room(&self, to: RegionId) {
         self.all().iter().for_each(|hosting| hosting.room(to));
     }
 
-    /// Called when a region's node is no longer in the installed configuration.
+    /// Called when a region's node is no longer in the configuration in effect; forwarded to all
+    /// types, see [`RegionHandle::removed`].
     pub(crate) fn removed(&self, region: RegionId, how: Departure) {
         self.all().iter().for_each(|hosting| hosting.removed(region, how));
     }
@@ -214,9 +221,10 @@ impl RegionRegistry {
         self.all().iter().for_each(|hosting| hosting.cut(region));
     }
 
-    /// Reminds all types at the given interval to request missing barrier acknowledgements again,
-    /// until the machines end or the registry is dropped. Returns the task, which runs on even if
-    /// its handle is dropped.
+    /// Reminds all types at the given interval ([`RegionHandle::remind`]): they request missing
+    /// barrier acknowledgements again, among other things. The first time is after one interval.
+    /// Ends when the machines end or, at the next interval, after the registry was dropped. Returns
+    /// the task, which runs on even if its handle is dropped. Must be called on a runtime.
     pub(super) fn remind_every(self: &Arc<Self>, pause: Duration) -> JoinHandle<()> {
         let (region_registry, mut progress) = (Arc::downgrade(self), self.progress());
         tokio::spawn(async move {
@@ -229,8 +237,9 @@ impl RegionRegistry {
         })
     }
 
-    /// Number of entities of a type in each shard on this node; shards without any are left out.
-    /// Empty for a type that is not registered.
+    /// Number of entities of a type in each shard on this node, those without an instance included;
+    /// shards without any are left out. Empty for a type that is not registered. Locks one shard
+    /// after the other, so the numbers are not of one moment.
     pub(crate) fn count(&self, entity_type: &EntityType) -> BTreeMap<ShardId, u64> {
         let hosting = self.find(entity_type.as_str());
         hosting.map(|hosting| hosting.entities().into_iter().collect()).unwrap_or_default()
@@ -243,7 +252,8 @@ impl RegionRegistry {
     }
 
     /// Finds the handler of this node that a long poll belongs to; `None` if it belongs to another
-    /// node of this process. Also starts the check for slow handlers of that type.
+    /// node of this process. Also starts the check for slow handlers of that type. Holds the read
+    /// lock of this thread's types meanwhile.
     pub(crate) fn blocking(&self, poll: &LongPoll) -> Option<BlockingHandler> {
         let types = self.types();
         types.iter().find_map(|(entity_type, hosted)| {
@@ -263,14 +273,16 @@ impl RegionRegistry {
         Some(self.find(entity_type.as_str())?.shard(entity))
     }
 
-    /// The home of a shard, if this node knows it.
+    /// The home of a shard, if this node knows it, see [`RegionHandle::home`]; `None` also for a
+    /// type that is not registered.
     pub(super) fn home(&self, entity_type: &EntityType, shard: ShardId) -> Option<RegionId> {
         self.find(entity_type.as_str())?.home(shard)
     }
 
-    /// Registers a caller of a cluster query. Returns the number of the query and the receiver of
-    /// its answer. The caller must then order the query under this number. If the machines have
-    /// ended, the receiver fails at once.
+    /// Registers a caller of a cluster query. Returns the number of the query, from 1 on and never
+    /// used twice, and the receiver of its answer. The caller must then order the query under this
+    /// number; without that the entry stays until the machines end. If the machines have ended, the
+    /// receiver fails at once; if they end later, it fails then.
     pub(super) fn await_cluster_query(&self) -> (u64, oneshot::Receiver<ClusterQueryResult>) {
         let number = self.last_cluster_query.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
@@ -287,8 +299,10 @@ impl RegionRegistry {
         self.cluster_queries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles an event of the sharding machines: logs it, or records it for callers that wait. The
-    /// answer to a cluster query whose caller is gone is dropped.
+    /// Handles an event of the sharding machines. `Registered`, `Left` and `Stopped` are recorded
+    /// in the progress, which wakes its observers even if nothing is new; the first two are logged
+    /// as well. `Answered` goes to the caller of the cluster query, and is dropped if the caller is
+    /// gone or the number unknown. All other events are only logged, without a throttle here.
     pub(crate) fn happened(&self, event: ShardingEvent) {
         match event {
             ShardingEvent::Registered(entity_type) => {
@@ -349,9 +363,10 @@ impl RegionRegistry {
         }
     }
 
-    /// Stops all types, aborts requests to strategies and fails all waiting callers, because the
-    /// machines have ended. Types that are added later are stopped at once. Called by the node,
-    /// since machines that panicked cannot report their end themselves.
+    /// Marks the machines as ended, which wakes all observers of the progress; then fails the
+    /// callers of cluster queries, aborts requests to strategies and stops all types, in this
+    /// order. Types that are added later are stopped at once. Called by the node, since machines
+    /// that panicked cannot report their end themselves. A second call changes nothing.
     pub(crate) fn end(&self) {
         {
             // Under the lock, so that `add` either finds `ended` set, or is done before the loop
@@ -365,8 +380,9 @@ impl RegionRegistry {
     }
 
     /// Waits, for [`CALM_WITHIN`] at most, until no message was returned to a sender for [`CALM`]
-    /// and no message on this node waits for a lane or a decision. Messages that still wait after
-    /// that, and messages that other nodes send to this node later, are lost.
+    /// and no message on this node waits for a lane or a decision. Then returns in any case, with a
+    /// warning if the time was over. Messages that still wait after that, and messages that other
+    /// nodes send to this node later, are lost.
     pub(super) async fn calm(&self) {
         if tokio::time::timeout(CALM_WITHIN, self.calmed()).await.is_err() {
             let waiting: usize = self.unrest().iter().map(|of_type| of_type.waiting).sum();
@@ -379,8 +395,9 @@ impl RegionRegistry {
         }
     }
 
-    /// Waits until two successive checks, [`CALM`] apart, find equal counts and the second one no
-    /// waiting message. Returns at once if no type has a region that still runs.
+    /// Waits until two successive checks, [`CALM`] apart, find equal counts of all types, those of
+    /// waiting messages included, and no waiting message. Returns at once if no type has a region
+    /// that still runs; a region that has only left still runs. Waits without a limit.
     async fn calmed(&self) {
         let mut seen = self.unrest();
         while !seen.is_empty() {
@@ -393,7 +410,7 @@ impl RegionRegistry {
         }
     }
 
-    /// The counts of every type whose region has not ended.
+    /// The counts of every type whose region has not stopped for good, in the order of the types.
     fn unrest(&self) -> Vec<UndeliveredCounts> {
         self.all().iter().filter_map(|hosting| hosting.unrest()).collect() // ≤ ENTITY_TYPES_MAX
     }
@@ -599,8 +616,8 @@ mod tests {
     }
 
     /// Starts the event pump of a node with this `lane-broken-after`, and closes the node's
-    /// connection to `peer`. Returns the recorder of its only type, and a sender; the pump ends when
-    /// the sender is dropped.
+    /// connection to `peer`. Returns the recorder of its only type, and a sender; the pump ends
+    /// when the sender is dropped.
     async fn disconnected(
         lane_broken_after: Duration,
         peer: NodeId,

@@ -23,8 +23,8 @@ fn place(names: &NodeNames, region: Option<RegionId>) -> Option<DisplayValue<Nod
     region.map(|region| tracing::field::display(names.of(region.replica())))
 }
 
-/// Formats nodes that a decision waits for as a log field; `None`, without the field, if there are
-/// none. Names all of them.
+/// Formats nodes that a decision waits for as a log field; `None`, which leaves the field out, if
+/// there are none. Names all of them: the caller limits their number.
 fn nodes(names: &NodeNames, regions: &[RegionId]) -> Option<String> {
     names.list(regions.iter().copied().map(RegionId::replica))
 }
@@ -34,7 +34,8 @@ fn took(span: Option<Duration>) -> Option<tracing::field::DebugValue<Duration>> 
     span.map(tracing::field::debug)
 }
 
-/// Logs a step of a decision, with the durations of the steps that are complete.
+/// Logs a step of a decision, with the durations of the steps that are complete and all nodes that
+/// the decision waits for, without the limit [`NAMED_MAX`].
 pub(super) fn log(entity_type: &EntityType, step: &DecisionStep, names: &NodeNames) {
     let DecisionStep { what, of } = step;
     let Remembered { shard, generation, why, awaited, .. } = of;
@@ -61,8 +62,9 @@ const fn name(what: DecisionStepKind) -> &'static str {
     }
 }
 
-/// Logs decisions that take unusually long, with the nodes that they wait for: the numbers of both,
-/// and at most [`NAMED_MAX`] names of each.
+/// Logs decisions that take unusually long, with the nodes that they wait for: the numbers of both
+/// (`count` and `of`), and the first [`NAMED_MAX`] of each at most. Without shards, `count` 0, it
+/// is a recount after a forced configuration that waits for nodes.
 pub(super) fn warn(entity_type: &EntityType, slow: &SlowDecisions, names: &NodeNames) {
     let SlowDecisions { shards, waited, limit, awaited } = slow;
     let (count, some) = (shards.len(), &shards[..shards.len().min(NAMED_MAX)]);
@@ -77,7 +79,8 @@ pub(super) fn warn(entity_type: &EntityType, slow: &SlowDecisions, names: &NodeN
 }
 
 /// Logs that no coordinator registers this node's region, so that messages for shards without a
-/// known home are buffered.
+/// known home are buffered. The advice depends on whether a coordinator is known, which then does
+/// not answer or refuses.
 pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered, names: &NodeNames) {
     let Unregistered { waited, coordinator } = complaint;
     match coordinator {
@@ -96,7 +99,7 @@ pub(super) fn complain(entity_type: &EntityType, complaint: &Unregistered, names
 }
 
 /// Logs that shards are pinned to addresses at which no region may host them: the numbers of shards
-/// and addresses, and at most [`NAMED_MAX`] addresses.
+/// and addresses (`of`), and the first [`NAMED_MAX`] addresses at most.
 pub(super) fn absent(entity_type: &EntityType, addresses: &BTreeMap<Address, usize>) {
     let shards: usize = addresses.values().sum();
     tracing::info!(

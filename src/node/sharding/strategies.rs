@@ -36,7 +36,8 @@ struct TypeStrategy {
     moves: RequestLine,
 }
 
-/// Requests of one kind. The lock admits one at a time.
+/// Requests of one kind. The lock `turn` admits one at a time; an aborted request keeps it until it
+/// has ended.
 #[derive(Default)]
 struct RequestLine {
     turn: Arc<sync::Mutex<()>>,
@@ -45,7 +46,7 @@ struct RequestLine {
 
 impl Strategies {
     /// Sets the strategy of a type, once for each type. It will run on `runtime`, and its answers
-    /// go to `inbox`.
+    /// go to `inbox`. A second call replaces the strategy, without aborting requests to the first.
     pub(super) fn add(
         &self,
         entity_type: &EntityType,
@@ -64,9 +65,10 @@ impl Strategies {
         drop(removed); // after the lock: its `Drop` is code of the program
     }
 
-    /// Starts a request to the strategy of a type, and aborts an older one of the same kind. Never
-    /// waits for the answer or error, which goes to the inbox with this `number`. Does nothing if
-    /// the program has set no strategy for the type.
+    /// Starts a request to the strategy of a type, and aborts an older one of the same kind, even
+    /// if it has not begun. Never waits for the answer or error, which goes to the inbox with this
+    /// `number`, unless the request is aborted before. Sets no time limit. Does nothing, and sends
+    /// no answer, if the program has set no strategy for the type.
     pub(crate) fn ask(&self, entity_type: &EntityType, number: u64, asked: StrategyRequest) {
         let mut all = self.all();
         let Some(own) = all.get_mut(entity_type) else { return };
@@ -86,7 +88,9 @@ impl Strategies {
         }));
     }
 
-    /// Aborts all requests to strategies. They end at their next await, or continue to block.
+    /// Aborts all requests to strategies, without waiting. They end at their next await, or
+    /// continue to block. Does not prevent later requests; the machines, which make them, have
+    /// ended.
     pub(super) fn end(&self) {
         for own in self.all().values_mut() {
             own.homes.end();
@@ -108,7 +112,8 @@ impl RequestLine {
     }
 }
 
-/// Calls the strategy. A panic becomes an error with its message, as does an error of the strategy.
+/// Calls the strategy, without a time limit. An error of the strategy is returned as its text, a
+/// panic as an error with its message.
 async fn consult(
     strategy: &dyn ShardAllocationStrategy,
     asked: StrategyRequest,

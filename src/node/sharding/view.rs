@@ -12,15 +12,16 @@ use crate::sharding::region::{HostingPhase, Region};
 pub struct TypeView {
     /// Name of the type.
     pub entity_type: EntityType,
-    /// Whether this node hosts shards of the type or only routes messages.
+    /// Whether this node may host shards of the type or only routes messages, as a proxy or because
+    /// it lacks the type's role.
     pub hosts: Hosts,
     /// Number of shards of the type, as configured on this node.
     pub number_of_shards: u32,
-    /// Whether this node's region is registered with the coordinator now.
+    /// Whether this node's region is registered with the coordinator now; proxies register too.
     pub registered: bool,
     /// The node of the coordinator, if this node knows it, registered or not.
     pub coordinator: Option<ReplicaId>,
-    /// Shards that live on this node or are being drained here.
+    /// Shards that live on this node or are being drained here, in the order of their numbers.
     pub shards: Vec<(ShardId, HostingPhase)>,
     /// Homes of all shards that have one; empty unless the coordinator runs on this node and has
     /// read them.
@@ -28,7 +29,8 @@ pub struct TypeView {
 }
 
 impl TypeView {
-    /// Takes a snapshot; `None` if the program has not started the type on this node.
+    /// Takes a snapshot; `None` if the program has not started the type on this node. A node that
+    /// leaves or is out still gives one.
     pub(super) fn of(entity_type: &EntityType, machines: &TypeMachines) -> Option<Self> {
         let records = machines.coordinator().into_iter().flat_map(Coordinator::records);
         let homes = records.filter_map(|(shard, record)| Some((shard, record.home().region?)));

@@ -31,14 +31,15 @@ pub enum Reason {
     /// The process received SIGTERM or SIGINT.
     #[error("the process received a signal")]
     Signal,
-    /// A member or a tool called `leave` for this node.
+    /// A member, this node's program or a tool called `leave` for this node, and the node became
+    /// Leaving.
     #[error("this node was asked to leave the cluster")]
     Leaving,
-    /// Membership stopped the node, for example because it was removed.
+    /// Membership stopped the node, for example because it was removed, or had left in order.
     #[error(transparent)]
     Membership(#[from] StopReason),
-    /// A part of the node panicked, which is a bug, or could not load its data; the log has
-    /// details.
+    /// Membership or the Replicator panicked, which is a bug, or the Replicator could not load its
+    /// data; the log has details.
     #[error("a part of this node failed, see its log; report this")]
     Failed,
 }
@@ -48,9 +49,9 @@ pub enum Reason {
 pub const EXIT_OUT: u8 = 6;
 
 impl Reason {
-    /// Exit code for the process of this node: 0 after a requested shutdown, [`EXIT_OUT`] (6) if
-    /// the cluster continues without this node although no leave was requested, or the node found
-    /// no cluster in time, 1 after a failure.
+    /// Exit code for the process of this node: 0 after a requested shutdown (`Asked`, `Signal`,
+    /// `Leaving`, and `Membership` with [`StopReason::Left`]), [`EXIT_OUT`] (6) with every other
+    /// reason of membership, 1 after a failure (`Failed`).
     /// A supervisor that restarts on failure (`Restart=on-failure` of systemd, `on-failure` of
     /// Docker) therefore restarts a node that was removed.
     ///
@@ -78,8 +79,8 @@ impl From<Reason> for ExitCode {
     }
 }
 
-/// Error of [`CoordinatedShutdown::add_task`]: the phase has already begun, so the task will not
-/// run.
+/// Error of [`CoordinatedShutdown::add_task`]: the phase has already begun or ended, so the task
+/// will not run. It is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the shutdown has reached {phase} already: the task will not run")]
 pub struct TooLate {
@@ -92,7 +93,7 @@ struct ShutdownTask {
     run: Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>,
 }
 
-/// Tasks of the phases that have not begun.
+/// Tasks of the phases that have not begun. Those of a phase are taken when it begins.
 struct ShutdownTasks {
     tasks: BTreeMap<Phase, Vec<ShutdownTask>>, // unbounded: the program adds them
     begun: Option<Phase>, // the last phase that has begun; those without tasks count
@@ -113,6 +114,9 @@ struct ShutdownState {
 
 /// The coordinated shutdown of a node. Cheap to clone; all clones refer to the same shutdown.
 ///
+/// It *has begun* from the first [`begin`](Self::begin) or [`run`](Self::run) on, and *has ended*
+/// once all phases have ended; neither is ever undone.
+///
 /// # Example
 /// ```
 /// use ostraca::node::shutdown::{Phase, Reason};
@@ -131,7 +135,8 @@ struct ShutdownState {
 pub struct CoordinatedShutdown(Arc<ShutdownState>);
 
 impl CoordinatedShutdown {
-    /// Creates a shutdown that has not begun. Its tasks will run on the current runtime.
+    /// Creates a shutdown that has not begun. Its tasks will run on the current runtime. Panics
+    /// without one.
     #[must_use]
     pub(super) fn new(settings: ShutdownConfig) -> Self {
         let state = Mutex::new(ShutdownTasks { tasks: BTreeMap::new(), begun: None });
@@ -139,12 +144,17 @@ impl CoordinatedShutdown {
         Self(Arc::new(ShutdownState { settings, runtime: Handle::current(), state, progress }))
     }
 
-    /// Adds a task to a phase. The tasks of a phase run concurrently, and the next phase begins
-    /// when all have ended or the timeout of the phase has expired. A task that has not ended by
-    /// then is dropped at its next await. The name is for the log and need not be unique.
+    /// Adds a task to a phase. The tasks of a phase run concurrently, each in a task of the runtime
+    /// of its own, and the next phase begins when all have ended or the timeout of the phase has
+    /// expired. A task that has not ended by then is dropped at its next await; one that blocks its
+    /// thread runs on beside the next phase. With a timeout of 0 a task may be dropped before its
+    /// first poll. The name is for the log and need not be unique; the number of tasks is not
+    /// limited.
     ///
     /// # Errors
-    /// [`TooLate`] if the phase has begun, so that a task can add tasks only to later phases.
+    /// [`TooLate`] if the phase has begun, with tasks or without, so that a task can add tasks only
+    /// to later phases, and none after the end. Before the shutdown there is no error, also after
+    /// the node was dropped.
     pub fn add_task<F, Fut>(
         &self,
         phase: Phase,
@@ -164,15 +174,19 @@ impl CoordinatedShutdown {
         Ok(())
     }
 
-    /// Begins the shutdown, unless it has begun already, and waits for its end. Returns the reason
-    /// with which it was begun first. A task of the shutdown must not wait for this.
+    /// Begins the shutdown, unless it has begun already, and waits for its end; returns at once if
+    /// it has ended. Returns the reason with which it was begun first. If the future is dropped,
+    /// the shutdown continues. A task of the shutdown must not wait for this: it would wait until
+    /// the timeout of its phase.
     pub async fn run(&self, reason: Reason) -> Reason {
         self.begin(reason);
         self.done().await
     }
 
-    /// Begins the shutdown in the background, unless it has begun already: the first reason counts.
-    /// May be called from any thread; the phases run on the runtime on which the node was started.
+    /// Begins the shutdown in the background, unless it has begun already: the first reason counts,
+    /// and a later call does nothing, even after the end. [`reason`](Self::reason) is set when this
+    /// returns. May be called from any thread; the phases run on the runtime on which the node was
+    /// started. If that has been shut down, no phase runs and the shutdown never ends.
     pub fn begin(&self, reason: Reason) {
         let first = self.0.progress.send_if_modified(|progress| {
             let first = progress.reason.is_none();
@@ -206,8 +220,9 @@ impl CoordinatedShutdown {
     }
 
     /// Called when the node is dropped. Unless a shutdown has begun, drops all tasks with the
-    /// values that they captured, and returns true. A shutdown that begins later has no tasks left
-    /// to run. A shutdown that has begun continues.
+    /// values that they captured, and returns true: the caller must stop the parts itself. A
+    /// shutdown that begins later runs all phases, with the tasks that were added after this. A
+    /// shutdown that has begun, or has ended, is not affected; then this returns false.
     pub(super) fn abandon(&self) -> bool {
         let is_alone = self.reason().is_none();
         if is_alone {
@@ -217,18 +232,19 @@ impl CoordinatedShutdown {
         is_alone
     }
 
-    /// Observer of this shutdown.
+    /// Observer of this shutdown, which may have begun already.
     pub(super) fn observer(&self) -> ShutdownObserver {
         ShutdownObserver(self.0.progress.subscribe())
     }
 
-    /// Timeout of a phase.
+    /// Timeout of a phase by the settings, or its default.
     pub(super) fn timeout(&self, phase: Phase) -> Duration {
         self.0.settings.timeout(phase)
     }
 
     /// Runs the tasks of a phase until all have ended or the timeout has expired, and aborts those
-    /// that are left then. Logs panics and the names of aborted tasks.
+    /// that are left then, without waiting for their ends. Logs each panic as an error, which does
+    /// not end the phase, and the names of aborted tasks as one warning.
     async fn run_phase(&self, phase: Phase, tasks: Vec<ShutdownTask>) {
         let within = self.timeout(phase);
         let (mut running, mut names) = (JoinSet::new(), HashMap::new());
@@ -262,7 +278,8 @@ impl CoordinatedShutdown {
         }
     }
 
-    /// Begins a phase, which accepts no further tasks, and takes its tasks.
+    /// Begins a phase: it and all earlier ones accept no further tasks. Takes its tasks, in the
+    /// order in which they were added.
     fn take(&self, phase: Phase) -> Vec<ShutdownTask> {
         let mut state = self.lock();
         state.begun = Some(phase);
@@ -299,16 +316,19 @@ impl Drop for RunningPhases {
     }
 }
 
-/// Observer of a shutdown. It keeps no task alive, so that a part that a task holds can hold it.
+/// Observer of a shutdown. It keeps neither the shutdown nor a task alive, so that a part that a
+/// task holds can hold it.
 pub(super) struct ShutdownObserver(watch::Receiver<ShutdownProgress>);
 
 impl ShutdownObserver {
-    /// The reason with which the shutdown was begun; `None` if it has not begun.
+    /// The reason with which the shutdown was begun, also after its end; `None` if it has not
+    /// begun.
     pub(super) fn reason(&self) -> Option<Reason> {
         self.0.borrow().reason
     }
 
-    /// Waits until the shutdown begins or the node is dropped.
+    /// Waits until the shutdown begins, or all handles of it are dropped; at once if it has begun.
+    /// Does not return the cause: [`reason`](Self::reason) is `None` if the handles were dropped.
     pub(super) async fn begun(&self) {
         let mut progress = self.0.clone();
         let _ = progress.wait_for(|it| it.reason.is_some()).await; // fails if the node was dropped

@@ -109,7 +109,7 @@ impl fmt::Display for Phase {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct ShutdownConfig {
-    /// Settings of the phases that are configured.
+    /// Settings of the phases that are configured; all others have their default timeout.
     pub phases: BTreeMap<Phase, PhaseSettings>, // ≤ Phase::ALL
 }
 
@@ -118,12 +118,15 @@ pub struct ShutdownConfig {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct PhaseSettings {
     /// Timeout of the phase's tasks; unfinished tasks are then dropped, and the next phase begins.
+    /// At most ten years. 0 is allowed and leaves the tasks no time, except in the phase that moves
+    /// shards, which must be longer than `handoff-timeout`.
     #[serde(with = "humantime_serde")]
     pub timeout: Duration,
 }
 
 impl ShutdownConfig {
-    /// Timeout of a phase: the configured one, or [`Phase::default_timeout`].
+    /// Timeout of a phase: the configured one, or [`Phase::default_timeout`]. Its bounds are
+    /// checked with all settings, not here.
     #[must_use]
     pub fn timeout(&self, phase: Phase) -> Duration {
         let set = self.phases.get(&phase).map(|settings| settings.timeout);

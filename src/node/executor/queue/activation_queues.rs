@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use crossbeam_utils::CachePadded;
 
 /// A worker compares its own line with the others once in this number of takes, counted over all
-/// workers. After a comparison in which another line was late, the next take compares again.
+/// workers; takes of a worker with an empty own line do not count. After a comparison in which
+/// another line was late, the next take compares again.
 const COMPARE_EVERY: u32 = 8;
 
 /// Placeholder for the sequence number of the first element in an empty line.
@@ -31,7 +32,7 @@ pub(super) struct ActivationQueues<B> {
     firsts: Box<[u64]>,
     len: usize,        // of all lines together
     pushed: u64,       // next sequence number
-    till_compare: u32, // takes until the next comparison of lines; ≥ 1
+    till_compare: u32, // takes, with an own line that is not empty, until the next comparison; ≥ 1
 }
 
 impl<B> ActivationQueues<B> {
