@@ -102,8 +102,8 @@ impl Activation {
         ActivationFuture::new(owner).into()
     }
 
-    /// Makes an activation that is only described. It calls `entities` exactly once: to begin it,
-    /// or to give it up.
+    /// Makes an activation that is only described. It calls `entities` exactly once: `begin`, or
+    /// `give_up` if the activation is dropped before it begins.
     pub(super) fn unstarted(
         entities: Arc<dyn ActivationStarter>,
         shard: ShardId,
@@ -112,8 +112,9 @@ impl Activation {
         Self(ActivationState::Unstarted(UnstartedActivation(Some((entities, shard, start)))))
     }
 
-    /// Returns the future. If it has not been made, it uses the memory that `over` returns, if any;
-    /// otherwise `over` is not called, and the future continues where it was.
+    /// Returns the future, without a poll. If it has not been made, it is made now, in the memory
+    /// that `over` returns, if any. If it was made before, `over` is not called, and the future
+    /// continues where it was.
     pub fn begin(self, over: impl FnOnce() -> Option<ActivationFuture>) -> ActivationFuture {
         match self.0 {
             ActivationState::Unstarted(mut unstarted) => {
@@ -126,7 +127,7 @@ impl Activation {
     }
 }
 
-/// Requeues an activation that was polled and has not completed.
+/// Wraps a future that was polled and has not completed, so that a caller can queue it again.
 impl From<ActivationFuture> for Activation {
     fn from(future: ActivationFuture) -> Self {
         Self(ActivationState::Begun(future))

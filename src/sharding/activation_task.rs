@@ -60,8 +60,8 @@ enum ActivationStep {
 
 /// The decoded content of the first envelope of a batch.
 enum DecodedMessage<M> {
-    /// It was not decoded: there is no envelope at the front, no instance yet, the stage of the
-    /// shard has changed, or the envelope is an explicit start, which has no message.
+    /// It was not decoded: there is no envelope at the front, no instance yet, the batch does not
+    /// [stay](ActivationTask::stays), or the envelope is an explicit start, which has no message.
     Nothing,
     Message(M),
     Undecodable,
@@ -75,6 +75,7 @@ enum ActivationEnd {
     Dropped,
 }
 
+/// The state of an activation. A drop before its end [ends](Self::end) it.
 struct ActivationTask<E: Entity> {
     runtime: Arc<Runtime<E>>,
     shard: Arc<Shard<E>>,
@@ -90,10 +91,13 @@ struct ActivationTask<E: Entity> {
     reply_path: Option<Arc<dyn ReplySink>>, // set once an envelope was decoded
     lapses: u64,                     // of the shard, when the instance began or was taken
     failures: u32,                   // in a row, in this activation
-    since_yield: usize,              // messages since the last yield; ≤ BATCH
-    lingers: bool,                   // it yields before it ends; the next `take` learns from that
-    begun: bool,                     // was polled
-    ended: bool,                     // parked, or `end` was called
+    /// Turns of `handle_batch` since the last yield: messages, and attempts to create an instance.
+    /// 0: nothing was done since the yield before the end, so no second such yield follows. A yield
+    /// between messages leaves 1. At most [`BATCH`].
+    since_yield: usize,
+    lingers: bool, // it yields before it ends; the next `take` learns from that
+    begun: bool,   // was polled
+    ended: bool,   // parked, or `end` was called
 }
 
 /// The reply path of the envelopes of one activation.
@@ -115,8 +119,9 @@ impl<E: Entity> ReplySink for ReplyPath<E> {
 
 /// Starts activations, which were prepared under the locks of their shards.
 impl<E: Entity> ActivationStarter for Runtime<E> {
-    /// Makes the future, which does nothing before its first poll. During each poll its entity is
-    /// the current entity of the thread ([`scope::at_work`]).
+    /// Makes the future, which does nothing before its first poll. During each poll, but not during
+    /// its drop, its entity is the current entity of the thread ([`scope::at_work`]). A drop, also
+    /// of an unpolled future, [ends](ActivationTask::end) the activation.
     fn begin(
         self: Arc<Self>,
         shard: ShardId,
@@ -135,7 +140,8 @@ impl<E: Entity> ActivationStarter for Runtime<E> {
     }
 
     /// Makes the task and drops it unpolled: its `Drop` reports the end to the shard. The messages
-    /// of the entity stay in its mailbox, or are lost if the node is out.
+    /// of the entity stay in its mailbox, and no other task starts for them now; if the node is out
+    /// they are lost. Takes the shard's lock.
     fn give_up(self: Arc<Self>, shard: ShardId, start: Start) {
         drop(self.task(shard, start));
     }
@@ -189,6 +195,7 @@ impl<E: Entity> ActivationTask<E> {
     /// Decides on the next action, after the tasks of a former instance have ended. If nothing
     /// waits and yields have paid in this shard recently (`AdaptiveYield`), yields once and looks
     /// again before the entity parks, so that a steady stream of messages finds the entity active.
+    /// The second look never yields again.
     async fn next(&mut self, shard: &Shard<E>) -> ActivationStep {
         self.tasks_end().await;
         let next = self.take(shard);
@@ -211,18 +218,19 @@ impl<E: Entity> ActivationTask<E> {
     }
 
     /// Gives unbegun messages back and takes the instance and the next batch, under the shard's
-    /// lock. Renews the fencing token. Returns, in this order:
+    /// lock. Renews the fencing token and the number of lapses. Returns, in this order:
     ///
-    /// - [`DropInstance`](ActivationStep::DropInstance) if the lease has lapsed for long since the
-    ///   last call and the shard is Open; no message is taken then;
+    /// - [`DropInstance`](ActivationStep::DropInstance) if there is an instance, the lease has
+    ///   lapsed for long since the last call and the shard is Open; no message is taken then;
     /// - [`Batch`](ActivationStep::Batch) if messages may begin; refused local callers are woken;
     /// - [`StopMessage`](ActivationStep::StopMessage) if there is an instance and either its shard
-    ///   drains and the type has a stop message, or passivation has chosen it;
-    /// - [`Nothing`](ActivationStep::Nothing) if the shard is Open: the task must yield first, or
-    ///   the entity is parked;
-    /// - in any other stage drops the instance, after its export unless it was aborted before its
-    ///   stop message. Returns [`Again`](ActivationStep::Again) while its tasks run; otherwise ends
-    ///   the activation and returns [`Nothing`](ActivationStep::Nothing).
+    ///   drains and the type has a stop message, or it is Open and passivation chose the instance;
+    /// - [`Nothing`](ActivationStep::Nothing) if the shard is Open: the task must yield first (only
+    ///   if it did something since the last yield), or the entity is parked;
+    /// - in any other stage drops the instance, without the lock. Before that it exports the state,
+    ///   except in an aborted shard of a type with a stop message. Returns
+    ///   [`Again`](ActivationStep::Again) while tasks of the instance run; otherwise ends the
+    ///   activation and returns [`Nothing`](ActivationStep::Nothing).
     fn take(&mut self, shard: &Shard<E>) -> ActivationStep {
         let mut inside = shard.lock();
         let stage = shard.phase.get();
@@ -294,8 +302,9 @@ impl<E: Entity> ActivationTask<E> {
     /// Takes the next messages: a batch if the shard is Open, only marked ones while it drains,
     /// none in another stage. Tells the nodes that found the mailbox full if it has room again.
     ///
-    /// Returns whether refused callers of this node may try again, and whether passivation has
-    /// chosen the instance to stop. That choice is used up, so it lapses if messages were taken.
+    /// Returns whether refused callers of this node may try again (the caller wakes them), and
+    /// whether passivation has chosen the instance to stop. Both facts are cleared, so the choice
+    /// lapses if messages were taken.
     fn take_batch(
         &mut self,
         shard_entities: &mut ShardEntities<E>,
@@ -335,9 +344,9 @@ impl<E: Entity> ActivationTask<E> {
     }
 
     /// Parks the entity, because no message waits, or removes it if it has neither instance nor
-    /// state. The instance and an unused state go back into the row, a receive timeout begins, and
-    /// the activation counts as ended. The caller carries the effects out after it has released the
-    /// shard's lock.
+    /// state. The instance and an unused state go back into the row, the memory of the empty batch
+    /// to the mailbox, a receive timeout begins, and the activation counts as ended. The caller
+    /// carries the effects out after it has released the shard's lock.
     fn park(&mut self, shard_entities: &mut ShardEntities<E>) -> ShardEffects<E> {
         let mut after = ShardEffects::default();
         if let Some(instance) = &mut self.value {
@@ -366,7 +375,8 @@ impl<E: Entity> ActivationTask<E> {
     }
 
     /// Exports the state of an intact instance whose shard moves, then drops the instance. Exports
-    /// nothing if the node is out. Without instance, a state that was not imported yet is kept.
+    /// nothing if the node is out. Without instance, a state that was not imported yet is kept. The
+    /// state stays in the task; [`end`](Self::end) puts it into the row.
     fn export_state(&mut self) {
         if let Some(instance) = self.value.as_mut().filter(|_| !self.runtime.is_over()) {
             self.state = self.runtime.export_state(self.shard.id, &self.id, &mut instance.value);
@@ -379,10 +389,14 @@ impl<E: Entity> ActivationTask<E> {
     /// lock.
     ///
     /// Messages that have not begun stay in the mailbox, for the payload or the next activation; if
-    /// the node is out they are lost. While the shard drains, another task starts for marked
-    /// messages that came during the drop. In an Open shard, where only a task that was dropped
-    /// ends here, the entity parks if no message waits; otherwise another task starts, after a
-    /// panic or once the tasks of the instance have ended, but not if the executor is shut down.
+    /// the node is out they are lost. A state goes back into the row. While the shard drains,
+    /// another task starts for marked messages that came during the drop (not if this task itself
+    /// was dropped). Tasks of the instance that still run delay all activations of the shard.
+    ///
+    /// In an Open shard, where only a task that was dropped ends here, the entity parks if no
+    /// message waits. Otherwise another task starts: at once after a panic of a begun task, or once
+    /// the tasks of the instance have ended. If there are none and the executor is shut down, no
+    /// task starts and the messages stay.
     fn end(&mut self, how: ActivationEnd) {
         if std::mem::replace(&mut self.ended, true) {
             return;
@@ -406,7 +420,8 @@ impl<E: Entity> ActivationTask<E> {
                 gate_effects.keep(self.row, state);
             }
             if how == ActivationEnd::ByItself && shard.phase.is_draining() && !runtime.is_over() {
-                gate_effects.shard_entities.go_on(self.row, gate_effects.after); // a message came during the drop
+                // A message may have come during the drop.
+                gate_effects.shard_entities.go_on(self.row, gate_effects.after);
             }
             if !self.unfinished.is_empty() {
                 let unfinished = std::mem::take(&mut self.unfinished);
@@ -430,9 +445,11 @@ impl<E: Entity> ActivationTask<E> {
 
     /// Handles the messages of the batch in order, and yields after every [`BATCH`] of them.
     ///
-    /// Creates the instance first if there is none. Returns early, with the rest in the batch, if
-    /// the stage of the shard changes or the lease lapses for long. An envelope that does not
-    /// decode is lost and counted, and an explicit start is answered; neither reaches the handler.
+    /// Creates the instance first if there is none, also for an explicit start and for an envelope
+    /// that then does not decode. Checks the lease again after that and before each message, and
+    /// waits while it is not valid. Returns early, with the rest in the batch, if the stage of the
+    /// shard changes or the lease lapses for long. An envelope that does not decode is lost and
+    /// counted, and an explicit start is answered; neither reaches the handler.
     async fn handle_batch(&mut self) {
         while !self.batch.is_empty() {
             // Decoded first, because the lease check must immediately precede the handler.
@@ -491,8 +508,10 @@ impl<E: Entity> ActivationTask<E> {
         self.stays() && self.runtime.serves()
     }
 
-    /// Waits for the lease. Returns false if the shard has left the stage at which the batch was
-    /// taken, or the lease lapsed for so long that the instance must be dropped.
+    /// Waits for the lease, which it checks again after each pause of
+    /// [`wait`]. Returns false if the shard has left the stage at which
+    /// the batch was taken, or the lease lapsed for so long that the instance must be dropped. That
+    /// is checked before the lease.
     async fn may_begin(&mut self) -> bool {
         if self.begins_now() {
             return true;
@@ -519,8 +538,9 @@ impl<E: Entity> ActivationTask<E> {
     /// Creates an instance, which imports the state that waits for it. Creates none while tasks of
     /// a former instance run: waits for their end instead, and the caller checks everything again.
     ///
-    /// If the factory panics there is no instance, the messages stay, and the activation pauses, by
-    /// any supervision. Unless the shard is Open, the first message is lost instead of the pause.
+    /// If the factory panics there is no instance, the failure is counted, messages and state stay,
+    /// and the activation pauses, by any supervision. If the batch was not taken from an Open
+    /// shard, the first message is lost as `EntityFailed` instead of the pause.
     async fn create(&mut self) {
         if !self.unfinished.is_empty() {
             return self.tasks_end().await; // meanwhile the shard may have begun to drain
@@ -543,7 +563,8 @@ impl<E: Entity> ActivationTask<E> {
     }
 
     /// Imports the state that a former instance exported, if there is one. A failed import loses
-    /// the state and is supervised like a failed message.
+    /// the state and counts as a failure, which is supervised like that of a handler: with `Resume`
+    /// the fresh instance continues without the state, with `Stop` all messages are lost.
     async fn import_state(&mut self) {
         let (Some(state), Some(instance)) = (self.state.take(), &mut self.value) else { return };
         let taken = self.runtime.import_state(self.shard.id, &self.id, &mut instance.value, &state);
@@ -557,9 +578,9 @@ impl<E: Entity> ActivationTask<E> {
     }
 
     /// Decodes the first message if it is an envelope with a message, there is an instance, and the
-    /// stage has not changed. The envelope stays in the batch, because it may have to travel on
-    /// unchanged before the message begins. Also makes the reply path at the first call that
-    /// decodes.
+    /// batch [stays](Self::stays). The envelope remains in the batch, because it may have to travel
+    /// on unchanged before the message begins. Also makes the reply path at the first call that
+    /// decodes. An envelope that does not decode is not counted here.
     fn open_first(&mut self) -> DecodedMessage<E::Message> {
         let Some(envelope) = self.batch.first_envelope() else { return DecodedMessage::Nothing };
         if self.value.is_none() || envelope.starts() || !self.stays() {
@@ -575,7 +596,7 @@ impl<E: Entity> ActivationTask<E> {
     }
 
     /// Drops a decoded message whose envelope stays in the batch. Its askers are not told anything,
-    /// because the envelope will be decoded again.
+    /// because the envelope will be decoded again. A panic of the message's `Drop` is counted.
     fn leave_unopened(&self, opened: DecodedMessage<E::Message>) {
         if let DecodedMessage::Message(message) = opened {
             scope::dropping_value(|| self.runtime.discard(message));
@@ -584,9 +605,13 @@ impl<E: Entity> ActivationTask<E> {
 
     /// Handles a message. There must be an instance, and the lease was checked immediately before.
     ///
-    /// An aborted handler is counted by its reason and its instance dropped; a panic is counted and
-    /// supervised. If the handler asked to passivate, the instance handles its stop message and is
-    /// dropped at once, also if messages wait.
+    /// A handled message resets the failures in a row. An aborted handler is counted by its reason
+    /// and its instance dropped, without supervision. A panic counts as a dead letter and as a
+    /// failure, and is supervised.
+    ///
+    /// If the handler asked to passivate and the instance still exists (also after a panic with
+    /// `Resume`), the instance handles its stop message and is dropped at once, by any outcome and
+    /// also if messages wait. No state is exported, and pending timers are not counted as lost.
     async fn handle(&mut self, message: E::Message) {
         let mut passivates = false;
         let outcome = {
@@ -622,8 +647,9 @@ impl<E: Entity> ActivationTask<E> {
 
     /// Carries out the supervision of the type after a failure that was already counted. `Restart`
     /// drops the instance and pauses; `Resume` changes nothing. `Stop` drops the instance and loses
-    /// all messages of the entity, those in the batch included, so that refused callers and nodes
-    /// have room.
+    /// all messages of the entity as `EntityStopped`, those in the batch included, then tells
+    /// refused callers and nodes that there is room. The entity itself stays until the next `take`,
+    /// and messages that arrive meanwhile get a fresh instance without a pause.
     async fn supervise(&mut self) {
         match self.runtime.supervision {
             Supervision::Resume => {}
@@ -651,7 +677,8 @@ impl<E: Entity> ActivationTask<E> {
         }
     }
 
-    /// Counts and logs a failure of the entity. Changes neither instance nor messages.
+    /// Counts a failure, for the type and in a row for this activation, and logs it. Changes
+    /// neither instance nor messages; the caller supervises.
     fn failed(&mut self, why: &str) {
         self.failures = self.failures.saturating_add(1);
         self.runtime.failures.fetch_add(1, Ordering::Relaxed);
@@ -665,7 +692,7 @@ impl<E: Entity> ActivationTask<E> {
 
     /// Pauses before a restart, but not longer than the shard stays Open; not at all if it was not
     /// Open when the batch was taken. `restart-backoff-min`, doubled with each further failure in a
-    /// row, at most `restart-backoff-max`.
+    /// row, at most `restart-backoff-max`. A lapse of the lease does not end the pause.
     async fn back_off(&mut self) {
         if self.stage != ShardStage::Open {
             return; // running handlers of the draining shard may wait for this entity
@@ -687,10 +714,13 @@ impl<E: Entity> ActivationTask<E> {
 
     /// Handles the stop message of an instance that passivates or moves, then drops the instance.
     ///
-    /// Exports the state first if the shard drains and the stop message was handled to its end
-    /// (with `Supervision::Resume` also if it panicked). An instance that passivates loses its
-    /// pending timers, which are counted. Does nothing if the stage changes, or the lease lapses
-    /// for long, before the stop message begins: the next `take` decides anew.
+    /// Exports the state first if the shard drained at `take` and the stop message was handled to
+    /// its end (with `Supervision::Resume` also if it panicked). An instance that passivates, in an
+    /// Open shard, loses its pending timers, which are counted. A stop message that is aborted is
+    /// not counted as a dead letter.
+    ///
+    /// Waits for the lease before. Does nothing if the stage changes, or the lease lapses for long,
+    /// before the stop message begins: the next `take` decides anew.
     async fn handle_stop_message(&mut self) {
         if !self.may_begin().await {
             return; // the stage has changed
@@ -740,7 +770,7 @@ impl<E: Entity> ActivationTask<E> {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// Answers an explicit start: the entity runs. Does nothing if the start has no asker.
+    /// Answers an explicit start with `()`: the entity runs. Does nothing without an asker.
     fn started(&self, envelope: EnvelopeRef<'_>) {
         let Some(asker) = envelope.asker() else { return };
         let mut bytes = Vec::with_capacity(16);

@@ -34,7 +34,9 @@ struct Active {
     timers: Option<Arc<Timers>>,
 }
 
-/// Active entities under one limit, behind a lock.
+/// Active entities under one limit, behind a lock. A chosen entity keeps its slot until
+/// [`leave`](Self::leave), although the policy has forgotten it. Methods ignore a free slot, except
+/// `leave`, and panic for a slot that `enter` never returned.
 pub(super) struct ActiveEntities {
     inside: Mutex<ActiveState>,
 }
@@ -47,6 +49,8 @@ struct ActiveState {
 }
 
 impl ActiveEntities {
+    /// Starts without entities. The limit of the settings is clamped as by
+    /// [`PassivationPolicy::new`].
     pub(super) fn new(settings: &settings::PassivationConfig) -> Self {
         let inside = ActiveState {
             passivation: PassivationPolicy::new(settings),
@@ -82,7 +86,8 @@ impl ActiveEntities {
     }
 
     /// Removes an entity that stopped, for whatever reason, also if it was not chosen. The caller
-    /// gives its slot up, and must call this only once for it: another entity may get the slot.
+    /// gives its slot up, and must call this only once for it, which is not checked: another entity
+    /// may get the slot.
     pub(super) fn leave(&self, slot: u32) {
         let mut inside = self.lock();
         inside.slots[slot as usize] = None;
@@ -97,7 +102,8 @@ impl ActiveEntities {
     }
 
     /// Marks an entity as idle, and appends it to `candidates` if it was chosen to stop while it
-    /// was busy. [`tick`](Self::tick) leaves it alone while one of its `timers` is pending.
+    /// was busy, whatever its timers. Its idle time counts from its last message.
+    /// [`tick`](Self::tick) leaves it alone while one of its `timers` is pending.
     pub(super) fn rest(
         &self,
         slot: u32,
@@ -109,9 +115,9 @@ impl ActiveEntities {
         inside.choose(candidates, |passivation, _, stop| passivation.rested(Slot::new(slot), stop));
     }
 
-    /// Records a message for an entity, which is busy from now on, and appends the entities that
-    /// must stop for it. If the entity was chosen to stop while it was busy, that choice lapses.
-    /// `hash` is the hash of the entity's id.
+    /// Records a message for an entity, which is busy from now on, and appends the idle entities
+    /// that must stop for it; a busy one that is chosen follows when it rests. If the entity was
+    /// chosen to stop while it was busy, that choice lapses. `hash` is the hash of the entity's id.
     pub(super) fn touch(
         &self,
         now: Instant,
@@ -126,15 +132,17 @@ impl ActiveEntities {
             .choose(candidates, |passivation, busy, stop| passivation.touched(access, busy, stop));
     }
 
-    /// Appends the entities that must stop because of the time: those idle for too long, and those
-    /// that were chosen while busy and no longer are. An entity that is busy or has a pending timer
-    /// counts as used now instead; the limit stops one with a timer as well.
+    /// Appends the entities that must stop because of the time: at every call those that were
+    /// chosen while busy and no longer are, then, if a check is due, those idle for too long. For
+    /// that check, an entity that is busy or has a pending timer counts as used now instead; the
+    /// limit stops one with a timer as well.
     pub(super) fn tick(&self, now: Instant, candidates: &mut Vec<StopCandidate>) {
         self.lock().tick(now, candidates);
     }
 
-    /// Sets the limit, and appends the entities that must stop because of it. Busy ones over the
-    /// limit follow as soon as they rest.
+    /// Sets the limit, clamped to 1 to `ACTIVE_ENTITIES_MAX`, and appends the entities that must
+    /// stop because of it. Busy ones over the limit follow as soon as they rest, also if the limit
+    /// was raised meanwhile.
     pub(super) fn set_limit(&self, limit: usize, candidates: &mut Vec<StopCandidate>) {
         self.lock()
             .choose(candidates, |passivation, busy, stop| passivation.set_limit(limit, busy, stop));
@@ -175,7 +183,8 @@ impl ActiveState {
         self.append_chosen(candidates);
     }
 
-    /// Empties `stop`, and appends its entities to `candidates`, except those of free slots.
+    /// Empties `stop`, and appends its entities to `candidates`, except those of free slots. Their
+    /// slots stay occupied until [`ActiveEntities::leave`].
     fn append_chosen(&mut self, candidates: &mut Vec<StopCandidate>) {
         let Self { slots, stop, .. } = self;
         candidates.extend(stop.drain(..).filter_map(|slot| {

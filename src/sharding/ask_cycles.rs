@@ -44,7 +44,7 @@ pub(super) struct ShardAsks(Mutex<AskEdges>);
 
 #[derive(Debug, Default)]
 struct AskEdges {
-    last: u64, // number of the last ask
+    last: u64, // number of the last ask; 0: none yet
     // by asking entity and number of the ask; ≤ asks that handlers of the shard wait for
     asks: BTreeMap<(EntityId, u64), AskedEntity>,
 }
@@ -64,7 +64,8 @@ impl ShardAsks {
     }
 }
 
-/// An ask for which a handler waits; removed when dropped.
+/// An ask for which a handler waits, registered at the shard of the asking entity. The registration
+/// ends when this is dropped.
 pub(super) struct AskEdge {
     phase: Arc<SharedStage>,
     key: (EntityId, u64),
@@ -72,7 +73,7 @@ pub(super) struct AskEdge {
 
 impl AskEdge {
     /// Records that the handler of the entity `by`, in the shard with this phase, awaits an answer.
-    /// A handler may have several edges, also several to one entity.
+    /// A handler may have several edges, also several to one entity. Locks the asks of the shard.
     pub(super) fn new((phase, by): (Arc<SharedStage>, EntityId), asked: AskedEntity) -> Self {
         let key = {
             let mut waiting = phase.asks().lock();
@@ -85,8 +86,8 @@ impl AskEdge {
     }
 
     /// Returns the entities that wait for each other because of this ask, from the asked one back
-    /// to the asker: a shortest cycle of at most [`CYCLE_MAX`] entities, each once. Empty if none
-    /// is found. `asked` is the entity of this edge.
+    /// to the asker: a shortest cycle of at most [`CYCLE_MAX`] entities, each once. An entity that
+    /// asks itself is a cycle of one. Empty if none is found. `asked` is the entity of this edge.
     ///
     /// Locks the asks of one shard after the other, so no lock on any of them may be held, and asks
     /// that end meanwhile may still be taken into account.

@@ -11,11 +11,11 @@ use super::envelope::{Envelope, EnvelopeRef};
 /// Messages after which a batch is full, so that other entities get their turn.
 pub(super) const BATCH: usize = 256;
 
-/// Bytes of encoded messages after which a batch is full.
+/// A batch is full once its buffer, or its weighed messages, have this many bytes.
 const BYTES_FULL: usize = 32 * 1024;
 
 /// An encoded message of more bytes is not copied into a batch. It has its own allocation, made
-/// outside of any lock.
+/// outside of any lock. The caller chooses by this; [`MessageBatch::push`] does not check it.
 pub(super) const LONG: usize = 4 * 1024;
 
 /// Most bytes of buffer memory that an idle batch keeps.
@@ -158,9 +158,10 @@ impl<M> MessageBatch<M> {
         self.waiting.is_empty()
     }
 
-    /// Returns whether the next message belongs into another batch: by number, by weight, or by the
-    /// bytes in the buffer, those of messages that were taken out included. A batch that an entity
-    /// has taken no longer counts as waiting, so large messages are taken one by one.
+    /// Returns whether the next message belongs into another batch: by number, by weight (typed
+    /// messages of their type's size weigh nothing), or by the bytes in the buffer, those of
+    /// messages that were taken out included. A large message thus fills a batch alone: a batch
+    /// that an entity has taken no longer counts against the limits of its mailbox.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.len() >= BATCH
             || self.bytes.len() >= BYTES_FULL
@@ -172,8 +173,8 @@ impl<M> MessageBatch<M> {
         self.weighed
     }
 
-    /// Appends a message and copies its bytes if they are borrowed. The batch must not be full,
-    /// which is not checked.
+    /// Appends a message and copies its bytes if they are borrowed, of any length. The batch must
+    /// not be full, which is not checked.
     #[inline]
     pub(super) fn push(&mut self, message: MessageInTransit<'_, M>) {
         if let Some(bytes) = message.weighed() {
@@ -202,8 +203,8 @@ impl<M> MessageBatch<M> {
         }
     }
 
-    /// Takes the first message; `None` if the batch is empty. The bytes of an encoded one stay in
-    /// the buffer, which the result borrows.
+    /// Takes the first message; `None` if the batch is empty. The bytes of one in the buffer stay
+    /// there, borrowed by the result, also after the last message was taken.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<MessageInTransit<'_, M>> {
         let message = match self.waiting.pop_front()? {
@@ -226,15 +227,15 @@ impl<M> MessageBatch<M> {
         self.clear();
     }
 
-    /// Removes all messages; the memory stays for later ones.
+    /// Removes and drops all messages; the memory stays for later ones.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.weighed = Weighed::default();
         self.bytes.clear();
     }
 
-    /// Removes all messages, because none is expected soon. A buffer of more than [`BYTES_RESTING`]
-    /// is freed as a whole; the memory of `waiting` always stays.
+    /// Removes and drops all messages, because none is expected soon. A buffer of more than
+    /// [`BYTES_RESTING`] is freed as a whole; the memory of `waiting` always stays.
     pub(super) fn rest(&mut self) {
         self.clear();
         if self.bytes.capacity() > BYTES_RESTING {

@@ -25,6 +25,10 @@ pub const TYPES_MAX: usize = 1_024;
 
 /// `[cluster.sharding]`: settings of all entity types. `[cluster.sharding.types.<name>]` overrides
 /// some of them for one type ([`Overrides`]).
+///
+/// [`check`](Self::check) knows the lower bounds of durations and the bounds of numbers. The upper
+/// bounds of durations are checked with the whole [`Config`](crate::config::Config), and so are
+/// settings without an implementation: their defaults are accepted, other values refused.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ShardingConfig {
@@ -336,7 +340,8 @@ pub enum AllocationStrategyName {
 }
 
 /// `[cluster.sharding.healthcheck]`: a node is ready once its regions have registered, until its
-/// shutdown begins. Later trouble of a coordinator does not make it unready.
+/// shutdown begins or, with empty `names`, until it starts a further type. Later trouble of a
+/// coordinator does not make it unready.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct HealthCheck {
@@ -428,9 +433,10 @@ pub enum ShardingConfigError {
 const SECTION: &str = "cluster.sharding";
 
 impl ShardingConfig {
-    /// Returns the settings of one entity type: its overrides, and otherwise these. The result has
-    /// no `types`. An override replaces a whole value, with `passivation` the whole section; it
-    /// cannot unset a role.
+    /// Returns the settings of one entity type: its overrides, and otherwise these, also for a type
+    /// without a section. The result has no `types`. An override replaces a whole value, with
+    /// `passivation` the whole section (its unset keys have their defaults, not the values of
+    /// `[cluster.sharding.passivation]`); it cannot unset a role.
     #[must_use]
     pub fn of(&self, entity_type: &EntityType) -> Self {
         let mut own = Self { types: BTreeMap::new(), ..self.clone() };
@@ -489,8 +495,10 @@ impl ShardingConfig {
     /// settings must be valid even if every type overrides a wrong one.
     ///
     /// # Errors
-    /// [`ShardingConfigError`] describes the first contradiction, value out of bounds, or setting
-    /// that this release does not support.
+    /// [`ShardingConfigError`] describes the first fault, in this order: `state-store-mode`, this
+    /// section, more than [`TYPES_MAX`] types, then the types by name, each with its overrides and
+    /// the values of this section. The order within a section is: a value out of bounds, a maximum
+    /// below its minimum, `handoff-timeout`, `remember-entities`.
     pub fn check(&self, shutdown_phase: Duration) -> Result<(), ShardingConfigError> {
         if self.state_store_mode == StateStoreMode::Persistence {
             return Err(ShardingConfigError::Persistence);
@@ -506,9 +514,10 @@ impl ShardingConfig {
         })
     }
 
-    /// Checks one section, which errors name: bounds first, then contradictions, then
-    /// `handoff-timeout`, which must be shorter than `phase`, then unsupported settings. `types` is
-    /// not checked.
+    /// Checks one section, which errors name: bounds first (durations, numbers, limits, roles,
+    /// passivation), then contradictions, then `handoff-timeout`, which must be shorter than
+    /// `phase`, then `remember-entities`. Does not check `types` and `state-store-mode`, nor the
+    /// settings without an implementation, which the whole configuration checks.
     fn check_as(&self, section: &str, phase: Duration) -> Result<(), ShardingConfigError> {
         let checks = self.times().into_iter().chain(self.numbers()).chain(self.limits());
         let checks = checks.chain(self.roles());
@@ -531,7 +540,8 @@ impl ShardingConfig {
         Ok(())
     }
 
-    /// The first maximum that is below its minimum; equal ones are allowed.
+    /// The first maximum that is below its minimum: of `move-retry`, of `restart-backoff`, then of
+    /// the window of `passivation.composite`, whatever strategy is chosen. Equal ones are allowed.
     fn contradiction(&self, section: &str) -> Option<ShardingConfigError> {
         let composite = &self.passivation.composite;
         let (low, high) =
@@ -560,8 +570,9 @@ impl ShardingConfig {
         })
     }
 
-    /// Checks the durations that must not be zero. Other durations may be: 0 switches
-    /// `slow-handler-after` off.
+    /// Checks the durations that must not be zero. Others may be: 0 switches `slow-handler-after`
+    /// off. A maximum is at least its minimum ([`contradiction`](Self::contradiction)). Durations
+    /// that are too long are found elsewhere.
     fn times(&self) -> Vec<(bool, SettingOutOfBounds)> {
         let positive = [
             ("waiting-for-state-timeout", self.waiting_for_state_timeout),
@@ -586,8 +597,9 @@ impl ShardingConfig {
         positive.into()
     }
 
-    /// Checks the numbers that are no limits of buffers. A relative limit that is not a number is
-    /// out of range.
+    /// Checks the numbers that are no limits of buffers, also those of strategies that are not
+    /// chosen: at least 1 each and not bounded above, except `number-of-shards` (1 to
+    /// [`SHARDS_MAX`]) and the relative limit of rounds (above 0, at most 1; NaN is out of range).
     fn numbers(&self) -> Vec<(bool, SettingOutOfBounds)> {
         let rounds = &self.least_shard_rounds;
         let at_least_one = [
@@ -625,7 +637,8 @@ impl ShardingConfig {
         at_least_one.into_iter().chain(others).collect()
     }
 
-    /// Checks the roles. No member has one with a longer name, and other nodes refuse it.
+    /// Checks that roles have at most [`NAME_BYTES_MAX`] bytes: no member has a role with a longer
+    /// name, and other nodes refuse it. An empty name is accepted. The error does not repeat it.
     fn roles(&self) -> [(bool, SettingOutOfBounds); 2] {
         let roles = [("role", &self.role), ("coordinator-role", &self.coordinator_role)];
         roles.map(|(setting, role)| {
@@ -635,8 +648,8 @@ impl ShardingConfig {
         })
     }
 
-    /// Checks the limits of buffers, held messages, mailboxes and remembered decisions: at least 1
-    /// each, and bounded.
+    /// Checks the limits of buffers, held messages, mailboxes and remembered decisions: 1 to
+    /// 100,000,000 messages, 1 byte to 1 TiB, 1 to 1,048,576 decisions.
     fn limits(&self) -> Vec<(bool, SettingOutOfBounds)> {
         const MESSAGES: (usize, &str) = (100_000_000, "must be 1 to 100,000,000 messages");
         const BYTES: (usize, &str) = (1 << 40, "must be 1 byte to 1 TiB");

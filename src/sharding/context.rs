@@ -83,10 +83,11 @@ impl<'a, E: Entity> Context<'a, E> {
         self.token
     }
 
-    /// Returns whether the shard is about to stop on this node, because it moves or was ordered to
-    /// stop. The sooner the handler ends, the shorter the pause for all entities of the shard. At
-    /// most `handoff-timeout` is left; a handler that has run for `slow-handler-after` is dropped
-    /// as soon as only such ones keep the shard. May change while the handler runs.
+    /// Returns whether the shard is about to stop on this node, because it moves, was ordered to
+    /// stop, or is aborted. The sooner the handler ends, the shorter the pause for all entities of
+    /// the shard. At most `handoff-timeout` is left; a handler that has run for
+    /// `slow-handler-after` is dropped as soon as only such ones keep the shard. May change while
+    /// the handler runs.
     #[must_use]
     pub fn moving(&self) -> bool {
         self.shard.phase.get() != ShardStage::Open
@@ -115,7 +116,9 @@ impl<'a, E: Entity> Context<'a, E> {
         self.entity(self.id.as_str())
     }
 
-    /// Sends this entity a message after `pause`. The message is queued after those that wait then.
+    /// Sends this entity a message after `pause`, which may be zero. The message is queued after
+    /// those that wait then, and waits for room if the mailbox is full. Dropping the returned
+    /// handle does not cancel the timer.
     ///
     /// While the timer is pending, the instance does not stop for being idle, however short
     /// `idle-timeout` is. The timer ends with its instance: by [`passivate`](Self::passivate), by
@@ -129,9 +132,13 @@ impl<'a, E: Entity> Context<'a, E> {
     }
 
     /// Sends this entity the result of `message` each time that it has been idle for `pause`, as
-    /// long as this instance lives. Replaces the timeout that was set before. While the timeout is
-    /// set, the instance never stops for being idle, even if `idle-timeout` is shorter than
-    /// `pause`; it ends in the same cases as one with a pending timer ([`after`](Self::after)).
+    /// long as this instance lives. The time runs from the moment when the last waiting message was
+    /// handled, and the message ends that idle period, so it comes again after the next `pause`. A
+    /// message that finds a full mailbox is dropped. Replaces the timeout that was set before.
+    ///
+    /// While the timeout is set, the instance never stops for being idle, even if `idle-timeout` is
+    /// shorter than `pause`; it ends in the same cases as one with a pending timer
+    /// ([`after`](Self::after)).
     pub fn set_receive_timeout(
         &mut self,
         pause: Duration,
@@ -145,11 +152,11 @@ impl<'a, E: Entity> Context<'a, E> {
         Extras::of(self.extras).cancel_receive_timeout();
     }
 
-    /// Runs a future beside the handlers. When this instance ends, for a move as well, the future
-    /// is dropped at its next await; the shard moves only after it has completed or is dropped.
-    /// Like a handler it is polled only while the node has the hosting lease. It has no access to
-    /// the instance, but may send its results to [`myself`](Self::myself). A panic in it is counted
-    /// and affects nothing else.
+    /// Runs a future beside the handlers, also if the shard moves already. When this instance ends,
+    /// for a move as well, the future is dropped at its next await; the shard moves only after it
+    /// has completed or is dropped. Like a handler it is polled only while the node has the hosting
+    /// lease. It has no access to the instance, but may send its results to
+    /// [`myself`](Self::myself). A panic in it is counted and affects nothing else.
     ///
     /// A task does not keep an idle instance alive: after `idle-timeout` without a message the
     /// instance stops and its tasks are dropped. A pending timer ([`after`](Self::after)) keeps the

@@ -1,4 +1,4 @@
-//! Messages that no handler completed, counted and logged by reason.
+//! Messages that no handler completed and answers that were lost, counted and logged by reason.
 //!
 //! Every known loss is counted here, and an asker is told the reason
 //! (docs/protocol/message-order.md#every-known-loss-is-reported-to-the-asker). Telling it is up to
@@ -9,17 +9,21 @@ use ostraca_ddata::clock::Instant;
 use super::ids::{EntityType, ShardId};
 use super::loss_counter::LossCounter;
 
-/// Reason why a message was not handled, or not to its end.
+/// Reason why a message was not handled, or not to its end, or why its answer was lost.
+///
+/// [`NoAnswer`](Self::NoAnswer) and [`AnswerTooLong`](Self::AnswerTooLong) are only reported to the
+/// asker: the message was handled, so their counters stay 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeadLetterReason {
-    /// The entity's mailbox has reached its limit.
+    /// The entity's mailbox has reached its limit, or a moved message exceeds what moves can bring.
     #[error("the entity's mailbox is full; not handled")]
     MailboxFull,
     /// The shard has not started here, and its held messages have reached their limit.
     #[error("the shard has not started, and its held messages reached their limit; not handled")]
     HeldFull,
-    /// The entity's handler or factory panicked.
+    /// The entity's handler panicked. A factory that panics loses a message only while the shard
+    /// drains; otherwise the message waits.
     #[error("the entity failed while handling it")]
     EntityFailed,
     /// The type's supervision stopped the entity.
@@ -34,12 +38,15 @@ pub enum DeadLetterReason {
     #[error("the node stopped hosting; not handled")]
     NodeStopped,
     /// The body does not decode as a message of this type: another release, or another program.
+    /// Also counted once for the payload of a move that is cut short, whatever was behind the cut.
     #[error("the message does not decode on its node; not handled")]
     Undecodable,
-    /// A message that should travel with a move was refused by the type's own `Serialize`.
+    /// A message that should travel with a move was refused by the type's own `Serialize`. Also the
+    /// reason that an asker gets if that refused the answer; this is not counted.
     #[error("the message does not encode; not handled")]
     Unencodable,
-    /// The message should return to its sender, but that node left the configuration.
+    /// The message should return to its sender, but that node left the configuration, or no lane to
+    /// it exists; or it was held for a decision that never came, and its sender's node had left.
     #[error("its sender's node left the cluster; not handled")]
     NodeGone,
     /// The message came back on a lane that had been given up, and is counted now. The transport
@@ -53,10 +60,10 @@ pub enum DeadLetterReason {
     /// the answer's own `Serialize` refused it. Only the latter is counted.
     #[error("it was handled, and no answer was given")]
     NoAnswer,
-    /// The message is longer than the lane to the entity's node allows.
+    /// The message is longer than the lane to the entity's node, or back to its sender, allows.
     #[error("the message is longer than the lane allows; not handled")]
     TooLong,
-    /// The message was handled, and the answer is longer than a lane allows.
+    /// The message was handled, and the answer is longer than a lane allows. Not counted.
     #[error("it was handled, and the answer is longer than the lane allows")]
     AnswerTooLong,
     /// The handler was dropped because the node had no lease for long.
@@ -145,8 +152,10 @@ impl DeadLetterReason {
 pub(super) struct DeadLetters([LossCounter; ALL.len()]);
 
 impl DeadLetters {
-    /// Counts `count` messages, and logs the reason at most once a minute, with the total so far.
-    /// Does nothing if `count` is 0, and reads the clock only otherwise.
+    /// Counts `count` messages. Logs the first ones of each reason, and further ones only if the
+    /// last log line of that reason is a minute old, with the total so far; what comes between is
+    /// counted and not logged later. Threads that add in the same moment may both log. Does nothing
+    /// if `count` is 0, and reads the clock only otherwise. Tells no asker.
     pub(super) fn add(
         &self,
         why: DeadLetterReason,

@@ -40,22 +40,24 @@ pub struct Remembered {
     /// Time until its write began, which waits for the write before; only at the coordinator.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub queued: Option<Duration>,
-    /// Time until a quorum held it; only at the coordinator.
+    /// Time until a quorum held it; only at the coordinator. Absent for decisions that a takeover
+    /// or recount made again, although they were written.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub written: Option<Duration>,
     /// Time until the last entity had stopped; only at the region that the shard leaves.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub drained: Option<Duration>,
-    /// Time until it was carried out: the home hosts, or no region does if there is no home.
+    /// Time until it was carried out: at the coordinator, until it knew that the home hosts, or
+    /// that no region does if there is no home; at the home, until it hosted.
     #[serde(default, with = "humantime_serde", skip_serializing_if = "Option::is_none")]
     pub settled: Option<Duration>,
-    /// Regions that had to end first.
+    /// Predecessors of the decision, which had to end first; those that were out already included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub awaited: Vec<RegionId>, // ≤ regions
 }
 
 impl Remembered {
-    /// Makes an entry for a new decision.
+    /// Makes an entry for a new decision: `from`, `to`, `awaited` and all durations are empty.
     #[must_use]
     pub fn new(now: Now, shard: ShardId, generation: Generation, why: Arc<str>) -> Self {
         Self {
@@ -74,7 +76,7 @@ impl Remembered {
         }
     }
 
-    /// Returns whether it was carried out, or drained if that was this region's part. `false` also
+    /// Returns whether it was carried out, or drained if that was this region's part. Stays `false`
     /// for a decision that a newer one has replaced before.
     #[must_use]
     pub const fn is_over(&self) -> bool {
@@ -114,7 +116,8 @@ pub struct DecisionStep {
 /// Kinds of steps of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DecisionStepKind {
-    /// The coordinator decided, and the write begins.
+    /// The coordinator decided, and the write begins. Also for a decision that it makes again after
+    /// a forced configuration, which gets no `Written`.
     Decided,
     /// A quorum holds the decision, and the coordinator sends it.
     Written,
@@ -132,11 +135,11 @@ pub enum DecisionStepKind {
     Drained,
 }
 
-/// Decisions that take more than three times as long as nearly all others, or a recount after a
-/// forced configuration that waits for nodes: then `shards` is empty.
+/// Decisions that take more than three times as long as nearly all others, and at least a second;
+/// or a recount after a forced configuration that waits for nodes: then `shards` is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowDecisions {
-    /// Their shards; each decision is reported once.
+    /// Their shards; each decision is reported once, a recount after 10 s and then each minute.
     pub shards: Vec<ShardId>, // ≤ number-of-shards
     /// Time for which the oldest of them has waited.
     pub waited: Duration,
@@ -160,14 +163,14 @@ impl Default for DecisionHistory {
 }
 
 impl DecisionHistory {
-    /// Makes an empty history of at most `limit` decisions, at least one.
+    /// Makes an empty history of at most `limit` decisions; 0 counts as 1.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { limit: limit.max(1), entries: VecDeque::new() }
     }
 
-    /// Adds a decision, and removes the oldest if the history is full. Does not look for an entry
-    /// of the same decision.
+    /// Adds a decision at the end, and removes the entry that was added first if the history is
+    /// full. Does not look for an entry of the same decision, which then stays beside it.
     pub fn push(&mut self, entry: Remembered) {
         while self.entries.len() >= self.limit {
             self.entries.pop_front();
@@ -176,8 +179,10 @@ impl DecisionHistory {
     }
 
     /// Returns the index of a decision; `None` if it is not remembered. Entries are nearly always
-    /// in order, so a binary search comes first, and a search of all entries follows if it fails. A
-    /// decision older than the first entry of a full history counts as forgotten.
+    /// in order of generation and shard, so a binary search comes first, and a search of all
+    /// entries from the end follows if it fails. That is left out in a full history for a decision
+    /// older than the first entry, which counts as forgotten. Of several entries of one decision,
+    /// any may be found.
     fn find(&self, shard: ShardId, generation: Generation) -> Option<usize> {
         let key = |entry: &Remembered| (entry.generation, entry.shard);
         let wanted = (generation, shard);
@@ -208,8 +213,8 @@ impl DecisionHistory {
         Some(entry)
     }
 
-    /// Changes all matching decisions about a shard, and returns the one that was added last;
-    /// `None` if none matches.
+    /// Changes all decisions about a shard that `like` accepts, in the order in which they were
+    /// added, and returns the last of them; `None` if none matches.
     pub fn note_each(
         &mut self,
         shard: ShardId,

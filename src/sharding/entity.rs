@@ -59,7 +59,8 @@ pub trait Entity: Sized + Send + 'static {
     /// Handles a message. The next message begins after the returned future has completed. The
     /// future may await; meanwhile only this entity's other messages wait, and a move of its shard,
     /// for at most `handoff-timeout`. A future that is aborted at that bound is dropped at an
-    /// await.
+    /// await, as it is when the node stops hosting or has no lease for long; its message is lost
+    /// and counted.
     ///
     /// A handler that blocks its thread takes the thread from all entities of the node and may
     /// delay waiting entities by some milliseconds. Use `tokio::task::block_in_place` or
@@ -145,7 +146,8 @@ pub trait Entity: Sized + Send + 'static {
     ///
     /// # Errors
     /// Any error, also a panic, means that the state was not imported: it is lost and counted, and
-    /// [`Supervision`] decides how the entity continues, as after a handler that panicked.
+    /// [`Supervision`] decides how the entity continues, as after a handler that panicked. The next
+    /// instance begins as new; with [`Supervision::Resume`] this one continues.
     fn import_state(&mut self, state: &[u8]) -> Result<(), BoxError> {
         Err(format!("this release of the type takes no state over ({} bytes)", state.len()).into())
     }
@@ -153,8 +155,8 @@ pub trait Entity: Sized + Send + 'static {
 
 /// Decides how an entity continues after its handler panicked. In every case the message is lost
 /// and counted, and an ask in it fails at once; other entities are not affected. Also decides after
-/// a failed [import](Entity::import_state), which loses the state and no message. An instance whose
-/// stop message panics ends by every supervision.
+/// a failed [import](Entity::import_state), which loses the state and by itself no message. An
+/// instance whose stop message panics ends by every supervision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Supervision {

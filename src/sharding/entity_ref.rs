@@ -80,8 +80,9 @@ impl<E: Entity> EntityTarget<E> {
         Arc::new(Self { runtime: Arc::clone(runtime), shard, id, hash })
     }
 
-    /// Passes a message to the runtime of the type. `ask` is the ask whose reply address the
-    /// message contains. Returns a refused message with the reason.
+    /// Passes a message to the runtime of the type; it may wait in the shard's buffer if its lane
+    /// has no room. `ask` is the ask whose reply address the message contains. Returns a refused
+    /// message with the reason; an invalid id is the first one.
     fn offer(
         &self,
         parcel: OutgoingMessage<E::Message>,
@@ -107,7 +108,8 @@ impl<E: Entity> EntityTarget<E> {
         AskedShard { runtime: self.runtime.number, shard: self.shard }
     }
 
-    /// Returns the entity as the search for ask cycles compares it.
+    /// Returns the entity as the search for ask cycles compares it; `None` if this node has not
+    /// used its shard yet. Panics if the id is invalid and the shard is known.
     fn as_asked(&self) -> Option<ask_cycles::AskedEntity> {
         let phase = Arc::clone(&self.runtime.shard(self.shard)?.phase);
         let (entity_type, id) = self.names();
@@ -120,8 +122,9 @@ impl<E: Entity> EntityTarget<E> {
     ///
     /// The first cause that applies: `NoHome`, `Moving` (the gate waits for an echo), `BehindLane`
     /// (only without `holder`), `NotLeased`, `NotBegun` with the entity's own handler if it began
-    /// before `asked_at`, `Moving` with the shard's oldest handler if the entity has none here and
-    /// the shard drains or is aborted. Otherwise `Unknown` without a handler.
+    /// before `asked_at`, `Moving` with the shard's oldest handler, if any, if the entity has none
+    /// here and the shard drains or is aborted. Otherwise `Unknown` without a handler, for example
+    /// if the entity's own handler began later, or this node has not used the shard.
     fn kept(
         &self,
         asked_at: Instant,
@@ -190,9 +193,9 @@ impl<E: Entity> EntityRef<E> {
         Self(To::Here(EntityTarget::new(runtime, EntityId::new(id))))
     }
 
-    /// Returns the entity with its runtime. An unresolved reference looks the type up at every call
-    /// and fails with [`TellError::NotStarted`] while the type is absent, or started as another
-    /// type.
+    /// Returns the entity with its runtime. An unresolved reference looks the type up at every
+    /// call, never stores the result, and fails with [`TellError::NotStarted`] while the type is
+    /// absent, or started as another type. Does not fail for an invalid id.
     fn target(&self) -> Result<Cow<'_, Arc<EntityTarget<E>>>, TellError> {
         match &self.0 {
             To::Here(target) => Ok(Cow::Borrowed(target)),
@@ -247,14 +250,14 @@ impl<E: Entity> EntityRef<E> {
         })
     }
 
-    /// Sends a message and waits until there is room for it. Nothing was sent if the future is
-    /// dropped before it completes. Takes part in tokio's cooperative budget, so a task that calls
-    /// it in a loop lets others run.
+    /// Sends a message and waits until there is room for it. Does nothing before the first poll.
+    /// Nothing was sent if the future is dropped before it completes. Takes part in tokio's
+    /// cooperative budget, so a task that calls it in a loop lets others run.
     ///
-    /// Tries again whenever room is reported. While the lane to the home is full, a long message,
-    /// or one behind a long buffer, waits here with its caller; after 256 refused tries it may
-    /// also wait in the shard's buffer, and the call returns once it is there. If the future is
-    /// dropped, a [`Reply`] in the message may vanish without a report, as with
+    /// Tries again whenever room is reported, up to twice in one poll. While the lane to the home
+    /// is full, a long message, or one behind a long buffer, waits here with its caller; after 256
+    /// refused tries it may also wait in the shard's buffer, and the call returns once it is there.
+    /// If the future is dropped, a [`Reply`] in the message may vanish without a report, as with
     /// [`tell`](Self::tell).
     ///
     /// Inside a handler use a timeout: two entities that wait for room in each other's full
@@ -315,7 +318,8 @@ impl<E: Entity> EntityRef<E> {
     }
 
     /// Like [`ask`](Self::ask), with the given timeout. A zero timeout fails with
-    /// [`AskError::NoTime`].
+    /// [`AskError::NoTime`], and nothing is sent; if the type is not started, that is reported
+    /// instead.
     pub fn ask_within<T>(
         &self,
         timeout: Duration,
@@ -329,8 +333,9 @@ impl<E: Entity> EntityRef<E> {
 
     /// Sends the message that `question` makes. `None`: the timeout is the type's `ask-timeout`.
     ///
-    /// Does not call `question` if the type is not started here or the timeout is zero. Every
-    /// refusal becomes a future that returns the error at its first poll.
+    /// Does not call `question` if the type is not started here or, checked next, the timeout is
+    /// zero. Calls it even if the id is invalid, and drops the message then, as after any other
+    /// refusal. Every error becomes a future that returns it at its first poll.
     fn ask_for<T>(
         &self,
         timeout: Option<Duration>,
@@ -385,8 +390,9 @@ impl<E: Entity> EntityRef<E> {
     }
 }
 
-/// Refused tries of one `tell_wait` after which its message waits in the shard's buffer, whatever
-/// its length. Otherwise messages that others send meanwhile could delay it without bound.
+/// Refused tries of one `tell_wait` after which its message may wait in the shard's buffer,
+/// whatever its length; a full buffer still refuses it. Otherwise messages that others send
+/// meanwhile could delay it without bound.
 const REFUSED_MAX: u32 = 256;
 
 /// Drops a message that was not sent, with the replies in it that were not encoded: their askers
@@ -432,9 +438,9 @@ impl<E: Entity> Serialize for EntityRef<E> {
     }
 }
 
-/// Fails outside of a message or an answer, and if this node has started the type as another one.
-/// If it has not started the type, the reference stays unresolved and looks the type up at each
-/// use.
+/// Fails for an invalid type name or id, outside of a message or an answer, and if this node has
+/// started the type as another one. If it has not started the type, the reference stays unresolved
+/// and looks the type up at each use.
 impl<'de, E: Entity> Deserialize<'de> for EntityRef<E> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (entity_type, id): (EntityType, EntityId) = Deserialize::deserialize(from)?;
@@ -526,9 +532,11 @@ impl<E: Entity, T> PendingAnswer<E, T> {
     /// timeout that has expired.
     ///
     /// The first poll sets the timer. If an entity's handler makes it, it also records which entity
-    /// waits for which, and fails with [`AskError::AsksItself`] at once if the handler asks its own
-    /// entity. At the timeout returns [`AskError::Cycle`] if handlers of this node wait for each
-    /// other, otherwise [`AskError::Timeout`] with its reason. Must not be polled after that.
+    /// waits for which, and fails with [`AskError::AsksItself`] in this poll if the handler asks
+    /// its own entity, although the message was sent and will be handled. At the timeout returns
+    /// [`AskError::Cycle`] if handlers of this node wait for each other, otherwise
+    /// [`AskError::Timeout`] with its reason; an answer that comes later counts as late. Must not
+    /// be polled after it was ready.
     fn poll(&mut self, question: &'static str, cx: &mut Context<'_>) -> Poll<Result<T, AskError>> {
         let Self { slot, target, asked_at, timeout, timer, edge } = self;
         let Runtime { timeouts, asks, world, .. } = &*target.runtime;
@@ -581,7 +589,8 @@ impl<E: Entity, T> PendingAnswer<E, T> {
     }
 }
 
-/// An ask that was not sent returns its error at the first poll.
+/// An ask that was not sent returns its error at the first poll and is pending for ever afterwards,
+/// without a wakeup. One that was sent must not be polled after it was ready.
 impl<E: Entity, T> Future for AskFuture<E, T> {
     type Output = Result<T, AskError>;
 
@@ -596,8 +605,8 @@ impl<E: Entity, T> Future for AskFuture<E, T> {
     }
 }
 
-/// Ends the timeout and removes the ask from the table. An answer that comes later is dropped and
-/// counted as late.
+/// Ends the timeout and removes the ask from the table, also when the future has completed. An
+/// answer that is there is dropped; one that comes later is dropped and counted as late.
 impl<E: Entity, T> Drop for PendingAnswer<E, T> {
     fn drop(&mut self) {
         let Runtime { timeouts, asks, .. } = &*self.target.runtime;

@@ -59,11 +59,14 @@ pub(super) struct EntitySlot<E: Entity> {
     pub(super) id: EntityId,
     /// Its instance. `None` while the entity's task has it, and if none has begun.
     pub(super) instance: Option<Box<Instance<E>>>,
+    /// Its mailbox and task state; `None` while it is idle.
     pub(super) busy: Option<Box<BusyEntity<E::Message>>>,
     /// Its slot in the [tracker](super::active_entities::ActiveEntities) of the region or shard, or
     /// [`NONE`].
     pub(super) tracker_slot: u32,
-    /// Since when it has been idle. In the row, because the periodic check reads all rows.
+    /// Since when it has been idle, set by the passivation tracker. The default before it was first
+    /// idle; while it is busy, the last time. In the row, because the periodic check reads all
+    /// rows.
     pub(super) idle_since: Instant,
 }
 
@@ -97,11 +100,13 @@ impl<E: Entity> EntityTable<E> {
         }
     }
 
+    /// Number of entities, idle and busy ones.
     pub(super) fn len(&self) -> usize {
         self.rows.len() - self.free.len()
     }
 
-    /// Returns the row of the entity with this id, whose hash the caller has computed.
+    /// Returns the row of the entity with this id, whose hash the caller has computed; `None` if it
+    /// is not in the table.
     pub(super) fn find(&self, hash: u64, id: &[u8]) -> Option<u32> {
         let is_of = |at: u32| {
             #[cfg(test)]
@@ -112,8 +117,9 @@ impl<E: Entity> EntityTable<E> {
         Some(found.1)
     }
 
-    /// Adds an idle entity without an instance and returns its row. The caller has checked with
-    /// [`find`](Self::find) that the id is not in the table; a second row would hide the first.
+    /// Adds an idle entity without an instance and returns its row. It is not tracked, and its
+    /// `idle_since` is not set. The caller has checked with [`find`](Self::find) that the id is not
+    /// in the table; a second row would hide the first.
     pub(super) fn add(&mut self, hash: u64, id: EntityId) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.rows.push(None);
@@ -127,8 +133,9 @@ impl<E: Entity> EntityTable<E> {
     }
 
     /// Removes an entity and returns its instance, if it has one, to be dropped without the lock.
-    /// `hash` computes the hash of its id, which the row does not store. Panics if the entity runs,
-    /// or has messages or a dormant state.
+    /// `hash` computes the hash of its id, which the row does not store. Does not touch the
+    /// tracker: the caller must have freed its `tracker_slot`. Panics if the entity runs, or has
+    /// messages or a dormant state.
     pub(super) fn remove(
         &mut self,
         at: u32,
@@ -159,7 +166,8 @@ impl<E: Entity> EntityTable<E> {
     }
 
     /// Returns the mailbox and state of a busy entity. Makes the entity busy if it was idle, with
-    /// an empty mailbox, which may be a reused one.
+    /// an empty mailbox and without a task. Mailbox and `handling` may be those that another entity
+    /// left.
     pub(super) fn busy(&mut self, at: u32) -> &mut BusyEntity<E::Message> {
         let Self { rows, spare, .. } = self;
         let entity_slot = rows[at as usize].as_mut().expect("a row in use");
@@ -168,7 +176,9 @@ impl<E: Entity> EntityTable<E> {
 
     /// Makes an entity idle; does nothing if it is. Panics if it has messages. Keeps the busy part,
     /// mailbox included, for reuse by any entity, unless [`SPARE_MAX`] are kept already or the
-    /// mailbox remembers nodes whose messages it has refused. The row and its instance stay.
+    /// mailbox remembers nodes whose messages it has refused. The row and its instance stay, and
+    /// `idle_since` is not set. The caller ensures that the entity has no task; `runs` is not
+    /// checked.
     pub(super) fn idle(&mut self, at: u32) {
         let Some(mut busy) = self.get_mut(at).busy.take() else { return };
         assert!(busy.mailbox.is_empty(), "an idle entity has no messages");
@@ -183,7 +193,8 @@ impl<E: Entity> EntityTable<E> {
     }
 
     /// Keeps an exported state, which is dormant until the next instance needs it. Replaces the
-    /// state that was kept before and returns it.
+    /// state that was kept before and returns it. The caller ensures that the row is in use and has
+    /// no instance.
     pub(super) fn keep_state(&mut self, at: u32, state: ExportedState) -> Option<ExportedState> {
         self.dormant.insert(at, state)
     }
@@ -209,8 +220,8 @@ impl<E: Entity> EntityTable<E> {
     }
 
     /// Returns the rows in a range that are in use and match, perhaps none. Returns `None` if the
-    /// range begins at or after the table's end, so that a check in steps knows that it is
-    /// complete.
+    /// range is empty, or begins at or after the table's end, so that a check in steps knows that
+    /// it is complete.
     pub(super) fn matching(
         &self,
         rows: Range<usize>,

@@ -76,8 +76,11 @@ impl EnvelopeBuilder {
     /// does not contain the reply address: the envelope stays an ask with number 0, for which
     /// [`EnvelopeRef::asker`] returns `None`.
     ///
+    /// `body` may write other envelopes: these use a new buffer.
+    ///
     /// # Errors
-    /// The error of `body`; nothing else fails.
+    /// The error of `body`; then the thread gets its buffer back and `asker` is not called. Nothing
+    /// else fails.
     pub(super) fn write<X>(
         to: &EntityId,
         body: impl FnOnce(&mut Vec<u8>) -> Result<(), X>,
@@ -105,7 +108,9 @@ impl EnvelopeBuilder {
         Ok(envelope_builder)
     }
 
-    /// Adds the reply address to an envelope that was written without one.
+    /// Adds the reply address to an envelope that was written without one, and makes it an ask; the
+    /// id and the body move back. Must not be called for an envelope written with `asker`, which
+    /// would get a second one; this is not checked.
     pub(super) fn set_asker(&mut self, ReplyAddress { node, correlation }: ReplyAddress) {
         let [node, correlation] = [node.replica().get(), correlation].map(u64::to_le_bytes);
         self.bytes[Self::AT] = ASKS;
@@ -138,7 +143,8 @@ impl EnvelopeBuilder {
     }
 }
 
-/// Returns the buffer to the thread, unless it has grown above [`ROOM_BYTES_MAX`].
+/// Returns the buffer to the thread, unless it has grown above [`ROOM_BYTES_MAX`]. It replaces the
+/// buffer that another envelope has returned meanwhile.
 impl Drop for EnvelopeBuilder {
     fn drop(&mut self) {
         let bytes = mem::take(&mut self.bytes);
@@ -162,7 +168,7 @@ impl<'a> EnvelopeRef<'a> {
     ///
     /// # Errors
     /// [`BadFrame`] if the bytes are cut short before the body, the flags are unknown, or the id is
-    /// empty, longer than [`ENTITY_BYTES_MAX`] or not UTF-8.
+    /// empty, longer than [`ENTITY_BYTES_MAX`] or not UTF-8. An asker with number 0 is no error.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
         let flags = *bytes.first().ok_or(BadFrame("an empty message"))?;
         let asker = match flags {
@@ -206,8 +212,8 @@ impl<'a> EnvelopeRef<'a> {
         &self.bytes[usize::from(self.id_at)..usize::from(self.body_at)]
     }
 
-    /// Returns the reply address of an ask or a start. `None` for a message without one, and for an
-    /// ask with number 0, whose message did not contain its reply address.
+    /// Returns the reply address of an ask or a start. `None` for a message without one, and for
+    /// one with number 0: an ask whose message did not contain its reply address.
     pub(super) fn asker(self) -> Option<ReplyAddress> {
         if self.bytes[0] == 0 {
             return None;
@@ -242,8 +248,8 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    /// Makes an envelope that asks an entity to start. The start is reported to the reply address,
-    /// whose number must not be 0.
+    /// Makes an envelope, without a body, that asks an entity to start. The start is reported to
+    /// the reply address, whose number must not be 0; this is not checked.
     pub(super) fn start(to: &EntityId, ReplyAddress { node, correlation }: ReplyAddress) -> Self {
         let id = to.as_str().as_bytes();
         let id_length = u16::try_from(id.len()).expect("an id has at most ENTITY_BYTES_MAX bytes");

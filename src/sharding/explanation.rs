@@ -17,7 +17,8 @@ use super::ids::{EntityId, EntityType, Generation, InvalidName, RegionId, ShardI
 /// Most decisions that each coordinator and each region reports: the newest.
 pub const TOLD_MAX: usize = 64;
 
-/// End of the year 9999, in milliseconds since 1970; later times of other nodes are not printed.
+/// End of the year 9999, in milliseconds since 1970; later times of other nodes are printed as this
+/// one.
 const MILLIS_MAX: u64 = 253_402_300_799_999;
 
 /// Subject of an explanation.
@@ -117,8 +118,8 @@ pub struct DecisionReport {
     pub remembered: Remembered,
 }
 
-/// Returns the decisions of a ring that a topic covers, newest first: the newest [`TOLD_MAX`], or
-/// none. `by` and `witness` state where the ring is.
+/// Returns the decisions of a history that a topic covers, the entry added last first, at most
+/// [`TOLD_MAX`]; perhaps none. `by` and `witness` state where the history is.
 pub(super) fn newest_reports(
     by: ReplicaId,
     witness: DecisionSource,
@@ -151,17 +152,18 @@ pub struct Explanation {
     pub shard: Option<ShardId>,
     /// Its home by the newest acknowledged decision known to this node.
     pub home: Option<RegionId>,
-    /// The newest decision first. Some may be missing: rings are limited, and the ring of a node
-    /// that is gone is lost.
+    /// The decision of the highest generation first. Some may be missing: histories are limited,
+    /// and the history of a node that is gone is lost.
     pub decisions: Vec<ExplainedDecision>, // ≤ 2 × TOLD_MAX of each node
     /// Nodes that did not answer in time; their decisions are missing.
     pub unanswered: BTreeSet<RegionId>, // ≤ members
 }
 
 impl Explanation {
-    /// Groups the accounts by decision: the newest decision first, and in it coordinators before
-    /// regions, each by time. Leaves [`shard`](Self::shard) and [`home`](Self::home) empty; the
-    /// caller sets them unless the question is about a node.
+    /// Groups the accounts by generation and shard: the highest generation first, then the highest
+    /// shard; in a decision coordinators before regions, each by the wall clock of their node.
+    /// Leaves [`shard`](Self::shard) and [`home`](Self::home) empty; the caller sets them unless
+    /// the question is about a node.
     #[must_use]
     pub fn new(
         entity_type: EntityType,
@@ -203,8 +205,9 @@ impl Explanation {
     }
 
     /// Writes a first line with the subject and the shard's home, then the decisions, then a line
-    /// for each node that has not answered. With a shard, the first line also states a missing home
-    /// and the lack of decisions; without a shard, it states the number of decisions.
+    /// for each node that has not answered; every line ends with a line feed. With a shard, the
+    /// first line also states a missing home and the lack of decisions; without a shard, it states
+    /// the number of decisions and no home.
     fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Self { entity_type, about, shard, home, decisions, unanswered } = self;
         about.write(f, name)?;
@@ -241,9 +244,10 @@ impl fmt::Display for Explanation {
 }
 
 impl ExplainedDecision {
-    /// Writes a line with time, generation, shard, old and new home, and an indented line for each
-    /// account. Time and homes are those of the first account: of a coordinator, if one remembers
-    /// the decision. Writes nothing if there is no account.
+    /// Writes a line with the time in UTC, generation, shard, old and new home (`to no node`
+    /// without one), and an indented line for each account. Time and homes are those of the first
+    /// account: of a coordinator, if one remembers the decision. Writes nothing if there is no
+    /// account.
     fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Some(DecisionReport { remembered: first, .. }) = self.accounts.first() else {
             return Ok(());
@@ -273,9 +277,8 @@ impl fmt::Display for ExplainedDecision {
 }
 
 impl DecisionReport {
-    /// Writes source, node, reason, the time to each phase that is known, and the awaited regions,
-    /// without a line end. Adds `not carried out` to a decision that was neither settled nor
-    /// drained.
+    /// Writes source, node, reason, the time to each phase that is known, `not carried out` if the
+    /// decision was neither settled nor drained, and the awaited regions, without a line end.
     fn write(&self, f: &mut dyn fmt::Write, name: NameOf<'_>) -> fmt::Result {
         let Remembered { why, queued, written, drained, settled, awaited, .. } = &self.remembered;
         write!(f, "{} on {}: {why}", self.witness, name(self.by))?;

@@ -97,7 +97,8 @@ impl HashExtractor {
     }
 
     /// Returns the shard of an entity: the hash of its id modulo the number of shards. A Java hash
-    /// counts with its absolute value, as in Akka; Murmur2 without its sign bit, as in Kafka.
+    /// counts with its absolute value, as in Akka, except that of -2³¹ is 2³¹; Murmur2 without its
+    /// sign bit, as in Kafka.
     #[must_use]
     pub fn shard(&self, entity: &EntityId) -> ShardId {
         let id = entity.as_str();
@@ -128,7 +129,8 @@ pub trait Extractor<M>: Send + Sync + 'static {
     /// caller.
     fn entity_id<'m>(&self, message: &'m M) -> Option<Cow<'m, str>>;
 
-    /// Returns the shard of an entity, below [`shards`](Self::shards).
+    /// Returns the shard of an entity. Must be below [`shards`](Self::shards); otherwise the call
+    /// that sends to the entity panics.
     fn shard(&self, entity: &EntityId) -> ShardId;
 }
 
@@ -154,8 +156,9 @@ impl<M, F> Extractor<M> for ByMessage<F>
 where
     F: for<'m> Fn(&'m M) -> Option<Cow<'m, str>> + Send + Sync + 'static,
 {
-    /// Returns the name of the hash. It does not depend on the function for ids, so nodes with
-    /// different functions are not detected.
+    /// Returns the name of the hash, which is also that of the default extractor with this
+    /// hash. It does not depend on the function for ids, so nodes with different functions are not
+    /// detected.
     fn name(&self) -> Cow<'_, str> {
         Cow::Borrowed(self.hash.hash.name())
     }

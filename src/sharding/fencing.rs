@@ -113,7 +113,7 @@ impl FencingToken {
     }
 
     /// Makes the token from the result of [`to_bytes`](Self::to_bytes). Every array of this length
-    /// is a token.
+    /// is a token; nothing is checked.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let mut numbers = [0; 4];

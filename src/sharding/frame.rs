@@ -58,25 +58,34 @@ pub(crate) fn is_answer(bytes: &[u8]) -> bool {
 }
 
 /// A received frame, decoded. The bytes are borrowed; the body of an envelope or answer is not
-/// decoded.
+/// decoded. `stamp` is the generation by which the sender of the message or barrier took the
+/// receiver for the home; echoes and bounces repeat it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ShardingFrame<'a> {
+    /// A message or, with `Exempt`, a moved one.
     Message { shard: ShardId, stamp: Generation, fit: MailboxLimitCheck, envelope: EnvelopeRef<'a> },
+    /// Asks for an echo once everything before it on the lane was accepted or returned.
     Barrier { shard: ShardId, stamp: Generation },
+    /// Answers a barrier, whose stamp it repeats.
     Echo { shard: ShardId, stamp: Generation },
+    /// A message that returns to its sender, with the newest decision that its receiver knows.
     Bounce { shard: ShardId, stamp: Generation, newest: HomeDecision, envelope: EnvelopeRef<'a> },
+    /// The encoded answer of an ask; `()` for a start.
     Answer { correlation: u64, body: &'a [u8] },
+    /// The reason why an ask gets no answer.
     Refused { correlation: u64, why: DeadLetterReason },
+    /// A notice or question about a mailbox.
     Notice { notice: MailboxNotice, shard: ShardId, id: EntityId },
 }
 
 impl<'a> ShardingFrame<'a> {
-    /// Decodes a frame. Does not check whether the type has the shard.
+    /// Decodes a frame. Does not check whether the type has the shard, whether a region is a
+    /// member, or whether an ask waits.
     ///
     /// # Errors
     /// [`BadFrame`] if the frame is empty or cut short, has an unknown kind, reason or form of a
-    /// home, a number that is too large, an invalid term, or an envelope or entity id that is
-    /// invalid.
+    /// home, a number that is too large, an invalid term (also that of [`Generation::NEVER`]), or
+    /// an envelope or entity id that is invalid.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Self, BadFrame> {
         let mut rest = FrameCursor(bytes);
         let kind = rest.byte()?;
@@ -267,8 +276,8 @@ impl<'a> FrameCursor<'a> {
             .map_err(|_| BadFrame("a shard number of more than 32 bits"))
     }
 
-    /// Reads a generation. One that no decision can have is refused: a message with that stamp
-    /// would be held for ever.
+    /// Reads a generation. One whose term no decision can have is refused, `NEVER` included: a
+    /// message with a stamp above all decisions would be held for ever.
     fn generation(&mut self) -> Result<Generation, BadFrame> {
         let (number, owner) = (self.varint()?, self.fixed()?.into());
         let term = Term { number, owner };
@@ -287,8 +296,8 @@ impl<'a> FrameCursor<'a> {
         }
     }
 
-    /// Reads shard and entity id of a notice. Further bytes are ignored, because later releases may
-    /// add fields.
+    /// Reads shard and entity id of a notice; the cursor does not advance beyond the shard. Further
+    /// bytes are ignored, because later releases may add fields.
     fn notice(&mut self, notice: MailboxNotice) -> Result<ShardingFrame<'a>, BadFrame> {
         let (shard, cut) = (self.shard()?, BadFrame("cut short"));
         let (length, rest) = self.0.split_first_chunk::<2>().ok_or(cut)?;

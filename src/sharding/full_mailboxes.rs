@@ -37,11 +37,12 @@ pub(super) struct FullMailboxes {
 
 #[derive(Clone, Copy, Debug)]
 struct BusyReport {
-    at: Instant,
-    asked: bool, // since `at`
+    at: Instant, // of the last busy notice, or of the question if that came later
+    asked: bool, // after that notice
 }
 
 impl FullMailboxes {
+    /// Makes an empty set of notices of the home by this decision.
     pub(super) const fn new(by: HomeDecision) -> Self {
         Self { by, entities: BTreeMap::new() }
     }
@@ -60,8 +61,8 @@ impl FullMailboxes {
         self.entities.contains_key(id)
     }
 
-    /// Remembers an entity as busy from `at` on; a repeated notice starts its time again. Ignores a
-    /// further entity when [`CROWDED_MAX`] are remembered.
+    /// Remembers an entity as busy from `at` on; a repeated notice starts its time again, and it
+    /// counts as not asked about. Ignores a further entity when [`CROWDED_MAX`] are remembered.
     pub(super) fn add(&mut self, id: EntityId, at: Instant) {
         if self.entities.len() < CROWDED_MAX || self.entities.contains_key(&id) {
             self.entities.insert(id, BusyReport { at, asked: false });
@@ -74,8 +75,9 @@ impl FullMailboxes {
     }
 
     /// Returns the entities to ask about, and whether any notice expired. A notice is due
-    /// [`ASK_AFTER`] after it came: its entity is returned, counts as asked from now on, and stays.
-    /// If no newer notice has come by [`ASK_AFTER`] later, the entity is forgotten.
+    /// [`ASK_AFTER`] after it came: its entity is returned once, counts as asked at `now`, and
+    /// stays. If no newer notice comes, the first call at least [`ASK_AFTER`] after that one
+    /// forgets it.
     pub(super) fn review(&mut self, now: Instant) -> (Vec<EntityId>, bool) {
         let (mut ask, before) = (Vec::new(), self.entities.len());
         self.entities.retain(|id, said| {
@@ -93,14 +95,16 @@ impl FullMailboxes {
 }
 
 impl<E: Entity> ShardEntities<E> {
-    /// Returns the home of the shard if it reported that the entity's mailbox there is full.
+    /// Returns the home of the shard if it reported that the entity's mailbox there is full, and
+    /// the notice has not expired. Does not compare decisions: notices of an earlier one are
+    /// dropped whenever the gate changes (`Shard::look`).
     pub(super) fn crowded_at(&self, id: &str) -> Option<RegionId> {
         self.full_mailboxes.as_ref().filter(|full_mailboxes| full_mailboxes.has(id))?.by.home
     }
 
-    /// Reports room to all nodes that were told, if at least half of the entity's mailbox is free,
-    /// and forgets these nodes; otherwise does nothing. The entity must be busy. Called when its
-    /// task has taken messages.
+    /// Reports room to all nodes that were told, if at least half of the entity's mailbox is free
+    /// in number and in bytes, and forgets these nodes; otherwise does nothing. The entity must be
+    /// busy; an idle one would become busy. Called when its task has taken messages.
     pub(super) fn tell_freed(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
         let freed =
             self.entity_table.busy(row).mailbox.take_notified_if_ample(runtime.room_of_mailbox());
@@ -108,7 +112,7 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Reports room to the nodes that were told, because the entity's mailbox no longer holds any
-    /// message, and forgets these nodes. Does nothing if the entity is idle.
+    /// message, which is not checked, and forgets these nodes. Does nothing if the entity is idle.
     pub(super) fn tell_emptied(&mut self, row: u32, shard: ShardId, runtime: &Runtime<E>) {
         let Some(busy) = &mut self.entity_table.get_mut(row).busy else { return };
         let told = busy.mailbox.take_notified();
@@ -141,7 +145,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     /// Called when a message of `bytes` bytes finds the mailbox full; the caller drops the message.
     /// Remembers the sending node, and tells it at its first refused message, at each power of two,
     /// and at each multiple of 64. Does nothing if this node sent the message, or for a further
-    /// node when the mailbox remembers 64.
+    /// node when the mailbox remembers 64. Counts no dead letter.
     pub(super) fn turn_away(&mut self, from: RegionId, row: u32, bytes: usize) {
         let (shard, runtime) = (self.shard.id, self.runtime);
         if from != runtime.me
@@ -154,10 +158,11 @@ impl<E: Entity> ShardGateEffects<'_, E> {
 
     /// Handles a notice or question of another node about a mailbox.
     ///
-    /// A busy notice is remembered only if it comes from the home by the newest decision and the
-    /// shard is not hosted here. A free notice of the node that gave the busy notices forgets the
-    /// entity and lets callers try again; one of any other node is ignored. A question is answered,
-    /// whatever the shard's state here.
+    /// A busy notice is remembered only if it comes from the home by the newest decision and
+    /// messages of this node do not go to a mailbox here ([`Gate::leads_here`]). A free notice of
+    /// the node that gave the busy notices forgets the entity and, if it was remembered, lets
+    /// callers try again; one of any other node is ignored. A question is answered, whatever the
+    /// shard's state here.
     pub(super) fn noticed(
         &mut self,
         gate: &Gate<Envelope>,
@@ -186,9 +191,10 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         }
     }
 
-    /// Answers the question whether a mailbox is still full. The answer is `Busy` if a message of
-    /// that node would not fit; the node is then remembered and gets a notice of room. Otherwise,
-    /// and if the entity is unknown or idle here, the answer is `Free`.
+    /// Answers the question whether a mailbox is still full. The answer is `Busy` if a message as
+    /// long as the last one refused from that node would not fit, of one byte if none was; the node
+    /// is then remembered, if there is a place, and gets a notice of room. Otherwise, and if the
+    /// entity is unknown or idle here, the answer is `Free`, and the node is forgotten.
     fn say_if_busy(&mut self, to: RegionId, id: &EntityId) {
         let (shard, runtime) = (self.shard.id, self.runtime);
         let row = self.shard_entities.entity_table.find(hash(id.as_bytes()), id.as_bytes());
@@ -200,7 +206,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// Asks the home about old notices, and drops those without an answer: callers may then try
-    /// again. Called from time to time, see [`FullMailboxes::review`].
+    /// again. Called with the reminders, see [`FullMailboxes::review`].
     pub(super) fn review_crowded(&mut self) {
         let Some(full_mailboxes) = &mut self.shard_entities.full_mailboxes else { return };
         let (home, (ask, forgot)) =

@@ -1,5 +1,6 @@
 //! Effects of a shard's gate on lanes, mailboxes and limits. Frames are written and sent under the
-//! shard's lock, which keeps their order.
+//! shard's lock, which keeps their order. A *lost* message is counted as a dead letter with its
+//! reason, and its asker is told that reason, once the lock is released.
 
 use std::sync::atomic::Ordering;
 
@@ -17,13 +18,14 @@ use super::region_handle::NoRoom;
 use super::shard::ShardGateEffects;
 
 impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
-    /// Writes a message frame and appends it to the lane. An ask then knows which node has its
-    /// message.
+    /// Writes a message frame and appends it to the lane. If that succeeds, an ask knows which node
+    /// has its message.
     ///
-    /// If the lane has no room, this shard is registered for the report of room and the lane is
-    /// tried once more. A missing lane counts as full unless the region was removed. A message that
-    /// is too long for the lane is lost and counted, and the result is `Ok`, so that the messages
-    /// behind it continue.
+    /// A missing lane is `Gone` if the region was removed; otherwise it counts as full. If the lane
+    /// has no room, this shard is registered for the report of room, and stays so, and the lane is
+    /// tried once more. A message that is too long for the lane is lost as
+    /// [`DeadLetterReason::TooLong`], and the result is `Ok`, so that the messages behind it
+    /// continue.
     fn send(
         &mut self,
         to: RegionId,
@@ -58,8 +60,9 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         Ok(())
     }
 
-    /// Sends a barrier. Only a missing lane is an error; a barrier that a full lane drops is
-    /// repeated later.
+    /// Sends a barrier, beyond the limit of [`send`](GateEffects::send). Only a missing lane is an
+    /// error, also if the region was not removed: nothing was sent down a lane that never existed.
+    /// A barrier that a full lane drops is repeated later, by `remind`.
     fn barrier(&mut self, to: RegionId, stamp: Generation) -> Result<(), Gone> {
         frame::barrier(&mut self.shard_entities.scratch, self.shard.id, stamp);
         match self.runtime.world.answer(to, &self.shard_entities.scratch) {
@@ -68,8 +71,10 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         }
     }
 
-    /// Returns a message to its sender and counts it in `sent_back`. The message is lost and
-    /// counted, with a reason, if the sender was removed or its lane does not take the frame.
+    /// Returns a message to its sender and counts it in `sent_back`. If the sender was removed, the
+    /// message is lost as [`DeadLetterReason::NodeGone`] and not counted there. If the lane does
+    /// not take the frame, it counts in `sent_back` and is also lost, as `NodeGone` (no lane),
+    /// `LaneFull` or `TooLong`. The sender's gate hears nothing of a loss.
     fn bounce(&mut self, to: RegionId, back: Bounce<Envelope>) {
         let Bounce { stamp, item, newest } = back;
         if self.runtime.is_removed(to) {
@@ -93,8 +98,8 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         self.lose(why, item.message); // the echo behind it still confirms the barrier
     }
 
-    /// Sends an echo and counts it in `sent_back`. A failure is ignored: a removed region needs no
-    /// echo, and others repeat their barrier.
+    /// Sends an echo and counts it in `sent_back`, also if the lane does not take it. A failure is
+    /// ignored: a removed region needs no echo, and others repeat their barrier.
     fn echo(&mut self, to: RegionId, stamp: Generation) {
         self.runtime.sent_back.fetch_add(1, Ordering::Relaxed);
         frame::echo(&mut self.shard_entities.scratch, self.shard.id, stamp);
@@ -102,18 +107,21 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         let _sent = self.runtime.world.answer(to, &self.shard_entities.scratch);
     }
 
-    /// Puts the message into the mailbox of its entity. It is lost and counted if the node has
-    /// stopped or the mailbox refuses it.
+    /// Puts the message into the mailbox of its entity. An unknown entity is added to the table; an
+    /// idle one starts only if the shard's stage allows it. The message is lost as `NodeStopped`
+    /// once the node has stopped for good, or as `MailboxFull`: by the limits of a mailbox if
+    /// `self.fit` is `Must`, and by the larger limits of moved messages if `self.moved` is set.
+    /// Refused by the former, a remote sender `from` may get a busy notice.
     fn accept(&mut self, from: RegionId, item: SizedMessage<Envelope>, _origin: Origin) {
         self.deliver(from, MessageInTransit::Own(item.message));
     }
 
-    /// Loses the message as [`DeadLetterReason::HeldFull`]; its asker is told.
+    /// Loses a message that came from the lane of another node as [`DeadLetterReason::HeldFull`].
     fn refuse(&mut self, _from: RegionId, item: SizedMessage<Envelope>) {
         self.lose(DeadLetterReason::HeldFull, item.message);
     }
 
-    /// Loses the message as [`DeadLetterReason::LaneGivenUp`]; its asker is told.
+    /// Loses a bounced message as [`DeadLetterReason::LaneGivenUp`].
     fn ignore(&mut self, _from: RegionId, item: SizedMessage<Envelope>) {
         self.lose(DeadLetterReason::LaneGivenUp, item.message);
     }
@@ -122,13 +130,15 @@ impl<E: Entity> GateEffects<Envelope> for ShardGateEffects<'_, E> {
         self.runtime.budget().reserve(bytes, own)
     }
 
-    /// Releases buffered room and wakes the callers that wait for it.
+    /// Releases the room of one buffered message, and wakes all callers of this type that wait for
+    /// room, still under the shard's lock.
     fn release(&mut self, bytes: usize) {
         self.runtime.budget().release(bytes);
         self.runtime.room_here();
     }
 
-    /// Reserves room for a held message, by the limits of moved messages if `self.moved` is set.
+    /// Reserves room for a held message, by the limits of moved messages if `self.moved` is set;
+    /// these are limits of the lane of `from` over all shards, so `own` does not matter then.
     ///
     /// Messages that waited for a home elsewhere have larger limits, equal to what their senders'
     /// buffers and a lane can hold, so that a planned move loses none

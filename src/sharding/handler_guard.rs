@@ -25,13 +25,16 @@ const LEASE_PAUSE: Duration = Duration::from_millis(10);
 /// Whether the lease was checked immediately before a handler's first poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseCheck {
+    /// It was: the first poll does not check it again. Later polls do.
     Done,
+    /// It was not: each poll checks it.
     Due,
 }
 
-/// How a handler has ended.
+/// How a handler has ended. The caller counts and logs failures.
 #[derive(Debug)]
 pub(super) enum HandlerOutcome {
+    /// It completed, and its drop did not panic.
     Handled,
     /// With the message of the panic.
     Panicked(Box<str>),
@@ -44,9 +47,12 @@ pub(super) enum HandlerOutcome {
 pub(super) struct WakerSlot(pub(super) Option<Arc<Handling>>);
 
 impl WakerSlot {
-    /// Registers the waker of the activation, before it checks its condition again, so that no
-    /// later wake is missed. The first call takes the shard's lock and the waker of the entity's
-    /// busy part, which a former activation may have used.
+    /// Registers the waker of the activation. The caller then checks its condition again, so that
+    /// no later wake is missed.
+    ///
+    /// The first call takes the shard's lock, which the caller must not hold, and the waker of the
+    /// entity's busy part, which a former activation may have used; it makes both if they are
+    /// missing. Later calls need no lock.
     pub(super) fn register<E: Entity>(&mut self, shard: &Shard<E>, row: u32, cx: &TaskContext<'_>) {
         let handling = self.0.get_or_insert_with(|| {
             let mut inside = shard.lock();
@@ -57,8 +63,9 @@ impl WakerSlot {
     }
 
     /// The handler awaits: records the time of its first await, to report slow handlers, and starts
-    /// the task that watches them. Does nothing before [`register`](Self::register). Handlers that
-    /// never await do not read the clock.
+    /// the task that watches them, unless it runs or `slow-handler-after` is 0. Later awaits of the
+    /// same handler keep the first time. Does nothing before [`register`](Self::register). Handlers
+    /// that never await do not read the clock.
     fn awaits<E: Entity>(&self, runtime: &Arc<Runtime<E>>) {
         if let Some(handling) = &self.0 {
             handling.begin(|| runtime.world.now());
@@ -82,8 +89,11 @@ pub(super) struct ContinueConditions<'a, E: Entity> {
 }
 
 impl<E: Entity> ContinueConditions<'_, E> {
-    /// Returns the reason to abort, if the handler may not continue: its shard is aborted, or is
-    /// open and the lease lapsed for long since. A draining shard lets its handlers continue.
+    /// Returns the reason to abort, if the handler may not continue. Aborts if the shard's stage is
+    /// `Aborted`, or if it is `Open` and the lease lapsed for long since the activation began. In
+    /// the stages `Draining` and `Empty` the handler continues, whatever the lapses. The reason is
+    /// `HandlerStopped` once the node has stopped for good, else `NotLeased` in an open shard, else
+    /// `Aborted`.
     fn aborted(&self) -> Option<DeadLetterReason> {
         let stage = self.shard.phase.get();
         let aborts = match stage {
@@ -102,13 +112,13 @@ impl<E: Entity> ContinueConditions<'_, E> {
 }
 
 /// Polls a handler to its end, but only while the lease is valid and no abort came, and catches its
-/// panics. With [`LeaseCheck::Done`] the first poll skips the check of the lease. While the lease
-/// has lapsed, the handler stays where it is and the lease is checked again after each
-/// [`LEASE_PAUSE`].
+/// panics. Before each poll an abort is checked first, then the lease; after a pending poll an
+/// abort is checked again. While the lease has lapsed, the handler is not polled and the lease is
+/// checked again after each [`LEASE_PAUSE`]; an abort ends the handler also then.
 ///
-/// The handler is dropped before this returns. After an abort, replies that it still owes tell
-/// their askers the reason. If that drop panics, a handled message counts as `Panicked`; any other
-/// outcome stays. `handling` must be set.
+/// The handler is dropped before this returns, and no longer counts as awaiting. After an abort,
+/// replies that it still owes tell their askers the reason. If that drop panics, a handled message
+/// counts as `Panicked`; any other outcome stays. Panics if `handling` is `None`.
 pub(super) async fn guarded<E: Entity>(
     mut handling: Pin<&mut Option<impl Future<Output = ()> + Send>>,
     mut lease: LeaseCheck,
@@ -158,8 +168,9 @@ pub(super) async fn guarded<E: Entity>(
     }
 }
 
-/// Waits until a lapsed lease is checked again. `pause` keeps the wait between two polls; it is
-/// `None` before the first poll and again after the end.
+/// Waits for one [`LEASE_PAUSE`], after which the caller checks the lease again. A lease that is
+/// renewed meanwhile does not end the wait. `pause` keeps the wait between two polls; it is `None`
+/// before the first poll and again after the end.
 pub(super) fn wait<E: Entity>(
     pause: &mut Option<BoxFuture<'static, ()>>,
     runtime: &Runtime<E>,

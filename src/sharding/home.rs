@@ -18,13 +18,15 @@ use super::ids::{Generation, RegionId};
 /// or it is out of an installed configuration that is not older than `epoch`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ShardHome {
-    /// Generation of the decision; it stays the same when a new coordinator writes the cell again.
+    /// Generation of the decision; it stays the same when a new coordinator writes the cell again,
+    /// or when a failed write is repeated.
     #[serde(rename = "g")]
     pub generation: Generation,
     /// The home; `None`: the shard has none until a message needs it.
     #[serde(rename = "h", default)]
     pub region: Option<RegionId>,
-    /// Regions that may still host the shard, each up to a generation. Never the home itself.
+    /// Regions that may still host the shard, each with the last generation that made it the home.
+    /// Never the present home itself.
     #[serde(rename = "a", default)]
     pub after: BTreeMap<RegionId, Generation>, // ≤ decisions since the last confirmed one
     /// The highest configuration that a coordinator had installed when it decided about this shard.
@@ -49,16 +51,16 @@ impl ShardHome {
     /// Returns the cell of the decision that follows `before`; without `before`, no predecessor is
     /// listed.
     ///
-    /// The new home is never listed, also if the shard moves back to it. The old home is listed
-    /// even if it never confirmed. An entry is dropped only after a region confirmed that it hosts
-    /// above it, and not because its region was removed or released: otherwise the messages that it
-    /// holds would be lost or taken twice
-    /// (docs/protocol/sharding.md#predecessors-leave-only-by-hosted). The configuration is the
-    /// higher one of `before` and the decision.
+    /// `after` has the entries of `before` and its home, at the generation of `before`, even if it
+    /// never confirmed. The new home is never listed, also if the shard moves back to it. An entry
+    /// is dropped only if a region confirmed that it hosts above it (`hosted`), and not because its
+    /// region was removed or released: otherwise the messages that it holds would be lost or taken
+    /// twice (docs/protocol/sharding.md#predecessors-leave-only-by-hosted). `epoch` is the higher
+    /// one of `before` and the decision.
     ///
     /// # Panics
-    /// If the decision's generation is not above that of `before`: a coordinator that reuses
-    /// generations would make regions disagree.
+    /// If the decision's generation is not above that of `before`, equal ones included: a
+    /// coordinator that reuses generations would make regions disagree.
     #[must_use]
     pub fn decide(
         before: Option<&Self>,

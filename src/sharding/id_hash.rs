@@ -14,7 +14,8 @@ use std::sync::LazyLock;
 
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Hashes an entity id. Stable only within one process.
+/// Hashes an entity id, with the key that the first call in the process draws. Equal for all types
+/// and shards; stable only within one process.
 #[inline]
 pub(super) fn hash(id: &[u8]) -> u64 {
     let mut hasher = KEY.build_hasher();

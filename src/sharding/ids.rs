@@ -16,10 +16,10 @@ pub const TYPE_BYTES_MAX: usize = 200;
 /// Longest entity id, in bytes.
 pub const ENTITY_BYTES_MAX: usize = 4_096;
 
-/// Most shards of one entity type.
+/// Most shards of one entity type. Neither [`ShardId`] nor its decoder checks it.
 pub const SHARDS_MAX: u32 = 1_000_000;
 
-/// Reason why a name is refused.
+/// Reason why the name of an entity type or an entity id is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// The name is empty.
@@ -61,7 +61,8 @@ impl EntityType {
     /// Makes the type with this name.
     ///
     /// # Errors
-    /// [`InvalidName`] if it is empty, longer than [`TYPE_BYTES_MAX`], or has a slash.
+    /// [`InvalidName`], the first that applies: it has a slash, is empty, or has more than
+    /// [`TYPE_BYTES_MAX`] bytes. No other character is forbidden.
     pub fn new(name: &str) -> Result<Self, InvalidName> {
         if name.contains('/') {
             return Err(InvalidName::Slash);
@@ -107,7 +108,8 @@ impl EntityId {
     /// Makes the entity id with this text.
     ///
     /// # Errors
-    /// [`InvalidName`] if it is empty or longer than [`ENTITY_BYTES_MAX`].
+    /// [`InvalidName`] if it is empty or has more than [`ENTITY_BYTES_MAX`] bytes. Any character is
+    /// allowed.
     pub fn new(id: &str) -> Result<Self, InvalidName> {
         check("entity id", id, ENTITY_BYTES_MAX)?;
         Ok(Self(id.into()))
@@ -150,7 +152,8 @@ impl fmt::Display for EntityId {
     }
 }
 
-/// A shard of an entity type: a number below `number-of-shards`.
+/// A shard of an entity type: a number below `number-of-shards`, which is not checked here, because
+/// the type decides it. One of a peer may be any `u32`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -217,7 +220,8 @@ impl fmt::Display for RegionId {
 }
 
 /// Orders the decisions about a shard, and messages that refer to them: first by the term of the
-/// coordinator that decided, then by its count. The default, `NEVER`, is below all of them.
+/// coordinator that decided (its number, then its owner), then by `seq`. The default, `NEVER`, is
+/// below all of them. Decisions about different shards in one write have the same generation.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -225,7 +229,8 @@ pub struct Generation {
     /// Term of the coordinator that decided.
     #[serde(rename = "t")]
     pub term: Term,
-    /// Count of this coordinator's writes, from 1.
+    /// Number, from 1, of the coordinator's write under this term that brought the decision first.
+    /// Writes of other data count as well, and so do repetitions.
     #[serde(rename = "s")]
     pub seq: u64,
 }
@@ -234,14 +239,15 @@ impl Generation {
     /// The generation below every decision.
     pub const NEVER: Self = Self { term: Term { number: 0, owner: ReplicaId::new(0) }, seq: 0 };
 
-    /// Makes the generation of decision `seq` of a term.
+    /// Makes the generation of the decisions that write `seq` of a term brings first.
     #[must_use]
     pub const fn new(term: Term, seq: u64) -> Self {
         Self { term, seq }
     }
 }
 
-/// For example `7.3`: the third write of the seventh term.
+/// For example `7.3`: the third write of term 7. The owner of the term is left out, so two
+/// different generations may look the same.
 impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.term.number, self.seq)

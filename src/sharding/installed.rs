@@ -9,7 +9,9 @@ use ostraca_ddata::types::Term;
 
 use super::ids::RegionId;
 
-/// The configuration that this node has installed. It changes only to a higher epoch.
+/// The configuration that a region or coordinator of this node uses. It changes only to a higher
+/// epoch. The machines pass a configuration on when it is in effect, which may be later than its
+/// installation. The default is below every configuration and has no members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Installed {
     /// Identifier of the installed configuration.
@@ -33,10 +35,12 @@ pub struct ForcedGeneration {
 
 impl ForcedGeneration {
     /// Returns the term number above which terms begin in this generation, whatever they were
-    /// before: about a million per millisecond of the generation, so that a coordinator which was
-    /// given up and still runs does not come near. Of two forced configurations the later one has
-    /// higher terms (within one generation by their numbers, whose lower bits only identify the
-    /// node that made them).
+    /// before: about a million per millisecond of the generation (its number is a wall-clock time),
+    /// so that a coordinator which was given up and still runs does not come near.
+    ///
+    /// Of two forced configurations the one of the higher generation has higher terms; within one
+    /// generation, that of the higher number, without its lowest 12 bits, which only identify the
+    /// node that made it. Both parts are capped, so that the result is a valid term number.
     #[must_use]
     pub fn terms_above(&self) -> u64 {
         const WIDTH: u32 = 20; // bits of the number that are used
@@ -60,7 +64,8 @@ impl From<&Epoch> for Installed {
 impl Installed {
     /// Returns whether a region that was a member by `since` is out: its lease has ended, and it
     /// hosts nothing and never will. Returns `false` if the installed configuration is older than
-    /// `since`: a region absent from it may just not have joined yet.
+    /// `since`: a region absent from it may just not have joined yet. That the region ever was a
+    /// member is not checked.
     #[must_use]
     pub fn is_out(&self, region: RegionId, since: EpochId) -> bool {
         self.epoch >= since && !self.members.contains(&region)
@@ -74,6 +79,7 @@ impl Installed {
 
     /// Returns whether `newer` belongs to a forced generation that began with another configuration
     /// than this one's, or this one's was not forced. Then decisions made before it may be unknown.
+    /// Does not compare the epochs: that `newer` is newer is not checked.
     #[must_use]
     pub fn is_replaced_by(&self, newer: &Self) -> bool {
         newer.forced.is_some() && newer.origin() != self.origin()
@@ -87,8 +93,8 @@ impl Installed {
         self.forced.is_some() && !self.members.contains(&region)
     }
 
-    /// Installs a newer configuration; an older one or the same is ignored. Returns whether it was
-    /// newer.
+    /// Installs a newer configuration as a whole, `forced` included; an older one or one with the
+    /// same identifier is ignored. Returns whether it was newer.
     pub fn install(&mut self, newer: Self) -> bool {
         let is_newer = newer.epoch > self.epoch;
         if is_newer {

@@ -1,4 +1,8 @@
 //! An instance of an entity: its value, and the timers and tasks that end with it.
+//!
+//! Three kinds of tasks exist. Tasks that the entity has spawned are tracked, and the shard's drain
+//! waits for them. Tasks of [`Extras::after`] are tracked, but no drain waits for them. The task of
+//! an idle period is not tracked.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -19,7 +23,8 @@ pub(super) struct Instance<E: Entity> {
     pub(super) extras: Option<Box<Extras<E>>>,
 }
 
-/// Timers, receive timeout and tasks of an instance. Dropping it stops them.
+/// Timers, receive timeout and tasks of an instance. Dropping it asks them to stop, without a wait
+/// for their end.
 pub(super) struct Extras<E: Entity> {
     receive: Option<Receive<E>>,
     timers: Arc<Timers>,
@@ -34,8 +39,9 @@ struct Receive<E: Entity> {
     _pending: PendingTimer,
 }
 
-/// The task that waits for the end of one idle period. Dropping this stops it; otherwise an entity
-/// that gets messages often would own one task for each message of the last `pause`.
+/// The task that waits for the end of one idle period. Dropping this wakes the task, which then
+/// ends without a message; otherwise an entity that gets messages often would own one task for each
+/// message of the last `pause`.
 struct IdleTask(Arc<TaskControl>);
 
 impl Drop for IdleTask {
@@ -49,8 +55,9 @@ impl<E: Entity> Instance<E> {
         Self { value, extras: None }
     }
 
-    /// Messages came: ends the current idle period and stops its task. Does nothing without a
-    /// receive timeout.
+    /// A task of the entity takes the instance, because messages came or it stops: ends the current
+    /// idle period and stops its timeout's task. The timeout stays set, and its message is not
+    /// taken back if it was told already. Does nothing without a receive timeout.
     pub(super) fn end_idle(&mut self) {
         if let Some(receive) = self.receive() {
             receive.idle = None;
@@ -71,25 +78,26 @@ impl<E: Entity> Instance<E> {
         self.timers().is_some_and(|timers| timers.pending() > 0)
     }
 
-    /// Returns the number of pending [`Context::after`](super::context::Context::after) messages. A
-    /// receive timeout does not count.
+    /// Returns the number of pending [`Context::after`](super::context::Context::after) messages,
+    /// cancelled ones included until their task has ended. A receive timeout does not count.
     pub(super) fn unsent(&self) -> usize {
         let Some(extras) = &self.extras else { return 0 };
         extras.timers.pending().saturating_sub(usize::from(extras.receive.is_some()))
     }
 
-    /// Stops its tasks and its pending `after` messages, and returns those that still exist; the
-    /// next instance must wait for them. A receive timeout ends when the instance is dropped.
+    /// Asks its tasks and its pending `after` messages to stop, and returns those that have not
+    /// ended; the next instance must wait for them. A second call returns none. A receive timeout
+    /// is not stopped: it ends when the instance is dropped.
     pub(super) fn stop_tasks(&mut self) -> UnfinishedTasks {
         self.extras.as_mut().map(|extras| extras.tracked.stop()).unwrap_or_default()
     }
 
     /// Starts the receive timeout, if one is set, because no message waits. Ends an earlier idle
-    /// period.
+    /// period. Called under the shard's lock.
     ///
-    /// A task of its own tells the entity the message after `pause`, unless the idle period ends
-    /// before. The message is sent once per idle period, and not again if it is refused. `id` is
-    /// that of the entity.
+    /// A task of its own makes the message and tells it to the entity after `pause`, unless the
+    /// idle period ends before. The message is told once per idle period, without waiting for room;
+    /// if it is refused, it is dropped and not repeated. `id` is that of the entity.
     pub(super) fn begin_idle(&mut self, runtime: &Arc<Runtime<E>>, id: &str) {
         let Some(receive) = self.receive() else { return };
         let control = Arc::<TaskControl>::default();
@@ -122,8 +130,11 @@ impl<E: Entity> Extras<E> {
 
     /// Starts a timer that sends `message` to `to` after `pause`, waiting for room if necessary.
     /// Stopping the instance or cancelling the timer ends it before, also while it waits for room;
-    /// a message that is refused otherwise is dropped. The timer counts as pending until its task
-    /// has ended.
+    /// a message that is refused otherwise is dropped without a trace. Dropping the handle does not
+    /// end the timer.
+    ///
+    /// The timer counts as pending until its task has ended, and is one of the instance's tracked
+    /// tasks, but a drain of the shard does not wait for it.
     pub(super) fn after(
         &mut self,
         world: &Arc<dyn RegionEnvironment>,
@@ -152,7 +163,8 @@ impl<E: Entity> Extras<E> {
         timer
     }
 
-    /// Sets the receive timeout, and replaces an earlier one. It begins with the next idle period.
+    /// Sets the receive timeout, and replaces an earlier one, whose idle period ends. It counts as
+    /// one pending timer from now on. Its time runs from the next [`Instance::begin_idle`].
     pub(super) fn set_receive_timeout(
         &mut self,
         pause: Duration,
@@ -161,7 +173,8 @@ impl<E: Entity> Extras<E> {
         self.receive = Some(Receive { pause, message, idle: None, _pending: self.timers.add() });
     }
 
-    /// Removes the receive timeout, if one is set, and stops the current idle period.
+    /// Removes the receive timeout, if one is set, and stops the current idle period. It no longer
+    /// counts as a pending timer.
     pub(super) fn cancel_receive_timeout(&mut self) {
         self.receive = None;
     }

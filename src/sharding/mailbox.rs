@@ -14,12 +14,13 @@ use super::gate::Waits;
 use super::ids::RegionId;
 
 /// A busy notice may be lost, so a node that goes on sending is told again: after 2, 4, 8, ...
-/// refused messages, and after every multiple of this number.
+/// refused messages, and after every multiple of this number. The count begins anew when the node
+/// is forgotten.
 const NOTICE_EVERY: u32 = 64;
 
-/// Most nodes that are remembered as told and get a notice of room; further nodes get none. Bounded
-/// because a restarted node is another region, and the mailbox is not told that the former one
-/// ended.
+/// Most nodes that are remembered as told and get a notice of room. While as many are remembered,
+/// a further node gets neither notice. Bounded because a restarted node is another region, and the
+/// mailbox is not told that the former one ended.
 const TOLD_MAX: usize = 64;
 
 /// Limit of a mailbox that was reached.
@@ -41,7 +42,7 @@ impl std::fmt::Display for Measure {
 }
 
 /// Most messages and bytes that may wait for one entity. The caller checks them before
-/// [`Mailbox::push`], which takes any message.
+/// [`Mailbox::push`], which takes any message. With a limit of 0 messages none fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MailboxLimits {
     pub(super) messages: usize,
@@ -84,14 +85,17 @@ impl MailboxLimits {
     }
 }
 
-/// Mailbox of one entity; see the module documentation.
+/// Mailbox of one entity; see the module documentation. No method sends a notice or wakes a caller:
+/// the results tell the caller to do so. The methods that remove messages leave `refused` and
+/// `told` as they are, for [`take_refused`](Self::take_refused) and
+/// [`take_notified`](Self::take_notified).
 pub(super) struct Mailbox<M> {
     front: MessageBatch<M>,         // empty only if nothing waits behind it
     more: Option<Box<Overflow<M>>>, // allocated once more than one batch has waited
     count: usize,                   // all messages; ≤ limit, apart from ones exempt from it
     weighed: Weighed,               // those of the messages that count with their own bytes
     refused: bool,                  // `check` refused a message since the last `take_refused`
-    told: Vec<NotifiedNode>,        // ≤ TOLD_MAX
+    told: Vec<NotifiedNode>,        // get a notice of room; ≤ TOLD_MAX
 }
 
 /// Kept apart because a mailbox with few messages does not need it: with many mailboxes, each cache
@@ -107,7 +111,8 @@ impl<M> Default for Overflow<M> {
     }
 }
 
-/// A node that was told that the mailbox is full. It is forgotten when it may send again.
+/// Another node that was told that the mailbox is full, by a busy notice or in answer to its
+/// question. It is forgotten when it may send again.
 struct NotifiedNode {
     region: RegionId,
     refused: u32, // messages refused while it is remembered; 0 if it has only asked
@@ -174,6 +179,8 @@ impl<M> Mailbox<M> {
     /// Moves at most `most` messages from the front into `batch`, and returns how many. Takes them
     /// from one batch only, so at most [`BATCH`](super::batch::BATCH), and perhaps fewer although
     /// more wait. Returns 0 only if nothing waits or `most` is 0. Panics if `batch` has messages.
+    /// They no longer count as waiting. If the whole front batch is taken, the mailbox keeps the
+    /// memory of `batch`.
     pub(super) fn take(&mut self, most: usize, batch: &mut MessageBatch<M>) -> usize {
         assert!(batch.is_empty(), "the batch must be empty");
         batch.clear();
@@ -192,7 +199,8 @@ impl<M> Mailbox<M> {
     }
 
     /// Makes the next batch the front one after the front batch was taken, and keeps the memory of
-    /// the empty one. The front stays empty if no batch follows.
+    /// the empty one as `spare`, in place of an earlier spare. If no batch follows, the front stays
+    /// empty and a spare is freed.
     fn advance(&mut self) {
         let Some(Overflow { behind, spare }) = self.more.as_deref_mut() else { return };
         let Some(next) = behind.pop_front() else { return };
@@ -204,7 +212,8 @@ impl<M> Mailbox<M> {
 
     /// Puts taken messages back in front of all that arrived since. Unbegun messages go back first
     /// (docs/protocol/message-order.md#unbegun-messages-go-back-first), because they are the
-    /// oldest. Leaves `batch` empty. The limits may be exceeded.
+    /// oldest. Leaves `batch` empty. The limits may be exceeded. Does nothing with an empty
+    /// `batch`.
     pub(super) fn give_back(&mut self, batch: &mut MessageBatch<M>) {
         if batch.is_empty() {
             return;
@@ -222,8 +231,8 @@ impl<M> Mailbox<M> {
         batch.drain(|message| self.push(message));
     }
 
-    /// Takes over the memory of an empty batch for later messages. Does nothing if the front batch
-    /// has memory already or `batch` has messages.
+    /// Takes over the memory of an empty batch for later messages, and leaves `batch` without any.
+    /// Does nothing if the front batch has memory already or `batch` has messages.
     pub(super) fn adopt(&mut self, batch: &mut MessageBatch<M>) {
         if self.front.is_fresh() && batch.is_empty() {
             batch.clear();
@@ -231,15 +240,15 @@ impl<M> Mailbox<M> {
         }
     }
 
-    /// Frees all but a little memory. Called when no message is expected soon. Panics if a message
-    /// waits.
+    /// Frees all but a little memory. Called when the entity becomes idle. Panics if a message
+    /// waits. The told nodes and the note of a refusal stay.
     pub(super) fn shrink(&mut self) {
         assert!(self.is_empty(), "messages still wait");
         self.front.rest();
         self.more = None;
     }
 
-    /// Removes all messages, in order.
+    /// Removes all messages, in order. The told nodes stay: the caller takes and tells them.
     pub(super) fn drain(&mut self, mut each: impl FnMut(MessageInTransit<'_, M>)) {
         self.front.drain(&mut each);
         if let Some(more) = &mut self.more {
@@ -248,7 +257,8 @@ impl<M> Mailbox<M> {
         (self.count, self.weighed) = (0, Weighed::default());
     }
 
-    /// Removes all messages, in order, each as an entry of its own.
+    /// Removes all messages as [`drain`](Self::drain) does, each as an entry of its own. Borrowed
+    /// bytes are copied, and a weight that the entity had returned is lost.
     pub(super) fn entries(&mut self) -> Vec<SingleMessage<M>> {
         let mut entries = Vec::with_capacity(self.count);
         self.drain(|message| entries.push(message.entry()));
@@ -256,8 +266,11 @@ impl<M> Mailbox<M> {
     }
 
     /// Records that a message of another node was refused. Returns whether that node must be told
-    /// now: after the first refusal, and at intervals of [`NOTICE_EVERY`]. A node beyond
-    /// [`TOLD_MAX`] is not remembered and never told.
+    /// now: after 1, 2, 4, 8, ... refusals, and after every multiple of [`NOTICE_EVERY`]. Keeps the
+    /// length of this message for [`is_still_busy`](Self::is_still_busy).
+    ///
+    /// Returns `false` for a further node while [`TOLD_MAX`] are remembered: it is not remembered,
+    /// so it is told only at a refusal for which there is a place again.
     pub(super) fn turn_away(&mut self, region: RegionId, bytes: usize) -> bool {
         let Some(known) = self.told.iter_mut().find(|known| known.region == region) else {
             return self.remember(NotifiedNode { region, refused: 1, bytes });
@@ -268,10 +281,11 @@ impl<M> Mailbox<M> {
     }
 
     /// Answers the question of another node whether the mailbox is still busy. Returns `true` if it
-    /// must wait on; then it is remembered, below [`TOLD_MAX`], and gets a notice of room.
-    /// Otherwise it is forgotten. A node whose last refused message fits may send even if less than
-    /// half is free: local callers may take each place that becomes free, so this gives the node
-    /// one try per question. For a node without a refused message, one byte must fit.
+    /// must wait on; then it is remembered, below [`TOLD_MAX`], and gets a notice of room; its
+    /// count of refusals stays. Otherwise it is forgotten. A node whose last refused message fits
+    /// may send even if less than half is free: local callers may take each place that becomes
+    /// free, so this gives the node one try per question. For a node without a refused message, one
+    /// byte must fit. A refusal is not noted for [`take_refused`](Self::take_refused).
     pub(super) fn is_still_busy(&mut self, region: RegionId, room: MailboxLimits) -> bool {
         let known = self.told.iter().position(|known| known.region == region);
         let bytes = known.map_or(1, |known| self.told[known].bytes);
@@ -288,7 +302,8 @@ impl<M> Mailbox<M> {
         !fits
     }
 
-    /// Remembers a node as told, if fewer than `TOLD_MAX` are. Returns whether it does.
+    /// Remembers a node as told, if fewer than `TOLD_MAX` are. Returns whether it does. The node
+    /// must not be remembered already.
     fn remember(&mut self, busied: NotifiedNode) -> bool {
         let may = self.told.len() < TOLD_MAX;
         if may {
@@ -298,18 +313,19 @@ impl<M> Mailbox<M> {
     }
 
     /// Called after messages were taken. Returns whether [`check`](Self::check) has refused a
-    /// message since the last call: local callers may then try again.
+    /// message, of any node, since the last call: local callers may then try again.
     pub(super) const fn take_refused(&mut self) -> bool {
         std::mem::replace(&mut self.refused, false)
     }
 
-    /// Returns whether any other node was told that the mailbox is full.
+    /// Returns whether any other node is remembered as told that the mailbox is full.
     pub(super) const fn puts_somebody_off(&self) -> bool {
         !self.told.is_empty()
     }
 
-    /// Returns and forgets the other nodes that were told, if half of the mailbox is free: they may
-    /// send again. `None` if no node was told, or less is free.
+    /// Returns and forgets the other nodes that were told, if half of the mailbox is free, in
+    /// number and in bytes: they may send again, and the caller tells them. `None` if no node was
+    /// told, or less is free.
     pub(super) fn take_notified_if_ample(&mut self, room: MailboxLimits) -> Option<Vec<RegionId>> {
         if self.told.is_empty() || !room.is_ample(self.waits()) {
             return None;
@@ -317,7 +333,8 @@ impl<M> Mailbox<M> {
         Some(self.take_notified())
     }
 
-    /// Returns and forgets all nodes that were told, because nothing waits here any longer.
+    /// Returns and forgets all nodes that were told, because nothing waits here any longer, which
+    /// is not checked. The caller tells them.
     pub(super) fn take_notified(&mut self) -> Vec<RegionId> {
         std::mem::take(&mut self.told).into_iter().map(|known| known.region).collect()
     }

@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const MESSAGE_BYTES_MAX: usize = 1_024;
 
 /// Returns the message of a caught panic, at most [`MESSAGE_BYTES_MAX`] bytes, cut at a character.
-/// A payload that is no string gives "a panic without text". Drops the payload, see
-/// [`forget_panic`].
+/// Control characters and an empty message stay as they are. A payload that is neither `&str` nor
+/// `String` gives "a panic without text". Drops the payload by [`forget_panic`].
 pub(super) fn message(panic: Box<dyn Any + Send>) -> Box<str> {
     let text = match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
         (Some(text), _) => *text,

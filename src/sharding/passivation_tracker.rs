@@ -26,8 +26,8 @@ const ROWS_AT_A_TIME: usize = 1_000;
 
 /// Bookkeeping of passivation for a region.
 pub(super) enum PassivationTracker {
-    /// No automatic passivation: no strategy, `remember-entities`, or idle passivation without a
-    /// timeout.
+    /// No automatic passivation: the strategy `none`, `remember-entities`, or the strategy `idle`
+    /// with a timeout of 0. A strategy with a limit has a tracker even with a timeout of 0.
     Nobody,
     /// No bookkeeping; a check of all rows finds the entities that were idle for the timeout. A
     /// check takes a few nanoseconds per row, once in a while; bookkeeping would be updated at each
@@ -35,7 +35,7 @@ pub(super) enum PassivationTracker {
     Rows,
     /// One tracker for all shards together.
     Region(Arc<ActiveEntities>),
-    /// One tracker per shard.
+    /// One tracker per shard, made with these settings.
     Shards(Box<settings::PassivationConfig>),
 }
 
@@ -54,7 +54,8 @@ impl PassivationTracker {
     }
 
     /// Makes the bookkeeping of a new shard. With [`Shards`](Self::Shards) it is a tracker of its
-    /// own that has the region's whole limit until [`Runtime::share_limit`].
+    /// own that has the configured limit of the region, undivided, until
+    /// [`Runtime::share_limit`]. With [`Region`](Self::Region) it is the shared tracker.
     pub(super) fn of_shard(&self) -> ShardPassivationTracker {
         match self {
             Self::Nobody => ShardPassivationTracker::Nobody,
@@ -89,8 +90,9 @@ impl ShardPassivationTracker {
 }
 
 impl<E: Entity> Runtime<E> {
-    /// Stops the chosen entities that are still idle and whose shards are open. Called without any
-    /// shard's lock, because it locks each shard in turn.
+    /// Stops the chosen entities that are still idle and whose shards are open; the others are left
+    /// out without a report. The caller must hold no shard's lock: this takes the lock of each
+    /// entity's shard, one after the other, and carries out the effects after each.
     pub(super) fn passivate(self: &Arc<Self>, leavers: Vec<StopCandidate>) {
         for leaver in leavers {
             let Some(shard) = self.shard(leaver.shard) else { continue };
@@ -116,9 +118,10 @@ impl<E: Entity> Runtime<E> {
         done
     }
 
-    /// Starts the periodic check for idle entities, unless it runs or no entity stops for being
-    /// idle. The check ends with the runtime. It uses `idle-interval`, or half of `idle-timeout`,
-    /// but at least [`SWEEP_MIN`].
+    /// Starts the periodic check for idle entities, unless it was started before or no entity stops
+    /// for being idle. The check ends with the runtime, for good. It comes first after one pause of
+    /// `idle-interval`, or half of `idle-timeout`, but at least [`SWEEP_MIN`]; each pause begins
+    /// when the check before has ended.
     pub(super) fn sweep(self: &Arc<Self>) {
         let Some(settings) = self.settings.automatic_passivation() else { return };
         let off = matches!(self.passivation_tracker, PassivationTracker::Nobody)
@@ -139,7 +142,9 @@ impl<E: Entity> Runtime<E> {
         }));
     }
 
-    /// Checks once for idle entities, and stops them.
+    /// Checks once for idle entities, and stops them. A tracker also returns the entities that it
+    /// chose while they were busy and that no longer are. With [`PassivationTracker::Shards`] each
+    /// shard is locked while its tracker is asked; entities stop after the last lock is released.
     async fn tick(self: &Arc<Self>) {
         let (now, mut leavers) = (self.world.now(), Vec::new());
         match &self.passivation_tracker {
@@ -162,8 +167,9 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Stops the entities of a shard that were idle for the timeout, apart from those with a
-    /// pending timer. The rows are checked in parts, with a turn for other tasks after each,
-    /// because messages wait meanwhile. Ends early once the shard is no longer open.
+    /// pending timer. Only for [`PassivationTracker::Rows`]. The shard's lock is held for one part
+    /// of [`ROWS_AT_A_TIME`] rows, and other tasks get a turn after each part, because messages
+    /// wait meanwhile. Ends early once the shard is no longer open.
     async fn stop_idle(self: &Arc<Self>, shard: &Arc<Shard<E>>) {
         for first in (0..).step_by(ROWS_AT_A_TIME) {
             let (rows, now) = (first..first + ROWS_AT_A_TIME, self.world.now());
@@ -183,8 +189,10 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Sets the limit of active entities for all shards together, and stops the idle ones over it.
-    /// Without a strategy that has a limit, only stores the number.
+    /// Sets the limit of active entities for all shards together, and stops the idle ones over it;
+    /// busy ones over it stop when they rest. Any number is stored as it is; the trackers clamp it
+    /// to 1 and [`ACTIVE_ENTITIES_MAX`](settings::ACTIVE_ENTITIES_MAX). Without a strategy that has
+    /// a limit, only stores the number.
     pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
         self.limit.store(limit, Ordering::Release);
         if let PassivationTracker::Region(actives) = &self.passivation_tracker {
@@ -196,8 +204,9 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Divides the limit among the open shards, if each shard has its own tracker, and stops the
-    /// idle entities over it. Called when a shard starts or has drained, and when the limit
-    /// changes.
+    /// idle entities over it; otherwise does nothing. Each share is rounded down, and at least 1.
+    /// Called when a shard starts or has drained, and when the limit changes. The caller must hold
+    /// no shard's lock.
     pub(super) fn share_limit(self: &Arc<Self>) {
         if !matches!(self.passivation_tracker, PassivationTracker::Shards(_)) {
             return;
@@ -219,6 +228,8 @@ impl<E: Entity> Runtime<E> {
 impl<E: Entity> ShardEntities<E> {
     /// Reports a message, or a state that arrived in a move, to the tracker, if there is one. An
     /// entity without a slot gets one. Entities that must stop for it are added to `after.leavers`.
+    /// For the tracker the entity is busy until [`rest`](Self::rest), so the caller must call that
+    /// if no task runs for it.
     pub(super) fn track_delivery(
         &mut self,
         row: u32,
@@ -234,8 +245,10 @@ impl<E: Entity> ShardEntities<E> {
         actives.touch(runtime.world.now(), entity_slot.tracker_slot, hash, &mut after.leavers);
     }
 
-    /// Records that an entity became idle: the time, or a report to the tracker. If the tracker had
-    /// chosen the entity while it was busy, it is added to `after.leavers`.
+    /// Records that an entity became idle: the time for [`ShardPassivationTracker::Rows`], or a
+    /// report to the tracker, with the entity's timers. If the tracker had chosen the entity while
+    /// it was busy, it is added to `after.leavers`. Nothing is recorded without bookkeeping, or in
+    /// a tracker if the entity has no slot (its shard drains).
     pub(super) fn rest(&mut self, row: u32, runtime: &Runtime<E>, after: &mut ShardEffects<E>) {
         let entity_slot = self.entity_table.get_mut(row);
         if let ShardPassivationTracker::Rows = self.passivation_tracker {
@@ -246,8 +259,8 @@ impl<E: Entity> ShardEntities<E> {
         }
     }
 
-    /// Removes an entity with this slot from the tracker. Does nothing if the slot is `NONE`. The
-    /// caller drops the slot, which another entity may get.
+    /// Removes an entity with this slot from the tracker. Does nothing if the slot is `NONE`, or
+    /// without a tracker. The caller drops the slot, which another entity may get.
     pub(super) fn untrack(&self, slot: u32) {
         if let Some(actives) = self.passivation_tracker.of(slot) {
             actives.leave(slot);
@@ -255,7 +268,8 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Stops an entity that the tracker chose, if its row still has the slot and it is idle.
-    /// Otherwise does nothing: the entity has got a message since, or has ended.
+    /// Otherwise does nothing: the entity has got a message since, or has ended. It also stops if
+    /// it has handled a message since and is idle again; see [`StopCandidate`].
     pub(super) fn passivate(&mut self, leaver: StopCandidate, after: &mut ShardEffects<E>) {
         let StopCandidate { row, slot, .. } = leaver;
         let is_it = |entity_slot: &EntitySlot<E>| {
@@ -267,7 +281,7 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Stops the entities in `rows` that are idle and match `for_long`. Returns false, and stops
-    /// none, if `rows` begins behind the last row.
+    /// none, if `rows` begins behind the last row; true otherwise, even if none stops.
     fn stop_idle(
         &mut self,
         rows: Range<usize>,
@@ -282,8 +296,9 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Stops an idle entity: its value is dropped, after its stop message if the type has one. That
-    /// happens in a task that starts here, and not at all if a message comes first. Without an
-    /// instance the row is removed at once, with its dormant state.
+    /// happens in a task that starts here, and not at all if a message comes first. The entity is
+    /// busy from now on, for the tracker without an access. Without an instance the row is removed
+    /// here, with its dormant state ([`forget`](Self::forget)).
     fn stop(&mut self, row: u32, after: &mut ShardEffects<E>) {
         let entity_slot = self.entity_table.get(row);
         let slot = entity_slot.tracker_slot;
@@ -299,7 +314,8 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Drops a dormant state as its idle entity would be, and removes its row and slot; the
-    /// instance had its stop message before. Does nothing without a dormant state.
+    /// instance had its stop message before. The state is not counted as lost. Without a dormant
+    /// state it does nothing, and the row stays.
     fn forget(&mut self, row: u32, slot: u32) {
         if self.entity_table.take_state(row).is_none() {
             return;

@@ -51,12 +51,13 @@ pub(super) struct SealedValues<E: Entity> {
     pub(super) lost: Vec<(DeadLetterReason, SingleMessage<E::Message>)>,
 }
 
-/// Encodes the dormant states of a shard, then the messages in its mailboxes, row by row. The
-/// payload is `None` if there are neither. A message that cannot be encoded is left out, and
-/// returned as lost.
+/// Encodes the dormant states of a shard, then the messages in its mailboxes, row by row; only the
+/// messages of one entity keep their order. The payload is `None` if there are neither. A message
+/// that cannot be encoded is left out, and returned as lost with [`DeadLetterReason::Unencodable`].
 ///
 /// Called under the shard's lock once no entity of the shard runs any longer: states that were
-/// exported are dormant, and instances that are left are only dropped.
+/// exported are dormant, and instances that are left are only dropped, without an export. The
+/// `Serialize` of typed messages runs under that lock.
 pub(super) fn seal<E: Entity>(
     mut entity_table: EntityTable<E>,
     fault_injection: ShardingFaultInjection,
@@ -89,7 +90,8 @@ pub(super) fn seal<E: Entity>(
     ((!bytes.is_empty()).then(|| bytes.into()), left)
 }
 
-/// Encodes a typed message; `None` if its `Serialize` fails or panics.
+/// Encodes a typed message; `None` if its `Serialize` fails or panics. The first reply address in
+/// the message, if any, is also written to the header of the envelope.
 fn encoded<M: serde::Serialize>(to: &EntityId, message: &M) -> Option<EnvelopeBuilder> {
     // A panic of user code must not poison the shard's lock.
     let write = || {
@@ -124,7 +126,7 @@ fn append_state(bytes: &mut Vec<u8>, id: &EntityId, state: &[u8]) {
 }
 
 /// Appends the head of an entry whose content has `length` bytes, after the version if this is the
-/// first entry. Panics from 4 GiB on.
+/// first entry. Panics from 4 GiB on, which the limits of messages and exported states exclude.
 fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
     if bytes.is_empty() {
         bytes.push(VERSION);
@@ -135,8 +137,9 @@ fn head(bytes: &mut Vec<u8>, kind: u8, length: usize) {
 }
 
 /// Decodes a payload up to its end or the first malformed entry, and returns all entries before
-/// that. The result states whether it was complete. An empty payload and one of another version are
-/// errors; a version without entries is a complete payload.
+/// that, also with an error. The result states whether it was complete. An empty payload and one of
+/// another version are errors; a version without entries is a complete payload. An entity may have
+/// several states: the caller must check that.
 pub(super) fn read(payload: &Bytes) -> (PayloadContents, Result<(), BadFrame>) {
     let mut carried = PayloadContents::default();
     let Some((VERSION, mut rest)) = payload.split_first().map(|(v, rest)| (*v, rest)) else {
@@ -154,7 +157,8 @@ pub(super) fn read(payload: &Bytes) -> (PayloadContents, Result<(), BadFrame>) {
 const CUT: BadFrame = BadFrame("a payload cut short");
 
 /// Decodes the first entry of `rest`, which is the end of `whole`, adds it to `to`, and returns the
-/// bytes behind it. After an error `to` is unchanged. A message shares the memory of `whole`.
+/// bytes behind it. After an error `to` is unchanged. An entry of an unknown kind is an error, not
+/// skipped. A message shares the memory of `whole`; a state is copied.
 fn next<'a>(whole: &Bytes, rest: &'a [u8], to: &mut PayloadContents) -> Result<&'a [u8], BadFrame> {
     let (kind, rest) = rest.split_first().ok_or(CUT)?;
     let (length, rest) = rest.split_first_chunk::<4>().ok_or(CUT)?;
@@ -169,7 +173,7 @@ fn next<'a>(whole: &Bytes, rest: &'a [u8], to: &mut PayloadContents) -> Result<&
 }
 
 /// Decodes the content of an entry with a state, which takes up everything behind the id. The state
-/// may be empty, the id not.
+/// may be empty. An id that is empty, too long or not UTF-8 is an error.
 fn state(content: &[u8]) -> Result<(EntityId, ExportedState), BadFrame> {
     let (length, rest) = content.split_first_chunk::<2>().ok_or(CUT)?;
     let length = usize::from(u16::from_le_bytes(*length));

@@ -66,7 +66,8 @@ pub(super) trait ReplySink: Send + Sync {
 /// A pending ask, independent of the type of its answer. The first result ends it; later ones are
 /// dropped. `answered` and `refused` return whether it still waited.
 pub(super) trait PendingAsk: Send + Sync {
-    /// Ends the ask with this encoded answer, or with an error if the answer cannot be decoded.
+    /// Ends the ask with this encoded answer, or with an error if the answer cannot be decoded;
+    /// that also counts as answered. Decodes even if the ask has ended.
     fn answered(&self, body: &[u8]) -> bool;
     fn refused(&self, why: DeadLetterReason) -> bool;
 
@@ -75,7 +76,8 @@ pub(super) trait PendingAsk: Send + Sync {
     fn holder(&self) -> Option<RegionId>;
     fn asked(&self) -> AskedShard;
 
-    /// Fails the ask because this node, whose lane had the message, was removed.
+    /// Fails the ask because this node, whose lane had the message, was removed. The caller has
+    /// compared it with the holder. No effect if the ask has ended.
     fn lost_with(&self, node: RegionId);
 }
 
@@ -111,8 +113,9 @@ struct AskTable {
 }
 
 impl AskTable {
-    /// Returns a number that no waiting ask has; not 0. Without the key a peer cannot derive it
-    /// from the numbers of earlier asks, so it cannot answer the next ask in place of its entity.
+    /// Returns a number, without a place, that no waiting ask of this table has; not 0. Without the
+    /// key a peer cannot derive it from the numbers of earlier asks, so it cannot answer the next
+    /// ask in place of its entity.
     fn draw(&mut self) -> AskNumber {
         loop {
             self.asked += 1;
@@ -162,20 +165,23 @@ impl PendingAsks {
         self.types.mine()
     }
 
-    /// Returns the number of pending asks whose answer comes as bytes.
+    /// Returns the number of asks in the table, whose answers come as bytes. An ask that was ended
+    /// on this node although its reply address was serialized is one of them until its future ends.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.rows.all().map(|rows| lock(rows).waiting.len()).sum()
     }
 
     /// Returns the number of answers and refusals that no ask awaited: they arrived after the
-    /// timeout, twice, or under an unknown number.
+    /// timeout, twice, or under an unknown number. Refusals that this node itself gives to an ask
+    /// that has ended are not counted; its answers are.
     #[must_use]
     pub fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Adds an ask and returns its number, which is never 0.
+    /// Adds an ask to the table of this thread and returns its number, which is never 0. The caller
+    /// must not add an ask twice: it would have two entries.
     fn add(&self, question: Arc<dyn PendingAsk>) -> u64 {
         let place = threads::place();
         let mut rows = lock(self.rows.at(place));
@@ -191,7 +197,8 @@ impl PendingAsks {
     }
 
     /// Passes an answer from any node to its ask, which leaves the table even if the answer cannot
-    /// be decoded. Counts an answer that no ask awaits as late.
+    /// be decoded. Counts an answer that no ask awaits as late, also if the ask has an entry but
+    /// was ended on this node. The answer is decoded without the table's lock.
     pub(super) fn answered(&self, number: u64, body: &[u8]) {
         let answered = |question: Arc<dyn PendingAsk>| {
             scope::reading(Arc::clone(self.types.mine()), || question.answered(body))
@@ -205,7 +212,8 @@ impl PendingAsks {
     }
 
     /// Records where a message of this node is, see [`PendingAsk::set_holder`]. No effect if it is
-    /// no ask's, or the ask has ended.
+    /// no ask's, or the ask has left the table. Finds the ask by its number alone; the node in the
+    /// reply address is not compared.
     pub(super) fn set_holder(&self, message: &Envelope, node: Option<RegionId>) {
         let Some(ReplyAddress { correlation: number, .. }) = message.asker() else { return };
         let place = (number % PLACES) as usize;
@@ -216,7 +224,9 @@ impl PendingAsks {
 
     /// Fails the asks whose message the lane to `node` had, if `of` selects the shard that they are
     /// for: the node was removed. Only asks with an entry in the table are found
-    /// (docs/protocol/message-order.md#asks-end-with-the-node-that-has-their-message).
+    /// (docs/protocol/message-order.md#asks-end-with-the-node-that-has-their-message). They leave
+    /// the table, so a later answer counts as late. `of` runs under the lock of a thread's table;
+    /// the askers are woken without it.
     pub(super) fn lost_with(&self, node: RegionId, of: impl Fn(AskedShard) -> bool) {
         for rows in self.rows.all() {
             let is_lost = |_: &u64, question: &mut Arc<dyn PendingAsk>| {
@@ -258,7 +268,8 @@ impl PendingAsksHandles {
 enum AskState<T> {
     /// No result yet. Has a waker once the future was polled.
     Waiting(Option<Waker>),
-    /// Ended, with the result until the future takes it. `None` also if the future was dropped.
+    /// Ended, with the result until the future takes it. `None` also if the future was dropped or
+    /// timed out.
     Over(Option<Result<T, AskFailure>>),
 }
 
@@ -276,8 +287,9 @@ impl<T> AskSlot<T> {
         Arc::new(Self { number: AtomicU64::new(0), holder: AtomicU64::new(0), asked, state })
     }
 
-    /// Records the node whose lane has the message. Called under the lock of the message's shard,
-    /// which orders it with the removal of that node.
+    /// Records the node whose lane has the message; `None`: the message is on this node. Called
+    /// under the lock of the message's shard, which orders it with the removal of that node. Not
+    /// reset when the ask ends.
     pub(super) fn set_holder(&self, node: Option<RegionId>) {
         self.holder.store(node.map_or(0, |node| node.replica().get()), Ordering::Release);
     }
@@ -293,8 +305,8 @@ impl<T> AskSlot<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the result and wakes the asker. Returns whether the ask still waited; if not, the
-    /// result is dropped.
+    /// Stores the result and wakes the asker, after the lock is released. Returns whether the ask
+    /// still waited; if not, the result is dropped. The entry in the table stays.
     fn end(&self, result: Result<T, AskFailure>) -> bool {
         let before = {
             let mut state = self.lock();
@@ -320,7 +332,8 @@ impl<T> AskSlot<T> {
         let _was_waiting = self.end(Err(AskFailure::Refused(why)));
     }
 
-    /// Takes the result, or registers the waker for it. After the result was taken, returns
+    /// Takes the result, or registers the waker for it in place of the one of the poll before.
+    /// After the result was taken, or the ask was [forgotten](Self::forget), returns a refusal with
     /// [`DeadLetterReason::NoAnswer`].
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, AskFailure>> {
         let mut state = self.lock();
@@ -340,7 +353,8 @@ impl<T> AskSlot<T> {
     }
 
     /// Ends the wait: removes the entry in the table, and the result, which is returned if the ask
-    /// has one that was not read. Answers that arrive after that count as late.
+    /// has one that was not read; `None` if it still waited. Wakes no task. Answers that arrive
+    /// after that count as late. A second call returns `None` and has no other effect.
     pub(super) fn forget(&self, asks: &PendingAsks) -> Option<Result<T, AskFailure>> {
         let before = std::mem::replace(&mut *self.lock(), AskState::Over(None));
         let number = self.number();
@@ -382,8 +396,9 @@ impl<T> CarriedAsk for AskOfSlot<'_, T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> AskSlot<T> {
-    /// Adds it to the table if it was never added, and returns its number. The number of an ask
-    /// that has ended finds no entry, so that an answer to it is late.
+    /// Adds it to the table if it was never added, and returns its number, which stays the same.
+    /// The number of an ask that has ended finds no entry, so that an answer to it is late. Two
+    /// threads must not call this at the same time for one ask: it would get two entries.
     pub(super) fn enlist(self: &Arc<Self>, asks: &PendingAsks) -> u64 {
         let known = self.number();
         if known > 0 {

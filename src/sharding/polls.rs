@@ -18,7 +18,7 @@ const NONE: u64 = 0;
 /// before the first check. It never decreases.
 static NOW: AtomicU64 = AtomicU64::new(1);
 
-/// The same clock at the end of the last gap between two checks.
+/// The same clock at the end of the last gap between two checks, see [`skip_gap`]; 0 before it.
 static RESUMED: AtomicU64 = AtomicU64::new(0);
 
 /// State of every thread that has ever polled a handler.
@@ -67,7 +67,8 @@ impl Entities {
 
     /// Polls a handler of the entity in this row, and records the poll while it lasts. `poll` must
     /// catch panics of the handler: after a panic the record would remain until the thread's next
-    /// poll. An inner poll on the same thread ends the record of the outer one.
+    /// poll. An inner poll on the same thread replaces the record of the outer one, and its end
+    /// ends the record, so the rest of the outer poll is not seen.
     #[inline]
     pub(super) fn poll<T>(self, shard: ShardId, row: u32, poll: impl FnOnce() -> T) -> T {
         MINE.with(|mine| {
@@ -99,9 +100,10 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Called by a monitor before it advances the clock to `now`. If no monitor has advanced it for
-/// longer than `gap`, this process was suspended or had no monitor; then [`awake_for`] measures
-/// polls from `now` on.
+/// Called by a monitor before it advances the clock to `now` by [`longer_than`]; does not advance
+/// it itself. If no monitor has advanced it for longer than `gap`, this process was suspended or
+/// had no monitor; then [`awake_for`] measures polls from `now` on. Does not change the results of
+/// [`longer_than`].
 pub(crate) fn skip_gap(gap: Duration, now: Duration) {
     let now = millis(now);
     if now.saturating_sub(NOW.load(Ordering::Relaxed)) > millis(gap) {
@@ -110,7 +112,8 @@ pub(crate) fn skip_gap(gap: Duration, now: Duration) {
 }
 
 /// Returns the handlers that have been polled for at least `span` as of the last check of a
-/// monitor. Time before the last gap between two checks does not count.
+/// monitor. Time before the last gap between two checks does not count: `took` leaves it out,
+/// `began` does not. Does not advance the clock, so without a monitor there are none.
 pub(super) fn awake_for(span: Duration) -> Vec<LongPoll> {
     let mut all = longer_than(span, Duration::ZERO); // zero does not advance the clock
     // In this order: if the clock was advanced past a gap for the polls, the gap is seen here.
@@ -127,7 +130,8 @@ pub(super) fn awake_for(span: Duration) -> Vec<LongPoll> {
 ///
 /// A poll begins by the clock of the check before it, so it may appear longer than it is, by the
 /// time between two checks. The first check after a pause of at least `span` therefore returns all
-/// present polls; the caller must ignore those.
+/// present polls; the caller must ignore those. Each check that sees a poll returns it again. No
+/// thread is delayed, except one whose first poll begins during the check.
 pub fn longer_than(span: Duration, now: Duration) -> Vec<LongPoll> {
     let millis = millis(now).max(1);
     let now = NOW.fetch_max(millis, Ordering::Release).max(millis); // after `RESUMED`

@@ -17,28 +17,35 @@ use crate::cluster::lease::Departure;
 ///
 /// Called from many threads at once. Never blocks on a handler.
 pub trait RegionHandle: Send + Sync + 'static {
-    /// Carries out an order of the region's machine. Orders that only the node can carry out
-    /// (`Send`, `Registered`, `Unregistered`, `Left`, `Stopped`, `Step`, `Slow`) are not passed
-    /// here, and have no effect.
+    /// Carries out an order of the region's machine, without waiting for handlers that it ends.
+    ///
+    /// Orders that only the node can carry out (`Send`, `Registered`, `Unregistered`, `Left`,
+    /// `Stopped`, `Step`, `Slow`) are not passed here, and have no effect. `Adopt` and `Drain` have
+    /// none either, because the `Standing` that follows contains them.
     fn perform(&self, order: RegionOutput);
 
     /// Called when the hosting lease has lapsed for long: instances are dropped, handlers at their
-    /// next await; the messages of these handlers are lost. Messages that have not begun wait until
-    /// there is a lease again. Shards that drain are not affected.
+    /// next await; the messages of these handlers are lost. No stop message is handled and no state
+    /// is exported. Messages that have not begun wait until there is a lease again. Shards that
+    /// drain are not affected.
     fn lapsed(&self);
 
-    /// Takes in a frame from the user lane of a node.
+    /// Takes in a frame from the user lane of a node. Not an error: a message that is lost here,
+    /// which this runtime counts, and an answer that no ask awaits, which counts as late.
     ///
     /// # Errors
-    /// [`BadFrame`] if it does not decode, or names a shard that the type does not have: count it
-    /// and go on.
+    /// [`BadFrame`] if it does not decode, or names a shard that the type does not have: the caller
+    /// counts it and goes on.
     fn arrived(&self, from: RegionId, frame: &[u8]) -> Result<(), BadFrame>;
 
-    /// Called when the lane to a region has room again, or is new. May be called without need.
+    /// Called when the lane to a region has room again, or is new: waiting messages are sent, and
+    /// all callers that wait for room, on any lane or mailbox, try again. May be called without
+    /// need.
     fn room(&self, to: RegionId);
 
     /// Called when a region left the installed configuration and its lane has ended.
-    /// [`Departure::Stopped`]: it had left in order, so its shards had been handed over.
+    /// [`Departure::Stopped`]: it had left in order, so its shards had been handed over and no ask
+    /// fails. [`Departure::Unheard`]: asks whose message it has fail.
     fn removed(&self, region: RegionId, how: Departure);
 
     /// Called when the lane to a region has been cut for long while its node is still a member, or
@@ -46,12 +53,14 @@ pub trait RegionHandle: Send + Sync + 'static {
     /// elsewhere meanwhile and still wait for the echo of that lane.
     fn cut(&self, region: RegionId);
 
-    /// Called from time to time. Repeats barriers without an echo, because they or their echoes may
-    /// be lost with a lane, and checks other hints that expire.
+    /// Called every 2 s. Repeats barriers without an echo, because they or their echoes may be lost
+    /// with a lane, asks again about mailboxes that were reported full, and gives up old held
+    /// messages of removed senders.
     fn remind(&self);
 
     /// Returns the shards with entities, and their number. Entities that only have waiting messages
-    /// or a dormant state count. Shards without entities are left out.
+    /// or a dormant state count. Shards without entities are left out. Locks one shard after the
+    /// other, so the numbers are not of one moment.
     fn entities(&self) -> Vec<(ShardId, u64)>;
 
     /// Returns whether an entity lives here: it has an instance, waiting messages or a dormant
@@ -83,10 +92,12 @@ pub trait RegionHandle: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UndeliveredCounts {
     /// Messages of other nodes that were bounced, and barriers that were acknowledged, since the
-    /// start. Rises as long as a node does not know of a move.
+    /// start, also if the lane did not take the frame. Rises as long as a node does not know of a
+    /// move.
     pub sent_back: u64,
-    /// Messages of this node that wait for a lane, and messages of others that are held for a
-    /// decision. Messages without a known home do not count.
+    /// Messages of this node that wait for a lane or an echo, and messages from lanes, the own lane
+    /// included, that are held for a decision or a start. Messages without a known home do not
+    /// count.
     pub waiting: usize,
 }
 

@@ -21,16 +21,18 @@ const ORPHANED_MIN: Duration = Duration::from_secs(30);
 
 /// Start of the wait for each removed sender with held messages, and the state of the shard then.
 pub(super) struct RemovedSenders {
-    since: BTreeMap<RegionId, Instant>, // ≤ lanes
-    standing: HostState,
+    since: BTreeMap<RegionId, Instant>, // when `review_held` first found its messages; ≤ lanes
+    standing: HostState,                // another one starts all waits anew
 }
 
 impl<E: Entity> ShardGateEffects<'_, E> {
     /// Returns whether a message of `bytes` bytes, which `from` marked as moved, must be refused:
     /// more messages wait for the entity than moves can bring. Only the sender marks messages as
-    /// moved, so the mark must not give it unlimited room. False for an idle entity.
+    /// moved, so the mark must not give it unlimited room. False for an idle entity, however long
+    /// the message is. All messages in the mailbox count, not only moved ones.
     ///
-    /// Counts `from` among the regions that moved something; the limits grow with their number.
+    /// First counts `from` among the regions that moved something, whatever the result; the limits
+    /// are those of one region times their number. The caller drops and counts the message.
     pub(super) fn is_overrun(&self, from: RegionId, row: u32, bytes: usize) -> bool {
         let BufferLimits { messages, bytes: bytes_max } = self.runtime.moved_by(from);
         let busy = self.shard_entities.entity_table.get(row).busy.as_ref();
@@ -38,14 +40,15 @@ impl<E: Entity> ShardGateEffects<'_, E> {
         busy.is_some_and(|busy| room.check(busy.mailbox.waits(), bytes).is_err())
     }
 
-    /// Gives up held messages of removed senders, and counts them as lost, after nobody has
-    /// announced their decision for twice the `handoff-timeout`, and for [`ORPHANED_MIN`]. A
-    /// coordinator that knows this region repeats its decisions, so the decision was lost with a
-    /// majority or never existed.
+    /// Gives up held messages of removed senders, as lost with [`DeadLetterReason::NodeGone`],
+    /// after no decision has come for the first of them for twice the `handoff-timeout`, and for
+    /// [`ORPHANED_MIN`]. A coordinator that knows this region repeats its decisions, so the
+    /// decision was lost with a majority or never existed.
     ///
-    /// Called from time to time; the first call that finds such messages begins the wait. The wait
+    /// Called with the reminders; the first call that finds such messages begins the wait. The wait
     /// begins anew when the state of the shard in the region changes, and when a coordinator
-    /// registers this region. While none knows this region, nothing is given up.
+    /// registers this region. While none knows this region, does nothing and keeps the waits.
+    /// Senders whose removal this runtime no longer remembers are passed over.
     pub(super) fn review_held(&mut self, gate: &mut Gate<Envelope>) {
         let Some(coordinated) = self.runtime.coordinated_since() else { return };
         let lanes = gate.ahead().filter(|lane| self.runtime.is_removed(*lane));

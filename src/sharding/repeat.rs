@@ -9,7 +9,8 @@ use ostraca_ddata::clock::Instant;
 
 use super::ids::ShardId;
 
-/// The pauses between repetitions.
+/// The pauses between repetitions. Not checked: a first pause above the longest is used once, and
+/// with a first pause of 0 a message is due at every call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pauses {
     /// Pause before the first repetition.
@@ -27,8 +28,9 @@ impl Default for Pauses {
 /// The shards with unanswered messages, and when to repeat them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Repeats {
-    open: BTreeMap<ShardId, (Instant, Duration)>, // next repetition and last pause; ≤ shards
-    order: BTreeSet<(Instant, ShardId)>,          // one entry for each of `open`
+    // Next repetition, and the pause before it; ≤ shards.
+    open: BTreeMap<ShardId, (Instant, Duration)>,
+    order: BTreeSet<(Instant, ShardId)>, // one entry for each of `open`
 }
 
 impl Repeats {
@@ -39,7 +41,8 @@ impl Repeats {
     }
 
     /// The same for a message that has not been sent: it is due now, and its first repetition comes
-    /// after the first pause.
+    /// after the first pause, or the longest if that is shorter. Replaces a repetition of the
+    /// shard.
     pub(super) fn begin_now(&mut self, now: Instant, shard: ShardId, pauses: Pauses) {
         self.at(now, shard, pauses.first / 2);
     }
@@ -58,8 +61,9 @@ impl Repeats {
         }
     }
 
-    /// Returns the shards whose messages are due, the longest due first, and schedules each again
-    /// after twice its last pause. The caller must send the messages.
+    /// Returns the shards whose messages are due at `now` or before, the longest due first, and
+    /// schedules each again after twice its last pause, at most the longest one, from `now` on. So
+    /// a late call returns a shard once. The caller must send the messages.
     pub(super) fn take_due(&mut self, now: Instant, pauses: Pauses) -> Vec<ShardId> {
         let due = self.order.iter().take_while(|(due, _)| *due <= now);
         let due: Vec<ShardId> = due.map(|(_, shard)| *shard).collect();

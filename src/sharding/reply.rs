@@ -22,7 +22,7 @@ enum ReplyTarget<T> {
     /// The address was decoded from a message; the ask may have been made on this node all the
     /// same.
     There { to: ReplyAddress, way: Arc<dyn ReplySink> },
-    /// The answer was sent: nothing follows when the address is dropped.
+    /// The answer was sent, or its encoding panicked: nothing follows when the address is dropped.
     Used,
 }
 
@@ -30,8 +30,9 @@ enum ReplyTarget<T> {
 ///
 /// It may be kept, or passed on in a message to another entity. If it is dropped unused, the asker
 /// is told that there will be no answer, so it does not wait for its timeout as long as the nodes
-/// live. Once passed on, it is lost with the message that contains it, also if that message is
-/// refused at the call or counted as lost on its way.
+/// live. Once passed on, which is when it is first serialized, it is lost with the message that
+/// contains it, also if that message is refused at the call or counted as lost on its way. The
+/// original can still send; the ask takes the first answer.
 pub struct Reply<T> {
     target: ReplyTarget<T>,
     passed_on: AtomicBool, // it was serialized: dropping it sends nothing
@@ -51,9 +52,11 @@ impl<T: Serialize> Reply<T> {
     /// Sends the answer. The sender does not learn whether the ask still waits; late answers, and
     /// all after the first one, are counted at the asking node.
     ///
-    /// A value that its own `Serialize` refuses counts as no answer, and the asker is told so; the
-    /// same holds for an answer that is longer than a lane allows. An address that was not decoded
-    /// from a message gives the value to the asker without encoding it.
+    /// An address that was not decoded from a message gives the value to the asker without encoding
+    /// it. Otherwise an answer to another node that is longer than a lane allows is replaced by a
+    /// refusal with `AnswerTooLong`, and a value that its own `Serialize` refuses by one with
+    /// `Unencodable`; the asker then reads "not handled", although the handler ran. If `Serialize`
+    /// panics, the asker is told nothing.
     pub fn send(mut self, value: T) {
         match &self.target {
             ReplyTarget::Here { slot, asks, .. } => slot.fill(value, asks),
@@ -75,7 +78,8 @@ impl<T: Serialize> Reply<T> {
 
 impl<T> Drop for Reply<T> {
     /// Tells the asker that there will be no answer, with the reason of the present scope
-    /// (`scope.rs`): by default that the handler gave none, or that it panicked.
+    /// (`scope.rs`): by default that the handler gave none, or that it panicked. If the ask has
+    /// ended, the refusal counts as late there, unless the address was never encoded.
     ///
     /// Does nothing if the answer was sent, if the address was passed on in a message, or if its
     /// message continues to exist as bytes.
@@ -108,8 +112,9 @@ impl<T> fmt::Debug for Reply<T> {
 
 impl<T: DeserializeOwned + Send + 'static> Serialize for Reply<T> {
     /// Encodes the asking node and the number of the ask, which an ask of this node gets by its
-    /// first encoding. From then on the address counts as passed on, also if the encoding of the
-    /// message fails later: dropping it sends nothing.
+    /// first encoding, with an entry in the table of pending asks. From then on the address counts
+    /// as passed on, also if the encoding of the message fails later: dropping it sends nothing.
+    /// Also notes the address for the header of the message's envelope (`scope.rs`).
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let address = match &self.target {
             ReplyTarget::Here { slot, asks, node } => {

@@ -8,8 +8,9 @@ use super::region_handle::NoRoom;
 use super::runtime::Runtime;
 
 impl<E: Entity> Runtime<E> {
-    /// Sends a reply or a refusal to the asking node. On this node it reaches its ask at once;
-    /// other frames have no effect there.
+    /// Sends a reply or a refusal to the asking node. On this node it reaches its ask within the
+    /// call, whatever its length and also after the node's stop; one that no ask awaits counts as
+    /// late. Other and malformed frames have no effect there.
     pub(super) fn send(&self, to: ReplyAddress, bytes: &[u8]) {
         if to.node != self.me {
             return self.send_there(to, bytes);

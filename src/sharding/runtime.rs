@@ -44,8 +44,8 @@ use super::timeouts::Timeouts;
 use super::waiting_shards::WaitingShards;
 use crate::cluster::lease::Departure;
 
-/// Maximum number of remembered removed regions. A missing lane to any other region is taken for
-/// one that does not exist yet.
+/// Maximum number of remembered removed regions; the oldest is forgotten first. A missing lane to
+/// any other region is taken for one that does not exist yet.
 const REMOVED_MAX: usize = 1_024;
 
 /// Numbers the runtimes of this process.
@@ -57,7 +57,7 @@ static RUNTIMES: AtomicU32 = AtomicU32::new(0);
 /// Its fields for each thread begin a cache line, so the counts of its `Arc`, which asks and
 /// activations on all threads change, are in another one.
 pub(super) struct Runtime<E: Entity> {
-    pub(super) number: u32,
+    pub(super) number: u32, // unique in this process
     pub(super) me: RegionId,
     pub(super) entity_type: EntityType,
     pub(super) settings: ShardingConfig,
@@ -85,16 +85,16 @@ pub(super) struct Runtime<E: Entity> {
     pub(super) waiting_shards: WaitingShards,
     removed: Mutex<VecDeque<RegionId>>, // ≤ REMOVED_MAX
     callers: Callers,
-    over: AtomicBool,              // stopped for good, by `stop_all`
+    over: AtomicBool,              // stopped for good, set only by `stop_all`
     cluster_generation: AtomicU64, // only rises; read with each batch of messages
     // since when a coordinator has known this region
     coordinated: Mutex<Option<Instant>>,
-    pub(super) sent_back: AtomicU64, // bounces and echoes
+    pub(super) sent_back: AtomicU64, // bounces and echoes, also those that no lane took
     pub(super) passivation_tracker: PassivationTracker,
     pub(super) sweeps: AtomicBool, // the check for idle entities was started
     pub(super) slow_handlers: SlowHandlers,
-    pub(super) limit: AtomicUsize, // of active entities
-    pub(super) failures: AtomicU64,
+    pub(super) limit: AtomicUsize,  // of active entities
+    pub(super) failures: AtomicU64, // of the program's code
 }
 
 /// A message on its way to its entity, as a value or encoded.
@@ -106,7 +106,7 @@ pub(super) enum OutgoingMessage<M> {
 /// Where a message waits if the lane of its shard has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitingPlace {
-    /// In the shard's buffer, in order with the others.
+    /// In the shard's buffer, in order with the others; refused if that is full.
     Buffer,
     /// With its caller, if the message has more than [`LONG_BYTES`] or the buffer more than
     /// [`CALLERS_BUFFER_BYTES`]. The message is then refused and delays no message to another
@@ -133,7 +133,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Encodes a message as an envelope. With `ask` the envelope names the asker, with the number 0 if
 /// the message does not contain the reply address of the ask. Fails if the message's own
-/// `Serialize` fails.
+/// `Serialize` fails; a panic of it passes through. The length is not checked.
 pub(super) fn encode<M: Serialize>(
     to: &EntityId,
     message: &M,
@@ -193,7 +193,8 @@ impl<E: Entity> Runtime<E> {
         })
     }
 
-    /// Makes the type known to the decoder, so that entity references in messages find it.
+    /// Makes the type known to the decoder, so that entity references in messages find it. Replaces
+    /// an earlier runtime of the same name.
     pub(super) fn publish(self: &Arc<Self>) {
         self.asks.types().add(self.entity_type.clone(), self);
     }
@@ -275,12 +276,12 @@ impl<E: Entity> Runtime<E> {
         self.extractor.shard(id)
     }
 
-    /// Shards for which anything was ever sent or received.
+    /// Shards about which there was ever a message, frame or order, by number.
     pub(super) fn known(&self) -> impl Iterator<Item = &Arc<Shard<E>>> {
         self.shards.iter().filter_map(OnceLock::get)
     }
 
-    /// Number of messages that wait at the gates, and number of messages held there.
+    /// Number of own messages that wait at the gates, and of messages from lanes held there.
     pub(super) fn at_gates(&self) -> (usize, usize) {
         self.known().fold((0, 0), |(waiting, held), shard| {
             let gate = &shard.lock().gate;
@@ -341,7 +342,9 @@ impl<E: Entity> Runtime<E> {
     /// room. `ask` is the ask whose reply address the message contains.
     ///
     /// An error returns the message, which may have been encoded meanwhile. A message is encoded
-    /// only if its shard is not hosted here. Panics if the type has no such shard.
+    /// only if its shard neither lives nor drains here, or the node has stopped; otherwise its
+    /// length is not checked. Errors: `Encode`, then those of
+    /// [`tell_envelope`](Self::tell_envelope). Panics if the type has no such shard.
     pub(super) fn offer(
         self: &Arc<Self>,
         (to, hash, shard): EntityAddress<'_>,
@@ -376,8 +379,8 @@ impl<E: Entity> Runtime<E> {
         self.tell_envelope(shard, hash, (envelope, place))
     }
 
-    /// Puts the message directly into the mailbox if the shard is hosted here, with the effect of
-    /// [`Gate::tell`](gate::Gate::tell). Returns the message if the shard is not hosted here or the
+    /// Puts the message directly into the mailbox if the shard lives or drains here, with the
+    /// effect of [`Gate::tell`](gate::Gate::tell). Returns the message if it does neither or the
     /// node has stopped, and as an error if the mailbox is full.
     fn tell_here(
         self: &Arc<Self>,
@@ -411,7 +414,8 @@ impl<E: Entity> Runtime<E> {
     /// Sends the message directly down the lane, with the effect of
     /// [`Gate::tell`](gate::Gate::tell), if the shard is hosted elsewhere, no message waits before
     /// it, the lane has room, and no entity of the shard is known to be busy there. Returns whether
-    /// it was sent; otherwise does nothing, also if the message is too long.
+    /// it was sent, and then `ask` knows its node; otherwise does nothing, also if the message is
+    /// too long: no report of room is requested.
     fn tell_there(
         &self,
         shard: &Shard<E>,
@@ -440,9 +444,10 @@ impl<E: Entity> Runtime<E> {
         self.message_bytes_max.saturating_sub(frame::HEAD_BYTES_MAX)
     }
 
-    /// Gives an encoded message to the gate, which delivers, sends or buffers it. Fails if it is
-    /// too long, the node has stopped, the entity's mailbox is full, here or as its home reported,
-    /// or the message would have to wait and may not: see [`WaitingPlace`].
+    /// Gives an encoded message to the gate, which delivers, sends or buffers it. Errors, in this
+    /// order: `TooLong`, also for an entity here; `Stopped`; `MailboxFull` if the shard lives or
+    /// drains here, else `Busy` if the home reported the entity's mailbox as full; `BufferFull` if
+    /// the message would have to wait and may not: see [`WaitingPlace`].
     fn tell_envelope(
         self: &Arc<Self>,
         shard: &Arc<Shard<E>>,
@@ -483,9 +488,10 @@ impl<E: Entity> Runtime<E> {
 
     // ── From lanes ──
 
-    /// Takes in a frame from the user lane of a node. Answers and refusals reach their asks without
-    /// a shard. Once the node has stopped, messages and bounces are lost and counted. Fails if the
-    /// frame is malformed or names a shard that the type does not have.
+    /// Takes in a frame from the user lane of a node, removed or not. Answers and refusals reach
+    /// their asks without a shard. Once the node has stopped, messages and bounces are lost and
+    /// counted, and all other frames are handled as before. A bounced ask no longer counts as with
+    /// that node. Fails if the frame is malformed or names a shard that the type does not have.
     pub(super) fn arrived(self: &Arc<Self>, from: RegionId, bytes: &[u8]) -> Result<(), BadFrame> {
         let known = |shard| self.shard(shard).ok_or(BadFrame("no shard of this type"));
         match ShardingFrame::read(bytes)? {
@@ -537,9 +543,9 @@ impl<E: Entity> Runtime<E> {
         Ok(())
     }
 
-    /// The region left the configuration: ends its lane at all gates. Unless it left in order, this
-    /// fails the asks whose message it has, if its lane was still in use for their shard. If this
-    /// node has changed to another home, the message may have moved there.
+    /// The region left the configuration: remembers that, and ends its lane at all gates. Unless it
+    /// left in order, this then fails the asks whose message it has, if its lane was still in use
+    /// for their shard. If this node has changed to another home, the message may have moved there.
     pub(super) fn removed(self: &Arc<Self>, region: RegionId, how: Departure) {
         {
             let mut removed = lock(&self.removed);
@@ -614,7 +620,9 @@ impl<E: Entity> Runtime<E> {
     // ── From the region's machine ──
 
     /// Carries out an order of the region's machine. The payload of a `Start` waits for the
-    /// `Standing` that follows; orders about unknown shards, and those of the node, have no effect.
+    /// `Standing` that follows, in place of one that still waits, which is not counted as lost. A
+    /// `Route`, old or new, has a missing home requested again. `Coordinated(true)` sets the time
+    /// anew. Orders about unknown shards, and those of the node, have no effect.
     pub(super) fn perform(self: &Arc<Self>, order: RegionOutput) {
         match order {
             RegionOutput::Start { shard, payload, .. } => {
@@ -675,8 +683,9 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Ends all entities at once and loses all waiting messages, because the node is out. Waiting
-    /// callers are woken and fail. A second call does nothing.
+    /// Ends all entities at once and loses all waiting messages, because the node is out. Running
+    /// handlers are dropped at their next await. Waiting callers are woken and fail. A second call
+    /// does nothing.
     fn stop_all(self: &Arc<Self>) {
         if self.over.swap(true, Ordering::AcqRel) {
             return;
@@ -691,8 +700,9 @@ impl<E: Entity> Runtime<E> {
 
     // ── Deferred effects ──
 
-    /// Does the work that had to wait until the shard's lock was released. Must not be called under
-    /// any shard's lock. Drops, and with them the report of a drain, may be left to a task.
+    /// Does the work that had to wait until the shard's lock was released, in the order of starts,
+    /// request for a home, callers, drops, passivation. Must not be called under any shard's lock.
+    /// Drops of the user's values, and with them the report of a drain, are left to a task.
     pub(super) fn carry_out(self: &Arc<Self>, shard: &Arc<Shard<E>>, after: ShardEffects<E>) {
         if after.is_nothing() {
             return;
@@ -724,7 +734,7 @@ impl<E: Entity> Runtime<E> {
         self.passivate(after.leavers);
     }
 
-    /// Drops a value of the user. A panic of its `Drop` is counted.
+    /// Drops a value of the user. A panic of its `Drop` is caught, and counted as a failure.
     pub(super) fn discard<T>(&self, what: T) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
             self.failures.fetch_add(1, Ordering::Relaxed);
@@ -736,7 +746,8 @@ impl<E: Entity> Runtime<E> {
         }
     }
 
-    /// Counts a message that will not be handled, and tells its asker the reason.
+    /// Counts a message that will not be handled, and tells its asker the reason. May drop a value
+    /// of the user, so it must not be called under a lock.
     pub(super) fn lose(
         &self,
         why: DeadLetterReason,

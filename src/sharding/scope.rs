@@ -15,7 +15,7 @@ use super::types::TypeRegistry;
 /// The entity whose code runs on this thread.
 #[derive(Clone, Debug)]
 pub(super) struct CurrentEntity {
-    /// Stage of its shard, and the asks of the shard's handlers.
+    /// Present stage of its shard, and the asks of the shard's handlers.
     pub(super) phase: Arc<SharedStage>,
     /// The entity, while its handler is polled: until the handler completes, the entity handles
     /// nothing else. `None` in a task that the entity has spawned: while such a task runs, the
@@ -34,7 +34,8 @@ thread_local! {
 }
 
 /// Sets a thread-local for the duration of `run`, and restores it afterwards, also if `run` panics.
-/// The value is moved in and out again, which avoids reference counting. `None` unsets it.
+/// The value is swapped in and out again, which avoids reference counting: meanwhile `value` holds
+/// the former one, so calls may nest. `None` unsets it.
 fn lending<V, T>(
     slot: &'static LocalKey<RefCell<Option<V>>>,
     value: &mut Option<V>,
@@ -101,7 +102,8 @@ pub(super) fn types() -> Option<Arc<TypeRegistry>> {
     reply_sink().map(|sink| Arc::clone(sink.types())).or_else(of_answer)
 }
 
-/// Serializes a message, and returns the first reply address in it as well.
+/// Serializes a message, and returns the first reply address in it as well, also if serializing
+/// fails. Must not be nested: an inner call forgets the address of the outer one.
 pub(super) fn with_first_reply_address<T>(
     serialize: impl FnOnce() -> T,
 ) -> (T, Option<ReplyAddress>) {
@@ -110,7 +112,8 @@ pub(super) fn with_first_reply_address<T>(
     (serialized, FIRST_REPLY_ADDRESS.take())
 }
 
-/// A reply address was serialized.
+/// Notes a serialized reply address, for [`with_first_reply_address`]. Keeps the first one; outside
+/// of that call it is noted as well, and forgotten by the next call.
 pub(super) fn note_reply_address(address: ReplyAddress) {
     FIRST_REPLY_ADDRESS.set(FIRST_REPLY_ADDRESS.get().or(Some(address)));
 }
@@ -139,9 +142,9 @@ fn dropping_for(why: Option<DeadLetterReason>, drop: impl FnOnce()) {
 }
 
 /// Returns the reason with which an unused reply address is dropped now; `None`: the message
-/// continues elsewhere. Outside of [`dropping`] the reason is that the handler gave no answer.
-/// While the thread panics it is that the entity failed, because a handler that panics drops its
-/// address while its stack unwinds.
+/// continues elsewhere, also while the thread panics. Outside of [`dropping`] the reason is that
+/// the handler gave no answer. While the thread panics it is that the entity failed, inside of
+/// [`dropping`] too, because a handler that panics drops its address while its stack unwinds.
 pub(super) fn drop_reason() -> Option<DeadLetterReason> {
     let why = DROP_REASON.with(Cell::get);
     if std::thread::panicking() { why.and(Some(DeadLetterReason::EntityFailed)) } else { why }

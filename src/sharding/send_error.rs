@@ -43,7 +43,8 @@ pub enum TellError {
         /// The entity's home node.
         home: RegionId,
     },
-    /// The message is longer than a lane allows.
+    /// The message is longer than a lane allows. Not checked for a message that is never encoded,
+    /// because its entity lives on this node.
     #[error(
         "the message has {bytes} bytes, at most {limit} are allowed; not sent: split it, or \
              raise the transport's message-bytes-max"
@@ -76,7 +77,8 @@ pub enum TellError {
 
 impl TellError {
     /// Returns whether the call may succeed later, once messages have been taken out: a buffer or a
-    /// mailbox is full, here or at the entity's home.
+    /// mailbox is full, here or at the entity's home (`BufferFull`, `MailboxFull`, `Busy`). False
+    /// for `NotStarted`, although a start of the type here ends that error.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         matches!(self, Self::BufferFull(_) | Self::MailboxFull { .. } | Self::Busy { .. })
@@ -89,11 +91,14 @@ impl From<MailboxFull> for TellError {
     }
 }
 
-/// Cause of a missing answer, as far as the asking node knows it.
+/// Cause of a missing answer, as far as the asking node knows it when the timeout expires. Of
+/// several the first in this order: `NoHome`, `Moving` (messages wait for the end of a move),
+/// `BehindLane`, `NotLeased`, `NotBegun`, `Moving` (the shard drains here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutReason {
-    /// No cause is known: the entity may be slow, or its node dead.
+    /// No cause is known: the entity may be slow, or its node dead, or its handler on this node has
+    /// begun since the ask.
     Unknown,
     /// The shard has no home yet: its coordinator is being replaced, or has no quorum.
     NoHome,
@@ -110,7 +115,8 @@ pub enum TimeoutReason {
 }
 
 impl fmt::Display for TimeoutReason {
-    /// Tells the cause and whether the message may still be handled, as the end of a sentence.
+    /// Tells the cause and that the message may still be handled, as the end of a sentence. For
+    /// `Unknown` it may have been handled already.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "the entity may have handled the message, or may still",
@@ -129,7 +135,8 @@ impl fmt::Display for TimeoutReason {
     }
 }
 
-/// Formats the last part of a timeout's text; empty if no handler is known.
+/// Formats the last part of a timeout's text, with a semicolon before it; empty if no handler is
+/// known.
 fn behind(handler: &Option<Box<RunningHandler>>) -> String {
     handler.as_ref().map_or_else(String::new, |handler| format!("; it waits for {handler}"))
 }
@@ -137,7 +144,9 @@ fn behind(handler: &Option<Box<RunningHandler>>) -> String {
 /// Reason why an ask has no answer. Every variant states whether the message may have been handled:
 ///
 /// - not handled, and never will be: [`NotSent`](Self::NotSent), [`NoTime`](Self::NoTime), and
-///   [`Refused`](Self::Refused) where its [reason](DeadLetterReason) ends with "not handled";
+///   [`Refused`](Self::Refused) where its [reason](DeadLetterReason) ends with "not handled". An
+///   exception is [`Unencodable`](DeadLetterReason::Unencodable), which a handler's answer that
+///   does not encode also gives;
 /// - handled: [`Decode`](Self::Decode), and `Refused` with a reason that states so;
 /// - perhaps handled, or handled later: all others. Repeat only idempotent messages.
 #[derive(Debug, thiserror::Error)]
@@ -146,7 +155,7 @@ pub enum AskError {
     /// The message was not sent.
     #[error(transparent)]
     NotSent(#[from] TellError),
-    /// The message was sent, and it was refused or handled without an answer.
+    /// The message was sent, and it was refused, lost, or handled without an answer.
     #[error("{entity_type}/{entity} gave no answer to {question} after {waited:?}: {why}")]
     Refused {
         /// Type of the entity that was asked.
@@ -211,7 +220,7 @@ pub enum AskError {
         entity: EntityId,
         /// The type of the message.
         question: &'static str,
-        /// Time that the ask waited.
+        /// The timeout of the ask; the error may come later than that.
         waited: Duration,
         /// Cause, as far as it is known.
         kept: TimeoutReason,
@@ -224,8 +233,8 @@ pub enum AskError {
     },
     /// The entity's handler awaits an answer of the entity itself, which handles one message at a
     /// time, so the answer would never come. The message was sent and may be handled after that
-    /// handler. Await the answer in a task ([`Context::spawn`](super::context::Context::spawn)), or
-    /// call a method.
+    /// handler. Found at the first poll, without a wait. Await the answer in a task
+    /// ([`Context::spawn`](super::context::Context::spawn)), or call a method.
     #[error(
         "{entity_type}/{entity} asks itself {question} in a handler, which would wait for ever: it \
          handles one message at a time; the message was sent and may be handled after this \
@@ -254,12 +263,12 @@ pub enum AskError {
         entity: EntityId,
         /// The type of the message.
         question: &'static str,
-        /// Time that the ask waited.
+        /// The timeout of the ask, because a cycle is looked for only then.
         waited: Duration,
         /// The entities of the cycle as `type/id -> type/id -> ..`, from the asking one back to it.
         cycle: String,
     },
-    /// The timeout of the ask is zero.
+    /// The timeout of the ask is zero. The message was not made.
     #[error("the timeout of the ask is zero; not sent: use a longer timeout")]
     NoTime,
 }

@@ -66,7 +66,7 @@ pub(super) struct Shard<E: Entity> {
     pub(super) id: ShardId,
     /// The stage of the shard. Handlers read it without the lock.
     pub(super) phase: Arc<SharedStage>,
-    /// Hint that the shard is hosted here, so that messages of this node need no encoding.
+    /// Hint that the shard lives or drains here, so that messages of this node need no encoding.
     pub(super) here: AtomicBool,
     lapses: AtomicU64, // copy of `ShardEntities::lapses` that handlers read without the lock
     /// Every message changes it. On its own cache line it causes no cache misses for handlers and
@@ -91,10 +91,9 @@ pub(super) struct ShardEntities<E: Entity> {
     /// The payload for the next start, from the region's order until its new state arrives.
     pub(super) carried: Option<Bytes>,
     pub(super) passivation_tracker: ShardPassivationTracker,
-    /// Number of long lapses of the lease while entities ran here. No instance outlives one.
+    /// Number of long lapses of the lease while the shard was open; no instance outlives one.
     pub(super) lapses: u64,
-    /// Number of tasks that are dropping idle instances. No activation begins before they have
-    /// ended.
+    /// Number of tasks that drop instances or await their tasks; no activation begins before.
     leaving: u32,
     pub(super) adaptive_yield: ActivationYield,
     wanted: bool, // the region was asked for the home
@@ -292,8 +291,7 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Whether an entity's mailbox has room for a message of `bytes` bytes. An unknown or idle
-    /// entity has room for any message. A refusal lets waiting callers be woken when the mailbox
-    /// gets room.
+    /// entity has room for any message. After a refusal waiting callers are woken once it has room.
     pub(super) fn check_room(
         &mut self,
         (hash, id): (u64, &[u8]),
@@ -321,7 +319,7 @@ impl<E: Entity> ShardEntities<E> {
 
     /// Puts a message of this node into the mailbox, or returns it if the mailbox is full. Adds the
     /// entity if it is unknown, and starts it as [`push`](Self::push) does. The shard must be
-    /// hosted or drain here, and the id be valid.
+    /// hosted or drain here, which is not checked. Panics if it must add an invalid id.
     pub(super) fn push_within(
         &mut self,
         delivery: DeliveryContext<'_, E>,
@@ -348,7 +346,8 @@ impl<E: Entity> ShardEntities<E> {
     /// Puts a message into the mailbox, without a check of its limits, and starts the entity if it
     /// is not running. It does not start while instances of the shard are being dropped, nor unless
     /// the shard is open. A message that a draining handler waits for starts it in a draining shard
-    /// too, and marks itself and all messages before it as still to be handled here.
+    /// too, and marks itself and all messages before it as still to be handled here. In an open
+    /// shard the passivation tracker learns of it, and may choose entities to stop.
     fn push(
         &mut self,
         row: u32,
@@ -376,7 +375,8 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// The task of an entity ends because the entity has nothing to do: makes its row idle, or
-    /// removes the row if it has neither instance nor state. The mailbox must be empty.
+    /// removes the row if it has neither instance nor state. Panics if the mailbox is not empty.
+    /// Uncounts the task, and seals nothing: only called while the shard is open.
     pub(super) fn park(&mut self, row: u32, runtime: &Runtime<E>, after: &mut ShardEffects<E>) {
         self.running -= 1;
         self.entity_table.idle(row);
@@ -413,7 +413,7 @@ impl<E: Entity> ShardEntities<E> {
         true
     }
 
-    /// Starts a task for an entity, which must not have one.
+    /// Starts a task for an entity, which must not have one; it begins once the lock is released.
     pub(super) fn start(&mut self, row: u32, after: &mut ShardEffects<E>) {
         let busy = self.entity_table.busy(row);
         busy.runs = true;
@@ -457,7 +457,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     /// Applies the region's verdict: the shard starts, continues or drains here. A start takes the
     /// payload that the region's order left, states first. A node that has stopped opens no shard;
     /// its payload is lost and counted. A verdict that the shard drains does not undo the end of
-    /// that drain.
+    /// that drain. Changes the stage only from `Empty` to `Open` and from `Open` to `Draining`.
     pub(super) fn stand(&mut self, gate: &mut Gate<Envelope>, standing: HostState) {
         let stage = self.shard.phase.get();
         let carried = match standing.run {
@@ -556,8 +556,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
 
     /// The lease has lapsed for long: ends all instances of an open shard without a stop message
     /// and without an export, because no handler may run: idle ones here, others by their tasks,
-    /// which see the new count of lapses. Messages that have not begun stay. A draining shard ends
-    /// by its own timeout.
+    /// which see the new count of lapses. Messages that have not begun stay. No effect in any other
+    /// stage: a draining shard ends by its own timeout.
     pub(super) fn drop_instances(&mut self) {
         if self.shard.phase.get() != ShardStage::Open {
             return;
@@ -607,7 +607,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// Has instances dropped after the lock is released. [`left`](Self::left) follows, and until
-    /// then no activation begins. At most once in one pass.
+    /// then no activation begins. Panics at the second call in one pass.
     fn leave(&mut self, leaving: LeavingInstances<E>) {
         self.shard_entities.running += 1; // until they are dropped
         self.shard_entities.leaving += 1;
@@ -665,7 +665,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// Stores a state for the next instance, here or at the next home. It is lost and counted if
-    /// the node has stopped. The entity must have none.
+    /// the node has stopped. Panics if the entity has one already.
     pub(super) fn keep(&mut self, row: u32, state: ExportedState) {
         if self.runtime.is_over() {
             return self.runtime.lose_states(1, self.shard.id, OVER);
@@ -675,6 +675,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// A task that was counted as running has ended. Seals the payload if the drain ends with it.
+    /// Panics if none is counted.
     pub(super) fn ended(&mut self, gate: &mut Gate<Envelope>) {
         assert!(self.shard_entities.running > 0, "a task ends that never began");
         self.shard_entities.running -= 1;
@@ -684,7 +685,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     /// Seals the payload once the last entity has ended, and turns this node's own gate to the next
     /// home in the same step, so that no message falls in between
     /// (docs/protocol/sharding.md#release-after-last-stop). Callers, and nodes that full mailboxes
-    /// refused, are told to try again.
+    /// refused, are told to try again. The stage becomes `Empty`. Instances that are left export
+    /// nothing, and messages that do not encode are lost.
     ///
     /// While something runs, only aborts handlers if all that still run are slow. Does nothing
     /// unless the shard drains or was aborted, and nothing once the node has stopped.
@@ -718,7 +720,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
 
     /// Ends everything at once, because the node is out: idle instances are dropped, running
     /// handlers at their next await, and messages in mailboxes, at the gate and in a payload are
-    /// lost and counted. `Runtime::is_over` must be set before; later calls see it under this lock.
+    /// lost and counted. The stage becomes `Aborted`, and rows and the count of running tasks stay.
+    /// `Runtime::is_over` must be set before; later calls see it under this lock.
     pub(super) fn stop(&mut self, gate: &mut Gate<Envelope>) {
         self.shard_entities.untrack_all();
         self.shard.phase.set(ShardStage::Aborted);
@@ -742,7 +745,7 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     /// Puts an accepted envelope into the mailbox of its entity, and adds the entity if it is
     /// unknown. The message is lost and counted if the node has stopped, if the mailbox is full and
     /// `fit` requires room (`from` is told then), or if `from` marked it as moved and more wait
-    /// than moves can bring.
+    /// than moves can bring. The stage is not checked, only by [`push`](ShardEntities::push).
     pub(super) fn deliver(&mut self, from: RegionId, message: MessageInTransit<'_, E::Message>) {
         let envelope = message.envelope().expect("values are told here, and not delivered");
         let (hash, bytes) = (hash(envelope.id_bytes()), envelope.bytes().len());
@@ -766,8 +769,8 @@ impl<E: Entity> ShardGateEffects<'_, E> {
     }
 
     /// Sends a message down the lane if the lane has room and no message waits for it. Otherwise
-    /// returns it to its caller, which is woken when the lane has room or changes. If the lane has
-    /// ended, the gate takes the message as any other one, so that it may wait in the buffer.
+    /// returns it to its caller as `BufferFull`; the caller is woken when the lane has room or
+    /// changes. If the lane has ended, the gate takes the message, so that it may wait there.
     pub(super) fn send_or_return(
         &mut self,
         gate: &mut Gate<Envelope>,

@@ -86,7 +86,8 @@ impl<E: Entity> ShardRegion<E> {
         Arc::new(self.clone())
     }
 
-    /// Returns a reference to an entity. An invalid id is refused by the first call.
+    /// Returns a reference to an entity, which need not exist. An invalid id is refused by each
+    /// call of the reference.
     #[must_use]
     pub fn entity(&self, id: &str) -> EntityRef<E> {
         EntityRef::new(&self.runtime, id)
@@ -101,7 +102,8 @@ impl<E: Entity> ShardRegion<E> {
     ///
     /// # Errors
     /// [`TellError::NoEntity`] if the extractor finds none, [`TellError::InvalidId`] if it finds an
-    /// id that is empty or too long; otherwise as [`EntityRef::tell`].
+    /// id that is empty or too long; otherwise as [`EntityRef::tell`]. A panic of the extractor
+    /// passes through.
     pub fn tell(&self, message: E::Message) -> Result<(), TellError> {
         let id = self.runtime.extractor.entity_id(&message).ok_or(TellError::NoEntity)?;
         let id = EntityId::new(&id)?;
@@ -111,9 +113,10 @@ impl<E: Entity> ShardRegion<E> {
             .map_err(|(why, _)| why)
     }
 
-    /// Sets the number of entities that may be active on this node; 0 counts as 1. Idle entities
-    /// beyond it stop. Has an effect with passivation strategies that have a limit. If the limit is
-    /// per shard, the shards that live here get equal shares of it.
+    /// Sets the number of entities that may be active on this node; 0 counts as 1, and a number
+    /// above the greatest setting as that. Idle entities beyond it stop now, busy ones once they
+    /// are idle. Has an effect with passivation strategies that have a limit. If the limit is per
+    /// shard, the shards that live here get equal shares of it, rounded down, at least 1.
     pub fn set_active_entity_limit(&self, limit: usize) {
         self.runtime.set_limit(limit);
     }
@@ -125,7 +128,7 @@ impl<E: Entity> ShardRegion<E> {
     }
 
     /// Returns the number of entities on this node, including those without an instance that have
-    /// waiting messages or a state brought by a move.
+    /// waiting messages or a state brought by a move. Locks one shard after the other.
     #[must_use]
     pub fn entities(&self) -> usize {
         self.runtime.entities().map(|(_, entities)| entities).sum()
@@ -133,32 +136,35 @@ impl<E: Entity> ShardRegion<E> {
 
     /// Returns the home of a shard by the newest acknowledged decision known here. Use
     /// [`EntityRef::shard`] for the shard of an entity. `None`: the shard has no home yet, its home
-    /// was lost, or this node has not registered.
+    /// was lost, or this node has not registered. Also `None` for a number that the type does not
+    /// have.
     #[must_use]
     pub fn shard_home(&self, shard: ShardId) -> Option<RegionId> {
         self.runtime.home(shard)
     }
 
-    /// Returns the number of messages of this node that wait for a home or a lane.
+    /// Returns the number of messages of this node that wait for a home, a lane or an echo.
     #[must_use]
     pub fn buffered(&self) -> usize {
         self.runtime.at_gates().0
     }
 
     /// Returns the number of messages from lanes, also from this node, that wait for a shard to
-    /// start here.
+    /// start here or for a decision.
     #[must_use]
     pub fn held(&self) -> usize {
         self.runtime.at_gates().1
     }
 
-    /// Returns the number of [`EntityRef::tell_wait`] calls that wait for room.
+    /// Returns the number of [`EntityRef::tell_wait`] calls that wait for room. A call that was
+    /// woken does not count until it waits again.
     #[must_use]
     pub fn callers(&self) -> usize {
         self.runtime.callers()
     }
 
-    /// Returns the number of messages that were not handled since the start, by reason.
+    /// Returns the number of messages that were not handled since the start, by reason, also where
+    /// it is 0.
     pub fn dead_letters(&self) -> impl Iterator<Item = (DeadLetterReason, u64)> + '_ {
         self.runtime.dead_letters().all()
     }
@@ -263,7 +269,8 @@ impl<E: Entity> RegionHandle for ShardRegion<E> {
         self.runtime.lives(entity)
     }
 
-    /// Names the entity of a poll of this runtime, and starts the check for slow handlers.
+    /// Names the entity of a poll of this runtime, and starts the check for slow handlers. Neither
+    /// happens for a poll of another runtime.
     fn polled(&self, poll: &LongPoll) -> Option<(Option<EntityId>, &'static str)> {
         let is_own = poll.entities == self.runtime.polls;
         let message = std::any::type_name::<E::Message>();

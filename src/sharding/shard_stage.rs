@@ -5,18 +5,19 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::ask_cycles::ShardAsks;
 
 /// Stage of a shard on this node. A start opens the shard, a release drains it, and the end of the
-/// drain, aborted or not, empties it. A node that stops for good aborts it at once, for ever.
+/// drain, aborted or not, empties it. A node that stops for good aborts it, in whatever stage it
+/// is, for ever. A lapse of the lease changes no stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum ShardStage {
-    /// No entity lives here; a start may be pending.
+    /// No entity lives here; a start may be pending. The first stage of a shard.
     Empty,
     /// Entities of the shard handle messages.
     Open,
-    /// Messages begin only if running handlers wait for them.
+    /// Entities end. Messages begin only if a handler of a draining shard may wait for them.
     Draining,
-    /// Handlers are dropped at their next await, and no message begins. The drain took too long, or
-    /// the node has stopped.
+    /// Handlers are dropped at their next await, and no message begins. The drain took too long,
+    /// only slow handlers delayed it, or the node has stopped.
     Aborted,
 }
 

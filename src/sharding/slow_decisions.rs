@@ -25,7 +25,8 @@ const RECOMPUTE_AFTER: usize = 32;
 /// Shorter durations are never slow, however fast others were: a message may have to be repeated.
 const AT_LEAST: Duration = Duration::from_secs(1);
 
-/// Limit while too few samples are known: twice the default time for the drain of a shard.
+/// Limit of a kind while too few samples of it are known: twice the default time for the drain of a
+/// shard.
 const UNKNOWN: Duration = Duration::from_secs(30);
 
 /// Least time between two checks, because many decisions may be open.
@@ -51,7 +52,7 @@ struct Durations {
 
 impl Durations {
     /// Adds a sample in place of the oldest beyond [`SAMPLES_MAX`]. Computes the percentile at the
-    /// first [`SAMPLES_MIN`] samples, then after each [`RECOMPUTE_AFTER`].
+    /// first [`SAMPLES_MIN`] samples, then after each [`RECOMPUTE_AFTER`]; in between it stays.
     fn add(&mut self, took: Duration) {
         if self.last.len() == SAMPLES_MAX {
             self.last.pop_front();
@@ -80,7 +81,7 @@ pub(super) struct SlowDecisionDetector {
     moves: Durations,
     open: BTreeMap<ShardId, (Instant, DecisionKind)>, // ≤ shards
     unreported: BTreeSet<(Instant, ShardId)>, // open and not yet reported as slow, oldest first
-    look_at: Instant,
+    look_at: Instant,                         // no check before this time
 }
 
 impl SlowDecisionDetector {
@@ -98,7 +99,8 @@ impl SlowDecisionDetector {
         }
     }
 
-    /// Records the start of a decision about a shard, and forgets the one that was open there.
+    /// Records the start of a decision about a shard, and [forgets](Self::forget) the one that was
+    /// open there, even if it is the same: its time begins anew.
     pub(super) fn begin(&mut self, now: Instant, shard: ShardId, kind: DecisionKind) {
         self.forget(shard);
         self.open.insert(shard, (now, kind));
@@ -106,7 +108,7 @@ impl SlowDecisionDetector {
     }
 
     /// Records that the open decision of a shard was carried out: its duration becomes a sample of
-    /// its kind. No effect if none is open.
+    /// its kind, also if it was reported as slow. No effect if none is open.
     pub(super) fn end(&mut self, now: Instant, shard: ShardId) {
         if let Some((begun, kind)) = self.open.get(&shard).copied() {
             self.forget(shard);
@@ -114,25 +116,27 @@ impl SlowDecisionDetector {
         }
     }
 
-    /// Forgets the open decision of a shard, which was not carried out.
+    /// Forgets the open decision of a shard, which was not carried out: no sample. No effect if
+    /// none is open.
     pub(super) fn forget(&mut self, shard: ShardId) {
         if let Some((begun, _)) = self.open.remove(&shard) {
             self.unreported.remove(&(begun, shard));
         }
     }
 
-    /// Forgets all open decisions.
+    /// Forgets all open decisions. Samples, and the time of the next check, stay.
     pub(super) fn forget_all(&mut self) {
         self.open.clear();
         self.unreported.clear();
     }
 
     /// Returns the shards whose decisions became slow since the last call, the oldest first, with
-    /// the longest wait and the lowest limit among them. Each decision is returned once. The caller
-    /// adds the regions that they wait for.
+    /// the longest wait and the lowest limit among them. Slow is above the limit of the kind; at
+    /// the limit is not. Each decision is returned once, and stays open. The caller adds the
+    /// regions that they wait for: `awaited` is empty.
     ///
     /// `None` if there is none. Also `None`, without a check, within [`LOOK_AGAIN`] after the last
-    /// check; a later call then returns the shards.
+    /// check, whatever it found; a later call then returns the shards.
     pub(super) fn take_slow(&mut self, now: Instant) -> Option<SlowDecisions> {
         if now < self.look_at {
             return None;

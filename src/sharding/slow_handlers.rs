@@ -1,6 +1,7 @@
 //! Slow handlers: handlers that have run for `slow-handler-after`. They are logged and counted, and
 //! their shards are reported to the region, so that rebalancing leaves these shards where they are.
-//! A shard that must leave nevertheless drops its slow handlers once nothing else keeps it.
+//! A shard that must leave nevertheless drops its slow handlers once nothing else keeps it. With a
+//! `slow-handler-after` of 0 there are none.
 //!
 //! A handler is noted when it first awaits; a handler that ends at its first poll costs nothing
 //! here. While any handler awaits, a task periodically checks all busy entities. A handler that
@@ -57,7 +58,8 @@ impl Handling {
         }
     }
 
-    /// Notes that the handler has ended. No effect if it never awaited.
+    /// Notes that the handler has ended, so it no longer counts as awaiting. No effect if it never
+    /// awaited. The waker stays.
     pub(super) fn end(&self) {
         self.since.store(0, Ordering::Release);
     }
@@ -70,7 +72,7 @@ impl Handling {
 
     /// Returns whether this is the handler's first log record; `None` if none is due, because the
     /// handler is younger than `after` or was logged before. The next one is due at twice the
-    /// present age. The caller must log it.
+    /// present age. The caller must log it, and count the first one.
     fn due(&self, now: Instant, age: Duration, after: Duration) -> Option<bool> {
         let log_at = self.log_at.load(Ordering::Relaxed);
         if age < after || now.as_nanos() < log_at {
@@ -86,7 +88,7 @@ impl Handling {
 #[derive(Debug, Default)]
 pub(super) struct SlowHandlers {
     count: AtomicU64,
-    watches: AtomicBool,
+    watches: AtomicBool, // the task runs; stays set if it ended with the node
     reported: Mutex<Reported>,
 }
 
@@ -101,7 +103,8 @@ struct Reported {
 type SlowHandler = (EntityId, Duration);
 
 impl SlowHandlers {
-    /// Number of awaiting handlers that a check has found to be slow; each counts once.
+    /// Number of awaiting handlers that a check has found to be slow; each counts once. Handlers
+    /// that only block their threads do not count.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -148,16 +151,16 @@ impl<E: Entity> ShardEntities<E> {
     }
 
     /// Returns the handler that has run for the longest time: the oldest `blocking` one, or the
-    /// oldest one that awaited at the last check and still does. It only explains a timeout, so the
-    /// rows are not searched for another one that awaits.
+    /// oldest one that awaited at the last check and still does, slow or not. It only explains a
+    /// timeout, so the rows are not searched for another one that awaits.
     pub(super) fn oldest_handler(&self, blocking: &[RunningRow]) -> Option<RunningRow> {
         let still = |known: &RunningRow| self.handler_of(known.0, &[]) == Some(*known);
         let awaits = self.oldest.filter(still);
         awaits.into_iter().chain(blocking.iter().copied()).min_by_key(|(_, since)| *since)
     }
 
-    /// Names the handler in a row, for an error; `None` if the row is free. The caller must have
-    /// found the handler under the same lock.
+    /// Names the handler in a row, for an error; `None` if the row is free. That the entity runs is
+    /// not checked: the caller must have found the handler under the same lock.
     pub(super) fn describe(
         &self,
         (row, since): RunningRow,
@@ -168,10 +171,11 @@ impl<E: Entity> ShardEntities<E> {
         Some(Box::new(RunningHandler { entity, message_type, running_for }))
     }
 
-    /// Aborts the handlers of a draining shard once all that still run are slow, also by the clock
-    /// at this moment. The shard's other entities have stopped, and only these handlers delay their
-    /// start at the next home. Does nothing while anything else runs, spawned tasks and handlers
-    /// that have not awaited included, and in any other stage.
+    /// Aborts the handlers of a draining shard once all that still run were found slow by the last
+    /// check, and still are by the clock at this moment. The shard's other entities have stopped,
+    /// and only these handlers delay their start at the next home. The stage becomes `Aborted`; one
+    /// log line names one handler. Does nothing if nothing runs, while anything else runs, spawned
+    /// tasks and handlers that have not awaited included, and in any other stage.
     ///
     /// Drain is bounded (docs/protocol/sharding.md#drain-is-bounded): the region still releases the
     /// shard only after its last handler has ended, because an abort drops the handler. The handler
@@ -210,8 +214,9 @@ impl<E: Entity> ShardEntities<E> {
 
 impl<E: Entity> Runtime<E> {
     /// Starts the task that checks for slow handlers, unless one runs or `slow-handler-after` is 0.
-    /// Called when a handler awaits or blocks its thread. The task ends once no handler does, and
-    /// with the runtime.
+    /// Called when a handler awaits or blocks its thread. The first check comes after one pause, a
+    /// quarter of that time within the bounds. The task ends once no handler awaits or blocks, and
+    /// with the runtime. Once the node has stopped, it ends at its next check, for good.
     pub(super) fn watch_handlers(self: &Arc<Self>) {
         let (after, watches) = (self.settings.slow_handler_after, &self.slow_handlers.watches);
         if after.is_zero() || watches.load(Ordering::SeqCst) || watches.swap(true, Ordering::SeqCst)
@@ -240,9 +245,10 @@ impl<E: Entity> Runtime<E> {
         }));
     }
 
-    /// Checks all shards, with a turn for other tasks from time to time: logs and counts the slow
-    /// handlers that are due, and reports their open shards to the region. Returns the number of
-    /// handlers that await or block their threads, slow or not; one that does both counts twice.
+    /// Checks all shards, with a turn for other tasks after each range of rows: logs the awaiting
+    /// slow handlers that are due, counts each at its first log line, and reports the open shards
+    /// of slow and blocking handlers to the region. Returns the number of handlers that await or
+    /// block their threads, slow or not; one that does both counts twice.
     async fn find_slow_handlers(self: &Arc<Self>) -> usize {
         let (mut running, mut slow) = self.blocking_handlers();
         // The oldest slow handler of each shard that is Open replaces the blocking one. Other
@@ -285,8 +291,9 @@ impl<E: Entity> Runtime<E> {
         own.map(|poll| (poll.row, since(poll.took))).collect()
     }
 
-    /// Returns the number of handlers that block their threads, and by shard the one that has
-    /// blocked its thread for the longest time, from `slow-handler-after` on.
+    /// Returns the number of handlers that block their threads, for [`BLOCKS_FROM`] or longer, and
+    /// by shard, in whatever stage, the one that has blocked its thread for the longest time, if
+    /// that is `slow-handler-after` or longer. Locks the shards of the latter, one after the other.
     fn blocking_handlers(&self) -> (usize, BTreeMap<ShardId, SlowHandler>) {
         let all = self.blocking_polls();
         let slow = all.iter().filter(|poll| poll.took >= self.settings.slow_handler_after);
@@ -323,10 +330,11 @@ impl<E: Entity> Runtime<E> {
 
     /// Checks a range of rows of a shard: collects its awaiting handlers, counts those that are
     /// slow for the first time, and [aborts](ShardEntities::abort_slow) those of a draining shard.
-    /// A range from 0 on begins a new check, which forgets the slow handlers of the last one.
+    /// A range from 0 on begins a new check, which forgets the slow handlers and the oldest one of
+    /// the last check. Takes the shard's lock.
     ///
-    /// `None` if nothing runs in the shard, or if the shard has no row at or after the begin of the
-    /// range.
+    /// `None` if nothing runs in the shard, and then nothing is forgotten, or if the shard has no
+    /// row at or after the begin of the range.
     fn slow_in(&self, shard: &Shard<E>, rows: Range<usize>) -> Option<AwaitingHandlers> {
         let (now, after) = (self.world.now(), self.settings.slow_handler_after);
         let (mut awaiting, mut due, mut oldest_slow) = (0, Vec::new(), None::<SlowHandler>);
@@ -369,7 +377,7 @@ impl<E: Entity> Runtime<E> {
         Some(AwaitingHandlers { awaiting, due, oldest_slow })
     }
 
-    /// Logs a slow handler, with the entities whose answers it awaits.
+    /// Logs a slow handler as a warning, with the entities whose answers it awaits.
     fn name_slow(&self, shard: &Shard<E>, entity: &EntityId, age: Duration) {
         let (entity_type, shard_id) = (&self.entity_type, shard.id);
         let message_type = std::any::type_name::<E::Message>();

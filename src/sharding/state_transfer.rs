@@ -38,8 +38,9 @@ pub(super) type ExportedState = Box<[u8]>;
 
 impl<E: Entity> Runtime<E> {
     /// Asks an instance that ends for its state. Runs user code, so it must not be called under a
-    /// lock. `None` if the instance exports none; also if its state is too long for a lane, or the
-    /// export panics, and then the loss is logged and counted.
+    /// lock. `None` if the instance exports none; also if its state is too long for a message
+    /// between regions, with an id of the greatest length, or the export panics, and then the loss
+    /// is logged and counted. A panic also counts as a failure. An empty state is a state.
     pub(super) fn export_state(
         &self,
         shard: ShardId,
@@ -71,8 +72,8 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Passes a state to a fresh instance. Returns false if the import returns an error or panics:
-    /// the state is lost, which is logged and counted. Runs user code, so it must not be called
-    /// under a lock.
+    /// the state is lost, which is logged and counted; the caller counts the failure and decides
+    /// about the instance. Runs user code, so it must not be called under a lock.
     pub(super) fn import_state(
         &self,
         shard: ShardId,
@@ -113,7 +114,9 @@ impl<E: Entity> Runtime<E> {
     }
 
     /// Counts the messages and states of a payload that no later home can take, and tells the
-    /// askers that its envelopes name. Entries behind a malformed one are not counted.
+    /// askers that its envelopes name. The reason is `Discarded` if the payload was sent; otherwise
+    /// `NodeStopped` once the node has stopped, else `LastHostLeft`. Entries behind a malformed one
+    /// are not counted.
     pub(super) fn lose_payload(&self, shard: ShardId, reach: Reach, payload: &Bytes) {
         let (carried, _) = payload::read(payload);
         let (lost, why) = match reach {
@@ -134,8 +137,9 @@ impl<E: Entity> Runtime<E> {
 }
 
 /// Messages, values and instances that a shard has given up. They are dropped outside the shard's
-/// lock. `Drop` does the rest of [`sweep`](Self::sweep), so nothing is skipped when its task is
-/// dropped early, except the wait for the tasks of ended instances.
+/// lock. Either dropped at once, or passed to a task that runs [`sweep`](Self::sweep). `Drop` does
+/// the rest of that, so nothing is skipped when the task is dropped early, except the wait for the
+/// tasks of ended instances.
 pub(super) struct DeferredDrop<E: Entity> {
     pub(super) runtime: Arc<Runtime<E>>,
     pub(super) shard: Arc<Shard<E>>,
@@ -169,15 +173,17 @@ pub(super) enum StateExport {
 
 impl<E: Entity> DeferredDrop<E> {
     /// Returns whether it contains no user values, so that it can be dropped at once by a thread
-    /// that must not run user code. Encoded messages and a drained payload are no user values.
+    /// that must not run user code. Encoded messages and a drained payload are no user values;
+    /// `leaving` always counts as one, because its tasks must be awaited.
     pub(super) fn is_light(&self) -> bool {
         let envelopes =
             self.lost.iter().all(|(_, entry)| matches!(entry, SingleMessage::Envelope(_)));
         envelopes && self.values.is_empty() && self.typed.is_empty() && self.leaving.is_none()
     }
 
-    /// Ends all instances, with a turn for other tasks from time to time, and waits until their
-    /// tasks have ended. Its drop at the end does everything else.
+    /// Ends all instances, with a turn for other tasks after each [`TURN`], and waits until their
+    /// tasks, and those in `unfinished` from the start, have ended. Its drop at the end does
+    /// everything else.
     pub(super) async fn sweep(mut self) {
         let mut turn = 0;
         while self.end_one() {
@@ -191,8 +197,9 @@ impl<E: Entity> DeferredDrop<E> {
         }
     }
 
-    /// Ends one instance: takes its exported state if that is asked and the node has not stopped,
-    /// stops its tasks and drops it. Returns false if none is left.
+    /// Ends one instance, the last of the list: takes its exported state if that is asked and the
+    /// node has not stopped, asks its tasks to stop and drops it, without a wait for them. Returns
+    /// false if none is left.
     fn end_one(&mut self) -> bool {
         let Some(LeavingInstances { export_state, instances, unfinished }) = &mut self.leaving
         else {

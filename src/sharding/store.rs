@@ -30,7 +30,8 @@ use super::ids::{EntityType, ShardId};
 /// The replicated map of homes.
 pub type Homes = ORMap<ShardId, LWWRegister<ShardHome>>;
 
-/// Request of a coordinator to the Replicator. At most one is pending.
+/// Request of a coordinator to the Replicator. At most one is pending, which the coordinator
+/// ensures.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StoreRequest {
     /// Takes a term and reads every cell.
@@ -92,7 +93,7 @@ pub enum StoreAnswer {
     Fenced(Vec<(ShardId, ShardHome)>, Option<AgreedSettings>, Option<RecountRecord>),
     /// A quorum holds the write.
     Written,
-    /// A replica has promised a higher term.
+    /// A replica has promised a higher term. A write may be on a majority all the same.
     Refused {
         /// The highest term that was reported.
         current: Term,
@@ -100,13 +101,14 @@ pub enum StoreAnswer {
     /// Too few replicas answered in time, or could store the write durably; a write may have been
     /// made. Ask again at once.
     Late,
-    /// Nothing was done, or a value that was read does not decode. Ask again after a while.
+    /// Nothing was written. Or the term was taken, but a value that was read does not decode. Ask
+    /// again after a while.
     NotNow {
         /// Description of the cause.
         why: String,
     },
     /// This node was removed, or a register holds a later write of the same term, so that the node
-    /// must not write any longer: stop.
+    /// must not write any longer: stop. A write of a removed node may be on a majority.
     Over {
         /// Description of the cause.
         why: String,
@@ -125,7 +127,7 @@ pub struct HomesKey {
 }
 
 impl HomesKey {
-    /// Makes the keys of a type, whose homes are written at `level`.
+    /// Makes the keys of a type, all of whose values are written at `level`. Fences have no level.
     #[must_use]
     pub fn new(entity_type: &EntityType, level: MajorityPlus) -> Self {
         let name = format!("sharding/{entity_type}/homes");
@@ -149,7 +151,8 @@ impl HomesKey {
     }
 
     /// Returns the request to the Replicator for `ask`. All writes are guarded by the term, and
-    /// fail if a replica has promised a higher one.
+    /// fail if a replica has promised a higher one. A `Write` changes only its cells: others of the
+    /// map stay.
     #[must_use]
     pub fn request(&self, ask: StoreRequest) -> ReplicatorRequest {
         let group = self.group.clone();
@@ -196,8 +199,10 @@ impl HomesKey {
     }
 
     /// Translates a reply of the Replicator to a [`request`](Self::request). A reply to any other
-    /// request, an error that is not named in [`StoreAnswer`], and a group with an unreadable value
-    /// become [`StoreAnswer::NotNow`].
+    /// request, an error that is not named here, and a group with an unreadable value become
+    /// [`StoreAnswer::NotNow`]. `Fenced` becomes `Refused`; `Timeout` and `StoreFailure` become
+    /// `Late`; `Excluded` and `Stale` become `Over`. Any `Updated` is `Written`: the key is not
+    /// compared.
     #[must_use]
     pub fn answer(&self, reply: Result<ReplicatorReply, RequestError>) -> StoreAnswer {
         match reply {
@@ -219,8 +224,9 @@ impl HomesKey {
 
 impl HomesKey {
     /// Decodes the values of the group. An absent value is no error: there are no cells, no
-    /// settings, or no record then. Fails if any is unreadable or of another type, because
-    /// decisions based on a part could contradict the rest.
+    /// settings, or no record then; so is a register without a value. Fails if any of the three is
+    /// unreadable or of another type, because decisions based on a part could contradict the rest.
+    /// Other keys of the group are ignored.
     fn read(&self, values: &[(KeyName, Value)]) -> Result<GroupValues, String> {
         let of = |name: &KeyName| values.iter().find(|(key, _)| key == name);
         let other = |name: &KeyName| format!("`{name}` holds other data");
@@ -249,8 +255,9 @@ type Cells = Vec<(ShardId, ShardHome)>;
 /// The three values of the group.
 type GroupValues = (Cells, Option<AgreedSettings>, Option<RecountRecord>);
 
-/// Decodes all cells, and returns them by shard. Registers without a value are left out. Fails if
-/// any is unreadable, for the same reason.
+/// Decodes all cells, and returns them in the order of their shards. Registers without a value are
+/// left out. Fails if any is unreadable, for the same reason. Shard numbers are not compared with
+/// the type's.
 fn cells(homes: &Homes) -> Result<Vec<(ShardId, ShardHome)>, String> {
     let mut cells = Vec::with_capacity(homes.len());
     for (shard, register) in homes.iter() {

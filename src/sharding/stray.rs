@@ -8,7 +8,9 @@ use super::pending_asks::PendingAsks;
 use super::region_handle::BadFrame;
 
 /// Passes an answer or refusal to its ask. Returns false for all other frames, which have no
-/// receiver here; true also if the ask no longer waits, and then the answer is counted as late.
+/// receiver here and are not counted: the caller does that. Returns true also if the ask no longer
+/// waits, which counts as late, and if the answer does not decode as the asker's type, which ends
+/// the ask with an error.
 ///
 /// # Errors
 /// [`BadFrame`] if the frame does not decode: count it and go on.

@@ -38,7 +38,7 @@ impl Drop for PendingTimer {
 }
 
 /// A message that an entity sends itself later. It is cancelled when the instance that began it
-/// ends; dropping this handle does not cancel it.
+/// ends; dropping this handle does not cancel it. Clones control the same message.
 #[derive(Clone)]
 pub struct Timer {
     control: Arc<TaskControl>,
@@ -57,7 +57,8 @@ impl Timer {
 }
 
 impl fmt::Debug for Timer {
-    /// Shows whether the message was cancelled, by [`cancel`](Timer::cancel) or with its instance.
+    /// Shows whether the message was cancelled, by [`cancel`](Timer::cancel) or with its instance,
+    /// also if it had been sent before.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Timer").field("cancelled", &self.control.is_stopped()).finish()
     }
@@ -65,8 +66,8 @@ impl fmt::Debug for Timer {
 
 impl<E: Entity> Runtime<E> {
     /// Counts and logs the pending timers of an instance that stops because of the active-entity
-    /// limit. Logs at most once a minute per type, and then only this entity and the total. No
-    /// effect for a `count` of 0.
+    /// limit. Logs at most once a minute per type, and then only this entity with its `count`, and
+    /// the total so far. No effect for a `count` of 0. Does not stop the timers.
     pub(super) fn lose_timers(&self, count: usize, shard: ShardId, entity: &EntityId) {
         let total = self.lost_timers.add_and_log(count, || self.world.now());
         let Some(total) = total else { return };

@@ -34,8 +34,8 @@ pub(super) struct TaskControl {
 }
 
 impl TaskControl {
-    /// Asks the task to stop. Its future is dropped at its next await. No effect on one that has
-    /// ended.
+    /// Asks the task to stop, for good, and wakes it. Its future is dropped at its next await. A
+    /// task that has ended only counts as stopped afterwards.
     pub(super) fn stop(&self) {
         self.stops.store(true, Ordering::Release);
         self.task.wake();
@@ -49,7 +49,8 @@ impl TaskControl {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Returns whether the task must stop now. A later request wakes the task. Called at each poll.
+    /// Returns whether the task must stop now. A later request wakes the task by the waker of `cx`.
+    /// Called before each poll.
     pub(super) fn must_stop(&self, cx: &TaskContext<'_>) -> bool {
         self.task.register(cx.waker());
         self.is_stopped()
@@ -87,9 +88,10 @@ impl UnfinishedTasks {
         self.0.extend(tasks);
     }
 
-    /// Waits until all these futures are dropped. This takes at most one poll of each, unless the
-    /// executor is busy. If this future is dropped before, a second call goes on waiting. At once
-    /// ready without tasks.
+    /// Waits until all these futures are dropped; does not ask them to stop. This takes at most one
+    /// poll of each, unless the executor is busy or a task blocks in its poll; there is no timeout.
+    /// If this future is dropped before, a second call goes on waiting. Without tasks it is ready
+    /// at its first poll.
     pub(super) async fn end(&mut self) {
         poll_fn(|cx| {
             while let Some(task) = self.0.last() {
@@ -106,8 +108,8 @@ impl UnfinishedTasks {
 }
 
 /// A task that is counted among those that the shard's drain waits for. Its drop first uncounts the
-/// task, which may end the drain, and then marks it as ended. The future of the task must be
-/// dropped before.
+/// task, which may end the drain, and then marks it as ended (field `_end`). The future of the task
+/// must be dropped before.
 struct RunningTask<E: Entity> {
     _end: EndMark,
     runtime: Arc<Runtime<E>>,
@@ -116,7 +118,8 @@ struct RunningTask<E: Entity> {
 
 impl Tracked {
     /// Runs a task of an entity that is handling a message. Takes the shard's lock to count the
-    /// task, so that a drain waits for it.
+    /// task, so that a drain waits for it. The stage is not checked: the entity itself still counts
+    /// as running. The first poll is the executor's.
     pub(super) fn spawn<E: Entity>(
         &mut self,
         (runtime, shard): (&Arc<Runtime<E>>, &Arc<Shard<E>>),
@@ -132,7 +135,7 @@ impl Tracked {
     }
 
     /// Makes the control block of one more task; the task must own the returned mark until it ends.
-    /// From time to time forgets tasks that have ended.
+    /// Forgets tasks that have ended when the list would grow. Counts nothing in the shard.
     pub(super) fn add(&mut self) -> EndMark {
         if self.0.len() == self.0.capacity() {
             self.0.retain(|task| !task.has_ended());
@@ -142,7 +145,8 @@ impl Tracked {
         EndMark(control)
     }
 
-    /// Asks all tasks to stop, and returns those that have not ended. A second call returns none.
+    /// Asks all tasks to stop, and returns those that have not ended, without a wait. A second call
+    /// returns only tasks that were added since.
     pub(super) fn stop(&mut self) -> UnfinishedTasks {
         let mut tasks = std::mem::take(&mut self.0);
         tasks.iter().for_each(|task| task.stop());
@@ -151,9 +155,10 @@ impl Tracked {
     }
 }
 
-/// Polls a task until it ends, must stop, or panics; a panic is logged and counted as a failure.
-/// While the lease has lapsed the task is not polled. A drain does not stop it: the end of its
-/// instance does.
+/// Polls a task until it ends, must stop, or panics; a panic is logged and counted as a failure,
+/// and the entity goes on. While the lease has lapsed, or the stop is requested, the task is not
+/// polled. A drain does not stop it: the end of its instance does. Then drops the task, and
+/// `running` last.
 async fn run<E: Entity>(
     running: RunningTask<E>,
     id: EntityId,
@@ -201,6 +206,7 @@ impl Drop for Tracked {
 
 impl<E: Entity> Drop for RunningTask<E> {
     /// Uncounts the task under the shard's lock, and seals the payload if the drain ends with it.
+    /// So it must not be dropped under that lock.
     fn drop(&mut self) {
         let Self { runtime, shard, .. } = self;
         shard.pass(runtime, MailboxLimitCheck::Exempt, |gate, gate_effects| {

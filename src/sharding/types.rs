@@ -10,24 +10,28 @@ use super::ids::EntityType;
 /// Reason why no runtime is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// No runtime of the type was started here, or it was dropped.
+    /// No runtime of the type was started and published here, or it was dropped.
     Absent,
-    /// The type was started here with another entity or message type.
+    /// The type was started here, and runs, with another entity or message type.
     Other,
 }
 
-/// The runtime of each type, which the registry does not keep alive.
+/// The runtime of each type, which the registry does not keep alive. At most one entry for each
+/// name that was ever published.
 #[derive(Debug, Default)]
-pub(super) struct TypeRegistry(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>); // ≤ types started
+pub(super) struct TypeRegistry(RwLock<BTreeMap<EntityType, Weak<dyn Any + Send + Sync>>>);
 
 impl TypeRegistry {
-    /// Registers the runtime of a type, in place of an earlier one of the same name.
+    /// Registers the runtime of a type, in place of an earlier one of the same name, of whatever
+    /// Rust type. Types are never removed; they count as absent once their runtime was dropped.
     pub(super) fn add<R: Any + Send + Sync>(&self, entity_type: EntityType, runtime: &Arc<R>) {
         let runtime: Weak<R> = Arc::downgrade(runtime);
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(entity_type, runtime);
     }
 
-    /// Returns the runtime of a type. Fails if there is none, or if it is not an `R`.
+    /// Returns the runtime of a type, and keeps it alive with the result. Fails if there is none,
+    /// or it was dropped ([`Missing::Absent`]), or if it is not an `R` ([`Missing::Other`]). A
+    /// runtime that has stopped for good is found.
     pub(super) fn find<R: Any + Send + Sync>(
         &self,
         entity_type: &EntityType,

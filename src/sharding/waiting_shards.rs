@@ -9,8 +9,8 @@ use super::gate::MailboxLimitCheck;
 use super::ids::{RegionId, ShardId};
 use super::runtime::Runtime;
 
-/// Maximum bytes that a shard sends to a lane that has room again, before other shards have their
-/// turn. One message may be longer.
+/// Bytes after which the turn of a shard ends that sends to a lane with room again, so that other
+/// shards have theirs. The message that reaches this number is still sent.
 const TURN_BYTES: usize = 64 << 10;
 
 /// Shards of one entity type that wait for room, by the region at the other end of the lane.
@@ -47,7 +47,7 @@ impl WaitingShards {
     }
 
     /// Takes all shards that wait for the lane to `to`, in the order of their turns; none if the
-    /// lane is unknown. A shard that is refused again adds itself again.
+    /// lane is unknown. They no longer wait then: a shard that is refused again adds itself again.
     fn take(&self, to: RegionId) -> VecDeque<ShardId> {
         self.lanes().get_mut(&to).map(LaneQueue::take).unwrap_or_default()
     }
@@ -75,8 +75,9 @@ impl LaneQueue {
 
 impl<E: Entity> Runtime<E> {
     /// The lane to `to` has room. Shards send their waiting messages in turns of [`TURN_BYTES`],
-    /// until the lane refuses one or none waits; then all callers that wait for room may try again,
-    /// also if no shard waited.
+    /// each under its own lock, until the lane refuses its message or none waits; a refused shard
+    /// waits for the next report. A shard that uses another lane by now sends down that. Then all
+    /// callers that wait for room, on whatever lane, may try again, also if no shard waited.
     pub(super) fn room(self: &Arc<Self>, to: RegionId) {
         let mut turns = self.waiting_shards.take(to);
         while let Some(id) = turns.pop_front() {

@@ -31,7 +31,8 @@ pub enum ShardingMessage {
     Region(ToRegion),
 }
 
-/// A message from a region to the coordinator.
+/// A message from a region to the coordinator. A coordinator that does not act yet refuses
+/// registrations, takes answers to a recount, and ignores all others, which regions repeat.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ToCoordinator {
     /// Registers the region and lists the shards that it hosts. Repeated until acknowledged, and
@@ -61,7 +62,8 @@ pub enum ToCoordinator {
         )]
         slow: Vec<ShardId>,
     },
-    /// Asks for the homes of these shards.
+    /// Asks for the homes of these shards. Answered by [`ToRegion::Announce`] for known homes, at
+    /// once; for others the coordinator decides, and announces it later.
     #[serde(rename = "g", deserialize_with = "list")]
     GetShardHome(Vec<ShardId>), // ≤ SHARDS_MAX
     /// The region hosts these shards at these generations.
@@ -136,8 +138,8 @@ pub enum ToRegion {
         /// The term under which the coordinator acts.
         #[serde(rename = "t")]
         term: Term,
-        /// The homes that the region may not know. Tables longer than one message are preceded by
-        /// [`Announce`](Self::Announce).
+        /// The homes that the region may not know; empty if it knows the newest decision. Tables
+        /// longer than one message are preceded by [`Announce`](Self::Announce).
         #[serde(rename = "h")]
         homes: RouteTable,
     },
@@ -150,7 +152,8 @@ pub enum ToRegion {
     /// The coordinator orders the region to release these shards.
     #[serde(rename = "l", deserialize_with = "list")]
     Release(Vec<ReleaseShard>),
-    /// The coordinator announces homes. They only route messages and start no shard.
+    /// The coordinator, or a leaving region, announces homes by acknowledged decisions. They only
+    /// route messages and start no shard.
     #[serde(rename = "w")]
     Announce(RouteTable),
     /// The sending region has released these shards.
@@ -201,7 +204,7 @@ pub enum RegistrationRefusal {
     #[serde(rename = "r")]
     #[error("the coordinator still reads the homes")]
     Reading,
-    /// The coordinator does not run on this node.
+    /// No coordinator runs on the node that refuses.
     #[serde(rename = "o")]
     #[error("the coordinator runs elsewhere")]
     Elsewhere,
@@ -236,7 +239,7 @@ pub struct HostShard {
 
 /// Regions that may still host a shard, each with the highest generation at which it may. A map on
 /// the wire; in memory a list, because it nearly always has at most one entry, for which a map
-/// would allocate space for eleven.
+/// would allocate space for eleven. Neither sorted nor freed of repetitions here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(transparent)]
 pub struct Predecessors(#[serde(deserialize_with = "entry_list")] Vec<(RegionId, Generation)>);
@@ -358,8 +361,9 @@ pub(super) const HOSTED_BYTES: usize = 48;
 pub(super) const ROUTE_BYTES: usize = 56;
 
 /// Distributes entries, in order, over messages of at most `bytes_max` bytes, by the `length` of
-/// each. An entry that is longer gets a message of its own. No message is empty, so an empty list
-/// gives none.
+/// each; what surrounds the entries is not counted. A message ends before the first entry that does
+/// not fit. An entry that is longer gets a message of its own. No message is empty, so an empty
+/// list gives none.
 pub(super) fn in_messages<T>(
     words: Vec<T>,
     bytes_max: usize,
@@ -441,7 +445,7 @@ pub struct RouteTable {
 }
 
 impl RouteTable {
-    /// Number of rows, including those that [`iter`](Self::iter) leaves out.
+    /// Number of rows, including those that [`iter`](Self::iter) leaves out, and repetitions.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.rows.len()
@@ -453,8 +457,8 @@ impl RouteTable {
         self.rows.is_empty()
     }
 
-    /// Iterates over the routes, in the order of the rows. Rows that point outside the table, which
-    /// only a faulty peer sends, are left out. Shard numbers are not checked.
+    /// Iterates over the routes, in the order of the rows. Rows whose term or region is not in the
+    /// table, which only a faulty peer sends, are left out. Shard numbers are not checked.
     pub fn iter(&self) -> impl Iterator<Item = ShardRoute> + '_ {
         self.rows.iter().filter_map(|(shard, term, seq, region)| {
             let term = *self.terms.get(*term as usize)?;
@@ -498,7 +502,7 @@ mod payload {
     use serde::de::{Error, Visitor};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    /// A byte string. A list of numbers does not decode as one.
+    /// A byte string, which decoding copies. A list of numbers does not decode as one.
     pub(super) struct PayloadBytes(pub(super) Bytes);
 
     impl Serialize for PayloadBytes {
@@ -543,7 +547,7 @@ mod payload {
     }
 }
 
-/// Encodes a piece of a payload as a byte string.
+/// Encodes a piece of a payload as a byte string. Nil does not decode as one; an empty one does.
 mod piece {
     use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -17,7 +17,7 @@ use crate::sharding::ids::{RegionId, ShardId};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ConsistentHashing {
-    /// Maximum number of moves in flight. 0: no limit.
+    /// Maximum number of moves in flight, of all regions together. 0: no limit.
     pub rebalance_limit: usize,
 }
 
@@ -34,7 +34,8 @@ impl ConsistentHashing {
         seen.targets().into_iter().max_by_key(weight)
     }
 
-    /// The owner of the shard, whichever region asked for it; `None` if there is no target.
+    /// The owner of the shard, by its number, whichever region asked for it; `None` if there is no
+    /// target.
     pub(super) fn allocate(
         shard: ShardId,
         seen: &Allocations,

@@ -106,7 +106,8 @@ pub trait ShardAllocationStrategy: Send + Sync + 'static {
     ) -> StrategyFuture<RegionId>;
 
     /// Proposes shards to move, with their new homes. Shards in `seen.moving` are not moved again,
-    /// and those in `seen.with_slow_handlers` stay. An empty answer changes nothing.
+    /// and those in `seen.with_slow_handlers` stay; so do shards without a home. An empty answer
+    /// changes nothing. The number of moves is not limited here. Also called without a target.
     fn rebalance(&self, seen: Arc<Allocations>) -> StrategyFuture<BTreeMap<ShardId, RegionId>>;
 }
 

@@ -51,9 +51,9 @@ impl External {
     /// Proposes moves of shards that are not where they are pinned to, within the limit. Leaves out
     /// shards pinned to an address where no region may host, shards that [may not
     /// move](Allocations::may_move), and those of regions that [may not
-    /// give](Allocations::may_give). The limit counts moves in flight and applies to leaving
-    /// sources, too. For other shards of a leaving region the coordinator calls
-    /// [`allocate`](Self::allocate).
+    /// give](Allocations::may_give). The limit counts moves in flight, without first allocations,
+    /// and applies to leaving sources, too. For other shards of a leaving region the coordinator
+    /// calls [`allocate`](Self::allocate).
     #[must_use]
     pub fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let by_address = by_address(seen);

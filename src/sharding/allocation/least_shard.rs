@@ -16,7 +16,8 @@ use crate::sharding::ids::{RegionId, ShardId};
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LeastShard {
     /// Maximum number of moves in flight, per source and per target; at least 1. A leaving node is
-    /// not limited. The same number limits moves to pinned addresses (`external`).
+    /// not limited, and first allocations do not count. The same number limits moves to pinned
+    /// addresses (`external`).
     pub max_moves_in_flight: usize,
 }
 
@@ -35,8 +36,8 @@ enum BalanceRole {
     Source,
     /// The region leaves and gives all its shards.
     Leaves,
-    /// The region is unreachable or its node joins: it keeps its shards, because it may be unable
-    /// to release them. They count in no quota.
+    /// The region is unreachable or its node joins (also `WeaklyUp`): it keeps its shards, because
+    /// it may be unable to release them. They count in no quota.
     Frozen,
 }
 
@@ -53,7 +54,8 @@ struct BalancePlan<'a> {
 
 impl LeastShard {
     /// Proposes moves: first of all shards of leaving regions, then of those above the quotas of
-    /// targets and sources. None if there is no target.
+    /// targets, then of sources, each in the order of region ids. None if there is no target. Does
+    /// not wait until the cluster is calm. A limit of 0 counts as 1.
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         let targets = seen.targets();
         if targets.is_empty() {
@@ -104,9 +106,10 @@ impl<'a> BalancePlan<'a> {
     }
 
     /// The quota of each target and source: an even part of their shards and those of `leaving`
-    /// regions. The sum of all quotas is the number of these shards, so the first regions by size
-    /// (then targets, then by id) get one more than the others. A source below its even part gets
-    /// no quota, and its shards are not divided. There must be a target.
+    /// regions. The sum of all quotas is the number of these shards, so the largest regions (of
+    /// equal ones targets first, then the lower id) get one more than the others. A source below
+    /// the even part, rounded down, gets no quota, and its shards are not divided. Panics without a
+    /// target.
     fn compute_quotas(&self, leaving: &[RegionId]) -> BTreeMap<RegionId, usize> {
         let role = |region: &RegionId| role(*region, &self.seen.regions[region], &self.targets);
         let mut pool: Vec<RegionId> = (self.sizes.keys().copied())
@@ -131,8 +134,8 @@ impl<'a> BalancePlan<'a> {
     }
 
     /// Plans moves of all movable shards of a leaving region, each to the target furthest below its
-    /// quota, or to the smallest target if none is below. No limit of moves in flight holds back
-    /// these moves, but they count for those that are planned later.
+    /// quota, or if none is below, to the smallest target, of equal ones the lowest id. No limit of
+    /// moves in flight holds back these moves, but they count for those that are planned later.
     fn empty(&mut self, from: RegionId) {
         for shard in self.movable(from) {
             let to = self.most_missing(usize::MAX).or_else(|| {

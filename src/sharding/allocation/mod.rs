@@ -198,7 +198,7 @@ impl AllocationStrategy {
 
     /// Proposes moves, at most one for each shard, and none for a shard that
     /// [may not move](Allocations::may_move). Rounds and consistent hashing propose none unless the
-    /// cluster [is calm](Allocations::is_calm).
+    /// cluster [is calm](Allocations::is_calm); the other two propose also then.
     #[must_use]
     pub fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         match self {
@@ -230,6 +230,7 @@ impl Allocations {
 
     /// The valid moves of the answer of the program's strategy with this name: the shard may move,
     /// its region may give it, and the new home is another one of the [targets](Self::targets).
+    /// Other entries are left out without a trace.
     #[must_use]
     pub fn valid_moves(
         &self,
@@ -250,8 +251,8 @@ impl Allocations {
         moves.collect()
     }
 
-    /// Number of moves in flight, by source and by target. First allocations do not count: the limits
-    /// of moves do not delay them, so they must not use these limits up either.
+    /// Number of moves in flight, by source and by target. First allocations do not count: the
+    /// limits of moves do not delay them, so they must not use these limits up either.
     fn moves_by_region(&self) -> (MoveCounts, MoveCounts) {
         let (mut given, mut taken) = (MoveCounts::new(), MoveCounts::new());
         for moving in self.moving.values() {
@@ -268,8 +269,9 @@ impl Allocations {
         self.moving.values().filter(|moving| moving.from.is_some()).count()
     }
 
-    /// Iterates over all shards and the present or planned home of each, by region. Shards at
-    /// proxies or at regions that are not registered are missing.
+    /// Iterates over all shards and the present or planned home of each, by region id, within a
+    /// region in the order of [`Candidate::shards`]. Shards at proxies or at regions that are not
+    /// registered are missing.
     pub fn homes(&self) -> impl Iterator<Item = (ShardId, RegionId)> + '_ {
         self.regions
             .iter()
@@ -308,8 +310,9 @@ impl Allocations {
     }
 
     /// Whether a round may begin, as in Pekko: all regions run the same version, and no member is
-    /// unreachable or joining. Otherwise the round's moves may soon have to be reversed. Leaving
-    /// regions and moves in flight do not matter. `false` without a region.
+    /// unreachable or joining (also `WeaklyUp`). Otherwise the round's moves may soon have to be
+    /// reversed. A leaving region counts by its version and reachability only; moves in flight do
+    /// not matter. `false` without a registered region.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         let mut regions = self.regions.values();

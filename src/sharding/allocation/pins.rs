@@ -27,7 +27,8 @@ pub type Pins = LWWMap<ShardId, Address>;
 pub enum PinsRequest {
     /// Subscribe to changes of the pins.
     Watch,
-    /// Update the local copy from a majority; a success means that this is done.
+    /// Update the local copy from a majority: a success means that this is done. The answer's value
+    /// is not used; [`Read`](Self::Read) follows, also after a failure.
     Catch {
         /// Maximum time to wait.
         within: Duration,
@@ -72,7 +73,7 @@ impl PinsKey {
     }
 
     /// A request that applies [`change`] to the pins and writes them to a majority. Pins of shards
-    /// that `wanted` does not name stay.
+    /// that `wanted` does not name stay. If the change fails, none of it is applied.
     #[must_use]
     pub fn changing(&self, wanted: Wanted, within: Duration) -> ReplicatorRequest {
         let change = move |pins: &mut Edit<'_, Pins>| change(pins, &wanted);
@@ -83,10 +84,12 @@ impl PinsKey {
 /// Changes of pins: an address pins the shard, `None` removes its pin.
 pub type Wanted = BTreeMap<ShardId, Option<Address>>;
 
-/// Applies changes to the pins. A removal removes only a pin that this replica has seen.
+/// Applies changes to the pins, in the order of the shards. A removal removes only a pin that this
+/// replica has seen; a shard without a pin is no error. Shard numbers are not checked here.
 ///
 /// # Errors
-/// [`EditError`] of the map.
+/// [`EditError`] of the map, at the first change that fails. The caller must then drop the whole
+/// edit, as the Replicator does: it contains the changes before.
 pub fn change(pins: &mut Edit<'_, Pins>, wanted: &Wanted) -> Result<(), EditError> {
     for (shard, address) in wanted {
         match address {
@@ -107,7 +110,7 @@ pub fn of(pins: &Pins, shards: u32) -> BTreeMap<ShardId, Address> {
     read.filter(|(shard, _)| shard.get() < shards).collect()
 }
 
-/// [`of`] for a value of the Replicator; `None` if the key holds other data.
+/// [`of`] for a value of the Replicator; `None` if the key holds data of another type.
 #[must_use]
 pub fn told(value: &Value, shards: u32) -> Option<BTreeMap<ShardId, Address>> {
     value.get::<Pins>().map(|pins| of(&pins, shards))

@@ -20,12 +20,12 @@ pub struct LeastShardRounds {
     /// algorithm, which uses `rebalance-threshold` and `max-simultaneous-rebalance`.
     pub rebalance_absolute_limit: usize,
     /// Newer algorithm: moves at most this fraction of all shards in a round, but at least one
-    /// shard; 0 to 1.
+    /// shard; above 0 and at most 1.
     pub rebalance_relative_limit: f64,
     /// Older algorithm: tolerates this difference between the largest and the smallest region, and
     /// moves at most this many shards in a round; at least 1.
     pub rebalance_threshold: usize,
-    /// Older algorithm: maximum number of moves in flight.
+    /// Older algorithm: maximum number of moves in flight; at least 1.
     pub max_simultaneous_rebalance: usize,
 }
 
@@ -40,11 +40,13 @@ impl Default for LeastShardRounds {
     }
 }
 
-/// Shards by region. Moving shards count at their source, and first allocations at their target.
+/// Shards by registered region. Moving shards count at their source, or at their target if the
+/// source is not registered, and first allocations at their target.
 type ShardsBefore = BTreeMap<RegionId, Vec<ShardId>>;
 
 impl LeastShardRounds {
-    /// Proposes the moves of one round; none unless [calm](Allocations::is_calm).
+    /// Proposes the moves of one round; none unless [calm](Allocations::is_calm). May propose fewer
+    /// than [`chosen`](Self::chosen), see [`with_targets`].
     pub(super) fn rebalance(&self, seen: &Allocations) -> Vec<Move> {
         with_targets(self.chosen(seen), seen)
     }
@@ -149,7 +151,7 @@ fn order(seen: &Allocations, before: &ShardsBefore) -> Vec<RegionId> {
 
 /// Moves each shard to the target with the fewest shards after the moves before it; planned homes
 /// count, of equal targets the lowest id wins. A shard stays if its home is that target or has no
-/// more shards than it; all stay without a target. Every shard must have a home.
+/// more shards than it; all stay without a target. Panics if a shard has no registered home.
 fn with_targets(shards: Vec<ShardId>, seen: &Allocations) -> Vec<Move> {
     let homes: BTreeMap<ShardId, RegionId> = seen.homes().collect();
     let targets: BTreeSet<RegionId> = seen.targets();

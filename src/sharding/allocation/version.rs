@@ -26,7 +26,8 @@ pub struct AppVersion {
 
 impl AppVersion {
     /// Parses a version: the parts up to the first `-` or `+`, and the rest as a suffix. Every
-    /// text is valid. Empty parts do not count, nor do trailing zeros before the suffix.
+    /// text is valid. Empty parts do not count, nor do trailing zeros before the suffix and leading
+    /// zeros of a number. A suffix without parts does count: `1.2-` is older than `1.2`.
     #[must_use]
     pub fn new(text: &str) -> Self {
         let end = text.find(['-', '+']).unwrap_or(text.len());

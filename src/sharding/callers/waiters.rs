@@ -49,7 +49,8 @@ impl Callers {
     }
 
     /// Wakes all waiting callers, because a buffer or a mailbox has room again, and forgets their
-    /// wakers: a caller that must wait on registers again. Wakes outside the lock.
+    /// wakers: a caller that must wait on registers again. Wakes outside the lock, in the order of
+    /// the registrations. Takes no lock if no waker can be registered.
     pub(in crate::sharding) fn wake(&self) {
         if !self.any.load(Ordering::SeqCst) {
             return;
@@ -68,9 +69,9 @@ impl Callers {
 }
 
 impl CallerRegistration<'_> {
-    /// Registers a waker that is woken once, when there is room anywhere. Replaces a waker that
-    /// this registration still has. Check again afterwards: room that was made before is not
-    /// reported.
+    /// Registers a waker that is woken once, when there is room in any mailbox or buffer of the
+    /// type. Replaces a waker that this registration still has. The caller must check for room
+    /// again afterwards: room that was made before is not reported.
     pub(in crate::sharding) fn register(&mut self, waker: &Waker) {
         let mut waiting = self.callers.lock();
         if self.number == 0 {

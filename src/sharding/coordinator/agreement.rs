@@ -14,11 +14,13 @@ use crate::sharding::agreed_settings::AgreedSettings;
 use crate::sharding::store::StoreRequest;
 
 impl Coordinator {
-    /// Whether the coordinator may continue with the stored settings `there`; otherwise it steps
-    /// down and reports them. Unless these are equal and `homes` exist, sets `agreeing`: the caller
-    /// must then write the settings of this node before any cell.
+    /// Whether the coordinator may continue with the stored settings `there`. It may not if `homes`
+    /// exist and the settings that homes depend on ([`AgreedSettings::has_same_homes`]) differ: it
+    /// then steps down and reports `SteppedDown`, then `Differs`. A missing value never refuses.
     ///
-    /// Returns `true` and sets nothing if this coordinator was given no settings.
+    /// Otherwise, unless both settings are equal in full and `homes` exist, sets `agreeing`: the
+    /// caller must then write the settings of this node before any cell. Returns `true` and sets
+    /// nothing if this coordinator was given no settings.
     pub(super) fn agrees(
         &mut self,
         homes: bool,
@@ -44,7 +46,8 @@ impl Coordinator {
         true
     }
 
-    /// Asks the Replicator to write the settings of this node, each time under a new stamp.
+    /// Asks the Replicator to write the settings of this node, each time under a new stamp, and
+    /// counts the write. The answer to an earlier request is ignored from now on.
     pub(super) fn write_agreed(&mut self, out: &mut CoordinatorOutbox) {
         self.seq += 1;
         self.stats.writes += 1;

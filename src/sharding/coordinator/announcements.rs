@@ -15,8 +15,9 @@ impl Coordinator {
     /// Sends `Release` to each predecessor and `Host` to the home, at the end of the batch. Every
     /// predecessor must answer, not only the last home; otherwise the new home would wait forever
     /// (docs/protocol/sharding.md#release-every-predecessor). Leaves out regions that are out of
-    /// the configuration. A decision without a home causes `Release` only. Does nothing for a shard
-    /// without an acknowledged decision.
+    /// the configuration; others need not be registered, and get the message also if they have
+    /// answered or the decision is settled. A decision without a home causes `Release` only. Does
+    /// nothing for a shard without an acknowledged decision.
     pub(super) fn speak(&mut self, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         let ShardHome { generation, region, after, epoch } = record.home().clone();
@@ -53,7 +54,7 @@ impl Coordinator {
     }
 
     /// Sends the messages of unsettled decisions that are due again; the next pause is twice as
-    /// long.
+    /// long, up to the longest one. The caller calls it at each tick of an active coordinator.
     pub(super) fn repeat(&mut self, now: Now) {
         for shard in self.repeats.take_due(now.mono, self.config.repeat) {
             self.speak(shard);
@@ -61,8 +62,9 @@ impl Coordinator {
     }
 
     /// Handles `Hosted`: a region hosts a shard at `at`. Settles the decision if the region is its
-    /// home and `at` its generation. Any other report only raises the highest generation that was
-    /// ever hosted. Ignores a shard without an acknowledged decision.
+    /// home and `at` its generation. Every report, also of a region that is not registered, raises
+    /// the highest generation that was ever hosted, which is not checked against decisions. Ignores
+    /// a shard without an acknowledged decision.
     pub(super) fn confirmed(&mut self, now: Now, shard: ShardId, from: RegionId, at: Generation) {
         let record = self.records.get_mut(&shard);
         if record.is_some_and(|record| record.confirmed(from, at)) {
@@ -70,8 +72,9 @@ impl Coordinator {
         }
     }
 
-    /// The newest acknowledged decision of a shard is carried out: ends its repetition, records
-    /// that, and answers stop requests for the shard.
+    /// The newest acknowledged decision of a shard is carried out, which its record shows already:
+    /// ends its repetition, notes that in the history, marks the shard as changed, and answers stop
+    /// requests for the shard, unless another decision about it waits or is being written.
     pub(super) fn settled(&mut self, now: Now, shard: ShardId) {
         self.pending_decisions.touch(shard);
         self.repeats.end(shard);

@@ -17,10 +17,11 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::slow_decisions::DecisionKind;
 
 impl Coordinator {
-    /// Records a decision when its write begins. All durations of the entry count from `since` of
-    /// the plan, its `begun`, so they include the time in the queue. `from` is the home before.
-    /// Also prepares the event `Decided`. Decisions that are made again after a forced
-    /// configuration are recorded, too; cells that a takeover only rewrites are not.
+    /// Records a decision when its first write begins; repeated writes are not recorded. All
+    /// durations of the entry count from `since` of the plan, its `begun`, so they include the time
+    /// in the queue. `from` is the acknowledged home before. Also prepares the event `Decided`.
+    /// Decisions that are made again after a forced configuration are recorded, too; cells that a
+    /// takeover only rewrites are not.
     pub(super) fn remember(
         &mut self,
         now: Now,
@@ -61,8 +62,9 @@ impl Coordinator {
         }
     }
 
-    /// Starts to measure how long the regions take to carry out a decision that a quorum holds. The
-    /// measurement of the shard's decision before is given up.
+    /// Starts to measure how long the regions take to carry out a decision that a quorum holds: as
+    /// a `Move` if it lists predecessors, with or without a home, else as a `Start`. Replaces the
+    /// measurement of the shard's decision before. Does nothing for a shard without a record.
     pub(super) fn note_open(&mut self, now: Now, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         let has_predecessors = !record.home().after.is_empty();
@@ -70,8 +72,8 @@ impl Coordinator {
         self.slow_decisions.begin(now.mono, shard, kind);
     }
 
-    /// The reason of an allocation: why the shard needs a home, followed by the strategy's reason.
-    /// The latter alone if its home is neither lost nor leaving.
+    /// The reason of an allocation: why the shard needs a home (its acknowledged home is lost, or
+    /// else leaves), followed by the strategy's reason. The latter alone in all other cases.
     pub(super) fn cause(&self, shard: ShardId, why: &Arc<str>) -> Arc<str> {
         let Some(record) = self.records.get(&shard) else { return why.clone() };
         if record.is_lost(&self.installed) {
@@ -83,16 +85,18 @@ impl Coordinator {
         }
     }
 
-    /// Emits the events of this batch, in order, and forgets them.
+    /// Emits the events of this batch, in order, and forgets them. Called at each tick, also when
+    /// the coordinator is off or down.
     pub(super) fn tell_steps(&mut self, out: &mut CoordinatorOutbox) {
         for step in self.steps.drain(..) {
             out.push(CoordinatorOutput::Step(Box::new(step)));
         }
     }
 
-    /// Reports decisions that take unusually long, each once, with the regions that they wait for:
-    /// home and predecessors, without those that are out of the configuration. The home is named
-    /// even if only a predecessor is slow.
+    /// Reports decisions that take unusually long, each once, all in one output, with the regions
+    /// that they wait for: home and predecessors, without those that are out of the configuration.
+    /// Regions that have done their part are named, too. Looks at most every `LOOK_AGAIN`, whatever
+    /// it finds.
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let Some(slow) = self.slow_decisions.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();

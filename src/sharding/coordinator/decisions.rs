@@ -38,10 +38,11 @@ impl Coordinator {
         self.placed().into_iter().filter_map(moving)
     }
 
-    /// Previous and next home of a shard whose newest decision waits for its write or is not
+    /// Previous and next home of a shard whose newest decision waits, is being written, or is not
     /// settled; `None` if there is no such decision or it names no home. The previous home is
-    /// `None` at a first allocation. While the decision waits, it is the present home; afterwards,
-    /// the predecessor of the highest generation.
+    /// `None` at a first allocation. Until the decision is acknowledged, it is the acknowledged
+    /// home, `None` also if that decision named none; afterwards, the predecessor of the highest
+    /// generation.
     #[must_use]
     pub fn moving_of(&self, shard: ShardId) -> Option<(Option<RegionId>, RegionId)> {
         let record = self.records.get(&shard);
@@ -71,7 +72,8 @@ impl Coordinator {
     }
 
     /// Marks a shard as needing a home, because a region asks for it or its home is lost or leaves.
-    /// Of several askers the first one counts. A decision for the shard takes the mark away.
+    /// Of several askers the first one counts. A planned decision for the shard takes the mark
+    /// away. Checks nothing: the shard may have a home, or must stop first.
     pub(super) fn mark_unplaced(&mut self, shard: ShardId, asker: Option<RegionId>) {
         let first = self.pending_decisions.unplaced.entry(shard).or_default();
         *first = first.or(asker);
@@ -87,7 +89,7 @@ impl Coordinator {
 
     /// Marks a shard as unplaced if its home is lost, or leaves while the cluster does not prepare
     /// for shutdown. Not if a decision for it waits or is being written: its acknowledgement causes
-    /// the next check.
+    /// the next check. Never takes a mark away.
     pub(super) fn check_home(&mut self, shard: ShardId) {
         let Some(record) = self.records.get(&shard) else { return };
         if self.pending_decisions.planned(shard).is_some() {
@@ -101,10 +103,14 @@ impl Coordinator {
     /// Asks the strategy for homes of the unplaced shards; only for the first one with
     /// `one_by_one`.
     ///
-    /// Does nothing while a question is open and its timeout has not expired, or, before the first
-    /// decision of all, with fewer than `min_regions` targets. With `preallocate` first marks all
-    /// shards that never had a decision, once. Without a target gives up the open question, and the
-    /// shards of leaving regions get no home ([`leave_nowhere`](Self::leave_nowhere)).
+    /// Does nothing while there is a target and a question is open, in vain or not, whose timeout
+    /// has not expired. Otherwise gives up the open question, and then:
+    /// - returns, while no decision was acknowledged or is being written, with fewer than
+    ///   `min_regions` targets (at least one);
+    /// - without a target plans no home for shards of leaving regions
+    ///   ([`leave_nowhere`](Self::leave_nowhere));
+    /// - with `preallocate` marks all shards that never had a decision, once in a term;
+    /// - asks, if any shard is unplaced.
     pub(super) fn place(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let targets = self.targets().count();
         let waits = |question: &StrategyQuestion| question.ask_again > now.mono && targets > 0;
@@ -117,7 +123,8 @@ impl Coordinator {
             return;
         }
         if targets > 0 && self.config.preallocate && !self.pending_decisions.preallocated {
-            self.pending_decisions.preallocated = true; // a shard whose plan is taken back is unplaced again
+            // A shard whose plan is taken back is unplaced again without this.
+            self.pending_decisions.preallocated = true;
             let all = (0..self.config.shards).map(ShardId::new);
             let new: Vec<_> = all.filter(|id| !self.is_known(*id)).collect();
             new.into_iter().for_each(|shard| self.mark_unplaced(shard, None));
@@ -138,8 +145,8 @@ impl Coordinator {
         out.push(CoordinatorOutput::Allocate { question, shards });
     }
 
-    /// Shards from `from` on that need a home now, each with the region that asked first. Shards
-    /// that must stop first are left out.
+    /// Shards from `from` on that need a home now, by number, each with the region that asked
+    /// first. Shards that must stop first are left out.
     pub fn unplaced(
         &self,
         from: ShardId,
@@ -167,8 +174,8 @@ impl Coordinator {
     }
 
     /// Plans no home for the unplaced shards of leaving regions, because there is no target
-    /// (docs/protocol/sharding.md#no-target-means-home-none). Other unplaced shards wait for a
-    /// target.
+    /// (docs/protocol/sharding.md#no-target-means-home-none). Other unplaced shards, those of lost
+    /// homes included, wait for a target.
     fn leave_nowhere(&mut self, now: Now) {
         let why = reason("its region leaves and there is no other");
         for shard in self.pending_decisions.unplaced.keys().copied().collect::<Vec<_>>() {
@@ -179,9 +186,10 @@ impl Coordinator {
         }
     }
 
-    /// Handles an answer of the strategy: plans each usable choice. A choice is refused and counted
-    /// if the shard no longer needs a home, or the region is no target. Ignores an answer to
-    /// another question than the open one.
+    /// Handles an answer of the strategy: plans each usable choice, also for a shard that the
+    /// question did not name. A choice is refused and counted if the shard needs no home now, also
+    /// because an earlier choice of the answer gave it one, or if the region is no target. Ignores
+    /// an answer to another question than the open one.
     ///
     /// The answer closes the question. If it is empty, or no choice is usable although a named
     /// shard still needs a home, the question stays open in vain until its timeout or a change of
@@ -214,7 +222,9 @@ impl Coordinator {
 
     /// Plans a move, or with `None` that the shard has no home. Refuses and counts the wish if the
     /// coordinator is not active or the cluster prepares for shutdown, if the shard does not exist,
-    /// is there already, must stop first, or has a planned decision, or if `to` is no target.
+    /// is there already (with `None`: has no home, or never had one), has a planned decision, or if
+    /// `to` is no target. A shard that must stop first is refused a home, but not `None`. A shard
+    /// without a home may be moved, too. Slow handlers do not matter here.
     pub(super) fn wish_move(
         &mut self,
         now: Now,
@@ -232,10 +242,12 @@ impl Coordinator {
         self.pending_decisions.plan(now, shard, to, why);
     }
 
-    /// Puts all waiting decisions, at most [`BATCH_MAX`], into one write. Each lists every
-    /// predecessor (docs/protocol/sharding.md#a-decision-lists-every-predecessor), because a region
-    /// left out could still host beside the new home. All decisions of a write have one generation.
-    /// Does nothing while a write is under way; the decisions then wait for the next one.
+    /// Puts all waiting decisions, by shard number and at most [`BATCH_MAX`], into one write. Each
+    /// lists every predecessor (docs/protocol/sharding.md#a-decision-lists-every-predecessor),
+    /// because a region left out could still host beside the new home. All decisions of a write
+    /// have one generation. Records them in the history; the shards' records change with the
+    /// acknowledgement. Does nothing while a write is under way; the decisions then wait for the
+    /// next one.
     pub(super) fn commit(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if self.pending_decisions.writing.is_some() {
             return;
@@ -267,8 +279,9 @@ impl Coordinator {
 
     /// A quorum holds a decision, so the regions may hear of it
     /// (docs/protocol/sharding.md#speak-after-the-acknowledgement): announces the home, sends
-    /// `Host` and `Release` and begins to repeat them. A decision without a home whose predecessors
-    /// are all out is settled at once instead. The shard is unplaced again if its home is lost or
+    /// `Host` and `Release` and begins to repeat them. A decision without a home that lists no
+    /// predecessor, or only such as are out, is announced and settled at once instead. The highest
+    /// hosted generation of the shard is kept. The shard is unplaced again if its home is lost or
     /// leaves by now.
     pub(super) fn decided(&mut self, now: Now, shard: ShardId, home: ShardHome) {
         let hosted = self.records.get(&shard).map_or(Generation::NEVER, ShardRecord::hosted);

@@ -22,11 +22,14 @@ impl Coordinator {
         self.regions.get(&region).is_some_and(|region| region.leaving)
     }
 
-    /// Handles `Leaving`: all shards of the region need other homes. A region that is not
-    /// registered here believes that it is, with an earlier coordinator on this node. It is asked
-    /// to register first, because its registration reports what it hosts; one that is no member is
-    /// ignored. A repeated message after `MayLeave` makes the region wait for it, and get it,
-    /// again.
+    /// Handles `Leaving`: all shards of the region need other homes, except while the cluster
+    /// prepares for shutdown. Planned decisions for the region whose write has not begun are taken
+    /// back. The caller ignores the message unless the coordinator is active.
+    ///
+    /// A region that is not registered here believes that it is, with an earlier coordinator on
+    /// this node. It is asked to register first, because its registration reports what it hosts;
+    /// one that is no member is ignored. A repeated message changes nothing while the region waits
+    /// for `MayLeave`; after it, the region waits for it, and gets it, again.
     pub(super) fn leaving(&mut self, from: RegionId, out: &mut CoordinatorOutbox) {
         let Some(region) = self.regions.get_mut(&from) else {
             if self.installed.members.contains(&from) {
@@ -55,15 +58,17 @@ impl Coordinator {
         }
     }
 
-    /// Sends `MayLeave` to each leaving region that no decision names any longer
+    /// Sends `MayLeave` to each leaving region that no decision [names](super::ShardRecord::names)
+    /// any longer, acknowledged or (as home) being written
     /// (docs/protocol/sharding.md#a-leaving-region-waits-for-permission). A decision that the
     /// region has not heard of would count, after its exit, as if it had been carried out there.
+    /// The message is sent ahead of those that wait for the end of the batch.
     ///
     /// No new decision makes a leaving region a home, so shards that were checked once are not
     /// checked again. A decision for a shard without a home may still list the region, because of
     /// an ended tenure or of a decision whose answer the region itself knows to owe. While the
-    /// cluster prepares for a full shutdown nothing moves, so the permission is given at once. A
-    /// region that got its permission no longer waits.
+    /// cluster prepares for a full shutdown nothing moves, so the permission is given at once,
+    /// whatever names the region. A region that got its permission no longer waits.
     pub(super) fn let_leave(&mut self, out: &mut CoordinatorOutbox) {
         let Self { records, pending_decisions, term, .. } = self;
         let stays = !self.preparing && !self.fault_injection.has(ShardingFault::PermitsNamedLeave);

@@ -10,11 +10,13 @@
 //!
 //! An input changes the state, and may be answered at once. It makes the deadline due, and the
 //! following [`CoordinatorInput::Tick`] does the work for all inputs since the last one, in this
-//! order: due request to the Replicator, question to the strategy, write of the waiting decisions,
-//! `MayLeave`, repetitions, then all messages, joined by receiver. A shard passes through these
-//! states: *unplaced* (needs a home), *planned* (its decision waits for a write or is being
-//! written), *acknowledged* (a quorum holds the decision; only then the shard has a record with
-//! it), *settled* (the regions have carried it out).
+//! order: due request to the Replicator, questions of a recount, question to the strategy, write of
+//! the waiting decisions, `MayLeave`, repetitions, events, then all messages, joined by receiver. A
+//! *batch* is all that happens from one tick to the next.
+//!
+//! A shard passes through these states: *unplaced* (needs a home), *planned* (its decision waits
+//! for a write or is being written), *acknowledged* (a quorum holds the decision; only then the
+//! shard has a record with it), *settled* (the regions have carried it out).
 
 mod agreement;
 mod announcements;
@@ -68,7 +70,7 @@ pub const BATCH_MAX: usize = 4_096;
 /// Times and limits of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoordinatorConfig {
-    /// Number of shards of the type, at most [`SHARDS_MAX`].
+    /// Number of shards of the type, 1 to [`SHARDS_MAX`].
     pub shards: u32,
     /// `waiting-for-state-timeout`: timeout of a fencing read.
     pub reading: Duration,
@@ -78,12 +80,13 @@ pub struct CoordinatorConfig {
     /// Pause before a request that the Replicator could not execute, or whose term was too low, is
     /// repeated.
     pub retry: Duration,
-    /// Time that the strategy has for an answer before it is asked again.
+    /// Time that the strategy has for an answer before it is asked again, also after an answer
+    /// without a usable choice.
     pub allocating: Duration,
     /// Pauses between repetitions of `Host` and `Release`.
     pub repeat: Pauses,
-    /// `min-nr-of-members`: number of registered regions before the first shard of a cluster gets
-    /// its home.
+    /// `min-nr-of-members`: number of targets (registered, no proxy, not leaving) before the first
+    /// shard of a cluster gets its home. 0 counts as 1.
     pub min_regions: usize,
     /// Whether all shards get a home as soon as regions are registered.
     pub preallocate: bool,
@@ -140,9 +143,11 @@ pub struct Coordinator {
     me: ReplicaId,
     config: CoordinatorConfig,
     agreed: AgreedSettings,
-    agreeing: bool, // the settings of the type must be written, or are being written
+    /// Whether the settings of the type must be written, or are being written. The method of this
+    /// name sets `agreed` instead.
+    agreeing: bool,
     recovered: Option<RecountRecord>, // the last forced configuration that was recounted, as read
-    recount: Option<Recount>, // while it runs
+    recount: Option<Recount>,         // while it runs
     fault_injection: ShardingFaultInjection,
     phase: CoordinatorPhase,
     term: Term,
@@ -214,14 +219,16 @@ impl Coordinator {
         }
     }
 
-    /// Sets the settings of the type on this node. Regions with other settings are not registered.
-    /// Without this call the settings that are stored are neither compared nor written.
+    /// Sets the settings of the type on this node, before the start. Regions with other settings
+    /// are not registered. Without this call the settings that are stored are neither compared nor
+    /// written, and only regions that send the default settings are registered.
     #[must_use]
     pub fn agreeing(self, agreed: AgreedSettings) -> Self {
         Self { agreed, ..self }
     }
 
-    /// Continues the record of decisions of a former coordinator on this node.
+    /// Continues the record of decisions of a former coordinator on this node. Its limit then holds
+    /// instead of [`CoordinatorConfig::remembered`].
     #[must_use]
     pub fn remembering(self, decision_history: DecisionHistory) -> Self {
         Self { decision_history, ..self }
@@ -253,7 +260,8 @@ impl Coordinator {
         self.records.get(&shard)
     }
 
-    /// State of every shard that a decision was ever made about.
+    /// State of every shard that a decision was ever made about, as far as this term has rewritten
+    /// or made it; empty when the coordinator is off or down.
     pub fn records(&self) -> impl Iterator<Item = (ShardId, &ShardRecord)> {
         self.records.iter().map(|(id, record)| (*id, record))
     }
@@ -277,7 +285,10 @@ impl Coordinator {
 
     /// Handles a message of a region. Unless active, refuses registrations and ignores everything
     /// else except answers to a recount; the regions repeat their messages. A registration that
-    /// reports a higher term ends an active coordinator.
+    /// reports a higher term ends an active coordinator, without an answer; this is checked before
+    /// the reasons to [refuse](Self::refusal) it. Only a registration requires that the sender is a
+    /// member; senders of other messages need not be registered. In `Hosted` and `Drained`, shards
+    /// without an acknowledged decision are ignored.
     fn message(
         &mut self,
         now: Now,
@@ -325,9 +336,10 @@ impl Coordinator {
         }
     }
 
-    /// Does the work that is due, then sends the messages of this batch. The order matters:
-    /// decisions that the strategy's last answer made possible go into this write, and a region may
-    /// leave only if this write does not name it.
+    /// Does the work that is due, in the order of the module documentation, then sends the messages
+    /// of this batch. The order matters: decisions that the strategy's last answer made possible go
+    /// into this write, and a region may leave only if this write does not make it a home. In every
+    /// phase the events and messages of the batch are sent; decisions are made only when active.
     fn work(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         self.dirty = false;
         if self.ask_at.is_some_and(|at| at <= now.mono) {
@@ -352,7 +364,7 @@ impl Machine for Coordinator {
     type Output = CoordinatorOutput;
 
     /// Handles an input. [`CoordinatorInput::Tick`] does the work of all inputs before it; most
-    /// messages are sent only then.
+    /// messages are sent only then. Every other input, also one that is ignored, makes a tick due.
     fn handle(&mut self, now: Now, input: CoordinatorInput, out: &mut CoordinatorOutbox) {
         match input {
             CoordinatorInput::Tick => return self.work(now, out),
@@ -372,8 +384,9 @@ impl Machine for Coordinator {
         self.dirty = true;
     }
 
-    /// The time of the next tick: at once after any other input, otherwise the earliest repetition
-    /// or timeout. `None` while the coordinator waits for inputs only, as when it is off or down.
+    /// The time of the next tick: at once (a time in the past) after any other input, otherwise the
+    /// earliest repetition or timeout. `None` while the coordinator waits for inputs only, as when
+    /// it is off or down. Slow decisions and `MayLeave` have no time of their own.
     fn next_deadline(&self) -> Option<Instant> {
         if self.dirty {
             return Some(Instant::default()); // right after this batch

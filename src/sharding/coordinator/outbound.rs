@@ -27,7 +27,8 @@ struct RegionBatch {
     hosted: Vec<(ShardId, Generation)>,
 }
 
-/// Messages that the coordinator sends at the end of the batch.
+/// Messages that the coordinator sends at the end of the batch. The methods named after a message
+/// add one entry to it; the entries keep their order, and duplicates are not removed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CoordinatorOutboundBatch {
     batches: BTreeMap<RegionId, RegionBatch>, // ≤ regions
@@ -61,9 +62,10 @@ impl CoordinatorOutboundBatch {
         self.batches.entry(to).or_default().hosted.push((shard, at));
     }
 
-    /// Sends everything and begins a new batch. To each region releases go first, because they
-    /// begin the longest work. Messages of one kind are joined up to `bytes_max` bytes, by
-    /// estimated lengths.
+    /// Sends everything and begins a new batch. Regions follow by id. To each, `Release` goes
+    /// first, because it begins the longest work, then `Host`, `Announce`, `Stopped`, `Hosted`.
+    /// Messages of one kind are joined up to `bytes_max` bytes, by estimated lengths; a longer
+    /// entry goes alone.
     pub(super) fn flush(&mut self, bytes_max: usize, out: &mut CoordinatorOutbox) {
         let host_bytes = |word: &HostShard| HOST_BYTES + LISTED_BYTES * word.after.len();
         self.registered.clear();

@@ -61,7 +61,7 @@ impl PendingDecisions {
         self.question.take_if(|question| question.vain);
     }
 
-    /// Records that the home or the move of a shard changed.
+    /// Records that the home or the move of a shard changed; nothing to do if anything may have.
     pub(super) fn touch(&mut self, shard: ShardId) {
         if let Some(changed) = &mut self.changed {
             changed.insert(shard);
@@ -74,7 +74,7 @@ impl PendingDecisions {
     }
 
     /// Adds a decision, which waits for the next write. Replaces a decision for the shard that
-    /// waits, and takes the shard out of `unplaced`. Checks nothing.
+    /// waits, not one that is being written, and takes the shard out of `unplaced`. Checks nothing.
     pub(super) fn plan(
         &mut self,
         since: Now,

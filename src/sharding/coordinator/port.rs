@@ -18,12 +18,13 @@ pub enum CoordinatorInput {
     /// A deadline may have passed.
     Tick,
     /// The singleton starts here. The coordinator takes a term above `above`, because no term may
-    /// be taken twice.
+    /// be taken twice. Ignored unless it is off.
     Start {
         /// The highest term number that this process has used or heard of for the type.
         above: u64,
     },
-    /// The singleton is handed over, or its node stops.
+    /// The singleton is handed over, or its node stops: the coordinator is off, unless it has
+    /// stepped down. Nothing is sent.
     Stop,
     /// A message of a region.
     Message {
@@ -39,10 +40,11 @@ pub enum CoordinatorInput {
         /// Result of the request.
         answer: StoreAnswer,
     },
-    /// A configuration is installed on this node.
+    /// A configuration is installed on this node. Ignored unless it is newer. In every phase; a
+    /// forced one makes a coordinator that runs step down.
     Installed(Installed),
     /// The strategy's choice. Shards that it leaves out are asked for again. Ignored unless it
-    /// answers the last question.
+    /// answers the last question, which is forgotten after its timeout.
     Allocated {
         /// The question's number, see [`CoordinatorOutput::Allocate`].
         question: u64,
@@ -50,7 +52,9 @@ pub enum CoordinatorInput {
         homes: Vec<Chosen>, // ≤ shards
     },
     /// The strategy, or an operator, wants to move a shard. Refused, with no other effect than a
-    /// count, if the target is unfit or another decision for the shard is pending.
+    /// count, if the coordinator is not active, the cluster prepares for shutdown, the target is
+    /// unfit, the shard is there already or does not exist, or another decision for the shard waits
+    /// or is being written. A decision that is acknowledged and not settled is no obstacle.
     Move {
         /// The shard to move.
         shard: ShardId,
@@ -59,8 +63,9 @@ pub enum CoordinatorInput {
         /// The reason, as remembered with the decision.
         why: Arc<str>,
     },
-    /// The whole cluster prepares for shutdown: no new moves, and regions may leave at once. Cannot
-    /// be taken back.
+    /// The whole cluster prepares for shutdown: no new moves, and regions may leave at once. Shards
+    /// without a home, or with a lost one, still get one. Cannot be taken back, also not by `Stop`
+    /// and `Start`.
     Prepare,
 }
 
@@ -97,12 +102,12 @@ pub enum CoordinatorOutput {
     Allocate {
         /// Number of the question, repeated by its answer.
         question: u64,
-        /// Shards that need a home, with the region that asked first; `None` for shards whose home
-        /// is lost or leaves.
+        /// Shards that need a home, with the region that asked first; `None` if no region asked:
+        /// the home is lost or leaves, or all shards are allocated in advance.
         shards: Vec<(ShardId, Option<RegionId>)>, // ≤ shards
     },
-    /// The stored settings of the type differ from this node's. The coordinator has stepped down,
-    /// and a new one on this node would step down too.
+    /// The stored settings of the type, here, differ from this node's. Follows `SteppedDown`. A new
+    /// coordinator on this node would step down too.
     Differs(AgreedSettings),
     /// A decision made progress; reported as an event.
     Step(Box<DecisionStep>),

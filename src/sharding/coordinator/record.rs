@@ -12,7 +12,7 @@ pub struct ShardRecord {
     home: ShardHome,
     hosted: Generation,
     settled: bool,
-    drained: BTreeSet<RegionId>, // for a decision without a home; ≤ regions
+    drained: BTreeSet<RegionId>, // predecessors, for a decision without a home; ≤ regions
 }
 
 impl ShardRecord {
@@ -28,7 +28,7 @@ impl ShardRecord {
     }
 
     /// The highest generation at which any region confirmed to host, by this decision or one
-    /// before; [`Generation::NEVER`] if none has.
+    /// before; [`Generation::NEVER`] if none has in this term. Reports are taken as they come.
     #[must_use]
     pub const fn hosted(&self) -> Generation {
         self.hosted
@@ -40,8 +40,9 @@ impl ShardRecord {
         self.settled
     }
 
-    /// Records that a region hosts at `at`. Returns whether this settles the decision now; `false`
-    /// for another region than the home, another generation, and a decision that is settled.
+    /// Records that a region hosts at `at`, which raises `hosted` whatever the
+    /// result. Returns whether this settles the decision now; `false` for another region than the
+    /// home, another generation, and a decision that is settled.
     pub(super) fn confirmed(&mut self, from: RegionId, at: Generation) -> bool {
         self.hosted = self.hosted.max(at);
         let settles = at == self.home.generation && self.home.region == Some(from);
@@ -50,7 +51,8 @@ impl ShardRecord {
 
     /// Records that a region has drained the shard for a decision without a home. Returns whether
     /// this settles the decision now. The fact counts for this decision only, because the region
-    /// may receive the shard again later; `reached` of another decision is ignored.
+    /// may receive the shard again later; `reached` of another decision is ignored. A region that
+    /// is no predecessor is not recorded.
     pub(super) fn drained(
         &mut self,
         from: RegionId,
@@ -74,13 +76,14 @@ impl ShardRecord {
         settles && !std::mem::replace(&mut self.settled, true)
     }
 
-    /// Whether a region named by this decision is out of the configuration.
+    /// Whether a region named by this decision is out of the configuration. `false` if the
+    /// installed configuration is older than the decision's: the region may just not be in it yet.
     pub(super) fn is_out(&self, region: RegionId, installed: &Installed) -> bool {
         installed.is_out(region, self.home.epoch)
     }
 
-    /// Whether the decision still concerns a region: it is the home, or a predecessor of an
-    /// unsettled decision that has not drained.
+    /// Whether the decision still concerns a region: it is the home, settled or not, or a
+    /// predecessor of an unsettled decision that has not drained.
     pub(super) fn names(&self, region: RegionId) -> bool {
         let open = !self.settled && !self.drained.contains(&region);
         self.home.region == Some(region) || open && self.home.after.contains_key(&region)

@@ -95,9 +95,9 @@ struct ReceivedParts {
 /// State of the recount for one forced configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Recount {
-    since: Instant,
-    ask_at: Instant,
-    warn_at: Instant,
+    since: Instant,                            // when it began
+    ask_at: Instant,                           // when to repeat the requests
+    warn_at: Instant,                          // when to warn, the first time or again
     counts: BTreeMap<RegionId, RecountReport>, // complete answers; ≤ members
     parts: BTreeMap<RegionId, ReceivedParts>,  // of nodes that were asked; ≤ members
     stage: RecountStage,
@@ -125,7 +125,7 @@ struct MergedShard {
 
 impl MergedShard {
     /// Adds a decision. Its home may host, also if a newer decision is known. Of two decisions of
-    /// one generation the first added one counts.
+    /// one generation the first added one names the home, and both homes may host.
     fn decided(&mut self, generation: Generation, home: Option<RegionId>) {
         if generation > self.newest {
             (self.newest, self.home) = (generation, home);
@@ -150,7 +150,7 @@ impl MergedShard {
 
 impl Coordinator {
     /// Whether the installed configuration was forced, or follows a forced one, and no recount for
-    /// it was completed.
+    /// that forced one was completed, by what the fencing read returned.
     fn is_to_recount(&self) -> bool {
         let origin = self.installed.origin();
         let recovered = self.recovered.map(|recovered| recovered.origin);
@@ -159,9 +159,9 @@ impl Coordinator {
             && !self.fault_injection.has(ShardingFault::NothingRecounted)
     }
 
-    /// All cells are written: begins the recount if one is due, records its completion if its
-    /// decisions were written, otherwise becomes active. A recount that has no node to ask goes on
-    /// to its decisions at once.
+    /// All cells are written: begins the recount if one is due and none has begun, requests the
+    /// write of its completion if its decisions were written, otherwise becomes active. A recount
+    /// asks the nodes in this call; one that has no node to ask goes on to its decisions in it.
     pub(super) fn rewritten(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let is_to_recount = self.is_to_recount();
         match self.recount.as_mut().map(|recount| &mut recount.stage) {
@@ -205,9 +205,12 @@ impl Coordinator {
         self.asked().filter(|id| !recount.counts.contains_key(id)).collect()
     }
 
-    /// Asks the nodes that have not answered, if it is time, each for the first part that is
-    /// missing. A node that has sent a part since the last request is left out, because the next
-    /// part was requested with it. Also warns if it is time, with the names of these nodes.
+    /// Asks the nodes that have not answered, if `ask_at` has passed, each for the first part that
+    /// is missing; the next time is `repeat.longest` later. A node that has sent a part since the
+    /// last request is left out once, because the next part was requested with it.
+    ///
+    /// If `warn_at` has passed, also warns, with all nodes that have not answered completely.
+    /// Called with each tick; does nothing unless nodes are being asked. Counts nothing.
     pub(super) fn ask_all(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if self.recounts_at().is_none_or(|at| now.mono < at) {
             return;
@@ -233,8 +236,8 @@ impl Coordinator {
         }
     }
 
-    /// Handles a complete answer of a node; a later one replaces it. Ignores an answer
-    /// that [`admit`] rejects.
+    /// Handles a complete answer of a node; a later one replaces it, and it replaces parts. Makes
+    /// the decisions if it was the last one. Ignores an answer that [`admit`] rejects.
     ///
     /// [`admit`]: Self::admit
     pub(super) fn counted(
@@ -254,8 +257,11 @@ impl Coordinator {
 
     /// Handles a part of an answer and asks for the next one. The answer counts only when it is
     /// complete: otherwise the coordinator would not know which regions may still host the shards
-    /// of the missing parts. Ignores a part that is not the next one, of an answer that is
-    /// complete, or that [`admit`](Self::admit) rejects; counts an implausible one.
+    /// of the missing parts. Makes the decisions if it was the last part of the last node.
+    ///
+    /// Counts an implausible part as `strange` and ignores it, before anything else is checked.
+    /// Then ignores a part that [`admit`](Self::admit) rejects, that is not the next one, or of an
+    /// answer that is complete.
     pub(super) fn counted_part(
         &mut self,
         now: Now,
@@ -289,9 +295,10 @@ impl Coordinator {
         self.decide_if_all_answered(now, out);
     }
 
-    /// Returns the valid content of an answer. `None` if no nodes are being asked, the answer is to
-    /// another term, or its node is not asked. A reported term that is not below this coordinator's
-    /// ends the coordinator, also with `None`.
+    /// Returns the [`credible`](Self::credible) content of an answer; the rest is counted even if
+    /// the answer is rejected. `None` if no nodes are being asked, the answer names another term,
+    /// or its node is not asked. Checked last: a reported term, of a shard or the highest one, that
+    /// is not below this coordinator's makes it step down, also with `None`.
     fn admit(
         &mut self,
         (from, term): (RegionId, Term),
@@ -314,8 +321,9 @@ impl Coordinator {
         Some(count)
     }
 
-    /// Drops generations that no coordinator can have decided, so that a faulty peer's claim is not
-    /// stored. Counts the rows dropped; an impossible `highest` becomes the lowest one.
+    /// Drops rows whose generation no coordinator can have decided, [`Generation::NEVER`] included,
+    /// so that a faulty peer's claim is not stored. Counts each dropped row as `strange`. An
+    /// impossible `highest` becomes `NEVER` and is not counted. Shards and homes are not checked.
     fn credible(&mut self, count: RecountReport) -> RecountReport {
         let RecountReport { mut hosted, mut told, highest } = count;
         let rows = hosted.len() + told.len();
@@ -328,8 +336,9 @@ impl Coordinator {
     }
 
     /// The members changed while they were being asked: forgets the answers of removed ones and
-    /// asks the silent ones again at once. If only removed ones were silent, the recount goes on.
-    /// Does nothing at another stage.
+    /// asks the silent ones again in this call, as [`ask_all`](Self::ask_all) does. If only removed
+    /// ones were silent, makes the decisions. New members are not asked. Does nothing at another
+    /// stage.
     pub(super) fn recount_members(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if let Some(recount) = self.recount.as_mut().filter(|it| it.stage == RecountStage::Asking) {
             recount.counts.retain(|id, _| self.installed.members.contains(id));
@@ -340,8 +349,9 @@ impl Coordinator {
         }
     }
 
-    /// Once all have answered, makes every known decision again and begins to write the cells. Does
-    /// nothing while one is silent. Must be called only while nodes are being asked.
+    /// Once all have answered, makes every known decision again and begins to write the cells, as
+    /// `Rewriting`; without any cell, the completion. Does nothing while one is silent. Must be
+    /// called only while nodes are being asked: the stage is not checked.
     fn decide_if_all_answered(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if !self.silent().is_empty() {
             return;
@@ -354,9 +364,10 @@ impl Coordinator {
         self.rewrite(now, out);
     }
 
-    /// Merges the own records and all reports, and returns a decision of this term for every shard
-    /// that any of them names. Remembers each for `explain`. Shards that the type does not have are
-    /// dropped and counted.
+    /// Merges the own records, which count first, and all reports, and returns a decision of this
+    /// term for every shard that any of them names, all of one generation. Remembers each for
+    /// `explain` and prepares its event `Decided`. Shards that the type does not have are dropped;
+    /// each counts as `strange` once, however many nodes named it.
     fn merge_reports(
         &mut self,
         now: Now,
@@ -392,10 +403,11 @@ impl Coordinator {
         homes
     }
 
-    /// Makes the newest decision again. If its home is given up, the region with the highest
+    /// Makes the newest decision again. If its home is no member, the region with the highest
     /// reported tenure becomes the home; without such a region the lost home stays, and the shard
-    /// is unplaced later. A decision without a home keeps none. All other regions that may host are
-    /// listed.
+    /// is unplaced when the coordinator becomes active. A decision without a home keeps none, even
+    /// if a region runs the shard. All other regions that may host are listed, removed ones
+    /// included.
     fn decide_again(&self, merged: MergedShard) -> ShardHome {
         let MergedShard { home, runs, mut after, epoch, .. } = merged;
         let is_lost = home.is_some_and(|home| !self.installed.members.contains(&home));
@@ -405,10 +417,11 @@ impl Coordinator {
         ShardHome { generation, region, after, epoch }
     }
 
-    /// Makes decisions below the term of the last recount again, in `cells`, without changing their
-    /// homes and predecessors. They come from a survivor's replica only, or from a recount that did
-    /// not complete, and regions ignore their generations. Nothing is done if there was no recount,
-    /// or if one follows, because that makes all decisions again.
+    /// Makes decisions below the term of the last recount again, in `cells`, with a generation of
+    /// this term and without changing their homes and predecessors. Remembers each, and prepares
+    /// its event. They come from a survivor's replica only, or from a recount that did not
+    /// complete, and regions ignore their generations. Nothing is done if there was no recount, or
+    /// if one follows, because that makes all decisions again.
     pub(super) fn renew_older_decisions(
         &mut self,
         now: Now,
@@ -430,8 +443,9 @@ impl Coordinator {
         }
     }
 
-    /// Asks the Replicator to write that the recount is completed. Returns `false`, and does
-    /// nothing, unless the recount has come that far.
+    /// Asks the Replicator to write that the recount is completed, under a new stamp; counts a
+    /// write. Called again for a repetition. Returns `false`, and does nothing, unless the recount
+    /// has come that far.
     pub(super) fn write_recovered(&mut self, out: &mut CoordinatorOutbox) -> bool {
         let records = self.recount.as_ref().is_some_and(|it| it.stage == RecountStage::Recording);
         if records {
@@ -447,8 +461,9 @@ impl Coordinator {
         records
     }
 
-    /// A quorum holds the completion: ends the recount. Returns `false`, and does nothing, unless
-    /// the completion was being written.
+    /// A quorum holds the completion: ends the recount and counts it. The caller then makes the
+    /// coordinator active. Returns `false`, and does nothing, unless the completion was being
+    /// written.
     pub(super) fn recovered(&mut self) -> bool {
         let recorded =
             self.recount.take_if(|recount| recount.stage == RecountStage::Recording).is_some();

@@ -23,8 +23,8 @@ use crate::sharding::wire::{
 pub struct RegisteredRegion {
     /// Whether the region only routes messages and hosts no shard.
     pub proxy: bool,
-    /// Whether the region leaves and must get no further shards. Until it may exit, it is also one
-    /// of [`Coordinator::leavers`].
+    /// Whether the region leaves and must get no further shards. Never taken back while it is
+    /// registered. Until the region gets `MayLeave`, it is also one of [`Coordinator::leavers`].
     pub leaving: bool,
 }
 
@@ -42,16 +42,17 @@ impl Coordinator {
         self.regions.get(&region).is_some_and(|region| !region.proxy && !region.leaving)
     }
 
-    /// Whether the home of a shard by the acknowledged decision is a region that
-    /// [leaves](Self::leaves). Planned decisions do not matter.
+    /// Whether the home of a shard by the acknowledged decision is a registered region that
+    /// [leaves](Self::leaves). Planned decisions do not matter. `false` without a home.
     #[must_use]
     pub fn is_leaving(&self, shard: ShardId) -> bool {
         let home = self.records.get(&shard).and_then(|record| record.home().region);
         home.is_some_and(|home| self.leaves(home))
     }
 
-    /// Reason why the coordinator does not register a region; `None` if it does. Different settings
-    /// are named only by an active coordinator, before a missing membership.
+    /// Reason why the coordinator does not register a region; `None` if it does. In this order:
+    /// `Elsewhere` if it is off or down, `Reading` until it is active, `Differs` if any setting
+    /// differs from this node's, `NoMember`.
     pub(super) fn refusal(
         &self,
         from: RegionId,
@@ -72,11 +73,16 @@ impl Coordinator {
 
     /// Registers a region, acknowledges that, and audits what it hosts. Called for each part of a
     /// registration; `hosted` has only the shards of this part. `highest` is the highest generation
-    /// of any decision that the region has received.
+    /// of any decision that the region has received. The caller has checked [`refusal`] and
+    /// [`is_superseded`].
     ///
-    /// Only the first part in a batch is acknowledged. The answer has all homes if the region is
-    /// new or has not heard of the newest decision, otherwise none. The entry of a region that
-    /// leaves stays as it is.
+    /// Only the first part in a batch is acknowledged. The answer has the routes of all
+    /// acknowledged decisions if the region is new or has not heard of the newest one, otherwise
+    /// none. The entry of a region that leaves stays as it is; that of another one takes the new
+    /// `proxy`. A new region allows the strategy to be asked again after a vain answer.
+    ///
+    /// [`refusal`]: Self::refusal
+    /// [`is_superseded`]: Self::is_superseded
     pub(super) fn register(
         &mut self,
         now: Now,
@@ -109,8 +115,9 @@ impl Coordinator {
         self.audit(now, from, hosted, highest);
     }
 
-    /// Sends the table of homes, in parts, the last one as `RegisterAck`, which is sent also if the
-    /// table is empty. A region that misses a part asks for a home when it needs one.
+    /// Sends the table of homes, ahead of the messages of the batch, in parts: each as `Announce`,
+    /// the last one as `RegisterAck`, which is sent also if the table is empty. A region that
+    /// misses a part asks for a home when it needs one.
     fn acknowledge(&self, from: RegionId, homes: Vec<ShardRoute>, out: &mut CoordinatorOutbox) {
         let mut tables = in_messages(homes, self.config.word_bytes_max, |_| ROUTE_BYTES);
         let last = tables.pop().unwrap_or_default();
@@ -122,9 +129,10 @@ impl Coordinator {
         send(from.replica(), ToRegion::RegisterAck { term: self.term, homes }, out);
     }
 
-    /// Compares the shards that a region hosts with the decisions. Each counts as a `Hosted`. The
-    /// messages of every unsettled decision that names the region become due at once, whether the
-    /// region hosts the shard or not.
+    /// Compares the shards that a region hosts or drains with the decisions. Each first counts as a
+    /// `Hosted`, so it may settle its decision, and is then [checked](Self::audit_shard). The
+    /// messages of every unsettled decision that names the region become due with the next tick,
+    /// whether the region hosts the shard or not, and their pauses begin anew.
     fn audit(
         &mut self,
         now: Now,
@@ -178,9 +186,9 @@ impl Coordinator {
         };
         let home = record.home();
         let is_listed = home.after.get(&from).is_some_and(|last| *last >= at);
-        // A region that the decision lists as a predecessor, with the last generation at which it may
-        // host, gets a `Release` anyway. A region with a newer decision than the recorded
-        // one got it from another coordinator, whose audit it is subject to.
+        // A region that the decision lists as a predecessor, with the last generation at which it
+        // may host, gets a `Release` anyway. A region with a newer decision than the recorded one
+        // got it from another coordinator, whose audit it is subject to.
         if home.region == Some(from) || is_listed || at > home.generation {
             return;
         }
@@ -191,10 +199,14 @@ impl Coordinator {
         self.outbound.release(from, ReleaseShard { shard, generation, to, listed });
     }
 
-    /// Answers a request for homes, or marks the shards as needing one, also if the home is lost. A
-    /// shard that has no home, but is planned to get one, causes no answer: its announcement
-    /// follows. A leaving region also gets `Hosted` for the payloads that it need not keep. Counts
-    /// shards that the type does not have.
+    /// Announces to the asker the acknowledged homes, also those that leave. A shard without a
+    /// home, or whose home is lost, is marked as needing one and causes no answer; if it is planned
+    /// to get a home, it is not marked, because the announcement follows. A shard that must stop
+    /// first is marked too, and gets its home afterwards.
+    ///
+    /// A leaving region also gets `Hosted` for each shard that another region has hosted since: it
+    /// need not keep that payload. The asker need not be registered. Counts shards that the type
+    /// does not have as `strange`.
     pub(super) fn get_homes(&mut self, from: RegionId, shards: Vec<ShardId>) {
         for shard in shards {
             if shard.get() >= self.config.shards {
@@ -216,11 +228,14 @@ impl Coordinator {
         }
     }
 
-    /// Installs a configuration; ignores one that is not newer. Regions of removed members no
-    /// longer host anything, so they are unregistered, planned decisions for them are taken back,
-    /// and their shards are unplaced. Decisions without a home that waited for them only are
-    /// settled. New members get `Here`. A coordinator that runs steps down if another configuration
-    /// was forced; one that is not active only continues its recount.
+    /// Installs a configuration, in every phase; ignores one that is not newer. A coordinator that
+    /// runs, active or not, steps down if the new one belongs to another forced generation.
+    /// Otherwise one that is not active only continues its recount.
+    ///
+    /// An active one then forgets the regions of removed members with their slow handlers and stop
+    /// requests, and sends `Here` to new members. Removed regions no longer host anything:
+    /// decisions for them whose write has not begun are taken back, decisions without a home that
+    /// waited for them only are settled, and shards whose acknowledged home is lost are unplaced.
     pub(super) fn install(&mut self, now: Now, installed: Installed, out: &mut CoordinatorOutbox) {
         let before = self.installed.members.clone();
         let is_replaced = self.installed.is_replaced_by(&installed);

@@ -29,7 +29,8 @@ impl Coordinator {
 
     /// Notes a region's shards with slow handlers. A report replaces the previous one; an empty one
     /// removes it. Shards that the type does not have, and those after the first
-    /// [`SLOW_SHARDS_MAX`], are dropped.
+    /// [`SLOW_SHARDS_MAX`], are dropped and not counted. After a change the next
+    /// [`take_changed`](Self::take_changed) returns `None`: anything may have changed.
     pub(super) fn note_slow_handlers(&mut self, from: RegionId, shards: Vec<ShardId>) {
         let shards = shards.into_iter().filter(|shard| shard.get() < self.config.shards);
         let shards: BTreeSet<ShardId> = shards.take(SLOW_SHARDS_MAX).collect();

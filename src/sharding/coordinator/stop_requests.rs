@@ -12,14 +12,15 @@ use super::takeover::reason;
 use crate::sharding::ids::{RegionId, ShardId};
 
 impl Coordinator {
-    /// Handles `Stop`: stops these shards and answers each once its entities have ended. A repeated
-    /// request does not stop a shard twice, unless the answer was lost and the shard got a home
-    /// again. A shard that runs nowhere is answered in this batch.
+    /// Handles `Stop`: plans that these shards have no home, and answers each once its entities
+    /// have ended. A repeated request does not stop a shard twice, unless the answer was lost and
+    /// the shard got a home again. A shard that runs nowhere is answered in this batch.
     ///
-    /// Several regions may wait for one stop; of each, the highest request number counts. A request
-    /// that comes while the shard is planned to get a home, or while the cluster prepares for
-    /// shutdown, is dropped, because the region repeats it. Counts shards that the type does
-    /// not have.
+    /// Several regions may wait for one stop; of each, the highest request number counts. The first
+    /// request is dropped, and counted as `refused`, while the shard is planned to get a home or
+    /// the cluster prepares for shutdown, because the region repeats it. Counts shards that the
+    /// type does not have as `strange`. The sender need not be registered. The caller ignores the
+    /// message unless the coordinator is active.
     pub(super) fn stop_shards(&mut self, now: Now, from: RegionId, wishes: &[(ShardId, u64)]) {
         let why = reason("a stop was requested");
         for (shard, wish) in wishes.iter().copied() {
@@ -49,8 +50,8 @@ impl Coordinator {
         waits && self.planned(shard).is_none() && !self.is_over(shard)
     }
 
-    /// Whether nothing of a shard runs anywhere and no decision waits or is being written that
-    /// would change that. `true` for a shard that never had a decision.
+    /// Whether nothing of a shard runs anywhere, by a settled decision without a home, and no
+    /// decision about it waits or is being written. `true` for a shard that never had a decision.
     fn is_over(&self, shard: ShardId) -> bool {
         let record = self.records.get(&shard);
         let rests = record.is_none_or(|it| it.is_settled() && it.home().region.is_none());
@@ -58,8 +59,9 @@ impl Coordinator {
     }
 
     /// A decision is carried out, so the previous home has ended: answers the requests for the
-    /// shard and forgets them. Does nothing while another decision waits or is being written,
-    /// because that may be the stop itself.
+    /// shard at the end of the batch and forgets them, also if the decision has a home. Does
+    /// nothing while another decision waits or is being written, because that may be the stop
+    /// itself.
     pub(super) fn tell_stopped(&mut self, shard: ShardId) {
         if self.pending_decisions.planned(shard).is_some() {
             return;

@@ -28,9 +28,10 @@ use crate::sharding::store::{StoreAnswer, StoreRequest};
 use crate::sharding::wire::ToRegion;
 
 impl Coordinator {
-    /// The singleton starts here: takes a term above `above`, and above those that a forced
-    /// configuration gave up. The fencing read is sent with the next tick. Does nothing if the
-    /// coordinator runs, or has stepped down.
+    /// The singleton starts here: takes a term above `above`, above its own last one, and above
+    /// those that a forced configuration gave up. The fencing read is sent with the next tick.
+    /// Steps down if no higher term exists. Does nothing if the coordinator runs, or has stepped
+    /// down.
     pub(super) fn start(&mut self, now: Now, above: u64, out: &mut CoordinatorOutbox) {
         if self.phase != CoordinatorPhase::Off {
             return; // it runs, or has stepped down for good
@@ -51,9 +52,9 @@ impl Coordinator {
         (self.term, self.seq) = (Term { number, owner: self.me }, 0);
     }
 
-    /// The singleton is handed over: forgets everything and waits for a start. The next coordinator
-    /// may read a decision that is still on its way to the Replicator, like any other. A
-    /// coordinator that has stepped down stays down.
+    /// The singleton is handed over: [forgets](Self::forget) the term's state, sends nothing, and
+    /// waits for a start. The next coordinator may read a decision that is still on its way to the
+    /// Replicator, like any other. A coordinator that has stepped down stays down.
     pub(super) fn stop(&mut self) {
         if self.phase != CoordinatorPhase::Down {
             self.forget();
@@ -61,8 +62,9 @@ impl Coordinator {
         }
     }
 
-    /// Forgets all that holds for one term, unsent messages included. The term, the installed
-    /// configuration, the remembered decisions, the counters and `preparing` stay.
+    /// Forgets all that holds for one term, unsent messages and the pending request included, whose
+    /// answer is ignored. The term, the installed configuration, the remembered decisions and their
+    /// events of this batch, the counters and `preparing` stay.
     fn forget(&mut self) {
         (self.agreeing, self.recount) = (false, None);
         (self.pending_decisions, self.pending_request, self.ask_at) =
@@ -78,8 +80,9 @@ impl Coordinator {
         self.outbound = super::CoordinatorOutboundBatch::default();
     }
 
-    /// Ends this coordinator for good and reports why. It sends no message from now on, and those
-    /// that wait for the end of the batch are dropped. Reports the own term if `highest` is lower.
+    /// Ends this coordinator for good: [forgets](Self::forget) the term's state and reports why. It
+    /// sends no message from now on, and those that wait for the end of the batch are dropped;
+    /// events are still reported. Reports the own term if `highest` is lower.
     pub(super) fn step_down(&mut self, highest: Term, why: &str, out: &mut CoordinatorOutbox) {
         self.forget();
         self.phase = CoordinatorPhase::Down;
@@ -107,9 +110,9 @@ impl Coordinator {
         out.push(CoordinatorOutput::Ask { id: self.last_id, ask });
     }
 
-    /// Writes the pending data, each attempt under a new stamp: first the settings of the type,
-    /// then the completion of a recount, else the cells. A decision keeps the generation of its
-    /// first write. Does nothing if nothing is pending.
+    /// Requests one write of the pending data, each attempt under a new stamp, and counts it: the
+    /// settings of the type, else the completion of a recount, else the cells. A decision keeps the
+    /// generation of its first write. Does nothing if nothing is pending.
     pub(super) fn write(&mut self, out: &mut CoordinatorOutbox) {
         if self.agreeing {
             return self.write_agreed(out);
@@ -125,7 +128,8 @@ impl Coordinator {
         self.ask(StoreRequest::Write { term, seq, cells, within }, out);
     }
 
-    /// The generation of a decision that is made now: the stamp of the next write.
+    /// The generation of a decision that is made now: the stamp of the next write, of whatever
+    /// kind.
     pub(super) const fn next_generation(&self) -> Generation {
         Generation::new(self.term, self.seq + 1)
     }
@@ -133,9 +137,10 @@ impl Coordinator {
     /// Handles the answer to the pending request; ignores any other.
     ///
     /// A refusal of the fencing read makes the coordinator take a higher term after a pause; any
-    /// other refusal ends it, as does the removal of this node. Without a quorum in time the
-    /// request of the phase is repeated with the next tick; after another error it is repeated
-    /// after a pause. Does nothing when the coordinator is off or down.
+    /// other refusal makes it step down, as does the removal of this node. Without a quorum in time
+    /// the request of the phase is repeated with the next tick, and counted in `repeated`; after
+    /// another error, which [`hindrance`](Self::hindrance) then names, it is repeated after a pause
+    /// and not counted. Does nothing when the coordinator is off or down.
     pub(super) fn answered(
         &mut self,
         now: Now,
@@ -175,8 +180,8 @@ impl Coordinator {
         }
     }
 
-    /// Takes a term above its own and `current`, which it requests at `at`. No region has learned
-    /// the old one, so nothing is lost. Steps down if no higher term exists.
+    /// Takes the term number after its own and `current`, and sends the fencing read at `at`. No
+    /// region has learned the old term, so nothing is lost. Steps down if no higher term exists.
     fn raise(&mut self, at: Instant, current: Term, out: &mut CoordinatorOutbox) {
         let number = current.number.max(self.term.number);
         if number >= Term::NUMBER_MAX {
@@ -188,7 +193,9 @@ impl Coordinator {
 
     /// Handles the cells and settings of the fencing read: begins to rewrite them, after the
     /// settings if these must be written. A cell decided under a higher term makes the coordinator
-    /// take a still higher one and read again; settings that bind and differ end it.
+    /// take a still higher one and read again after a pause; this is checked first. Settings that
+    /// bind and differ make it step down, and are reported. Decisions below the term of the last
+    /// recount are made again.
     fn read(
         &mut self,
         now: Now,
@@ -218,7 +225,8 @@ impl Coordinator {
         if self.agreeing { self.write(out) } else { self.rewrite(now, out) }
     }
 
-    /// Rewrites the next batch of the cells that were read; after the last one, ends the takeover.
+    /// Rewrites the next batch of the cells that were read, or that a recount decided; at most
+    /// [`BATCH_MAX`]. Without any left, continues as [`rewritten`](Self::rewritten) does.
     pub(super) fn rewrite(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         let mut cells = Vec::new();
         while cells.len() < BATCH_MAX
@@ -233,16 +241,17 @@ impl Coordinator {
         self.write(out);
     }
 
-    /// Makes records of cells that a quorum holds under this term. They count as unsettled, and as
-    /// hosted by no region, until registrations tell.
+    /// Makes records of cells that a quorum holds under this term, in place of former ones. They
+    /// count as unsettled, and as hosted by no region, until registrations report what is hosted.
     fn adopt(&mut self, cells: Vec<(ShardId, ShardHome)>) {
         for (shard, home) in cells {
             self.records.insert(shard, ShardRecord::new(home, Generation::NEVER));
         }
     }
 
-    /// A quorum holds the last write, which was of settings, the completion of a recount, rewritten
-    /// cells or new decisions: continues with the next step. New decisions are announced.
+    /// A quorum holds the last write. After the settings or a batch of rewritten cells, rewrites
+    /// the next batch; after the completion of a recount, becomes active. Of new decisions, each is
+    /// counted, noted, and [carried out](Self::decided); the next write begins with the next tick.
     fn written(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         if std::mem::take(&mut self.agreeing) {
             return self.rewrite(now, out);
@@ -262,9 +271,11 @@ impl Coordinator {
         }
     }
 
-    /// Becomes active, because a quorum holds all cells under this term. Sends `Here` to all
-    /// members, and marks the shards of lost homes as unplaced. Every decision that is not settled
-    /// already gets its first repetition after the usual pause, not at once.
+    /// Becomes active, because a quorum holds all cells under this term. Counts the term, reports
+    /// `Acting`, sends `Here` to all members, and marks the shards of lost homes as unplaced.
+    /// Decisions without a home are settled here, without an event, if all their predecessors are
+    /// out. Every other one gets its first repetition after the usual pause, not with the next
+    /// tick.
     pub(super) fn act(&mut self, now: Now, out: &mut CoordinatorOutbox) {
         self.phase = CoordinatorPhase::Active;
         self.stats.terms += 1;
@@ -286,7 +297,8 @@ impl Coordinator {
 
     /// Steps down if a region has received a generation of a higher term
     /// (docs/protocol/sharding.md#a-reported-higher-term-ends-a-coordinator), and returns whether
-    /// it did. A coordinator that is not active does nothing, nor does an impossible term.
+    /// it did. `false` if the coordinator is not active, and for an impossible term, which is not
+    /// counted.
     pub(super) fn is_superseded(
         &mut self,
         highest: Generation,

@@ -22,7 +22,7 @@ const BROUGHT_BACK: BufferLimits = BufferLimits { messages: 1 << 20, bytes: 64 <
 /// Limits of the messages that a region's gates keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferLimits {
-    /// Most messages of all shards; at least 1.
+    /// Most messages of all shards; at least 1, which is not checked: 0 refuses every message.
     pub messages: usize,
     /// Most bytes of these messages.
     pub bytes: usize,
@@ -31,8 +31,9 @@ pub struct BufferLimits {
 impl BufferLimits {
     /// Returns how much one sender may send here as moved, over all shards, if its own buffer has
     /// the limit `self`: its buffer, as much again that came back from an overtaken home, and twice
-    /// that for nodes with other settings. No other limit applies to moved messages, and only the
-    /// sender marks them, so this bounds what one peer can occupy
+    /// that for nodes with other settings. So four times `self`, of which 2²⁰ messages and 64 MiB
+    /// count at least. No other limit applies to moved messages, and only the sender marks them, so
+    /// this bounds what one peer can occupy
     /// (docs/protocol/message-order.md#moved-messages-are-exempt).
     #[must_use]
     pub fn of_moved(self) -> Self {
@@ -47,9 +48,9 @@ impl BufferLimits {
         Self { messages, bytes: self.bytes.saturating_add(other.bytes) }
     }
 
-    /// Checks whether a message fits beside the `own` ones of its lane. One larger than the byte
-    /// limit fits if nothing else is kept. Reserves nothing; an error names a limit of the region,
-    /// although it is that of a lane.
+    /// Checks whether a message fits beside the `own` ones of its lane, first in number, then in
+    /// bytes. One larger than the byte limit fits if the lane has no other. Reserves nothing; an
+    /// error names a limit of the region, although it is that of a lane.
     const fn check(self, bytes: usize, own: Waits) -> Result<(), Full> {
         let Self { messages, bytes: bytes_max } = self;
         if own.messages >= messages {
@@ -139,9 +140,10 @@ impl Budget {
     /// Reserves room for one more message in a gate where `own` wait.
     ///
     /// First checks the shard's limits, a quarter of the region's but at least one message, then
-    /// those of the region. The latter do not apply while the shard is below its floor with this
-    /// message. A message larger than a byte limit fits if nothing else counts against that limit;
-    /// otherwise it could never be sent.
+    /// those of the region, each first in number, then in bytes. Those of the region do not apply
+    /// while the shard is below its floor with this message, in number and in bytes. A message
+    /// larger than a byte limit fits if nothing else counts against that limit; otherwise it could
+    /// never be sent. Messages that were only [counted](Self::count) use up the region's room, too.
     ///
     /// # Errors
     /// [`Full`] names the first limit that is reached; nothing was reserved.
@@ -174,13 +176,13 @@ impl Budget {
         self.waits.bytes = self.waits.bytes.saturating_add(bytes);
     }
 
-    /// Releases the room of one message.
+    /// Releases the room of one message. Panics if none was reserved or counted.
     pub const fn release(&mut self, bytes: usize) {
         self.release_all(Waits { messages: 1, bytes });
     }
 
     /// Releases the room of several messages together. Panics if more messages are released than
-    /// were reserved or counted.
+    /// were reserved or counted; too many bytes leave 0.
     pub const fn release_all(&mut self, what: Waits) {
         assert!(self.waits.messages >= what.messages, "released more messages than were reserved");
         self.waits.messages -= what.messages;
@@ -203,13 +205,13 @@ pub struct HeldBudget {
     all: Budget,
     limits: BufferLimits,
     moved: BufferLimits,           // of one lane
-    of: BTreeMap<RegionId, Waits>, // ≤ lanes with held messages
-    movers: BTreeSet<RegionId>,    // ≤ members
+    of: BTreeMap<RegionId, Waits>, // all held messages of each lane, not only moved ones
+    movers: BTreeSet<RegionId>,    // senders that moved anything here, until `ended`; ≤ members
 }
 
 impl HeldBudget {
     /// Makes a budget without any messages. Beyond `limits`, each sender may have `moved`
-    /// [moved](BufferLimits::of_moved) messages held.
+    /// [moved](BufferLimits::of_moved) messages held. Each shard has the floor [`HELD_FLOOR`].
     #[must_use]
     pub const fn new(limits: BufferLimits, moved: BufferLimits) -> Self {
         let all = Budget::new(limits).with_floor(HELD_FLOOR);
@@ -250,8 +252,8 @@ impl HeldBudget {
         of.bytes = of.bytes.saturating_add(bytes);
     }
 
-    /// Releases the room of messages of a lane, in total and for the lane. Panics if more messages
-    /// are released than were reserved.
+    /// Releases the room of messages of a lane, moved or not, in total and for the lane. Panics if
+    /// more messages are released than were reserved for either.
     pub fn release(&mut self, from: RegionId, what: Waits) {
         self.all.release_all(what);
         let of = self.of.entry(from).or_default();
@@ -263,9 +265,9 @@ impl HeldBudget {
         }
     }
 
-    /// Records that a sender moved a message here. Returns how much all senders that did so may
-    /// together have in the mailbox of one entity: the limits of moved messages times the number of
-    /// these senders.
+    /// Records that a sender moved a message here, until [`ended`](Self::ended). Returns how much
+    /// all senders that did so may together have in the mailbox of one entity: the limits of moved
+    /// messages times the number of these senders. Reserves nothing.
     pub fn moved_by(&mut self, from: RegionId) -> BufferLimits {
         self.movers.insert(from);
         let BufferLimits { messages, bytes } = self.moved;
@@ -273,13 +275,15 @@ impl HeldBudget {
         BufferLimits { messages: all(messages), bytes: all(bytes) }
     }
 
-    /// Forgets a sender that left the configuration; it moves no further messages. Its held
-    /// messages stay counted until they are released.
+    /// Forgets a sender that left the configuration, so that the result of
+    /// [`moved_by`](Self::moved_by) shrinks. Its held messages stay counted until they are
+    /// released.
     pub fn ended(&mut self, from: RegionId) {
         self.movers.remove(&from);
     }
 
-    /// Sets the limits of moved messages of each lane. Messages that are held already stay.
+    /// Sets the limits of moved messages of each lane, also for [`moved_by`](Self::moved_by).
+    /// Messages that are held already stay.
     pub const fn limit_moved(&mut self, limits: BufferLimits) {
         self.moved = limits;
     }

@@ -111,8 +111,9 @@ impl<M> Host<M> {
 
     /// Accept, hold or bounce (docs/protocol/message-order.md#accept-hold-or-bounce): a message is
     /// accepted only at the generation by which the shard lives here, held while its decision is
-    /// unknown or pending here, and bounced otherwise. The own lane is also accepted while
-    /// draining.
+    /// unknown here (its stamp is above the newest one) or is the newest one and pending, and
+    /// bounced otherwise. While the shard drains, only the own lane is accepted, at the generation
+    /// by which it lived here.
     fn disposition(
         &self,
         lane: LaneKind,
@@ -153,7 +154,8 @@ impl<M> Host<M> {
     /// Decides about a message from a lane, and holds it if it must wait. Behind held messages of
     /// its lane it is held whatever its stamp. `reserve(bytes, waits)` returns whether a message of
     /// `bytes` bytes may be held beside the `waits` that this gate holds already; it is called only
-    /// for a message that must be held. If it returns false, the verdict is `Refuse`.
+    /// for a message that must be held. If it returns false, the verdict is `Refuse`, and nothing
+    /// changes.
     pub(super) fn arrive(
         &mut self,
         from: RegionId,
@@ -181,7 +183,8 @@ impl<M> Host<M> {
     /// Decides whether a barrier is acknowledged now. A barrier waits behind held messages of its
     /// lane (docs/protocol/message-order.md#a-barrier-waits-behind-held-messages): its echo states
     /// that every earlier message was accepted or returned. A barrier directly behind another one
-    /// replaces it.
+    /// replaces it, so only the last stamp is echoed. Does not look at the shard's state: without
+    /// held messages the verdict is always `Echo`.
     pub(super) fn barrier(
         &mut self,
         from: RegionId,
@@ -204,8 +207,9 @@ impl<M> Host<M> {
     /// Decides again about everything held, lane by lane in order, up to the first message of a
     /// lane that is still held (docs/protocol/message-order.md#held-messages-are-judged-again).
     /// Returns the verdicts in the order in which the gate must carry them out, none of them `Hold`
-    /// or `Refuse`. A barrier that is reached is echoed. [`take_left`](Self::take_left) then
-    /// returns the released messages.
+    /// or `Refuse`; their messages are no longer held. A barrier that is reached is echoed. Called
+    /// after every change of `standing`. [`take_left`](Self::take_left) then returns the released
+    /// room.
     pub(super) fn settle(
         &mut self,
         me: RegionId,
@@ -249,7 +253,8 @@ impl<M> Host<M> {
     }
 
     /// Ends a lane whose sender left the configuration. Its barriers are dropped because no sender
-    /// waits for the echo. Its messages were acknowledged, and wait for their decision as before.
+    /// waits for the echo. Its messages were acknowledged, and wait for their decision as before;
+    /// they stay counted.
     pub(super) fn ended(&mut self, lane: RegionId, fault_injection: GateFaultInjection) {
         let Some(mut queue) = self.held.remove(&lane) else { return };
         queue.retain(|held| matches!(held, HeldFrame::Message { .. }));
@@ -268,7 +273,8 @@ impl<M> Host<M> {
         self.held.iter().filter(move |(_, queue)| is_ahead(queue)).map(|(lane, _)| *lane)
     }
 
-    /// Removes the held messages and barriers of a lane, and returns the messages.
+    /// Removes the held messages and barriers of a lane, and returns the messages in their order.
+    /// [`take_left`](Self::take_left) then returns their room. No barrier is echoed.
     pub(super) fn forget(&mut self, lane: RegionId) -> Vec<SizedMessage<M>> {
         let Some(queue) = self.held.remove(&lane) else { return Vec::new() };
         self.left(lane, waits(&queue));
@@ -279,7 +285,7 @@ impl<M> Host<M> {
         messages.collect()
     }
 
-    /// Removes the held messages and barriers of all lanes, and returns the messages.
+    /// Does the same as [`forget`](Self::forget) for all lanes, one after the other.
     pub(super) fn empty(&mut self) -> Vec<SizedMessage<M>> {
         let lanes: Vec<RegionId> = self.held.keys().copied().collect();
         lanes.into_iter().flat_map(|lane| self.forget(lane)).collect()

@@ -10,8 +10,9 @@
 //! time, and the effects on lanes and mailboxes (through [`GateEffects`]) happen within the call,
 //! so nothing overtakes a flush. It knows no runtime, socket, clock or message type.
 //!
-//! Methods that change the sending half also flush: they send waiting messages as far as the lane
-//! in use has room. A lane that turns out to be gone is ended then.
+//! Methods that change the sending half also flush, even if nothing changed: they send waiting
+//! messages as far as the lane in use has room. A lane that turns out to be gone is ended then. The
+//! origin of a message is lost when it waits.
 
 mod budget;
 pub mod fault_injection;
@@ -82,8 +83,8 @@ pub trait GateEffects<M> {
     fn release(&mut self, bytes: usize);
 
     /// Reserves room for a held message of `bytes` bytes in a gate where `own` are held; see
-    /// [`Budget::reserve`]. A refusal on the node's own lane loses nothing because the message
-    /// stays in the buffer; on another lane the message is lost.
+    /// [`HeldBudget`]. A refusal on the node's own lane loses nothing because the message stays in
+    /// the buffer; on another lane the message is lost.
     ///
     /// # Errors
     /// [`Full`] if a limit is reached.
@@ -113,7 +114,7 @@ pub struct Bounce<M> {
     pub stamp: Generation,
     /// The message that returns.
     pub item: SizedMessage<M>,
-    /// The newest decision that its receiver knows; above the stamp.
+    /// The newest decision of the region that returns it; above the stamp.
     pub newest: HomeDecision,
 }
 
@@ -177,10 +178,11 @@ impl<M> Gate<M> {
 
     /// Sends a message of this node down the lane in use, or puts it into its mailbox if the shard
     /// lives here. It waits in the buffer while no lane is open, the lane has no room, or others
-    /// wait before it.
+    /// wait before it. The lane is tried again in this call, so the result may be `Buffered`
+    /// although the flush at its end has sent the message.
     ///
     /// # Errors
-    /// [`Full`] with the message, if it would have to wait and there is no room.
+    /// [`Full`] with the message, if it would have to wait and there is no room. Also flushes then.
     pub fn tell(
         &mut self,
         item: SizedMessage<M>,
@@ -248,8 +250,8 @@ impl<M> Gate<M> {
     }
 
     /// Takes in a message that another node bounced. It is [ignored](GateEffects::ignore) unless
-    /// its lane and stamp are those in use. Otherwise it is kept until the echo of the barrier,
-    /// which is sent now if none is under way, and its decision is learned.
+    /// its lane and stamp are those in use. Otherwise it is kept, beyond the limits, until the echo
+    /// of the barrier, which is sent now if none is under way, and its decision is learned.
     pub fn bounced(&mut self, from: RegionId, back: Bounce<M>, post: &mut impl GateEffects<M>) {
         if self.is_current(from, back.stamp) {
             self.came_back(back, post);
@@ -277,8 +279,9 @@ impl<M> Gate<M> {
     /// (docs/protocol/message-order.md#seal-and-gate-change-in-one-step). A report of `Draining`
     /// that the region's machine made before it heard of that end counts as `Idle`.
     ///
-    /// When messages of this node no longer stay here, the gate changes to the newest decision
-    /// without a barrier.
+    /// When messages of this node no longer stay here, the gate changes to the newest known
+    /// decision without a barrier. Order: payload (whatever the state is), decision, held messages,
+    /// flush.
     pub fn stand(
         &mut self,
         mut standing: HostState,
@@ -322,7 +325,7 @@ impl<M> Gate<M> {
     /// Ends the lane of a region that left the installed configuration; unacknowledged messages on
     /// it are lost. If it is the lane in use, the gate changes to a newer decision, or has no lane
     /// until one comes; waiting and returned messages stay. A known home that is this region is
-    /// forgotten.
+    /// forgotten, but not its generation: only a newer decision names a home again.
     ///
     /// Acknowledged messages of it that are held here stay
     /// (docs/protocol/message-order.md#a-lane-ends-with-its-incarnation): its node may have left in
@@ -347,8 +350,8 @@ impl<M> Gate<M> {
 
     /// Removes and returns the held messages of a lane whose sender left the configuration and
     /// whose decision nobody announces
-    /// (docs/protocol/message-order.md#orphaned-held-messages-expire). The caller counts them as
-    /// lost. Empty if the lane has none.
+    /// (docs/protocol/message-order.md#orphaned-held-messages-expire), neither of which is checked.
+    /// Drops its held barriers without an echo. The caller counts the messages as lost.
     pub fn give_up_held(
         &mut self,
         lane: RegionId,
@@ -359,10 +362,11 @@ impl<M> Gate<M> {
         taken
     }
 
-    /// Called when a region's lane was cut for long while its node stays a member. If the shard has
-    /// moved to another region and the gate waits for an echo of this lane, the lane is given up
-    /// and the result is true: its unacknowledged messages may be lost. Those that come back later
-    /// are passed to [`GateEffects::ignore`]
+    /// Called when a region's lane was cut for long while its node stays a member. If the newest
+    /// known decision names another region and the gate waits for an echo of this lane, the lane is
+    /// given up and the result is true: the gate changes to that decision, and unacknowledged
+    /// messages may be lost. Those that come back later are passed to [`GateEffects::ignore`].
+    /// Otherwise does nothing and returns false, also if that decision names no home
     /// (docs/protocol/message-order.md#a-cut-lane-is-given-up-only-after-a-move).
     pub fn give_up(&mut self, region: RegionId, post: &mut impl GateEffects<M>) -> bool {
         let elsewhere = self.route.known.home.is_some_and(|home| home != region);
@@ -378,7 +382,7 @@ impl<M> Gate<M> {
     /// Repeats the barrier while a change of lanes is under way, because the barrier or its echo
     /// may be lost with a lane that one of its ends gave up
     /// (docs/protocol/message-order.md#barriers-are-repeated). A second echo is ignored. Sends no
-    /// barrier in any other state, nor to the own region.
+    /// barrier in any other state, nor to the own region; flushes in every state.
     pub fn remind(&mut self, post: &mut impl GateEffects<M>) {
         if let RouteState::Wait(current) = self.route.mode
             && current.home != self.me
@@ -389,17 +393,18 @@ impl<M> Gate<M> {
         self.flush(post);
     }
 
-    /// Sends waiting messages after the lane in use got room, up to about `bytes` bytes. Returns
-    /// whether more wait and the lane has not refused one.
+    /// Sends waiting messages after the lane in use got room, until at least `bytes` bytes are
+    /// sent; 0 sends none. Returns whether more wait and the lane has not refused one; then the
+    /// caller must call again.
     pub fn room(&mut self, bytes: usize, post: &mut impl GateEffects<M>) -> bool {
         let more = self.send_waiting(bytes, post);
         self.update_fast_path();
         more
     }
 
-    /// Removes and returns all waiting, returned and held messages, because this node has stopped
-    /// hosting and routing. Releases their room, and drops held barriers. Known decision and lane
-    /// stay as they are.
+    /// Removes and returns all messages, because this node has stopped hosting and routing: first
+    /// the returned ones, then the waiting and the held ones. Releases their room, and drops held
+    /// barriers. Known decision, lane and the shard's state stay as they are.
     pub fn empty(&mut self, post: &mut impl GateEffects<M>) -> Vec<SizedMessage<M>> {
         let mut taken = Vec::with_capacity(self.waiting() + self.held());
         for (item, counts) in self.route.empty() {
@@ -427,8 +432,8 @@ impl<M> Gate<M> {
         self.route.counted().bytes
     }
 
-    /// Returns the number of waiting messages whose home is known and that wait for its lane or for
-    /// an echo; 0 while no lane is in use.
+    /// Returns the number of waiting messages whose home is known and that wait for its lane, also
+    /// the own one, or for an echo; 0 while no lane is in use.
     #[must_use]
     pub fn behind_a_lane(&self) -> usize {
         if self.route.mode == RouteState::Parked { 0 } else { self.route.waiting() }
@@ -441,7 +446,8 @@ impl<M> Gate<M> {
     }
 
     /// Returns whether a message of this node goes straight into its mailbox here, that is, whether
-    /// [`tell`](Self::tell) would only [accept](GateEffects::accept) it.
+    /// [`tell`](Self::tell) would only [accept](GateEffects::accept) it. Also true while the shard
+    /// drains here; false while messages wait in the buffer, even if it lives here.
     #[must_use]
     pub const fn leads_here(&self) -> bool {
         matches!(self.fast_path, FastPath::Here)
@@ -457,15 +463,16 @@ impl<M> Gate<M> {
         }
     }
 
-    /// Returns whether messages wait and no home is known, so that the caller must ask for the
-    /// home. Check after every call, because any call may end a lane.
+    /// Returns whether messages wait and no lane is in use, because no home is known, the known
+    /// decision names none, or its home was removed: the caller must ask for the home. Check after
+    /// every call, because any call may end a lane.
     #[must_use]
     pub fn wants_home(&self) -> bool {
         self.route.mode == RouteState::Parked && self.route.waiting() > 0
     }
 
     /// Returns whether messages of this node go down a lane to another node, or wait for room in
-    /// it.
+    /// it; false while an echo is awaited.
     #[must_use]
     pub fn uses_lane(&self) -> bool {
         matches!(self.route.mode, RouteState::Open(current) if current.home != self.me)
@@ -477,7 +484,8 @@ impl<M> Gate<M> {
         matches!(self.route.mode, RouteState::Wait(_))
     }
 
-    /// Returns the newest acknowledged decision that this gate knows.
+    /// Returns the newest acknowledged decision that this gate knows, without its home if that was
+    /// [removed](Self::removed).
     #[must_use]
     pub const fn newest(&self) -> HomeDecision {
         self.route.known
@@ -507,7 +515,8 @@ impl<M> Gate<M> {
 
 /// The steps of both halves, and their connection by the own lane.
 impl<M> Gate<M> {
-    /// Sends or buffers a message without the fast path. Ends the lane if it turns out to be gone.
+    /// Sends or buffers a message without the fast path. Ends the lane if it turns out to be gone,
+    /// and buffers the message. The caller flushes.
     fn tell_slow(
         &mut self,
         item: SizedMessage<M>,
@@ -592,8 +601,8 @@ impl<M> Gate<M> {
     }
 
     /// Sends a message down the lane of `current`. On the own lane applies the rules of the
-    /// receiver at once; a message that may not be held there for lack of room counts as refused by
-    /// a full lane.
+    /// receiver at once: `Ok` also if the message is held or comes back in this call. One that may
+    /// not be held there for lack of room counts as refused by a full lane.
     fn send(
         &mut self,
         current: Current,
@@ -625,8 +634,8 @@ impl<M> Gate<M> {
     }
 
     /// Carries out a verdict of the receiving half for a message or barrier of the lane of `from`.
-    /// On the own lane a bounce returns the message to the sending half here, and an echo completes
-    /// the change.
+    /// On the own lane a bounce returns the message to the sending half here, which ignores it if
+    /// the lane is no longer in use, and an echo completes the change. The caller flushes.
     fn carry_out(
         &mut self,
         from: RegionId,
@@ -696,8 +705,8 @@ impl<M> Gate<M> {
     }
 
     /// Leaves the lane: sends a barrier and waits until everything on the lane was accepted or came
-    /// back. On the own lane the echo may come within this call. Ends the lane if it no longer
-    /// exists.
+    /// back. On the own lane the echo comes within this call, unless messages of it are held. Ends
+    /// the lane if it no longer exists.
     fn change(&mut self, current: Current, post: &mut impl GateEffects<M>) {
         self.route.mode = RouteState::Wait(current);
         if self.fault_injection.has(GateFault::FlushWithoutEcho) {
@@ -713,7 +722,8 @@ impl<M> Gate<M> {
         self.carry_out(self.me, verdict, Origin::Anybody, post);
     }
 
-    /// Changes to the known decision if it is newer than `current`; otherwise no lane is in use.
+    /// Changes to the known decision if it is newer than `current`; otherwise, or if that names no
+    /// home, no lane is in use. Returned messages stay in the gate.
     ///
     /// A removed home ends its lane (docs/protocol/message-order.md#a-removed-home-ends-its-lane):
     /// no echo will come. The caller flushes.
@@ -726,6 +736,7 @@ impl<M> Gate<M> {
     }
 
     /// Completes the change of lanes if this is the echo that it waits for; otherwise does nothing.
+    /// The caller flushes.
     ///
     /// Echo completes the change (docs/protocol/message-order.md#echo-completes-the-change):
     /// everything before the barrier was accepted or returned.

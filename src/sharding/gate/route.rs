@@ -1,7 +1,8 @@
 //! The sending half of a gate: messages of this node go down the lane to the home, or into a
 //! buffer. Rules: docs/protocol/message-order.md#rules-of-the-sender.
 //!
-//! [`Route`] holds the queues and the [`RouteState`]; the gate sends, and calls it.
+//! [`Route`] holds the queues and the [`RouteState`]. No method of it sends a message, or changes
+//! the limits of [`GateEffects`](super::GateEffects): the gate does both before or after the call.
 
 use std::collections::VecDeque;
 
@@ -55,12 +56,13 @@ pub(super) struct Current {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum RouteState {
-    /// No lane is in use; messages are buffered.
+    /// No lane is in use; messages are buffered. The known decision names no home, or a removed
+    /// region whose lane has ended.
     #[default]
     Parked,
     /// Messages go down the lane, or wait in the buffer for room in it.
     Open(Current),
-    /// A barrier was sent down the lane, and its echo is expected.
+    /// A barrier was sent down the lane, and its echo is expected. Nothing is sent meanwhile.
     Wait(Current),
 }
 
@@ -78,12 +80,14 @@ impl RouteState {
 /// echo; buffered messages wait for a lane, or for room in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Route<M> {
+    /// The newest decision that was learned. Until [`complete`](Self::complete), `mode` may follow
+    /// an older one.
     pub(super) known: HomeDecision,
     pub(super) mode: RouteState,
     returned: VecDeque<QueuedItem<M>>, // ≤ messages on one lane
-    buffer: VecDeque<QueuedItem<M>>, // ≤ the limit of `GateEffects::reserve`, plus returned messages
-    exempt: usize,                   // number of messages at the front that do not need to fit
-    counted: Waits,                  // messages that count against the limit
+    buffer: VecDeque<QueuedItem<M>>,   // ≤ limit of `GateEffects::reserve`, plus returned messages
+    exempt: usize, // messages at the front of `buffer` that need not fit into their mailbox
+    counted: Waits, // messages that count against the limit
 }
 
 impl<M> Route<M> {
@@ -111,7 +115,8 @@ impl<M> Route<M> {
     }
 
     /// Returns the lane on which a message may be sent at once, because it is open and no buffered
-    /// message waits before it (docs/protocol/message-order.md#a-tell-never-overtakes).
+    /// message waits before it (docs/protocol/message-order.md#a-tell-never-overtakes). `None`
+    /// while parked, and while an echo is awaited.
     pub(super) fn open(&self, fault_injection: GateFaultInjection) -> Option<Current> {
         match self.mode {
             RouteState::Open(current)
@@ -128,16 +133,18 @@ impl<M> Route<M> {
         self.counted
     }
 
-    /// Appends a message to the buffer and counts it. The caller has reserved its room.
+    /// Appends a message to the buffer and counts it, in any state. The caller has reserved its
+    /// room.
     pub(super) fn push(&mut self, item: SizedMessage<M>) {
         self.counted.messages += 1;
         self.counted.bytes += item.bytes;
         self.buffer.push_back(QueuedItem { item, counts: true });
     }
 
-    /// Takes the next buffered message to send, with its lane. `None` if no lane is open or nothing
-    /// is buffered. The message stays counted until [`left`](Self::left); if it is not sent, it
-    /// must be [put back](Self::put_back).
+    /// Takes the next buffered message to send, with its lane. `None` if the lane is not `Open` or
+    /// nothing is buffered. A message that waited at the last [`complete`](Self::complete) is
+    /// `Exempt`; a later one `Must` fit. The message stays counted until [`left`](Self::left); if
+    /// it is not sent, it must be [put back](Self::put_back).
     pub(super) fn next(&mut self) -> Option<(Current, QueuedItem<M>, MailboxLimitCheck)> {
         let RouteState::Open(current) = self.mode else { return None };
         let waiting = self.buffer.pop_front()?;
@@ -146,7 +153,8 @@ impl<M> Route<M> {
         Some((current, waiting, fit))
     }
 
-    /// Uncounts a message that was sent. Only for messages that count against the limit.
+    /// Uncounts a message that was sent. Only for messages that count against the limit; panics in
+    /// debug builds, or wraps, if nothing is counted. The caller releases its room.
     pub(super) const fn left(&mut self, bytes: usize) {
         self.counted.messages -= 1;
         self.counted.bytes -= bytes;
@@ -159,8 +167,9 @@ impl<M> Route<M> {
         self.exempt += usize::from(fit == MailboxLimitCheck::Exempt);
     }
 
-    /// Removes all waiting messages, returned ones first; the flag tells whether one counted
-    /// against the limit. State and known decision stay.
+    /// Removes all waiting messages, returned ones first, also if the result is not iterated. The
+    /// flag tells whether a message counted against the limit: the caller releases the room of
+    /// these. State and known decision stay.
     pub(super) fn empty(&mut self) -> impl Iterator<Item = (SizedMessage<M>, bool)> {
         (self.counted, self.exempt) = (Waits { messages: 0, bytes: 0 }, 0);
         let returned = std::mem::take(&mut self.returned);
@@ -169,14 +178,14 @@ impl<M> Route<M> {
     }
 
     /// Keeps a message that came back from the lane, behind those that came back before. It does
-    /// not count against the limit.
+    /// not count against the limit, and is not sent before [`complete`](Self::complete).
     pub(super) fn returned(&mut self, item: SizedMessage<M>) {
         self.returned.push_back(QueuedItem { item, counts: false });
     }
 
     /// Takes in a decision. Returns whether it is newer than the known one; older ones and the
-    /// known one are ignored (docs/protocol/message-order.md#one-barrier-at-a-time). Does not
-    /// change the lane.
+    /// known one are ignored (docs/protocol/message-order.md#one-barrier-at-a-time), and so is
+    /// another one of the same generation. Does not change the lane.
     pub(super) fn learn(&mut self, decision: HomeDecision) -> bool {
         let news = decision.generation > self.known.generation;
         if news {
@@ -186,9 +195,10 @@ impl<M> Route<M> {
     }
 
     /// Changes to the newest decision: opens the lane to its home, or uses no lane if it has none.
-    /// Returned messages are sent first, then buffered ones, because the returned ones are older
-    /// (docs/protocol/message-order.md#returned-before-buffered). All messages that wait now become
-    /// exempt from mailbox limits. The caller flushes.
+    /// Works in any state, without a barrier. Puts the returned messages in front of the buffered
+    /// ones, because they are older (docs/protocol/message-order.md#returned-before-buffered). All
+    /// messages that wait now become exempt from mailbox limits, also if no lane is open
+    /// afterwards. The caller flushes.
     pub(super) fn complete(&mut self, fault_injection: GateFaultInjection) {
         self.mode = match self.known.home {
             Some(home) => RouteState::Open(Current { generation: self.known.generation, home }),

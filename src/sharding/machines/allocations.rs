@@ -6,6 +6,10 @@
 //! (docs/protocol/sharding.md#a-failing-strategy-changes-nothing). The shards of a leaving node do
 //! not wait for a strategy that fails or is slow: the node has little time, and loses the payloads
 //! that it has not handed over by then. They go to the region with the fewest shards.
+//!
+//! *Pause*: the time after a failure of the program's strategy in which it is not asked; choices of
+//! homes and of moves pause separately. *Late*: a leaving region whose [`LEAVER_WITHIN`] is over.
+//! No method carries anything out: the caller passes the returned [`AllocationAction`]s on.
 
 mod pinned;
 mod program;
@@ -31,7 +35,7 @@ use crate::sharding::config::ShardingConfig as Settings;
 use crate::sharding::coordinator::{Chosen, Coordinator, CoordinatorInput};
 use crate::sharding::ids::{Generation, RegionId, ShardId};
 
-/// Minimum pause between two rebalances that a change of the cluster causes.
+/// Minimum time between two rebalances that a change of the cluster causes.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// [`LOOK_AGAIN`] for a strategy of the program.
@@ -79,9 +83,10 @@ type AskedShards = Vec<(ShardId, Option<RegionId>)>;
 pub(super) struct Allocating {
     configured_strategy: ConfiguredStrategy,
     interval: Duration,
-    /// Number and shards of the coordinator's question that is not answered yet.
+    /// Number and shards of the coordinator's question that is not answered yet. The coordinator
+    /// may have given it up; it then ignores the answer.
     open: Option<(u64, AskedShards)>, // ≤ number-of-shards
-    /// Time of the last rebalance.
+    /// Time of the last [`look`](Self::look) that was due, also one that was put off.
     looked: Instant,
     /// Time of the next rebalance; `None` while the coordinator is not active here.
     look_at: Option<Instant>,
@@ -103,7 +108,8 @@ impl Allocating {
         Self { configured_strategy, interval, open: None, looked, look_at: None }
     }
 
-    /// Subscription that the strategy needs while the type is started.
+    /// Subscription that the strategy needs while the type is started, whether the coordinator runs
+    /// here or not. `None` unless the strategy follows pins.
     pub(super) const fn watches(&self) -> Option<PinsRequest> {
         match &self.configured_strategy {
             ConfiguredStrategy::Pins(_) => Some(PinsRequest::Watch),
@@ -116,7 +122,8 @@ impl Allocating {
         matches!(self.configured_strategy, ConfiguredStrategy::Program(_))
     }
 
-    /// Number of times that the snapshot for the program's strategy was built from scratch.
+    /// Number of times that the snapshot for the program's strategy was built from scratch; 0 for
+    /// another strategy.
     pub(super) const fn drawn(&self) -> u64 {
         match &self.configured_strategy {
             ConfiguredStrategy::Program(program) => program.snapshots_built(),
@@ -131,8 +138,10 @@ impl Allocating {
     }
 
     /// Answers the open question as far as possible now, or returns the requests that an answer
-    /// needs. Also handles expired timeouts of the program's strategy, and repeats a failed read of
-    /// the pins when it is due. Without an open question it does only that.
+    /// needs. First handles expired timeouts of the program's strategy, or repeats a failed read of
+    /// the pins when it is due; without an open question it does only that. Pins are used for homes
+    /// once the local copy was read, or that read has failed. Never rebalances; that is
+    /// [`look`](Self::look).
     pub(super) fn work(
         &mut self,
         now: Instant,
@@ -154,8 +163,9 @@ impl Allocating {
     }
 
     /// Answers for all shards of the question at once, by a built-in strategy. Shards for which it
-    /// finds no home are left out; if it finds none at all, the question stays open and the result
-    /// is `None`.
+    /// finds no home are left out, and the coordinator asks about them again; if it finds none at
+    /// all, the question stays open and the result is `None`. Whether a shard still needs a home is
+    /// checked by the coordinator.
     fn answer(
         &mut self,
         coordinator: &Coordinator,
@@ -178,12 +188,14 @@ impl Allocating {
     }
 
     /// Asks the program's strategy about one of the shards that need a home, the first from
-    /// `search_from` on, then from the lowest number. Shards of leaving regions that cannot wait
-    /// are placed without it instead: those whose time is over, and all of them during a pause
-    /// after a failure.
+    /// `search_from` on, then from the lowest number. The open question's list is not used. Shards
+    /// of leaving regions that cannot wait are placed without the strategy ([`rescue`]): if any
+    /// shard waits for a late region, only this is done; during a pause, for all leaving regions.
     ///
-    /// Returns `None` without an open question, while another question about a home is open, and
-    /// while no shard needs a home or no region may host.
+    /// Returns `None` without an open question of the coordinator, while a question about a home is
+    /// open at the strategy, and while no shard needs a home or no region may host.
+    ///
+    /// [`rescue`]: Self::rescue
     fn consult(
         &mut self,
         now: Instant,
@@ -224,9 +236,9 @@ impl Allocating {
         })
     }
 
-    /// Handles questions whose timeout has expired as failures, and finds leaving regions whose
-    /// time is over: [`consult`](Self::consult) then places their shards. Empty for a built-in
-    /// strategy.
+    /// Handles questions whose timeout has expired as failures, homes first, and ends elapsed
+    /// pauses. Updates which leaving regions are late: [`consult`](Self::consult) then places their
+    /// shards. Empty for a built-in strategy.
     fn overdue(
         &mut self,
         now: Instant,
@@ -250,9 +262,10 @@ impl Allocating {
         next
     }
 
-    /// The program's strategy has failed to choose a home: begins a pause, reports the failure
-    /// unless one was reported lately, and places the shards of leaving regions without the
-    /// strategy.
+    /// The program's strategy has failed to choose a home: begins a pause of the home questions,
+    /// reports the failure unless one of either kind was reported within a minute, and places the
+    /// shards of all leaving regions without the strategy. After the pause it is asked about the
+    /// next shard, and about the failed one again only after all others.
     fn failed_at_home(
         &mut self,
         now: Instant,
@@ -270,10 +283,12 @@ impl Allocating {
     }
 
     /// Chooses homes for the shards that leaving nodes wait for, without the program's strategy:
-    /// the target with the fewest shards. If it is late, only for leaving regions whose
-    /// [`LEAVER_WITHIN`] is over. Considers all shards that need a home now, which may be more than
-    /// the open question named. Closes the open question if it finds any home; does nothing without
-    /// one.
+    /// the target with the fewest shards, choices before included. With
+    /// [`Late`](FallbackReason::Late) only for late regions, else for all leaving ones. Considers
+    /// all shards that need a home now, which may be more than the open question named.
+    ///
+    /// Closes the open question if it finds any home; does nothing without one. A question that is
+    /// open at the strategy stays open; its answer may then come too late for its shard.
     fn rescue(
         &mut self,
         coordinator: &Coordinator,
@@ -304,9 +319,9 @@ impl Allocating {
         self.close(homes)
     }
 
-    /// The program's strategy has failed to choose moves: begins a pause, after which it is asked
-    /// again without waiting for the interval. Returns the report, unless a failure was reported
-    /// lately.
+    /// The program's strategy has failed to choose moves: begins a pause of the move questions, at
+    /// whose end the next rebalance takes place, instead of at its time before. Returns the report,
+    /// unless a failure of either kind was reported within a minute.
     fn failed_at_moves(&mut self, now: Instant, why: Arc<str>) -> Option<AllocationAction> {
         let ConfiguredStrategy::Program(program) = &mut self.configured_strategy else {
             return None;
@@ -316,9 +331,11 @@ impl Allocating {
         program.complain(now, why).map(AllocationAction::Failed)
     }
 
-    /// Handles an answer of the program's strategy. Answers to expired questions are ignored. A
-    /// home that is no target, an answer of the wrong kind and an error are failures; invalid moves
-    /// are left out, without a failure.
+    /// Handles an answer of the program's strategy. Answers to questions that are no longer open
+    /// are ignored, and so are all answers if the strategy is a built-in one. A home that is no
+    /// target now, an answer of the wrong kind and an error are failures; invalid moves are left
+    /// out, without a failure. Moves are checked against the present state and may be none. Asks no
+    /// next question; the caller calls [`work`](Self::work) for that.
     pub(super) fn strategy_answered(
         &mut self,
         now: Instant,
@@ -363,8 +380,8 @@ impl Allocating {
     }
 
     /// Answers for one shard with the home that the program's strategy has chosen, and closes the
-    /// open question. If the shard needs no home any longer, the question stays open and the result
-    /// is `None`.
+    /// open question, whichever shards that named. The next pause is the shortest again. If the
+    /// shard needs no home any longer, the question stays open and the result is `None`.
     fn chosen(
         &mut self,
         shard: ShardId,
@@ -380,9 +397,10 @@ impl Allocating {
         Some(AllocationAction::Decide(CoordinatorInput::Allocated { question, homes }))
     }
 
-    /// Handles the Replicator's answer to a request about pins, and returns the next request. A
-    /// rebalance is scheduled whether the request succeeded or not. Does nothing for a strategy
-    /// without pins.
+    /// Handles the Replicator's answer to a request about pins, and returns the next request, also
+    /// if the coordinator is no longer active. A rebalance is scheduled whether the request
+    /// succeeded or not. Does not answer the open question; the caller calls [`work`](Self::work)
+    /// for that. Does nothing for a strategy without pins.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -395,7 +413,8 @@ impl Allocating {
         next.map(AllocationAction::Ask)
     }
 
-    /// Handles a change of the pins on this node. Each notice schedules a rebalance.
+    /// Handles a change of the pins on this node, whether the coordinator is active or not. Each
+    /// notice schedules a rebalance. Does nothing for a strategy without pins.
     pub(super) fn noticed(&mut self, now: Instant, notice: &SubscriptionNotice) {
         if let ConfiguredStrategy::Pins(pins) = &mut self.configured_strategy {
             pins.noticed(notice);
@@ -403,15 +422,17 @@ impl Allocating {
         }
     }
 
-    /// An operator requests a rebalance now, regardless of the interval. Ignored where the
+    /// An operator requests a rebalance now, regardless of the interval and of the minimum pause:
+    /// makes the next [`look`](Self::look) due. `look` may still put it off. Ignored where the
     /// coordinator is not active.
     pub(super) fn rebalance(&mut self, now: Instant) {
         self.look_at = self.look_at.map(|_| now);
     }
 
-    /// Schedules a rebalance soon, because a change may have upset the balance: at once, or after
-    /// the minimum pause since the last one. Never puts off a rebalance that is due earlier. Rounds
-    /// keep to their interval. Ignored where the coordinator is not active.
+    /// Schedules a rebalance soon, because a change may have upset the balance: now, or
+    /// [`LOOK_AGAIN`] ([`CONSULT_AGAIN`] for the program's strategy) after the last one. Never puts
+    /// off a rebalance that is due earlier. Rounds keep to their interval. Ignored where the
+    /// coordinator is not active.
     pub(super) fn rebalance_soon(&mut self, now: Instant) {
         let pause = match &self.configured_strategy {
             ConfiguredStrategy::Rule(AllocationStrategy::Rounds(_)) => return,
@@ -422,9 +443,10 @@ impl Allocating {
         self.look_at = self.look_at.map(|at| at.min(soon));
     }
 
-    /// The coordinator became active, or ended. Forgets the open question. An active one rebalances
-    /// first after the interval; an ended one no longer does. Returns the request that reads the
-    /// pins, if the strategy needs them and the coordinator is active.
+    /// The coordinator became active, or is not active; the latter may be repeated. Forgets the
+    /// open question, and the questions at the program's strategy, whose pauses continue. An active
+    /// coordinator rebalances first after the interval; another one does not. Pins must be read
+    /// again: returns the request, if the strategy needs them and the coordinator is active.
     pub(super) fn set_active(&mut self, now: Instant, acts: bool) -> Option<AllocationAction> {
         self.look_at = acts.then_some(now + self.interval);
         self.open = None;
@@ -438,11 +460,14 @@ impl Allocating {
         }
     }
 
-    /// Rebalances if it is time, and schedules the next rebalance: returns the moves, or the
-    /// question to the program's strategy; perhaps nothing. While a question about moves is open,
-    /// or a pause after a failure lasts, the rebalance is put off until the end of it. Pins cause
-    /// moves only once they were read from a majority, and a changed set of pinned addresses
-    /// without a region is reported.
+    /// Rebalances if it is time, and schedules the next rebalance after the interval: returns the
+    /// moves, or the question to the program's strategy; perhaps nothing.
+    ///
+    /// While a question about moves is open at the program's strategy, or a pause of these lasts,
+    /// the rebalance is put off until its deadline, or the end of the pause. Pins cause moves only
+    /// once they were read from a majority; before, the rebalance is skipped. A changed set of
+    /// pinned addresses without a region is reported after the moves. The coordinator checks each
+    /// move, and may refuse it.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -492,7 +517,7 @@ impl Allocating {
 
 impl ConfiguredStrategy {
     /// Chooses a home by a built-in strategy; `None` if no region may host, and always for the
-    /// program's strategy.
+    /// program's strategy. Pins that are not known are taken for none.
     fn allocate(
         &self,
         shard: ShardId,
@@ -507,8 +532,8 @@ impl ConfiguredStrategy {
     }
 }
 
-/// The leaving region that waits for a home of the shard: the present home, or the region that
-/// asked because it keeps a payload of the shard. `None` if neither leaves.
+/// The leaving region that waits for a home of the shard: the home by the acknowledged decision, or
+/// else the region that asked because it keeps a payload of the shard. `None` if neither leaves.
 fn leaver(
     coordinator: &Coordinator,
     (shard, asker): (ShardId, Option<RegionId>),
@@ -518,8 +543,9 @@ fn leaver(
     home.or(asker.filter(|asker| coordinator.leaves(*asker)))
 }
 
-/// Whether the region is one of the [targets](Allocations::targets). Builds no snapshot, because the
-/// program's strategy answers for each shard.
+/// Whether the region is one of the [targets](Allocations::targets) now: registered, no proxy, not
+/// leaving or draining, Up, reachable, and of the newest version among these. Builds no snapshot,
+/// because the program's strategy answers for each shard.
 fn is_target(coordinator: &Coordinator, state: &ClusterState, region: RegionId) -> bool {
     let version = |region: RegionId| {
         let member = state.members.get(&region.replica())?;
@@ -557,8 +583,9 @@ fn homes(
     homes
 }
 
-/// Sort key of shards by the time of their last written decision: a newer one that waits for its
-/// write does not count. Shards without a written decision come last.
+/// Sort key of shards by the generation of their last acknowledged decision, oldest first, then by
+/// number: a newer decision that waits for its write does not count. Shards without an acknowledged
+/// decision come last.
 type Age = (bool, Option<Generation>, ShardId);
 
 fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
@@ -566,10 +593,12 @@ fn age(coordinator: &Coordinator, shard: ShardId) -> Age {
     (decided.is_none(), decided, shard)
 }
 
-/// Builds the snapshot that strategies see. Proxies and regions of unknown members are left out,
-/// with their shards. Each shard is listed at its planned home, shards with slow handlers included,
-/// and each list is sorted by [`Age`]. Members without a region here that join or are unreachable
-/// make `others_unsettled` true.
+/// Builds the snapshot that strategies see. Proxies, regions that are not registered and regions of
+/// unknown members are left out, with their shards; leaving and unreachable ones are included. A
+/// region counts as draining if it leaves, or if its member announces that it drains. Each shard is
+/// listed at its planned home, shards with slow handlers included, and each list is sorted by
+/// [`Age`]. Members without a region here that join or are unreachable make `others_unsettled`
+/// true.
 fn seen(coordinator: &Coordinator, state: &ClusterState) -> Allocations {
     let mut planned = coordinator.allocation();
     let mut candidate = |region: RegionId, leaving: bool| {

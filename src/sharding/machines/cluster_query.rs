@@ -1,6 +1,7 @@
 //! Cluster queries about the shards of a type: the number of entities per shard, the remembered
-//! decisions, or whether an entity runs. A survey ends when all asked nodes have answered or its
-//! time is over (docs/protocol/sharding.md#queries-and-stops).
+//! decisions, or whether an entity runs. Its requests and answers call it a *survey*. It ends when
+//! all asked nodes have answered or its time is over
+//! (docs/protocol/sharding.md#queries-and-stops).
 //!
 //! A slow node does not spoil the result: the nodes that did not answer are listed in it. Messages
 //! may be lost with their lanes, so silent nodes are asked again.
@@ -17,7 +18,7 @@ use crate::sharding::explanation::{DecisionReport, DecisionReports, TOLD_MAX, To
 use crate::sharding::ids::{EntityId, EntityType, RegionId, SHARDS_MAX, ShardId};
 use crate::sharding::wire::in_messages;
 
-/// Time until silent nodes are asked again.
+/// Time until nodes that have not answered completely are asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Questions of surveys and their answers.
@@ -106,8 +107,9 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// Divides shards into messages of at most `bytes_max` bytes; an empty list gives one message.
-    /// `of` is 0 if there is only one.
+    /// Divides shards into messages of at most `bytes_max` bytes, but at least one shard each, by
+    /// an estimate of [`COUNT_BYTES`] for each shard. An empty list gives one empty message. `of`
+    /// is 0 if there is only one.
     pub(crate) fn in_messages(shards: Vec<ShardId>, bytes_max: usize) -> Vec<Self> {
         let all = shards.len() as u64;
         let mut messages = in_messages(shards, bytes_max, |_| COUNT_BYTES);
@@ -124,7 +126,8 @@ impl Counting {
 pub enum ClusterQuery {
     /// Number of entities per shard, asked of all regions.
     Count,
-    /// Decisions about a topic, asked of all hosts of the type, the coordinator and this node.
+    /// Decisions about a topic, asked of all hosts of the type, the coordinator's node, and this
+    /// node if it has started the type.
     Why(Topic),
     /// Whether an entity runs, asked of the region of its shard.
     Exists {
@@ -224,7 +227,7 @@ impl CountedShards {
 
 impl OpenClusterQuery {
     /// Begins a survey of the regions `of`, which ends after `within`. All of them are due to be
-    /// asked at once. Without any region it is over at once.
+    /// asked now, also with a `within` of 0. Without any region it is over already. Sends nothing.
     pub(super) fn new(
         now: Instant,
         entity_type: EntityType,
@@ -244,8 +247,9 @@ impl OpenClusterQuery {
         }
     }
 
-    /// The nodes to ask now: all that have not answered, at the beginning and then every [`AGAIN`].
-    /// Empty between these times.
+    /// The nodes to ask now: all that have not answered completely, at the first call and then
+    /// [`AGAIN`] after the last call that was due. Empty between these times. Regions that are gone
+    /// are included.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<RegionId> {
         if self.ask_at > now {
             return Vec::new();
@@ -254,11 +258,14 @@ impl OpenClusterQuery {
         self.unanswered.iter().copied().collect()
     }
 
-    /// Takes an answer, or part of one: a count is complete once it names as many shards as it
-    /// announced. Ignores answers of regions that were not asked or have answered, and answers to
-    /// another kind of question. The caller has matched the number. Shards that cannot exist, and
-    /// decisions that the sender reports of another node or that the topic does not cover, are left
-    /// out.
+    /// Takes an answer, or part of one. Ignores answers of regions that were not asked or have
+    /// answered, and answers to another kind of question. The caller has matched the number.
+    ///
+    /// A count is complete once all its parts, those of repeated answers included, name as many
+    /// different shards as this part announces (`of`); a part with 0 completes it at once. A later
+    /// count of a shard replaces the earlier one. Shards from [`SHARDS_MAX`] on are left out and do
+    /// not complete a count. Also left out are decisions that the sender reports of another node or
+    /// that the topic does not cover, and those after the first `2 * TOLD_MAX`.
     pub(super) fn told(&mut self, from: ReplicaId, answer: ClusterQueryMessage) {
         let region = RegionId::new(from);
         if !self.unanswered.contains(&region) {
@@ -285,14 +292,15 @@ impl OpenClusterQuery {
         self.unanswered.remove(&region);
     }
 
-    /// Whether the survey is complete, its time is over, or only regions that are gone have not
-    /// answered.
+    /// Whether the survey is complete, its time is over (also exactly at its end), or only regions
+    /// that are gone have not answered.
     pub(super) fn is_over(&self, now: Instant, is_gone: impl Fn(&RegionId) -> bool) -> bool {
         self.until <= now || self.unanswered.iter().all(is_gone)
     }
 
     /// Makes the result from the answers so far. Counts that have come only in part are left out,
-    /// and their region is among `unanswered`, as are regions that are gone.
+    /// and their region is among `unanswered`, as are regions that are gone. The result of `Exists`
+    /// does not tell whether the region answered.
     pub(super) fn end(self) -> ClusterQueryResult {
         let Self { question, mut counted, accounts, lives, unanswered, .. } = self;
         match question {
@@ -309,7 +317,8 @@ impl OpenClusterQuery {
         }
     }
 
-    /// The time at which nodes are due to be asked again, or the end of the survey.
+    /// The time at which nodes are due to be asked again, or the end of the survey, if that is
+    /// earlier.
     pub(super) fn next_deadline(&self) -> Instant {
         self.until.min(self.ask_at)
     }

@@ -1,6 +1,9 @@
 //! Eligibility of each member to run the coordinator of a type. It is a pure function of membership
 //! and the type's settings, so nodes with the same view that have started the type agree. Other
-//! nodes never run its coordinator: they only consent to one.
+//! nodes never run its coordinator: they only consent to one. Reachability does not matter here.
+//!
+//! A member *hosts* a type if it announces it; a proxy, or a node whose settings differ, does not.
+//! A member *stays* if it is Up and does not drain.
 
 use ostraca_ddata::id::ReplicaId;
 use ostraca_ddata::replicator::epoch::Epoch;
@@ -14,8 +17,8 @@ use crate::sharding::ids::EntityType;
 /// Lists every member of the configuration, oldest first as it lists them, with its candidacy
 /// (docs/protocol/sharding.md#coordinator-runs-where-the-type-is-hosted):
 /// - `Never`: lacks the role of the type or of its coordinator.
-/// - `Candidate`: hosts the type, is Up and does not drain. Without such a member, every host that
-///   is Up or Leaving is a candidate, draining ones included, so that the last nodes stop in order.
+/// - `Candidate`: hosts the type and stays. If no member with the roles does, every host that is Up
+///   or Leaving is a candidate, draining ones included, so that the last nodes stop in order.
 /// - `NotNow`: any other member, also one without membership data. So a draining node gives the
 ///   coordinator away at once while another host stays.
 ///
@@ -44,9 +47,9 @@ pub(super) fn peers(
     epoch.members().iter().copied().map(peer).collect()
 }
 
-/// Whether members of the configuration other than `me` host the type and stay (are Up and not
-/// draining), so that they could take over its shards. They need the role of the type, but not the
-/// one of its coordinator. Members without membership data do not count.
+/// Whether members of the configuration other than `me` host the type and stay, so that they could
+/// take over its shards. They need the role of the type, but not the one of its coordinator.
+/// Unreachable ones count; members without membership data do not.
 pub(super) fn has_heirs(
     me: ReplicaId,
     state: &ClusterState,

@@ -46,10 +46,15 @@ use crate::cluster::singleton::SingletonMessage;
 type ShardingOutbox = Outbox<ShardingOutput>;
 
 /// Maximum number of concurrent cluster queries, which messages and outputs call surveys. Further
-/// ones end at once, with every region unanswered.
+/// ones end at once, with every region unanswered, and send nothing.
 pub const QUERIES_MAX: usize = 1_024;
 
 /// The machines of all entity types on one node.
+///
+/// A type is *started* if the program has started it here. Other types are known because a peer
+/// asked for the right to run their coordinator; they have a singleton only. A type is never
+/// forgotten. The node *drains* between `Drain` and `StopDraining`, *leaves* from the first `Leave`
+/// on, and is *out* after `Out` or its removal; the last two never end.
 #[derive(Clone, Debug)]
 pub struct Machines {
     types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX started, and as many asked for
@@ -104,7 +109,8 @@ impl Machines {
         }
     }
 
-    /// Sets the lengths of payloads and their parts, which must fit into messages of the transport.
+    /// Sets the lengths of payloads, their parts and lists of shards, which must fit into messages
+    /// of the transport. Applies only to types that are started afterwards.
     #[must_use]
     pub fn cutting(mut self, cut: PayloadPartSizes) -> Self {
         self.with.cut = cut;
@@ -128,7 +134,8 @@ impl Machines {
         self.draining || self.leaving
     }
 
-    /// Regions that host a type, according to the members. Proxies are not listed.
+    /// Regions that host a type, according to the members' announcements, whatever their status and
+    /// reachability; this node included. Proxies are not listed.
     pub fn regions(&self, entity_type: &EntityType) -> impl Iterator<Item = RegionId> {
         let members = self.with.state.members.iter();
         let hosting = members
@@ -138,19 +145,21 @@ impl Machines {
     }
 
     /// Messages and starts refused because of `ENTITY_TYPES_MAX`, and messages of unknown types.
-    /// Singleton messages of unknown types are not counted: every member gets them, whatever types
-    /// it has started.
+    /// Singleton messages of unknown types are not counted, unless `ENTITY_TYPES_MAX` refuses them:
+    /// every member gets them, whatever types it has started. Recounts and answers to cluster
+    /// queries are never counted.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.refused
     }
 
     /// Makes sure that the machines of a type exist, without starting the type. New machines get
-    /// the members and the lease at once. Returns `false`, and counts a refusal, if
-    /// `ENTITY_TYPES_MAX` of the kind exist: started types and types that only peers ask about have
-    /// separate limits, so that peers cannot use up the program's share. `starts`: the program will
-    /// start the type, which then passes from the second kind to the first. Without `starts` an
-    /// existing type of either kind is fine.
+    /// the members and the lease at once, before they are listed. Returns `false`, and counts a
+    /// refusal, if `ENTITY_TYPES_MAX` of the kind exist: started types and types that only peers
+    /// ask about have separate limits, so that peers cannot use up the program's share. `starts`:
+    /// the program will start the type, which then passes from the second kind to the first, with
+    /// the same singleton. The limits do not apply to a type that is started already, nor, without
+    /// `starts`, to one that exists.
     fn entry(
         &mut self,
         now: Now,
@@ -178,8 +187,9 @@ impl Machines {
     }
 
     /// Starts a type, and announces the hosted types again. Only counts a refusal if too many types
-    /// are started. A second start keeps the first settings. While this node leaves, the region is
-    /// told to leave at once.
+    /// are started. A second start keeps the first settings, but announces again. While this node
+    /// leaves, the region is told to leave at once; a `Left` that was output before is not
+    /// repeated.
     fn start(
         &mut self,
         now: Now,
@@ -201,7 +211,8 @@ impl Machines {
     }
 
     /// Tells membership which types this node hosts: the started ones that are no proxies and whose
-    /// settings agree. Also tells whether the node drains. Announces an unchanged list again.
+    /// settings agree. Also tells whether the node drains; that it leaves does not count as
+    /// draining. Announces an unchanged list again.
     fn announce(&self, out: &mut ShardingOutbox) {
         let hosting = self.types.iter().filter(|(_, of)| of.offers_shards());
         let entity_types: BTreeSet<String> =
@@ -210,12 +221,13 @@ impl Machines {
     }
 
     /// Handles a message of another node's machines, or this node's own answer to a cluster query.
-    /// An answer goes to its query, whether the type is known here or not. A recount about a type
-    /// that is not started here gets an empty answer.
+    /// An answer goes to its query by its number alone, whether the type is known here or not. A
+    /// recount about a type that is not started here gets an empty answer.
     ///
     /// Of a type that is unknown here, only `HandOverToMe` is handled: it creates the type's
     /// singleton, which can give another node the right to run the coordinator. Any other message
-    /// is dropped, and counted as refused unless it is a singleton message.
+    /// is dropped, and counted as refused unless it is a singleton message. Of a type that is known
+    /// but not started, messages for the other machines are dropped and not counted.
     fn message(
         &mut self,
         now: Now,
@@ -279,8 +291,9 @@ impl Machines {
     }
 
     /// Begins a cluster query and sends its requests. At [`QUERIES_MAX`] open queries it ends at
-    /// once, with every region unanswered. A query with no node to ask also ends at once. The
-    /// caller must not reuse the `id` of an open query, which the new one would replace.
+    /// once, with every region unanswered, and sends nothing. A query with no node to ask, or only
+    /// nodes that are no members, also ends at once; the latter get their request. The caller must
+    /// not reuse the `id` of an open query, which the new one would replace without a result.
     fn cluster_query(
         &mut self,
         now: Now,
@@ -298,9 +311,10 @@ impl Machines {
         self.collect(now, out);
     }
 
-    /// The nodes that a question concerns. For [`ClusterQuery::Why`], these include the coordinator's
-    /// node and, if the type is started here, this node even if they no longer offer to host: they
-    /// remember decisions.
+    /// The nodes that a question concerns: the hosts of the type, but for [`ClusterQuery::Exists`]
+    /// only its region, member or not. For [`ClusterQuery::Why`], these include the coordinator's
+    /// node, as far as known here, and, if the type is started here, this node even if they no
+    /// longer offer to host: they remember decisions.
     fn nodes_to_ask(
         &self,
         entity_type: &EntityType,
@@ -322,7 +336,8 @@ impl Machines {
     }
 
     /// Handles an answer to a cluster query of any kind, and ends the query if this completes it.
-    /// An answer to a query that has ended is dropped.
+    /// An answer to a query that has ended is dropped. Otherwise all queries are advanced, see
+    /// [`collect`](Self::collect), also if the answer was ignored.
     fn query_answered(
         &mut self,
         now: Now,
@@ -338,9 +353,12 @@ impl Machines {
     }
 
     /// Sends the requests of all cluster queries that are due: first ones, and repetitions to nodes
-    /// that have not answered. Ends the queries that are complete or timed out, or whose unanswered
-    /// nodes are no longer members. A request to this node is carried out here without a message;
-    /// if the type is not started here, this node stays unanswered.
+    /// that have not answered. Then ends the queries that are complete or timed out, or whose
+    /// unanswered nodes are all no members by the present state of membership.
+    ///
+    /// A request to this node is carried out here without a message; `Why` is answered at once,
+    /// `Count` and `Exists` are output as orders, again at each repetition. If the type is not
+    /// started here, this node stays unanswered.
     fn collect(&mut self, now: Now, out: &mut ShardingOutbox) {
         for (number, cluster_query) in &mut self.cluster_queries {
             for region in cluster_query.take_due(now.mono) {
@@ -376,7 +394,7 @@ impl Machines {
         }
     }
 
-    /// Passes an input to the region of a type, if the type exists here.
+    /// Passes an input to the region of a type; dropped if the type is not started here.
     fn tell_region(
         &mut self,
         now: Now,
@@ -406,14 +424,15 @@ impl Machines {
         }
     }
 
-    /// Passes a change of pins to the type that watches them by request `id`.
+    /// Passes a change of pins to the type that watches them by request `id`; dropped if none does.
     fn noticed(&mut self, now: Now, id: u64, notice: &SubscriptionNotice) {
         if let Some(of_type) = self.types.values_mut().find(|of_type| of_type.watches(id)) {
             of_type.noticed(now, notice);
         }
     }
 
-    /// Passes an answer of the program's allocation strategy to its type, if the type exists here.
+    /// Passes an answer of the program's allocation strategy to its type; dropped if the type is
+    /// not started here.
     fn advised(
         &mut self,
         now: Now,
@@ -438,8 +457,10 @@ impl Machines {
         }
     }
 
-    /// Takes over a new state of membership; the same `Arc` again changes nothing. If the cluster
-    /// begins to shut down while this node leaves, the regions are told to leave again, in place.
+    /// Takes over a new state of membership and passes it to all types; the same `Arc` again
+    /// changes nothing, an equal state in another `Arc` is passed on. If the cluster begins to shut
+    /// down while this node leaves, the regions are told to leave again, in place. Cluster queries
+    /// see removed members at their next step, within a second.
     fn state(&mut self, now: Now, state: Arc<ClusterState>, out: &mut ShardingOutbox) {
         if !Arc::ptr_eq(&self.with.state, &state) {
             let prepared = self.with.state.preparing_for_shutdown;
@@ -456,8 +477,10 @@ impl Machines {
     /// Handles an installed configuration. It takes effect once all members that it removed are
     /// over: certainly run no entity any longer. With leases that is at once, because the removal
     /// has waited for their leases, unless the configuration was forced: an operator's recovery
-    /// without a quorum. Then the coordinators here stop until it is in effect. If it removes this
-    /// node, nothing runs here ever again. Ignored unless newer than the newest one.
+    /// without a quorum. Then the coordinators here stop until it is in effect. Members that were
+    /// Exiting are over at once. If it removes this node, the node is out, also before it takes
+    /// effect. Ignored unless newer than the newest one. The first configuration removes and
+    /// forces nothing.
     fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, out: &mut ShardingOutbox) {
         let me = self.with.me;
         if self.newest.as_ref().is_some_and(|newest| newest.id() >= epoch.id()) {
@@ -487,8 +510,10 @@ impl Machines {
 
     /// Puts the newest configuration into effect, unless a member that it or an earlier one removed
     /// may still run; then `over_at` tells when to try again. Configurations between the one in
-    /// effect and the newest are skipped. Reports the members that this drops, if any. Does nothing
-    /// if the newest one is in effect already.
+    /// effect and the newest are skipped. Does nothing if the newest one is in effect already.
+    ///
+    /// Ends the time without coordinators that a forced one began, and tells each type. After the
+    /// outputs of the types reports the members that this drops, if any; this node may be one.
     fn apply_newest(&mut self, now: Now, out: &mut ShardingOutbox) {
         let in_effect = self.with.epoch.as_ref().map(|epoch| epoch.id());
         let Some(newest) = self.newest.clone() else { return };
@@ -514,8 +539,8 @@ impl Machines {
         }
     }
 
-    /// Tells the types that the lease was gained or lost. Does nothing without a change. After
-    /// [`end_for_good`](Self::end_for_good) the lease stays lost.
+    /// Tells the types that the lease was gained or lost. Does nothing without a change. Once the
+    /// node is out, the lease stays lost.
     fn lease(&mut self, now: Now, leased: bool, out: &mut ShardingOutbox) {
         let leased = leased && !self.with.is_out;
         if self.with.leased != leased {
@@ -525,7 +550,8 @@ impl Machines {
     }
 
     /// This node is out of the cluster: nothing runs here ever again. The lease counts as lost, and
-    /// the regions stop. A second call does nothing.
+    /// the regions stop; types that start later stop at their start. A second call does nothing.
+    /// `Left` follows only if the node also leaves.
     fn end_for_good(&mut self, now: Now, out: &mut ShardingOutbox) {
         if !self.with.is_out {
             (self.with.is_out, self.with.leased) = (true, false);
@@ -534,7 +560,8 @@ impl Machines {
     }
 
     /// Tells all regions to leave. [`settle`](Self::settle) reports the end. Types that start later
-    /// are told at their start. A repeated call tells the regions again.
+    /// are told at their start. A repeated call tells the regions again, but `Left` is output once.
+    /// Does not announce that the node drains: the node sends `Drain` before.
     fn leave(&mut self, now: Now, out: &mut ShardingOutbox) {
         self.leaving = true;
         let input = self.leave_input();
@@ -548,17 +575,18 @@ impl Machines {
         if stops_in_place { RegionInput::Over } else { RegionInput::Leave }
     }
 
-    /// Does what is due: puts a waiting configuration into effect, ticks each type, and advances
-    /// the cluster queries.
+    /// Does what is due, in this order: puts a waiting configuration into effect, ticks each type,
+    /// and advances the cluster queries.
     fn tick(&mut self, now: Now, out: &mut ShardingOutbox) {
         self.apply_newest(now, out);
         self.each(out, |of_type, with, out| of_type.tick(now, with, out));
         self.collect(now, out);
     }
 
-    /// Work after every input: announces the hosted types if an input has changed them, and reports
-    /// [`ShardingOutput::Left`], once, when this node leaves and the regions of all started types
-    /// have left. Without a started type that is at once.
+    /// Work after every input: announces the hosted types if an input has changed them or asks for
+    /// it, and reports [`ShardingOutput::Left`], once for ever, when this node leaves and the
+    /// regions of all started types have left, or have stopped because the node is out. Without a
+    /// started type that is at once.
     fn settle(&mut self, out: &mut ShardingOutbox) {
         if std::mem::take(&mut self.with.announce) {
             self.announce(out);
@@ -574,6 +602,9 @@ impl Machine for Machines {
     type Input = ShardingInput;
     type Output = ShardingOutput;
 
+    /// Handles an input, then outputs a changed announcement and, once, `Left`. `Drain` and
+    /// `StopDraining` only set the announcement, and repeat an unchanged one; `StopDraining` is
+    /// ignored once this node leaves.
     fn handle(&mut self, now: Now, input: ShardingInput, out: &mut ShardingOutbox) {
         match input {
             ShardingInput::Tick => self.tick(now, out),

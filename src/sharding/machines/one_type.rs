@@ -40,7 +40,8 @@ use crate::sharding::repeat::Pauses;
 use crate::sharding::store::{HomesKey, StoreAnswer};
 use crate::sharding::wire::{RegistrationRefusal, ShardingMessage, ToRegion};
 
-/// Pause between two requests of a singleton, and before a refused coordinator is replaced.
+/// Pause between two requests of a singleton or proxy, before a coordinator that has stepped down
+/// is replaced, and between attempts to start one while a forced configuration is not in effect.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// State shared by all types of a node.
@@ -53,8 +54,8 @@ pub(super) struct SharedContext {
     /// one is in effect.
     pub(super) epoch: Option<Arc<Epoch>>,
     pub(super) leased: bool,
-    /// A configuration was forced, and members that it gave up may still run. No coordinator may
-    /// run meanwhile.
+    /// A configuration was forced and is not in effect yet: members that it gave up may still run.
+    /// No coordinator may run meanwhile.
     pub(super) forced: bool,
     /// The node is out of the cluster for good; nothing runs here again.
     pub(super) is_out: bool,
@@ -87,7 +88,7 @@ struct StartedType {
     agreed: AgreedSettings,
     hosts: Hosts,
     /// A coordinator or the stored settings disagree with this node's settings of the type. The
-    /// node is then no candidate for the coordinator.
+    /// node then does not announce the type, so it is no candidate for the coordinator.
     withdrawn: bool,
     /// The stored settings, if they disagree; never reset. Changes at other nodes cannot resolve
     /// that.
@@ -98,10 +99,10 @@ struct StartedType {
     proxy: Proxy,
     region: Region,
     coordinator: Coordinator,
-    coordinator_at: Option<ReplicaId>, // as reported to the region
+    coordinator_at: Option<ReplicaId>, // the proxy's target, as last queued for the region
     above: u64,                        // the highest term number used or heard of
     asked: Option<(u64, u64)>, // request to the Replicator: its number here and at the coordinator
-    restart_at: Option<Instant>, // when a refused coordinator is replaced
+    restart_at: Option<Instant>, // when the next attempt to start a coordinator is due
     allocating: Allocating,
     /// The last request about pins, with its number, while it is open. Answers to earlier requests,
     /// such as those of an earlier active coordinator, are ignored.
@@ -133,7 +134,8 @@ impl TypeMachines {
         self.started.as_ref().map(|started| &started.coordinator)
     }
 
-    /// The node that runs the coordinator, as far as this node knows.
+    /// The node that runs the coordinator, as far as this node's proxy knows; possibly this node.
+    /// `None` also before the type is started here.
     #[must_use]
     pub fn coordinator_at(&self) -> Option<ReplicaId> {
         self.started.as_ref().and_then(|started| started.proxy.target())
@@ -159,17 +161,18 @@ impl TypeMachines {
         started.is_some_and(|started| started.allocating.watches().is_some())
     }
 
-    /// Whether membership may list this node as a host of the type: it hosts, and its settings
-    /// agree.
+    /// Whether membership may list this node as a host of the type: it is started, no proxy, and
+    /// its settings agree. Neither leaving nor being out matters.
     pub(super) fn offers_shards(&self) -> bool {
         let started = self.started.as_ref();
         started.is_some_and(|started| started.hosts == Hosts::Shards && !started.withdrawn)
     }
 
     /// The program starts the type: creates its machines, begins to watch the pins if the strategy
-    /// needs them, and tells the machines the configuration and the members. Starting the type
-    /// again changes nothing, whatever the settings. If the node is out for good, the region stops
-    /// at once instead.
+    /// needs them, and tells the machines the configuration in effect and the members. Starting the
+    /// type again changes nothing, whatever the settings. If the node is out for good, the watch
+    /// begins and the region stops at once, and nothing else is told. The singleton exists before
+    /// and knows the lease. The caller announces the type and has the region leave if necessary.
     pub(super) fn start(
         &mut self,
         now: Now,
@@ -196,11 +199,12 @@ impl TypeMachines {
 
     /// Membership or the configuration in effect has changed, or the type was just created or
     /// started. Does nothing before a configuration is in effect. Tells singleton and proxy the new
-    /// candidates and the region whether it has heirs, and schedules a rebalance. While the cluster
-    /// shuts down, first tells singleton and coordinator to prepare.
+    /// candidates and the region whether it has heirs, schedules a rebalance, and lets the strategy
+    /// work on its open question. While the cluster shuts down, first tells singleton and
+    /// coordinator to prepare, each time.
     ///
-    /// Also makes a withdrawn node a candidate again once no other node offers the type, unless the
-    /// stored settings disagree.
+    /// Also makes a withdrawn node a candidate again, and announces that, once no other member
+    /// announces the type, whatever its status, unless the stored settings disagree.
     pub(super) fn members(
         &mut self,
         now: Now,
@@ -232,7 +236,8 @@ impl TypeMachines {
         self.allocate(now, with, out);
     }
 
-    /// Tells the region whether other nodes could take over its shards, if that has changed.
+    /// Tells the region whether other nodes could take over its shards, if that has changed. Does
+    /// nothing before the type is started or a configuration is in effect.
     fn tell_of_heirs(
         &mut self,
         now: Now,
@@ -250,8 +255,8 @@ impl TypeMachines {
     }
 
     /// A new configuration takes effect: all members that it removed are over. Tells coordinator
-    /// and region. [`members`](Self::members) must follow, for the singleton. Does nothing before a
-    /// configuration is in effect.
+    /// and region, also a coordinator that is off. [`members`](Self::members) must follow, for the
+    /// singleton. Does nothing before a configuration is in effect.
     pub(super) fn installed(
         &mut self,
         now: Now,
@@ -267,7 +272,8 @@ impl TypeMachines {
     /// A configuration was forced. The coordinator stops, because an earlier coordinator and a
     /// later one could both decide. The next one begins when the given-up members are over, and
     /// recounts first: if the singleton runs here, a start is tried from [`RETRY`] on. An answer to
-    /// the stopped coordinator's request is no longer awaited.
+    /// the stopped coordinator's request is no longer awaited. The singleton is not told and keeps
+    /// its state; the region and the proxy are not told either.
     pub(super) fn forced(
         &mut self,
         now: Now,
@@ -280,8 +286,9 @@ impl TypeMachines {
         }
     }
 
-    /// Tells the singleton whether the lease is held (`with.leased`). It starts or stops the
-    /// coordinator for it; the region is not told.
+    /// Tells the singleton whether the lease is held (`with.leased`). It stops the coordinator
+    /// without the lease, and starts it with the lease if this node has all rights; the region is
+    /// not told.
     pub(super) fn leased(
         &mut self,
         now: Now,
@@ -308,7 +315,7 @@ impl TypeMachines {
         self.feed(now, LocalInput::Region(how), with, out);
     }
 
-    /// Passes an input to the region, if the type is started here.
+    /// Passes an input to the region; dropped if the type is not started here.
     pub(super) fn fact(
         &mut self,
         now: Now,
@@ -321,8 +328,10 @@ impl TypeMachines {
 
     /// Handles a message of the same type's machines on another node. `Here` and `Gone` of a
     /// singleton go to the proxy, its other messages to the singleton. If a node answers a
-    /// registration with `Elsewhere`, the proxy also hears that no coordinator runs there. A
-    /// cluster query is answered at once, unless the executor of the entities must answer it.
+    /// registration with `Elsewhere`, the proxy hears first that no coordinator runs there, then
+    /// the region gets the message. A cluster query is answered at once, unless the executor of the
+    /// entities must answer it. Whether `from` is a member is left to the receiving machine. A
+    /// message for a machine that does not exist here is dropped.
     pub(super) fn message(
         &mut self,
         now: Now,
@@ -356,9 +365,10 @@ impl TypeMachines {
     }
 
     /// Answers a request of a cluster query, if the machines alone can (`Why`). For `Ask` and
-    /// `Exists` it outputs an order to the executor of the entities, which answers, and returns
-    /// `None`. Also returns `None`, without output, if the type is not started here or `question`
-    /// is itself an answer.
+    /// `Exists` it outputs an order to the executor of the entities, which answers to `from`, and
+    /// returns `None`. The order for `Ask` names the shards that are hosted or drain here; without
+    /// any, one empty message answers. Also returns `None`, without output, if the type is not
+    /// started here or `question` is itself an answer.
     pub(super) fn answer_query(
         &self,
         me: ReplicaId,
@@ -389,7 +399,8 @@ impl TypeMachines {
     }
 
     /// Remembered decisions about a topic, of the coordinator, then of the region, up to `TOLD_MAX`
-    /// of each. The coordinator here remembers them also when it does not run.
+    /// of each, newest first. The coordinator here remembers them also when it does not run. Empty
+    /// if the type is not started here.
     fn recall(&self, me: ReplicaId, topic: Topic) -> Vec<explanation::DecisionReport> {
         let Some(StartedType { coordinator, region, .. }) = self.started.as_deref() else {
             return Vec::new();
@@ -416,8 +427,10 @@ impl TypeMachines {
         asked.is_some_and(|(asked, _)| asked == id)
     }
 
-    /// The Replicator has answered the coordinator's request `id`, which this closes. Does nothing
-    /// if that request is not the open one; see [`awaits`](Self::awaits).
+    /// The Replicator has answered the coordinator's request `id`, which this closes. Passes the
+    /// answer on, with the coordinator's own number of the request, also to a coordinator that has
+    /// stopped, which ignores it. Does nothing, and does not call `answer`, if that request is not
+    /// the open one; see [`awaits`](Self::awaits).
     pub(super) fn answered(
         &mut self,
         now: Now,
@@ -433,10 +446,14 @@ impl TypeMachines {
         self.feed(now, LocalInput::Coordinator(input), with, out);
     }
 
-    /// Ticks the machines whose deadline has passed: singleton, proxy and allocation, then
-    /// coordinator and region, so that the messages which follow from the former are sent together.
-    /// Also starts the next coordinator when its pause after a refusal is over, but only if the
-    /// singleton still runs here and the stored settings agree; otherwise the attempt is dropped.
+    /// Ticks the machines whose deadline has passed: singleton, proxy and allocation (first the
+    /// open question, then a due rebalance), then coordinator and region, so that the messages
+    /// which follow from the former are sent together; these two are due at once after any other
+    /// input.
+    ///
+    /// Before the proxy, also starts the next coordinator when `restart_at` has passed, but only if
+    /// the singleton still runs here and the stored settings agree; otherwise the attempt is
+    /// dropped. A coordinator that runs already is not affected.
     pub(super) fn tick(
         &mut self,
         now: Now,
@@ -474,8 +491,8 @@ impl TypeMachines {
         }
     }
 
-    /// The coordinator, if it is active here, checks the balance at its next tick, which is due at
-    /// once.
+    /// The coordinator, if it is active here, checks the balance at the next [`tick`](Self::tick),
+    /// which is due at once. Moves nothing itself; ignored where no coordinator is active.
     pub(super) fn rebalance(&mut self, now: Now) {
         if let Some(started) = &mut self.started {
             started.allocating.rebalance(now.mono);
@@ -496,8 +513,8 @@ impl TypeMachines {
         machines.into_iter().flatten().min()
     }
 
-    /// Whether the region has handed over everything after [`RegionInput::Leave`], or has stopped
-    /// after [`RegionInput::Over`]. `true` if the type is not started here.
+    /// Whether the region has handed over everything after [`RegionInput::Leave`], or was told to
+    /// stop by [`RegionInput::Over`]. `true` if the type is not started here.
     pub(super) fn has_left(&self) -> bool {
         self.started.as_ref().is_none_or(|started| started.region.has_left())
     }
@@ -505,7 +522,7 @@ impl TypeMachines {
 
 impl StartedType {
     /// Creates region, proxy and coordinator, none of which has been told anything yet. The
-    /// coordinator is off.
+    /// coordinator is off. The proxy buffers no messages: it only locates the coordinator.
     fn new(
         entity_type: &EntityType,
         (settings, agreed): (Settings, AgreedSettings),

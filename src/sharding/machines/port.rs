@@ -25,7 +25,7 @@ use crate::sharding::store::StoreRequest;
 use crate::sharding::wire::ShardingMessage;
 
 /// Message between the machines of one type on two nodes. The lane's header carries the type and
-/// the variant.
+/// the variant. *Survey* in these types means cluster query.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MachineMessage {
     /// Between the coordinator and the regions.
@@ -41,7 +41,7 @@ pub enum MachineMessage {
 pub enum Hosts {
     /// The region hosts shards.
     Shards,
-    /// A proxy: the region only routes.
+    /// A proxy: the region only routes. This node does not announce the type.
     Nothing,
 }
 
@@ -50,7 +50,8 @@ pub enum Hosts {
 pub enum ShardingInput {
     /// A deadline may have passed.
     Tick,
-    /// The program starts a type here. Starting it again changes nothing.
+    /// The program starts a type here. Starting it again changes nothing, whatever the settings,
+    /// but announces the hosted types again. Refused and counted if too many types are started.
     Start {
         /// The type to start.
         entity_type: EntityType,
@@ -63,11 +64,12 @@ pub enum ShardingInput {
         /// Whether it hosts shards here.
         hosts: Hosts,
     },
-    /// The present state of membership.
+    /// The present state of membership. The same `Arc` again changes nothing.
     State(Arc<ClusterState>),
-    /// A configuration is installed on this node.
+    /// A configuration is installed on this node. Ignored unless newer than the last one. It takes
+    /// effect once the members that it removed certainly run nothing any longer.
     Installed(Arc<Epoch>),
-    /// The hosting lease is held.
+    /// The hosting lease is held. Ignored once this node is out.
     LeaseHeld,
     /// The hosting lease has lapsed for long: no coordinator may run here. Regions keep their
     /// shards; the node itself tells the executor of the entities, which begins no message without
@@ -87,6 +89,7 @@ pub enum ShardingInput {
         word: MachineMessage,
     },
     /// The Replicator's answer to an [`ShardingOutput::Ask`] or [`ShardingOutput::AskPins`].
+    /// Ignored if a later request of the same kind and type has replaced that one.
     Answered {
         /// Number of the request.
         id: u64,
@@ -100,7 +103,8 @@ pub enum ShardingInput {
         /// The new value of the key.
         notice: SubscriptionNotice,
     },
-    /// The result of an [`ShardingOutput::Consult`].
+    /// The result of an [`ShardingOutput::Consult`]. Ignored if that question has timed out, or the
+    /// coordinator that asked is no longer active.
     Advised {
         /// The type of the strategy.
         entity_type: EntityType,
@@ -109,7 +113,8 @@ pub enum ShardingInput {
         /// The strategy's answer, or why it failed.
         advice: Result<StrategyAnswer, Arc<str>>,
     },
-    /// A fact from the executor of a type's entities, for its region.
+    /// A fact from the executor of a type's entities, for its region; dropped if the type is not
+    /// started here.
     Fact {
         /// The type of the region.
         entity_type: EntityType,
@@ -118,7 +123,7 @@ pub enum ShardingInput {
     },
     /// The program asks the cluster about a type. Answered by [`ShardingOutput::Answered`].
     Query {
-        /// Number of the survey, chosen by the caller.
+        /// Number of the survey, chosen by the caller, different from those of all open ones.
         id: u64,
         /// The type in question.
         entity_type: EntityType,
@@ -133,9 +138,11 @@ pub enum ShardingInput {
     StopDraining,
     /// This node will stop: no new shard may come here, for good.
     PrepareToLeave,
-    /// The coordinator of this type, if it is active here, checks the balance now.
+    /// The coordinator of this type, if it is active here, checks the balance at the next `Tick`,
+    /// which is due at once.
     Rebalance(EntityType),
-    /// This node stops: hand over everything. Answered by [`ShardingOutput::Left`].
+    /// This node stops: hand over everything, or stop in place while the whole cluster shuts down.
+    /// Answered by [`ShardingOutput::Left`], once for ever. Does not drain; send `Drain` before.
     Leave,
 }
 
@@ -174,7 +181,8 @@ pub enum ShardingOutput {
         ask: PinsRequest,
     },
     /// Ask the program's own allocation strategy. [`ShardingInput::Advised`] brings the answer;
-    /// without one the question times out. A new question replaces an earlier one of its kind.
+    /// without one the question times out. A new question (about a home, or about moves) replaces
+    /// an earlier one of its kind, which has timed out or whose coordinator is no longer active.
     Consult {
         /// The type of the strategy.
         entity_type: EntityType,
@@ -184,7 +192,7 @@ pub enum ShardingOutput {
         asked: StrategyRequest,
     },
     /// The program's own allocation strategy gives no usable answer. Reported at most once a
-    /// minute.
+    /// minute for each type, whatever the failure.
     StrategyFailed {
         /// The type of the strategy.
         entity_type: EntityType,
@@ -206,9 +214,9 @@ pub enum ShardingOutput {
         /// Output of the region.
         order: RegionOutput,
     },
-    /// Count the entities of these shards, which are hosted here. Send one
+    /// Count the entities of these shards, which are hosted or drain here. Send one
     /// [`ClusterQueryMessage::Told`] per element of `messages` to the asking node, possibly this
-    /// one.
+    /// one; to this node as a [`ShardingInput::Message`]. Repeated while answers are missing.
     Count {
         /// Node that began the survey.
         to: ReplicaId,
@@ -220,7 +228,8 @@ pub enum ShardingOutput {
         messages: Vec<Counting>,
     },
     /// Check whether an entity runs here. Send the result as [`ClusterQueryMessage::Lives`] to the
-    /// asking node, possibly this one.
+    /// asking node, possibly this one; to this node as a [`ShardingInput::Message`]. Repeated while
+    /// the answer is missing.
     Exists {
         /// Node that began the survey.
         to: ReplicaId,
@@ -231,7 +240,7 @@ pub enum ShardingOutput {
         /// The id of the entity.
         entity: EntityId,
     },
-    /// The result of an [`ShardingInput::Query`].
+    /// The result of an [`ShardingInput::Query`]. Output once for each.
     Answered {
         /// Number of the survey.
         id: u64,
@@ -264,21 +273,23 @@ pub enum ShardingOutput {
     },
     /// The coordinator knows the region of this type: it is ready to serve.
     Registered(EntityType),
-    /// These regions are out of the configuration in effect; the executor of entities must know,
-    /// for all types.
+    /// These regions left the configuration in effect, possibly this node's own; the executor of
+    /// entities must know, for all types. Never empty. Output after the orders that follow from it.
     Removed(Vec<(RegionId, Departure)>),
-    /// For membership: the types that this node hosts, and whether it drains.
+    /// For membership: the types that this node hosts, and whether it drains. May repeat the last
+    /// one. A leaving node does not count as draining by itself.
     Host {
         /// Names of the hosted entity types.
         entity_types: BTreeSet<String>,
         /// Whether new shards must not come here.
         draining: bool,
     },
-    /// The answer to [`ShardingInput::Leave`]: nothing is hosted here any longer.
+    /// The answer to [`ShardingInput::Leave`]: nothing is hosted here any longer, or the regions
+    /// were told to stop. Output once for ever.
     Left,
     /// This node's settings of a type differ. Either the coordinator refuses to register this node,
     /// or the stored settings forbid this node to coordinate the type. Reported at most once a
-    /// minute.
+    /// minute for each type, whatever the difference.
     Differs {
         /// The type of the settings.
         entity_type: EntityType,

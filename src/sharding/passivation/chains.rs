@@ -38,7 +38,8 @@ struct ChainEnds {
 
 const EMPTY: ChainEnds = ChainEnds { front: NONE, back: NONE, len: 0 };
 
-/// Several linked lists of slots.
+/// Several linked lists of slots. A list exists by its use: one that was never used is empty. The
+/// arrays grow to the highest slot and list ever used, and never shrink.
 #[derive(Clone, Debug)]
 pub(super) struct Chains {
     nodes: Vec<ChainNode>, // by slot: as long as the highest slot ever used
@@ -90,7 +91,7 @@ impl Chains {
     }
 
     /// Appends a slot at the back of a list. Makes room for new slots and lists. Panics if the slot
-    /// is in a list already.
+    /// is in a list already, also if that is the same one; changes nothing then.
     pub(super) fn push_back(&mut self, chain: Chain, slot: Slot) {
         assert!(!self.contains(slot), "slot {slot:?} is in a list already");
         if self.nodes.len() <= slot.index() {
@@ -110,7 +111,8 @@ impl Chains {
         self.len += 1;
     }
 
-    /// Removes a slot from its list; false if it was in none.
+    /// Removes a slot from its list, whichever that is; false if it was in none, or is beyond the
+    /// slots ever used.
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
         let Some(chain) = self.chain_of(slot) else { return false };
         let ChainNode { before, after, .. } =

@@ -73,8 +73,11 @@ impl CompositePolicy {
     }
 
     /// Records a use, and appends the entities that must stop for it to `out`. A newcomer that
-    /// enters no area stops itself, so `slot` may be one. May also move the border between the
-    /// areas, for which no entity stops.
+    /// enters no area stops itself, so `slot` may be one. Only a newcomer makes entities stop.
+    ///
+    /// The use is counted first, in the sketch and as a hit or miss, so that it counts already when
+    /// the newcomer is judged. At the end of a round of the optimizer the border between the areas
+    /// moves last, for which no entity stops. `hash` is stored only for a newcomer.
     pub(super) fn access(&mut self, slot: Slot, hash: u64, out: &mut Vec<Slot>) {
         let was_active = self.contains(slot);
         self.climbing.record(was_active);
@@ -92,8 +95,11 @@ impl CompositePolicy {
     }
 
     /// Sets the limit; the window keeps its share of it. Entities over the window's limit become
-    /// candidates for the main area, then the main area stops those over its own limit; both are
-    /// appended to `out`. Also resets the counts with [`CountRetention::Dropped`].
+    /// candidates for the main area, then the main area stops those over its own limit. Appends the
+    /// candidates that lose, and the entities that the main area stops, to `out`.
+    ///
+    /// With [`CountRetention::Dropped`] the counts are reset first. All are equal then, so no
+    /// candidate displaces an entity of a full main area.
     pub(super) fn set_limit(&mut self, limit: usize, out: &mut Vec<Slot>) {
         self.limit = limit;
         match self.counts {
@@ -131,7 +137,7 @@ impl CompositePolicy {
 
     /// Decides whether a candidate enters the main area or stops. It always enters while the main
     /// area has room. Otherwise it replaces the main area's victim if it is better; else, or if the
-    /// main area has no entity, the candidate stops.
+    /// limit of the main area is 0, the candidate stops. The one that stops is appended to `out`.
     fn judge(&mut self, candidate: Slot, out: &mut Vec<Slot>) {
         if !self.main.is_full() {
             return self.main.insert(candidate);
@@ -154,8 +160,9 @@ impl CompositePolicy {
     }
 
     /// Moves the border between window and main area by `step`, a share of the limit, within the
-    /// bounds of the settings. A positive step enlarges the window. Entities over the new limits
-    /// change to the other area, so that none stops.
+    /// bounds of the settings; a greatest share below the least one counts as equal to it. A
+    /// positive step enlarges the window. Entities over the new limits change to the other area, so
+    /// that none stops: first those of the main area, then those of the window.
     fn climb(&mut self, step: f64) {
         let (low, high) =
             (self.settings.minimum_window_proportion, self.settings.maximum_window_proportion);
@@ -175,7 +182,8 @@ impl CompositePolicy {
 }
 
 /// Moves entities over the limit of `from` into `to`, in the order in which they would stop. `to`
-/// takes them even over its own limit.
+/// takes them even over its own limit, each as a newcomer: in the lowest level, or with the first
+/// count. `from` does not age its counts.
 fn spill(from: &mut Replacement, to: &mut Replacement) {
     while from.len() > from.limit()
         && let Some(moving) = from.victim()

@@ -14,7 +14,7 @@ use super::chains::{Chain, Chains};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aging {
     Off,
-    /// A newcomer starts above the count of the entity that was stopped last.
+    /// A newcomer starts above the count of the entity that was [evicted](Frequency::age_by) last.
     Dynamic,
 }
 
@@ -63,7 +63,8 @@ impl Frequency {
         true
     }
 
-    /// Adds an entity that is not there, with a count of 1 above the age. Panics if it is there.
+    /// Adds an entity that is not there, with a count of 1 above the age, whatever its count was
+    /// before it was removed. Panics if it is there.
     pub(super) fn insert(&mut self, slot: Slot) {
         self.put(slot, 1 + self.age);
     }
@@ -82,8 +83,8 @@ impl Frequency {
         self.members.front(list)
     }
 
-    /// Advances the age to the count of `slot`, which is about to stop, so that the counts of the
-    /// others lose weight. Does nothing without aging.
+    /// Sets the age to the count of `slot`, which is about to stop, so that the counts of the
+    /// others lose weight against newcomers. Does not remove the slot. Does nothing without aging.
     pub(super) fn age_by(&mut self, slot: Slot) {
         if self.aging == Aging::Dynamic {
             self.age = self.counts[slot.index()];
@@ -91,7 +92,8 @@ impl Frequency {
     }
 
     /// Puts a slot that is in no bucket at the end of the bucket of `count`, which is created if
-    /// necessary.
+    /// necessary, with a spare list if there is one. Stores the count of the slot. Panics if the
+    /// slot is in a bucket.
     fn put(&mut self, slot: Slot, count: u64) {
         let (spare, lists) = (&mut self.spare, &mut self.lists);
         let list = *self.buckets.entry(count).or_insert_with(|| {

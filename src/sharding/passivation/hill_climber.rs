@@ -34,16 +34,20 @@ impl WindowOptimizer {
         self.adjust_after = super::portion(self.settings.adjust_multiplier, limit).max(1);
     }
 
-    /// Records an access and whether it was a hit.
+    /// Records an access and whether it was a hit. The caller calls [`step`](Self::step) after it.
     pub(super) fn record(&mut self, was_active: bool) {
         self.accesses += 1;
         self.hits += usize::from(was_active);
     }
 
     /// Returns the step to take now, as a share of the limit, and begins the next round; `None`
-    /// within a round. A negative step makes the window smaller. The direction is reversed if the
-    /// hit rate fell since the round before. After a change of at least `restart_threshold` the
-    /// next step has the initial size again; otherwise the steps become smaller.
+    /// within a round. A negative step makes the window smaller.
+    ///
+    /// The step returned now has the direction of the last one, reversed if the hit rate fell since
+    /// the round before; an equal rate keeps it. Its size was set after that round. The size of the
+    /// step after it is set now: the initial size if the rate changed by at least
+    /// `restart_threshold`, up or down, otherwise the present size times `step_decay`. The bounds
+    /// of the window are applied by the caller.
     pub(super) fn step(&mut self) -> Option<f64> {
         if self.accesses < self.adjust_after {
             return None;

@@ -29,7 +29,7 @@ impl Idle {
     }
 
     /// Records a message, and adds the entity if necessary. The first entity schedules a check
-    /// after one interval.
+    /// after one interval; a check that is scheduled already keeps its time.
     pub(super) fn touch(&mut self, now: Instant, slot: Slot) {
         self.order.remove(slot);
         self.order.push_back(ALL, slot);
@@ -48,9 +48,12 @@ impl Idle {
         }
     }
 
-    /// Removes the entities that were idle for the timeout and appends them to `out`, if a check is
-    /// due. Then schedules the next check, unless no entity is left. So an entity may be idle for
-    /// up to one interval longer than the timeout.
+    /// Removes the entities that were idle for the timeout and appends them to `out`, the longest
+    /// idle first. Then schedules the next check one interval from `now`, unless no entity is left.
+    /// Does nothing before the check is due. So an entity may be idle for up to one interval longer
+    /// than the timeout, even if each check comes at its time.
+    ///
+    /// The caller must [`touch`](Self::touch) those again that do not stop.
     pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Slot>) {
         if self.look_at.is_none_or(|at| now < at) {
             return;

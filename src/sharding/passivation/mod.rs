@@ -34,6 +34,9 @@ pub struct Slot(u32);
 impl Slot {
     /// Makes the slot with this number, which is not far above [`settings::ACTIVE_ENTITIES_MAX`] at
     /// most.
+    ///
+    /// # Panics
+    /// If the number is `u32::MAX`.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         assert!(number < u32::MAX, "u32::MAX is reserved for no slot");
@@ -90,11 +93,13 @@ enum Limited {
 
 /// The active entities of a region or of a shard, and the choice of those that must stop.
 ///
-/// A chosen entity leaves the order at once and no longer counts. If it is busy, it stops as soon
-/// as it has [rested](Self::rested), and not at all if a message comes for it first: then it counts
-/// again, and another entity may have to stop. So only busy entities can exceed the limit.
+/// A chosen entity leaves the order of the limit at once and no longer counts. If it is busy, it is
+/// *marked*: it stops as soon as it has [rested](Self::rested), and not at all if a message comes
+/// for it first: then it counts again, and another entity may have to stop. So only busy entities
+/// can exceed the limit. A marked entity remains among those whose idle time is measured.
 ///
 /// The caller must stop each entity that a method appends to `stop`: the policy has forgotten it.
+/// It need not report that stop by [`stopped`](Self::stopped).
 ///
 /// An access takes the same time for any number of entities (with `least-frequently-used`,
 /// logarithmic in the number of different counts).
@@ -103,14 +108,15 @@ pub struct PassivationPolicy {
     limited: Limited,
     limit: usize,
     idle: Option<Idle>,
-    leaving: Chains,  // busy when they were chosen; ≤ busy entities
+    leaving: Chains,  // the marked ones; ≤ busy entities
     going: Vec<Slot>, // empty between calls
 }
 
 impl PassivationPolicy {
-    /// Makes a policy without entities, with the limit of the settings, 1 to
+    /// Makes a policy without entities, with the limit of the settings, clamped to 1 to
     /// [`ACTIVE_ENTITIES_MAX`]. Idle entities are not chosen with the strategy `none` or an idle
-    /// timeout of 0.
+    /// timeout of 0. With [`LimitScope::Shard`] a change of the limit resets the frequency counts
+    /// of `composite`. Other settings are taken as they are.
     #[must_use]
     pub fn new(settings: &settings::PassivationConfig) -> Self {
         let limit = settings.active_entity_limit.clamp(1, ACTIVE_ENTITIES_MAX);
@@ -132,17 +138,19 @@ impl PassivationPolicy {
     }
 
     /// Returns the part of a region's limit for each of its active shards with
-    /// [`LimitScope::Shard`]; at least 1.
+    /// [`LimitScope::Shard`], rounded down; at least 1. No active shards count as one.
     #[must_use]
     pub fn share(limit: usize, active_shards: usize) -> usize {
         (limit / active_shards.max(1)).max(1)
     }
 
     /// Records a message before its entity handles it, adds an unknown entity, and appends the
-    /// entities that must stop for it to `stop`. `busy` tells whether an entity handles a message
-    /// or has messages waiting; such an entity is only marked, to stop when it has rested. An
-    /// earlier mark of the message's entity is removed. With `composite` that entity may itself be
-    /// chosen.
+    /// entities that must stop for it to `stop`. An earlier mark of the message's entity is
+    /// removed. With `composite` that entity may itself be chosen.
+    ///
+    /// `busy` tells whether an entity handles a message or has messages waiting, and is called only
+    /// for chosen entities; a busy one is marked instead of appended. Without a limit no entity is
+    /// chosen, and only the time is recorded.
     pub fn touched(
         &mut self,
         access: Access,
@@ -162,9 +170,9 @@ impl PassivationPolicy {
         self.let_go(busy, stop);
     }
 
-    /// Records that an entity is no longer busy. Appends it to `stop` if it was chosen while it was
-    /// busy; otherwise a burst would leave idle entities beyond the limit until further messages
-    /// come.
+    /// Records that an entity is no longer busy. Appends it to `stop` if it is marked, and forgets
+    /// it; otherwise a burst would leave idle entities beyond the limit until further messages
+    /// come. Does nothing for another entity: its idle time counts from its last message.
     pub fn rested(&mut self, slot: Slot, stop: &mut Vec<Slot>) {
         if self.leaving.remove(slot) {
             if let Some(idle) = &mut self.idle {
@@ -174,7 +182,8 @@ impl PassivationPolicy {
         }
     }
 
-    /// Removes an entity that stopped for another reason. Does nothing if it is unknown.
+    /// Removes an entity that stopped for another reason, with its mark, so that its slot can be
+    /// reused. Does nothing if it is unknown. Frequency counts by hash stay.
     pub fn stopped(&mut self, slot: Slot) {
         self.leaving.remove(slot);
         if let Some(idle) = &mut self.idle {
@@ -187,9 +196,9 @@ impl PassivationPolicy {
         };
     }
 
-    /// Sets the limit, 1 to [`ACTIVE_ENTITIES_MAX`], and appends the entities over it to `stop`;
-    /// busy ones are only marked, to stop when they have rested. A strategy without a limit only
-    /// stores the number.
+    /// Sets the limit, clamped to 1 to [`ACTIVE_ENTITIES_MAX`], and appends the entities over it to
+    /// `stop`; busy ones are marked instead. A higher limit does not remove marks. A strategy
+    /// without a limit only stores the number.
     pub fn set_limit(
         &mut self,
         limit: usize,
@@ -208,10 +217,11 @@ impl PassivationPolicy {
         self.let_go(busy, stop);
     }
 
-    /// Appends to `stop` the entities that were idle for too long, if a check is due, and the
-    /// chosen ones that are no longer busy, also those with a pending timer. An entity that `uses`
-    /// reports as [`Use::Timed`] or [`Use::Busy`] is not idle: its idle time starts again. Call it
-    /// at [`next_deadline`](Self::next_deadline).
+    /// Appends to `stop` first, at every call, the marked entities that are no longer busy, also
+    /// those with a pending timer; then, if a check is due, the entities that were idle for too
+    /// long, counted or not. An entity that `uses` reports as [`Use::Timed`] or [`Use::Busy`] is
+    /// not idle: its idle time starts again, without counting as a use for the limit. Call it at
+    /// [`next_deadline`](Self::next_deadline); a call before that is harmless.
     pub fn tick(&mut self, now: Instant, uses: &mut dyn FnMut(Slot) -> Use, stop: &mut Vec<Slot>) {
         self.look_again(uses, stop);
         let Some(idle) = &mut self.idle else { return };
@@ -230,7 +240,7 @@ impl PassivationPolicy {
     }
 
     /// Returns the time of the next check for idle entities; `None` without entities, or if idle
-    /// entities are not chosen.
+    /// entities are not chosen. Marked entities have no time of their own.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.idle.as_ref().and_then(Idle::next_deadline)
@@ -262,7 +272,7 @@ impl PassivationPolicy {
     }
 
     /// Appends the marked entities that are no longer busy to `stop`, in case nobody reported that
-    /// they rested. The others stay marked, in the same order.
+    /// they rested, and forgets their idle time. The others stay marked, in the same order.
     fn look_again(&mut self, uses: &mut dyn FnMut(Slot) -> Use, stop: &mut Vec<Slot>) {
         for _ in 0..self.leaving.len() {
             let Some(slot) = self.leaving.front(LEAVING) else { return };
@@ -280,7 +290,8 @@ impl PassivationPolicy {
 }
 
 /// Returns `share` × `limit`, rounded down; a multiplier is a `share` above 1. A small amount is
-/// added first because 0.7 × 10 is less than 7 in binary floating point.
+/// added first because 0.7 × 10 is less than 7 in binary floating point. The result is not bounded
+/// by `limit`; a negative `share` gives 0.
 fn portion(share: f64, limit: usize) -> usize {
     (share * limit as f64 + 1e-9) as usize
 }

@@ -47,8 +47,9 @@ impl Recency {
         self.levels.remove(slot)
     }
 
-    /// Sets the total limit, and lowers entities over the limits of upper levels. Removes none. The
-    /// share of an upper level may round down to 0: a raised entity then sinks at once.
+    /// Sets the total limit, and lowers entities over the limits of upper levels. Removes none,
+    /// even if there are more than `limit`. The share of an upper level may round down to 0: a
+    /// raised entity then sinks again within [`touch`](Self::touch).
     pub(super) fn set_limit(&mut self, limit: usize) {
         for (own, share) in self.limits.iter_mut().zip(&self.shares) {
             *own = super::portion(*share, limit);
@@ -72,9 +73,9 @@ impl Recency {
         self.sink();
     }
 
-    /// Returns the entity to stop next, from the lowest level that has any, other than `except`:
-    /// the entity whose message exceeds the limit must not stop for itself. `None` if there is no
-    /// other entity.
+    /// Returns the entity to stop next, from the lowest level that has one other than `except`: the
+    /// entity whose message exceeds the limit must not stop for itself. `None` if there is no other
+    /// entity. Removes none.
     pub(super) fn victim(&self, except: Option<Slot>) -> Option<Slot> {
         let levels = &self.levels;
         (0..self.shares.len()).map(chain).find_map(|level| {
@@ -93,7 +94,8 @@ impl Recency {
     }
 
     /// Lowers the least recent entities of each upper level over its limit by a level, from the top
-    /// on, so that one entity may sink through several levels.
+    /// on, so that one entity may sink through several levels. A sunk entity is the most recent of
+    /// its new level. The lowest level takes any number.
     fn sink(&mut self) {
         for level in (1..self.shares.len()).rev() {
             while self.levels.len_of(chain(level)) > self.limits[level] {

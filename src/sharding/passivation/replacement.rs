@@ -20,7 +20,7 @@ pub(super) struct Replacement {
 }
 
 impl Replacement {
-    /// Makes a policy without entities.
+    /// Makes a policy without entities. A `limit` of 0 is allowed.
     pub(super) fn new(policy: &Policy, limit: usize) -> Self {
         let order = match policy {
             Policy::LeastRecentlyUsed => {
@@ -90,7 +90,8 @@ impl Replacement {
     }
 
     /// Records a use: adds the entity if necessary, and removes the entities that must stop for it
-    /// and appends them to `out`. The entity itself always stays, even with a limit of 0.
+    /// and appends them to `out`. The newcomer itself always stays, even with a limit of 0. The use
+    /// of an entity that is there stops none, even over the limit.
     pub(super) fn access(&mut self, slot: Slot, out: &mut Vec<Slot>) {
         if self.contains(slot) {
             return self.touch(slot);
@@ -122,7 +123,7 @@ impl Replacement {
         self.remove(slot);
     }
 
-    /// Sets the limit without removing any entity.
+    /// Sets the limit without removing any entity; with several levels, some may sink.
     pub(super) fn aim(&mut self, limit: usize) {
         self.limit = limit;
         if let EvictionOrder::Recency(recency) = &mut self.order {
@@ -135,7 +136,8 @@ impl Replacement {
         self.shrink_to(self.limit, None, out);
     }
 
-    /// Evicts victims other than `except` until at most `limit` entities are left.
+    /// Evicts victims other than `except` until at most `limit` entities are left, or only
+    /// `except`. Ages counts like [`evict`](Self::evict).
     fn shrink_to(&mut self, limit: usize, except: Option<Slot>, out: &mut Vec<Slot>) {
         while self.len() > limit {
             let Some(victim) = self.victim_but(except) else { return };

@@ -213,8 +213,8 @@ impl Default for FrequencySketch {
 }
 
 impl PassivationConfig {
-    /// Returns the policy of a strategy that has a limit and no window; `None` for `none`, `idle`
-    /// and `composite`.
+    /// Returns the policy of a strategy that has a limit and no window, with its settings of this
+    /// section; `None` for `none`, `idle` and `composite`.
     #[must_use]
     pub fn policy(&self) -> Option<Policy> {
         match self.strategy {
@@ -231,7 +231,12 @@ impl PassivationConfig {
     }
 
     /// Returns the first setting out of bounds: its name within the section, its value, and the
-    /// values allowed. Also checks the settings of strategies that are not chosen.
+    /// values allowed. Checks, in this order, `idle-interval` (above 0), `active-entity-limit` (1
+    /// to [`ACTIVE_ENTITIES_MAX`]), the proportions of all levels, and the numbers of `composite`,
+    /// also for strategies that are not chosen.
+    ///
+    /// Durations that are too long, and a greatest share below the least one, are found elsewhere.
+    /// An `idle-interval` below 10 ms is accepted and acts as 10 ms.
     #[must_use]
     pub fn wrong(&self) -> Option<SettingOutOfBounds> {
         let limit = self.active_entity_limit;
@@ -272,8 +277,13 @@ impl Policy {
 }
 
 impl Composite {
-    /// Returns the first number out of bounds. The policies' levels are checked elsewhere. A
-    /// greatest share below the least one is not out of bounds here.
+    /// Returns the first number out of bounds, in this order: the three shares of the window, the
+    /// initial step and the step decay (each 0 to 1), the restart threshold (above 0, not bounded
+    /// above), the multipliers of the optimizer and of the halving of counts ([`multiple`]), the
+    /// depth (1 to 8), the width multiplier (1 to 64). NaN is out of bounds everywhere.
+    ///
+    /// The policies' levels are checked elsewhere. A greatest share below the least one is not out
+    /// of bounds here.
     fn wrong(&self) -> Option<SettingOutOfBounds> {
         let sketch = &self.frequency_sketch;
         let share = |setting, value: f64| {
@@ -325,14 +335,15 @@ fn first_wrong(
     checks.into_iter().find(|(right, _)| !right).map(|(_, wrong)| wrong)
 }
 
-/// Makes a check, for [`first_wrong`], of a setting that is a multiple of something.
+/// Makes a check, for [`first_wrong`], of a setting that is a multiple of something: 0.01 to
+/// 1,000,000.
 fn multiple(setting: &'static str, value: f64) -> (bool, SettingOutOfBounds) {
     let right = (0.01..=1e6).contains(&value);
     (right, (setting, value.to_string(), "must be 0.01 to 1,000,000"))
 }
 
 impl Segmented {
-    /// Returns whether there are 2 to 8 shares, all above 0, with a sum of 1.
+    /// Returns whether there are 2 to 8 shares, all above 0, with a sum within 0.000001 of 1.
     fn fit(&self) -> bool {
         let shares = &self.proportions;
         (2..=8).contains(&shares.len())

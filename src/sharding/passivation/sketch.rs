@@ -22,8 +22,9 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Makes a sketch for `limit` active entities, with all counts 0. The width is a power of two,
-    /// 16 to [`SKETCH_WIDTH_MAX`](settings::SKETCH_WIDTH_MAX).
+    /// Makes a sketch for `limit` active entities, with all counts 0. The width is
+    /// `width_multiplier` × the next power of two of `limit`, rounded up to a power of two, from 16
+    /// to [`SKETCH_WIDTH_MAX`](settings::SKETCH_WIDTH_MAX).
     pub(super) fn new(settings: &settings::FrequencySketch, limit: usize) -> Self {
         let width = settings
             .width_multiplier
@@ -43,14 +44,16 @@ impl Sketch {
         sketch
     }
 
-    /// Sets the limit, which changes only the number of uses between two halvings. The width stays:
-    /// entities cannot be counted again, because the sketch does not know their hashes.
+    /// Sets the limit, which changes only the number of uses between two halvings, at least 1. Uses
+    /// since the last halving stay counted. The width stays: entities cannot be counted again,
+    /// because the sketch does not know their hashes.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.halve_after = super::portion(self.reset_multiplier, limit).max(1);
     }
 
-    /// Counts a use of the entity with this hash; a counter at 15 stays. Then halves all counters
-    /// if enough uses were counted since the last time, saturated ones included.
+    /// Counts a use of the entity with this hash in one counter of each row; a counter at 15 stays.
+    /// Then halves all counters if `halve_after` uses came since the last time. A use that found
+    /// its counters at 15 is one of them.
     pub(super) fn increment(&mut self, hash: u64) {
         for row in 0..self.depth {
             let (word, shift) = self.place(row, hash);
@@ -74,7 +77,7 @@ impl Sketch {
         (0..self.depth).map(counter).min().unwrap_or(0)
     }
 
-    /// Halves all counters, rounding down, and begins to count uses to the next halving.
+    /// Halves all counters, rounding down, and begins to count uses to the next halving from 0.
     fn halve(&mut self) {
         for word in &mut self.rows {
             *word = *word >> 1 & 0x7777_7777_7777_7777;
@@ -82,7 +85,8 @@ impl Sketch {
         self.increments = 0;
     }
 
-    /// Returns the place of the hash's counter in a row: the index in `rows`, and the shift in that number.
+    /// Returns the place of the hash's counter in a row: the index in `rows`, and the shift in that
+    /// number.
     fn place(&self, row: usize, hash: u64) -> (usize, u32) {
         // Kirsch, Mitzenmacher, *Less Hashing, Same Performance* (2006): all hashes derive from
         // two. The second one, `step`, is made of the product's high bits, which are mixed best,

@@ -17,6 +17,7 @@ use crate::sharding::wire::{HostShard, ReleaseShard};
 impl Region {
     /// Records a `Host`: this region is the next home. The caller has checked that its generation
     /// is new. The home before is the predecessor with the highest generation, if there is one.
+    /// Recorded as [`DecisionStepKind::Told`] even if the shard runs here and is only adopted.
     pub(super) fn remember_told(&mut self, now: Now, word: &HostShard) {
         let entry = Remembered {
             from: word.after.iter().max_by_key(|(_, last)| *last).map(|(id, _)| id),
@@ -27,9 +28,10 @@ impl Region {
         self.keep(DecisionStepKind::Told, entry);
     }
 
-    /// Records a `Release` of a shard that runs here (hosted or draining), before it takes effect.
-    /// Does nothing for an idle shard, whose decisions other regions record, or if the order names
-    /// this region as the next home. The caller has checked that its generation is new.
+    /// Records a `Release` of a shard that runs here (hosted or draining), before it takes effect,
+    /// as [`DecisionStepKind::Draining`] even if an earlier decision drains the shard already. Does
+    /// nothing for an idle shard, whose decisions other regions record, or if the order names this
+    /// region as the next home. The caller has checked that its generation is new.
     pub(super) fn remember_release(&mut self, now: Now, word: &ReleaseShard) {
         let ReleaseShard { shard, generation, to, .. } = *word;
         let runs = self.shards.get(&shard).is_some_and(|held| held.run() != HostingPhase::Idle);
@@ -48,7 +50,8 @@ impl Region {
     }
 
     /// Records that this region carried out the decision `generation` to host the shard, with an
-    /// event `what`. Does nothing if the decision is not remembered.
+    /// event `what` and the time since it received the decision. Does nothing if the decision is
+    /// not remembered.
     pub(super) fn note_settled(
         &mut self,
         now: Now,
@@ -63,8 +66,9 @@ impl Region {
     }
 
     /// The last entity of a draining shard has ended. Several decisions may have asked for that
-    /// drain; all of them are marked, with one event, for the newest. Called before the shard turns
-    /// idle: does nothing if it is idle already.
+    /// drain; all of them are marked, each with the time since it was received, with one event, for
+    /// the newest. No event if none is remembered. Called before the shard turns idle: does nothing
+    /// if it is idle already, but does not check that a running one drains.
     pub(super) fn note_drained(&mut self, now: Now, shard: ShardId) {
         let drains = self.shards.get(&shard).is_some_and(|held| held.run() != HostingPhase::Idle);
         if !drains {
@@ -78,9 +82,10 @@ impl Region {
         }
     }
 
-    /// Measures how long a shard waits for its predecessors, given its states before and after an
-    /// input. The measurement begins anew when another decision waits. It is dropped if the wait
-    /// ends without hosting. A shard that starts within one input is not measured.
+    /// Measures how long a pending decision waits, for predecessors or for the shard's own drain,
+    /// given the shard's states before and after an input. The measurement begins anew when another
+    /// decision waits. It is a sample if the wait ends with hosting, and is dropped if it ends
+    /// without. A shard that starts within one input is not measured.
     pub(super) fn keep_pace(&mut self, now: Now, before: ShardHostState, after: ShardHostState) {
         let ShardHostState { shard, .. } = after;
         let waits_anew = !before.pending || before.max_gen != after.max_gen;
@@ -103,8 +108,9 @@ impl Region {
         }
     }
 
-    /// Reports moves that take unusually long, each once, with the regions that they wait for. This
-    /// region is one of them if it still drains such a shard.
+    /// Reports moves that take unusually long, each once, in one output with all regions that they
+    /// wait for. This region is one of them if it still drains such a shard. No timer calls this:
+    /// it runs with each [`Region::work`].
     pub(super) fn look_for_slow(&mut self, now: Now, out: &mut RegionOutbox) {
         let Some(slow) = self.slow_decisions.take_slow(now.mono) else { return };
         let mut awaited = BTreeSet::new();

@@ -3,8 +3,8 @@
 //! coordinator informed of the shards that it hosts.
 //!
 //! The region sees no user messages: these pass the gates, which learn from the region's outputs.
-//! Payloads are opaque bytes. At the end of a batch of inputs the region sends one message of each
-//! kind to each receiver.
+//! Payloads are opaque bytes. Messages are collected and sent at the [`RegionInput::Tick`] that
+//! ends a batch of inputs; other outputs come with the input that causes them.
 
 mod decision_log;
 mod outbound;
@@ -60,8 +60,7 @@ type RegionOutbox = Outbox<RegionOutput>;
 /// Times and limits of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionConfig {
-    /// Number of shards of the type, at most [`SHARDS_MAX`]. Default: 1,000. Messages about other
-    /// shards are dropped.
+    /// Number of shards of the type, 1 to [`SHARDS_MAX`]. Default: 1,000.
     pub shards: u32,
     /// Whether the region only routes messages and hosts no shard.
     pub proxy: bool,
@@ -94,13 +93,13 @@ impl Default for RegionConfig {
     }
 }
 
-/// State machine of a region. See the module documentation.
+/// State machine of a region, see the module's page. Phases of its end: `shutdown.rs`.
 #[derive(Clone, Debug)]
 pub struct Region {
     me: RegionId,
     config: RegionConfig,
     agreed: AgreedSettings,
-    refused: Option<(ReplicaId, AgreedSettings)>, // by this coordinator, with its settings
+    refused: Option<(ReplicaId, AgreedSettings)>, // coordinator, its settings; until an ack
     fault_injection: ShardingFaultInjection,
     installed: Installed,
     shards: BTreeMap<ShardId, RegionShard>, // ≤ config.shards; never removed
@@ -177,8 +176,7 @@ impl Region {
         Self { agreed, ..self }
     }
 
-    /// The coordinator that does not register this region because its settings of the type differ,
-    /// with these settings.
+    /// The coordinator that refuses this region because its settings differ, with these settings.
     #[must_use]
     pub const fn refused(&self) -> Option<&(ReplicaId, AgreedSettings)> {
         self.refused.as_ref()
@@ -230,8 +228,7 @@ impl Region {
         heard.fold(self.intake.bytes(), u64::saturating_add)
     }
 
-    /// The coordinator that has registered this region, if any, and the highest term that a
-    /// coordinator named.
+    /// The coordinator that has registered this region, if any, and the highest term of any.
     #[must_use]
     pub fn registered_with(&self) -> (Option<ReplicaId>, Term) {
         let registration = &self.registration;
@@ -239,8 +236,7 @@ impl Region {
         (coordinator, registration.term())
     }
 
-    /// Whether a coordinator has registered this region, so that it is ready to serve. Keeps its
-    /// value after [`RegionInput::Over`], although the region serves nothing then.
+    /// Whether a coordinator has registered this region. Unchanged by [`RegionInput::Over`].
     #[must_use]
     pub const fn is_registered(&self) -> bool {
         self.registration.is_registered()
@@ -252,8 +248,7 @@ impl Region {
         self.heirs
     }
 
-    /// Whether the region has handed over everything after [`RegionInput::Leave`], or has stopped
-    /// after [`RegionInput::Over`].
+    /// Whether the region has [left](RegionOutput::Left), or has stopped by [`RegionInput::Over`].
     #[must_use]
     pub const fn has_left(&self) -> bool {
         self.left || self.over
@@ -277,8 +272,9 @@ impl Region {
         &self.stats
     }
 
-    /// Handles a message, unless it comes from a coordinator that was given up by force. Once the
-    /// region is registered, wanted homes, `Leaving` and stop requests are due at once.
+    /// Handles a message, unless it is an order of a coordinator given up by force. A registration
+    /// makes wanted homes, `Leaving` and stop requests due now; homes in an ignored acknowledgement
+    /// are learned as well. Serves only the first `Fetch` about each shard in a message.
     fn message(&mut self, now: Now, from: ReplicaId, message: ToRegion, out: &mut RegionOutbox) {
         if self.is_given_up(from, &message) {
             return;
@@ -341,7 +337,7 @@ impl Region {
         }
     }
 
-    /// Whether the type has a shard of this number. Others are counted.
+    /// Whether the type has a shard of this number. Counts others as strange, at each call.
     fn is_shard(&mut self, shard: ShardId) -> bool {
         let known = shard.get() < self.config.shards;
         self.stats.strange += u64::from(!known);
@@ -358,8 +354,8 @@ impl Region {
         }
     }
 
-    /// Outputs a route to the gate, which ignores one that is not newer than its own. A route
-    /// without a home leaves the shard wanted.
+    /// Outputs a route, unjudged, to the gate, which ignores an old one and reports the shard again
+    /// if messages still wait. A shard with a home, even an old one, is no longer wanted here.
     fn route(&mut self, route: ShardRoute, out: &mut RegionOutbox) {
         self.highest = self.highest.max(route.generation);
         if route.home.is_some() {
@@ -369,12 +365,12 @@ impl Region {
     }
 
     /// Host only raises (docs/protocol/sharding.md#host-only-raises); a repetition is confirmed if
-    /// the shard runs. The region ignores the order until its node has installed the coordinator's
-    /// configuration (docs/protocol/sharding.md#no-host-before-its-epoch): a region that is absent
-    /// from an older configuration may only not have joined there yet, and would be taken for
-    /// removed. A leaving region takes the shard, and needs a new permission to leave. One that has
-    /// left ignores it, because it could not hand the shard over: it asks to leave again, so that
-    /// the coordinator gives the shard another home. A proxy ignores it, too.
+    /// the shard is hosted. Ignored, in this order: for an unknown shard, by a proxy, if it
+    /// [is forgotten](Self::is_forgotten), by a region that has left (it asks to leave again, so
+    /// that the shard gets another home), and until the node has installed the coordinator's epoch
+    /// (docs/protocol/sharding.md#no-host-before-its-epoch): a region absent from an older one may
+    /// only not have joined there yet, and would be taken for removed. A leaving region takes the
+    /// shard, and needs a new permission. An old order counts as stale and routes nothing.
     fn host(&mut self, now: Now, from: ReplicaId, word: HostShard, out: &mut RegionOutbox) {
         let HostShard { shard, generation, epoch, .. } = word;
         if !self.is_shard(shard) || self.config.proxy || self.is_forgotten(from, generation) {
@@ -402,7 +398,7 @@ impl Region {
 
     /// Release drains (docs/protocol/sharding.md#release-drains): a region that hosts the shard
     /// drains it before it answers, so that the next home never starts beside a running entity. An
-    /// idle one answers at once, also a repetition. An order below the known one stops nothing.
+    /// idle one answers, also a repetition, in every phase and as a proxy. An old one is stale.
     fn release(&mut self, now: Now, from: ReplicaId, word: ReleaseShard, out: &mut RegionOutbox) {
         let ReleaseShard { shard, generation, to, .. } = word;
         if !self.is_shard(shard) || self.is_forgotten(from, generation) {
@@ -421,7 +417,7 @@ impl Region {
     /// Records the release of another region as evidence that it is over
     /// (docs/protocol/sharding.md#when-a-predecessor-is-over). A release counts even if its sender
     /// has been removed meanwhile: it has stopped the shard all the same. Any unfinished fetch of a
-    /// payload of the same or an earlier tenure of the sender is dropped. A proxy ignores releases.
+    /// payload of the same or an earlier tenure of the sender is dropped. Ignored by a proxy.
     fn released(&mut self, now: Now, from: ReplicaId, word: Released, out: &mut RegionOutbox) {
         if self.is_shard(word.shard) && !self.config.proxy && !self.is_ahead(word.cluster) {
             let from = RegionId::new(from);
@@ -458,8 +454,8 @@ impl Region {
         }
     }
 
-    /// Sends one window of parts, from the offset `at` on, to a region that fetches a payload.
-    /// Sends nothing behind the end, or if the payload of that tenure is not kept here any longer.
+    /// Sends one window of parts, from the offset `at` on, to any region that fetches a payload.
+    /// Sends nothing behind the end, or if the payload of exactly that tenure is not kept here.
     fn fetched(&mut self, from: ReplicaId, word: &Fetch) {
         let Fetch { shard, last, at } = *word;
         let held = self.shards.get(&shard).filter(|held| held.last() == last);
@@ -474,7 +470,7 @@ impl Region {
         }
     }
 
-    /// Takes a part of a fetched payload. The last part makes the region handle the release.
+    /// Takes a part of a fetched payload. With the last one it counts, and the release is handled.
     fn part(&mut self, now: Now, from: ReplicaId, part: &PayloadPart, out: &mut RegionOutbox) {
         if let Some(whole) = self.intake.took(now.mono, RegionId::new(from), part) {
             self.stats.fetched += 1;
@@ -482,8 +478,8 @@ impl Region {
         }
     }
 
-    /// Handles `Hosted`, about a known shard: drops the kept payload of a tenure below `at`. Ends
-    /// the repetition of the release once the shard keeps none and owes no next home an answer.
+    /// Handles `Hosted` of any sender, about a known shard: drops the kept payload of a tenure
+    /// below `at`. Ends the repetition of the release once the shard keeps none and owes no answer.
     fn confirmed(&mut self, shard: ShardId, at: Generation) {
         if let Some(held) = self.shards.get_mut(&shard) {
             held.confirmed(at, self.fault_injection);
@@ -493,9 +489,9 @@ impl Region {
         }
     }
 
-    /// Applies a rule to a shard, which is created if it is unknown, performs the resulting steps,
-    /// and tells the gate if the shard's standing has changed. Drops unfinished fetches of payloads
-    /// whose release would no longer count.
+    /// Applies a rule to a shard, which is created if it is unknown, and drops unfinished fetches
+    /// of payloads whose release would no longer count. Then performs the resulting steps, and last
+    /// outputs the shard's standing if it has changed.
     fn change(
         &mut self,
         now: Now,
@@ -521,7 +517,8 @@ impl Region {
         }
     }
 
-    /// Performs a step of a shard, and counts it. `is` is the shard's standing after the rule.
+    /// Performs a step of a shard, and counts it. `is` is the shard's standing after the rule. Only
+    /// a `Released` with a payload begins a repetition, unless one is under way.
     fn perform(
         &mut self,
         now: Now,
@@ -581,7 +578,8 @@ impl Region {
         );
     }
 
-    /// Ends the drain of a known shard: releases it with the payload, or starts it if that waits.
+    /// Ends the drain of a known shard: releases it with the payload, or tries what waits. If it
+    /// does not drain, the payload is dropped, uncounted.
     fn on_drained(
         &mut self,
         now: Now,
@@ -598,8 +596,8 @@ impl Region {
     }
 
     /// Installs a configuration if it is newer: outputs a raised cluster generation, drops fetches
-    /// from removed regions, and tries pending starts again, because removed regions are over. The
-    /// removal of this region has no effect here: the node reports it by [`RegionInput::Over`].
+    /// from removed regions, makes `Leaving` due, and tries pending starts again, because removed
+    /// regions are over. The removal of this region has no effect: that is [`RegionInput::Over`].
     fn install(&mut self, now: Now, installed: Installed, out: &mut RegionOutbox) {
         let before = self.installed.epoch.generation;
         if !self.installed.install(installed) {
@@ -617,10 +615,10 @@ impl Region {
         }
     }
 
-    /// Whether a release must be ignored, and is counted, because its sender has installed a later
-    /// cluster generation (docs/protocol/sharding.md#cluster-generation-before-start) than this
-    /// region: it may have issued fencing tokens of that generation. The sender repeats the release
-    /// until this region has installed the forced configuration that raised the generation, too.
+    /// Whether a release must be ignored, and is counted as too early: its sender has installed a
+    /// later cluster generation (docs/protocol/sharding.md#cluster-generation-before-start) than
+    /// this region, and may have issued fencing tokens of it. The sender repeats the release until
+    /// this region has installed that generation, too.
     fn is_ahead(&mut self, cluster: u64) -> bool {
         let is_ahead = cluster > self.installed.epoch.generation;
         self.stats.too_early += u64::from(is_ahead);
@@ -628,8 +626,8 @@ impl Region {
     }
 
     /// A region without a lease hosts nothing
-    /// (docs/protocol/sharding.md#a-region-without-a-lease-hosts-nothing): the region stops at once
-    /// and for good, because other regions may start its shards. It also discards kept payloads.
+    /// (docs/protocol/sharding.md#a-region-without-a-lease-hosts-nothing): it stops for good,
+    /// because others may start its shards. Discards kept payloads, then drops unsent messages.
     fn stop_for_good(&mut self, out: &mut RegionOutbox) {
         self.over = true;
         self.forsake(out);
@@ -652,8 +650,9 @@ impl Region {
         self.carrying.clear();
     }
 
-    /// Does the work that is due: aborts late drains, repeats releases, registers, asks for homes,
-    /// leaves, repeats stop requests and ends expired ones. Then sends the messages of this batch.
+    /// Does the work that is due, in this order: aborts, repeated releases, `Coordinated`,
+    /// registration, `Unregistered`, requests for homes, shutdown, stop requests, slow decisions,
+    /// events, fetches. Then sends the messages of this batch.
     fn work(&mut self, now: Now, out: &mut RegionOutbox) {
         self.dirty = false;
         let late: Vec<ShardId> =
@@ -683,9 +682,9 @@ impl Region {
         self.outbound.flush(self.config.cut, out);
     }
 
-    /// Registers, if that is due, in as many messages as the hosted shards need, draining ones
-    /// included. A leaving region registers as a proxy, so that a coordinator that does not know
-    /// yet that it leaves gives it no shard.
+    /// Registers, if that is due, in as many messages (at least one) as the hosted shards need,
+    /// draining ones included. A region that leaves or has left registers as a proxy, so that a
+    /// coordinator that does not know yet that it leaves gives it no shard.
     fn register(&mut self, now: Now) {
         if let Some(to) = self.registration.take_due(now.mono, self.config.retry) {
             let hosted = self.shards.iter().filter_map(|(id, held)| match held.run() {
@@ -730,7 +729,7 @@ impl Region {
         }
     }
 
-    /// Asks the coordinator that registered this region for wanted homes, until they are known.
+    /// Asks the coordinator that registered this region for all wanted homes, again after `retry`.
     fn ask(&mut self, now: Now) {
         if self.wanted.is_empty() {
             self.ask_at = None;

@@ -92,10 +92,14 @@ impl RegionOutboundBatch {
         self.said.push((to, word));
     }
 
-    /// Sends everything and empties the batch: first releases, because the next homes wait for
-    /// them, then fetches and parts, then all others. Messages of one kind to one receiver are
-    /// joined up to the limits of [`PayloadPartSizes`], apart from parts and those of
-    /// [`say`](Self::say). A single release may be longer.
+    /// Sends everything and empties the batch. The order is: `Released` and `Carries`, because the
+    /// next homes wait for them, `Fetch`, `Part`, `Hosted` to regions, the messages of
+    /// [`say`](Self::say) and [`counted`](Self::counted) in the order of the calls, then `Hosted`
+    /// and `Drained` to coordinators. Within a kind, receivers come in the order of their ids.
+    ///
+    /// Messages of one kind to one receiver are joined up to the limits of [`PayloadPartSizes`]
+    /// (`part` for releases with their payloads, `words` for the others), apart from parts and
+    /// those of `say` and `counted`. A single release may be longer.
     pub(super) fn flush(
         &mut self,
         PayloadPartSizes { part: payloads_max, words: bytes_max, .. }: PayloadPartSizes,
@@ -144,7 +148,8 @@ impl RegionOutboundBatch {
     }
 }
 
-/// Divides the shards for each receiver into messages of at most `bytes_max` bytes.
+/// Divides the shards for each receiver into messages of at most `bytes_max` bytes, each with at
+/// least one shard.
 fn joined(
     all: ByReceiver,
     bytes_max: usize,

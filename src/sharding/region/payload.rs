@@ -58,7 +58,8 @@ impl PayloadCandidate {
 }
 
 /// Returns the payload of the latest tenure, `None` if it left none, and the candidates whose
-/// payloads are lost. A removed region that a member vouches for does not count as a tenure.
+/// payloads are lost, also those without a payload. A removed region that a member vouches for does
+/// not count as a tenure. Of equal generations that of a removed region is the latest.
 ///
 /// If the latest tenure ended by removal, there is no payload, and all others are lost: the caller
 /// must count their payloads, because the removed region may have handled them. If the latest host

@@ -28,7 +28,8 @@ const BYTES_MAX: u64 = 256 * 1_024 * 1_024;
 /// Maximum length of one payload. A longer claim comes from a faulty peer and is refused.
 const PAYLOAD_MAX: u64 = u32::MAX as u64;
 
-/// A fetched payload of which no part arrived for this long gives its turn to a waiting one.
+/// A fetched payload of which no part arrived for this long gives its turn to a waiting one. No
+/// deadline wakes the region for it: it is noticed with the next input, such as an announcement.
 const STALLED: Duration = Duration::from_secs(10);
 
 /// How payloads are cut, in bytes. Parts share the control lane with heartbeats and decisions, and
@@ -42,7 +43,7 @@ pub struct PayloadPartSizes {
     /// Length of one part, and maximum total length of the payloads joined in one message; at least
     /// 1.
     pub part: usize,
-    /// Number of bytes requested by one `Fetch`; at least one part.
+    /// Number of bytes requested by one `Fetch`; less than one part counts as one part.
     pub window: usize,
     /// Maximum length of a message that lists many shards, as far as its list can be cut.
     pub words: usize,
@@ -59,7 +60,8 @@ impl Default for PayloadPartSizes {
 
 impl PayloadPartSizes {
     /// Lengths that fit lanes whose messages have at most `message_bytes_max` bytes: half of it at
-    /// most, at least 1, and never above the default. The window stays the default one.
+    /// most, at least 1 (also with 0), and never above the default. The window stays the default
+    /// one.
     #[must_use]
     pub fn within(message_bytes_max: usize) -> Self {
         let Self { whole, part, window, words } = Self::default();
@@ -73,7 +75,8 @@ impl PayloadPartSizes {
 type PayloadKey = (ShardId, RegionId);
 
 /// Payloads that other regions announced and that are not complete yet. At most [`AT_A_TIME`] of
-/// them have a turn: they are fetched, in windows of several parts. The others wait.
+/// them have a turn: they are fetched, in windows of several parts. The others wait. Turns are
+/// given, and requests made, only by [`take_due`](Self::take_due).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intake {
     arriving: BTreeMap<PayloadKey, Arriving>, // ≤ shards × regions
@@ -106,9 +109,10 @@ impl Intake {
     /// receiver confirms. Returns `false` if no payload can have the claimed length.
     ///
     /// A new payload waits for its turn. It replaces the one of an earlier tenure of that region,
-    /// with what was received of it. A repetition requests the rest again if no part has arrived
-    /// since the announcement before. An announcement of an earlier tenure, or of another length,
-    /// is ignored.
+    /// with what was received of it. A repetition raises the stored `reached`, and requests the
+    /// rest again if no part has arrived since the announcement before; while the payload waits for
+    /// its turn nothing is requested. An announcement of an earlier tenure, or of another length,
+    /// is ignored and returns `true`. The caller has judged the release and its cluster generation.
     pub(super) fn announced(
         &mut self,
         now: Instant,
@@ -139,10 +143,11 @@ impl Intake {
         true
     }
 
-    /// Appends a part, and requests the next window once the present one is complete. Returns the
-    /// release once the payload is complete, and forgets it here. A part is ignored if it is not
-    /// the next one, is empty, exceeds the announced length, or belongs to a payload that is
-    /// unknown or has no turn.
+    /// Appends a part, and makes the request of the next window due once the present one is
+    /// complete. Returns the release once the payload is complete, and forgets it here; its cluster
+    /// generation is 0, because that of the announcement has been checked. A part is ignored if it
+    /// is not the next one, is empty, exceeds the announced length, or belongs to a payload or
+    /// tenure that is unknown or has no turn. A part may exceed the window.
     pub(super) fn took(
         &mut self,
         now: Instant,
@@ -215,8 +220,9 @@ impl Intake {
         self.arriving.values().map(|known| known.bytes.len() as u64).sum()
     }
 
-    /// Requests to send now, each for one window, which begins behind the bytes received so far.
-    /// First gives free turns to waiting payloads.
+    /// Requests to send now, each for one window, which begins behind the bytes received so far. At
+    /// most one for each payload. First gives free turns to waiting payloads. The caller must send
+    /// them: they are no longer due.
     pub(super) fn take_due(&mut self, now: Instant, window: usize) -> Vec<(RegionId, Fetch)> {
         self.take_turns(now);
         let due = std::mem::take(&mut self.due);
@@ -233,8 +239,11 @@ impl Intake {
     }
 
     /// Gives free turns to waiting payloads, in the order in which they began to wait, and makes
-    /// their requests due. A long one is not overtaken, because others could delay it without end.
-    /// A stalled payload loses its turn and the bytes received so far, but only if others wait.
+    /// their requests due. Stops at the first one that does not fit beside those with a turn: a
+    /// long one is not overtaken, because others could delay it without end. Alone it always fits.
+    ///
+    /// A stalled payload loses its turn and the bytes received so far, but only if others wait. It
+    /// then waits behind all of them, and may get a turn again at once if one is left.
     fn take_turns(&mut self, now: Instant) {
         let waits = |known: &Arriving| known.asked.is_none();
         if !self.arriving.values().any(waits) {

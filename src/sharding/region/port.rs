@@ -23,7 +23,8 @@ use crate::sharding::wire::{ShardRoute, ShardingMessage, ToRegion};
 /// A fact that the node reports to the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegionInput {
-    /// A deadline may have passed.
+    /// A batch of inputs has ended, or a deadline may have passed. Only now the region does the
+    /// work that is due and sends its messages; after any other input its next deadline is at once.
     Tick,
     /// A message of a coordinator or of another region.
     Message {
@@ -35,12 +36,16 @@ pub enum RegionInput {
     /// A configuration is installed on this node. Ignored unless it is newer than the last one.
     Installed(Installed),
     /// The node of the coordinator, as far as the singleton's proxy knows. If it differs from the
-    /// coordinator that the region knows, the region must register anew.
+    /// coordinator that the region knows, the region is no longer registered and registers anew;
+    /// with `None` it cannot. Otherwise it has no effect.
     CoordinatorAt(Option<ReplicaId>),
     /// The gate needs a home for the shard: a message has no route, or the known home was removed.
-    /// The region asks the coordinator, once it is registered, until it learns of a home.
+    /// The region asks the coordinator, once it is registered, until it learns of any home, even by
+    /// an old decision. The gate ignores such a route, and then reports the shard again. A
+    /// repetition has no effect.
     Wanted(ShardId),
-    /// The last entity of a draining shard has stopped. Ignored if the shard does not drain.
+    /// The last entity of a draining shard has stopped. If the shard does not drain, the report is
+    /// ignored with its payload, which is not counted as lost; after [`Over`](Self::Over) it is.
     Drained {
         /// The shard that has drained.
         shard: ShardId,
@@ -50,7 +55,7 @@ pub enum RegionInput {
     },
     /// The program wants these shards to stop, wherever they live. The region asks the coordinator
     /// until they have stopped or `within` has expired. A second request for a shard replaces the
-    /// first one and keeps the later of both ends.
+    /// first one and keeps the later of both ends. Numbers of no shard are left out.
     Stop {
         /// The shards that must stop.
         shards: Vec<ShardId>, // ≤ shards
@@ -66,17 +71,19 @@ pub enum RegionInput {
     /// This node will stop: the region must hand over all shards. Repetitions have no effect.
     Leave,
     /// Whether a leaving region could hand over payloads that it keeps because their shards have no
-    /// next home yet. The region assumes that it could not before the first such input.
+    /// next home yet. The region assumes that it could not before the first such input. A leaving
+    /// region also sends `Leaving` again.
     Heirs {
         /// At least one other node hosts the type and stays.
         any: bool,
     },
     /// This node was removed from the configuration, or has released its lease: nothing runs here
-    /// ever again.
+    /// ever again. A repetition has no effect.
     Over,
-    /// Like [`Over`](Self::Over), for a region that has [left](RegionOutput::Left). It hosts
-    /// nothing, but may still keep payloads that no next home has fetched; these are lost. The
-    /// region continues to tell the senders of late messages where its shards went.
+    /// Like [`Over`](Self::Over), for a region that has [left](RegionOutput::Left), which is not
+    /// checked here. It hosts nothing, but may still keep payloads that no next home has fetched;
+    /// these are discarded. The region continues to handle inputs, and to tell the senders of late
+    /// messages where its shards went.
     Forsaken,
 }
 
@@ -90,7 +97,8 @@ pub enum RegionOutput {
         /// The message in the type's framing.
         message: ShardingMessage,
     },
-    /// Host the shard. The payload's states and messages precede all other messages.
+    /// Host the shard, which is idle here. The payload's states and messages precede all other
+    /// messages.
     Start {
         /// The shard that starts.
         shard: ShardId,
@@ -156,10 +164,11 @@ pub enum RegionOutput {
     /// A start or drain that takes too long, which the node logs as a warning.
     Slow(SlowDecisions),
     /// A coordinator has registered this region, which was not registered before, and the gate
-    /// knows all homes that the acknowledgement lists. Acknowledged audits are not reported.
+    /// knows all homes that the acknowledgement lists. Acknowledged audits are not reported. Output
+    /// again after a change of the coordinator, a `Here` or a refusal has ended the registration.
     Registered,
     /// No coordinator has registered this region for 10 s while messages wait for homes; repeated
-    /// once a minute. The node logs a warning.
+    /// once a minute. The node logs a warning. Not output by a region that has left.
     Unregistered(Unregistered),
     /// After [`RegionInput::Leave`] the region runs nothing, keeps no payload that another region
     /// could take, and has the coordinator's permission, or no longer waits for it. Sent once.
@@ -175,8 +184,8 @@ pub struct ShardHostState {
     pub max_gen: Generation,
     /// The home by that decision. A bounced message carries it to the sender.
     pub home: Option<RegionId>,
-    /// Whether a start or an adoption at `max_gen` waits for predecessors: regions that may still
-    /// host the shard by earlier decisions.
+    /// Whether a start or an adoption at `max_gen` waits: for predecessors, regions that may still
+    /// host the shard by earlier decisions, or for the end of the shard's own drain here.
     pub pending: bool,
     /// Whether the shard is hosted here, drains, or is idle.
     pub run: HostingPhase,

@@ -30,13 +30,14 @@ impl Region {
     /// reports only that term, which ends the asking coordinator, and changes nothing.
     ///
     /// Gives no answer, so that the coordinator repeats its request, unless the term is valid and
-    /// the installed configuration has the same origin and contains `from`. The region must
-    /// consider all given-up members as over; otherwise it could start a shard, because of their
-    /// removal, after its answer.
+    /// the installed configuration has the same origin and contains `from`; this comes first. The
+    /// region must consider all given-up members as over; otherwise it could start a shard, because
+    /// of their removal, after its answer. It need not be registered with `from`.
     ///
     /// With `first` the answer lists the shards from that one on, as many as fit a message, and at
-    /// least one. Without `first` it lists all shards in one message of any length. A list of all
-    /// shards is sent as `Counted`, any other as `CountedPart`.
+    /// least one if any is left. Without `first` it lists all shards in one message of any length.
+    /// A list of all shards is sent as `Counted`, also with `first` 0, any other as `CountedPart`.
+    /// The answer of a higher term is an empty `Counted`.
     ///
     /// An answer in parts reports each shard as it is when its part is sent. That is consistent:
     /// all facts of one shard are in one part, and older decisions are ignored from the first part
@@ -81,7 +82,8 @@ impl Region {
     }
 
     /// Collects what is known of the first `room` shards from `first` on. Shards without a `Host`
-    /// or `Release` are left out and take no room.
+    /// or `Release` are left out and take no room. An idle shard with a kept payload is listed as
+    /// hosted at its last tenure.
     fn known(&self, first: ShardId, room: usize) -> Known {
         let known = self.shards.range(first..);
         let mut known = known.filter(|(_, held)| held.max_gen() > Generation::NEVER);
@@ -101,8 +103,10 @@ impl Region {
     }
 
     /// Whether `message` is an order of a coordinator that was given up by force and still runs;
-    /// counts it then. Never true of `Announce`, `Recount` and the messages of regions. A valid
-    /// coordinator that this node has not heard of yet repeats its orders.
+    /// counts it then, as one message. Never true of `Announce`, `Recount` and the messages of
+    /// regions, nor before a forced configuration. Then every node outside of the configuration
+    /// counts as given up; a valid coordinator that this node has not heard of yet repeats its
+    /// orders.
     pub(super) fn is_given_up(&mut self, from: ReplicaId, message: &ToRegion) -> bool {
         use ToRegion as To;
         let is_order = matches!(

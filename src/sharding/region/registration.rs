@@ -58,6 +58,7 @@ struct Complaint {
 }
 
 impl Registration {
+    /// The known coordinator, even if it has not registered the region.
     pub(super) const fn coordinator(&self) -> Option<ReplicaId> {
         self.coordinator
     }
@@ -84,16 +85,16 @@ impl Registration {
 
     /// Notes the coordinator that the singleton's proxy has found. If the region knew another one
     /// or none, it is no longer registered, and registers at once; `None`: it cannot. The known
-    /// coordinator has no effect.
+    /// coordinator has no effect. The highest term stays.
     pub(super) fn found(&mut self, now: Instant, coordinator: Option<ReplicaId>) {
         if self.coordinator != coordinator {
             (self.coordinator, self.registered, self.due) = (coordinator, false, now);
         }
     }
 
-    /// Handles `Here`: a coordinator acts under this term. The region registers with it at once,
-    /// also if it is registered with it already. Invalid terms, and terms below the highest that a
-    /// coordinator named, are ignored.
+    /// Handles `Here`: a coordinator acts under this term. The region is no longer registered, and
+    /// registers with it at once, also if it was registered with it under this term. Invalid terms,
+    /// and terms below the highest that a coordinator named, are ignored.
     pub(super) fn invited(&mut self, now: Instant, from: ReplicaId, term: Term) {
         if term.is_valid() && term >= self.term {
             self.term = term;
@@ -105,9 +106,10 @@ impl Registration {
     /// it was, or if the acknowledgement is ignored because it comes from another node than the
     /// known coordinator, or names a lower term than one did before.
     ///
-    /// The next registration is due after `audit`. It is due earlier if the content has changed
-    /// since the last one, or if the acknowledgement may answer one that was sent before the last
-    /// change.
+    /// The next registration is due after `audit`. If the content has changed since the last one,
+    /// it is due after [`CHANGE_PAUSE`] instead; if the acknowledgement may answer one that was
+    /// sent before the last change, it stays due after `retry`. From the first acknowledgement on
+    /// [`may_be_known`](Self::may_be_known) is true for ever.
     pub(super) fn acked(
         &mut self,
         now: Instant,
@@ -134,9 +136,9 @@ impl Registration {
         !std::mem::replace(&mut self.registered, true)
     }
 
-    /// Handles `RegistrationRefusal`: the region is not registered, and tries again after `retry`.
-    /// A refusal by another node than the known coordinator only proves that this node has not
-    /// registered the region.
+    /// Handles `RegistrationRefusal`: the region is no longer registered, and tries again after
+    /// `retry`. A refusal by another node than the known coordinator only proves that this node has
+    /// not registered the region.
     pub(super) fn put_off(&mut self, now: Instant, from: ReplicaId, retry: Duration) {
         self.asked.remove(&from);
         if self.coordinator == Some(from) {
@@ -145,7 +147,8 @@ impl Registration {
     }
 
     /// The content of registrations has changed: the next one is due at once, but not before
-    /// [`CHANGE_PAUSE`] after the last one. An acknowledgement of an earlier one does not delay it.
+    /// [`CHANGE_PAUSE`] after the last one, and not later than it was. An acknowledgement of an
+    /// earlier one does not delay it.
     pub(super) fn changed(&mut self, now: Instant) {
         self.changed = true;
         self.due = self.due.min(self.after_change(now));
@@ -157,8 +160,8 @@ impl Registration {
     }
 
     /// Returns the coordinator to register with if a registration is due, and sets the time of the
-    /// next one, after `retry`. The caller must send the registration. `None`: none is due, or no
-    /// coordinator is known.
+    /// next one, after `retry`. The caller must send the registration, with the present content.
+    /// `None`: none is due, or no coordinator is known. Does not end a registration.
     pub(super) fn take_due(&mut self, now: Instant, retry: Duration) -> Option<ReplicaId> {
         let to = self.coordinator.filter(|_| self.due <= now)?;
         if self.changed {
@@ -178,8 +181,9 @@ impl Registration {
     }
 
     /// Returns a report if the region is not registered and a report is due: [`COMPLAIN_AFTER`]
-    /// after the first call without a registration, then every [`COMPLAIN_EVERY`]. Must be called
-    /// only while messages wait for homes, otherwise [`is_not_missed`](Self::is_not_missed).
+    /// after the first call without a registration, then every [`COMPLAIN_EVERY`]. A call while it
+    /// is registered begins that time anew. Must be called only while messages wait for homes,
+    /// otherwise [`is_not_missed`](Self::is_not_missed).
     pub(super) fn complain(&mut self, now: Instant) -> Option<Unregistered> {
         if self.registered {
             self.complaint = None;

@@ -18,7 +18,8 @@ use crate::sharding::ids::{Generation, RegionId, ShardId};
 use crate::sharding::installed::Installed;
 use crate::sharding::wire::{HostShard, ReleaseShard, Released};
 
-/// A decision that names this region as home and waits for predecessors.
+/// A decision that names this region as home and waits for predecessors, or for the end of the
+/// shard's drain here.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PendingStart {
     /// The predecessors: each may host the shard up to this generation.
@@ -27,8 +28,9 @@ pub struct PendingStart {
     pub asked_by: ReplicaId,
 }
 
-/// The last `Released` accepted from another region. It is evidence for a pending decision, and is
-/// removed by the start or adoption, or by a `Release` that is not below `reached`.
+/// The last `Released` accepted from another region. It is evidence for a pending decision, or for
+/// one above `max_gen` that has not arrived yet. It is removed by the start or adoption, or by a
+/// newer `Release` that is not below `reached`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LastReleased {
     /// Generation below which the sender hosts nothing.
@@ -44,7 +46,8 @@ pub struct LastReleased {
 /// Verdict on a `Released` that another region sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReleaseVerdict {
-    /// This region has already started after that tenure: confirm to the sender.
+    /// This region has already started after that tenure: confirm to the sender. Holds for ever,
+    /// also after the shard has moved on.
     Taken,
     /// The release is late or belongs to a superseded decision. The sender repeats it while it is
     /// needed.
@@ -63,6 +66,7 @@ pub(super) enum ShardAction {
     /// Stop the entities, then report with [`RegionShard::drained`].
     Drain,
     /// Send `Released` to the home of the decision, and repeat it while its payload is kept.
+    /// Without a payload no repetition begins.
     Release { to: RegionId, word: Released },
     /// Send `Drained` to a coordinator, because the decision has no home.
     Drained { to: ReplicaId, reached: Generation },
@@ -70,7 +74,8 @@ pub(super) enum ShardAction {
     Confirm { to: ReplicaId },
     /// Send `Hosted` at `at` to a region, so that it drops the payload which it keeps.
     Confirmed { to: RegionId, at: Generation },
-    /// Count the messages of this payload as lost: another region may have handled them.
+    /// Count the messages of this payload as lost: another region may have handled them. `from` is
+    /// the region whose tenure left the payload, perhaps this one.
     Discard { from: RegionId, payload: Bytes },
 }
 
@@ -106,8 +111,9 @@ pub(super) struct ShardContext<'a> {
 }
 
 impl ShardContext<'_> {
-    /// Returns `sealed` if the release of `region` proves that nobody else hosted between its last
-    /// tenure and `sealed`: before it sealed its payload, no other region could count it as over
+    /// Returns `sealed` if the release of `region`, which may be this one, proves that nobody else
+    /// hosted between its last tenure and `sealed`: before it sealed its payload, no other region
+    /// could count it as over
     /// (docs/protocol/sharding.md#a-member-vouches-for-named-regions). Otherwise returns `None`.
     ///
     /// A removed region proves nothing, because others may have counted it as over before it sent
@@ -124,7 +130,8 @@ impl ShardContext<'_> {
 }
 
 impl RegionShard {
-    /// The highest generation received in a `Host` or `Release`. Messages below it are ignored.
+    /// The highest generation received in a `Host` or `Release`. Orders below it are ignored.
+    /// Routes and releases of other regions do not raise it.
     #[must_use]
     pub const fn max_gen(&self) -> Generation {
         self.max_gen
@@ -148,13 +155,14 @@ impl RegionShard {
         self.pending_start.as_ref()
     }
 
-    /// The highest generation at which this region ever hosted the shard.
+    /// The highest generation at which this region ever hosted the shard, or hosts it;
+    /// [`Generation::NEVER`] if it never did.
     #[must_use]
     pub const fn last(&self) -> Generation {
         self.last
     }
 
-    /// The payload kept for the next home.
+    /// The payload kept for the next home; only while the shard is idle here.
     #[must_use]
     pub const fn kept(&self) -> Option<&Bytes> {
         self.kept.as_ref()
@@ -167,7 +175,8 @@ impl RegionShard {
         self.run == HostingPhase::Idle && self.pending_start.is_none() && self.named.is_some()
     }
 
-    /// The predecessors that are not over yet. None without a pending decision.
+    /// The predecessors that are not over yet. None without a pending decision, or if that waits
+    /// only for the end of the drain here.
     #[must_use]
     pub fn awaited(&self, installed: &Installed) -> Vec<RegionId> {
         let after = self.pending_start.iter().flat_map(|pending_start| &pending_start.after);
@@ -178,12 +187,13 @@ impl RegionShard {
     }
 
     /// Host rule (docs/protocol/sharding.md#host-only-raises): only a generation above `max_gen`
-    /// counts; otherwise a late `Host` could start the shard beside its new home. It replaces a
-    /// pending decision, and is carried out at once if all its predecessors are over.
+    /// counts; otherwise a late `Host` could start the shard beside its new home. It raises
+    /// `max_gen`, makes this region the home, replaces a pending decision, and is carried out at
+    /// once if all its predecessors are over and the shard does not drain. A drain goes on.
     ///
     /// A `Host` of the decision by which the shard is hosted here is confirmed to `from` again. Any
-    /// other one is ignored, also the repetition of a decision that still waits. The caller has
-    /// checked the epoch.
+    /// other one is ignored, also the repetition of a decision that still waits, whose `asked_by`
+    /// stays. The caller has checked the epoch. Evidence and the kept payload stay.
     pub(super) fn host(
         &mut self,
         from: ReplicaId,
@@ -209,8 +219,9 @@ impl RegionShard {
     }
 
     /// Whether a predecessor is over (docs/protocol/sharding.md#when-a-predecessor-is-over): it was
-    /// removed, it released above its entry, or this region hosts above its entry. Equal
-    /// generations prove nothing. `listed` is the generation of the entry.
+    /// removed, it released above its entry, or this region hosts above its entry; a shard that
+    /// drains here proves nothing. Equal generations prove nothing. `listed` is the generation of
+    /// the entry.
     fn is_over(
         &self,
         region: RegionId,
@@ -233,8 +244,9 @@ impl RegionShard {
     /// way to host; hosting earlier could give the shard two hosts.
     ///
     /// Does nothing without a pending decision, while a predecessor is not over, and during a
-    /// drain, whose end tries again. Otherwise it drops the kept payload, `named` and all evidence,
-    /// and confirms to the coordinator that asked and to each region whose release was recorded.
+    /// drain, whose end tries again. Otherwise the shard is hosted at `max_gen`; the kept payload,
+    /// `named`, `confirmed` and all evidence are dropped, and the actions confirm to the
+    /// coordinator that asked and to each region whose release was recorded, predecessor or not.
     pub(super) fn try_pending(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
         let Some(pending_start) = &self.pending_start else { return Vec::new() };
         let ShardContext { installed, fault_injection, .. } = context;
@@ -269,8 +281,9 @@ impl RegionShard {
     /// release above its entry, or, without such a release, a possible tenure of a removed region.
     /// A predecessor that reported that it never hosted is none.
     ///
-    /// If a possible tenure of a removed region is the latest, also discards all other payloads.
-    /// Takes the kept payload.
+    /// If a possible tenure of a removed region is the latest, starts without a payload and
+    /// discards all others. Takes the kept payload. Payloads of regions that are no predecessors
+    /// are dropped.
     fn start(
         &mut self,
         pending_start: &PendingStart,
@@ -310,10 +323,10 @@ impl RegionShard {
     /// so that no late `Host` restarts the shard, ends the pending decision, and drains what runs.
     /// An idle shard is answered at once; a drain under way goes on, and its end answers.
     ///
-    /// A late `Release` stops nothing. A repeated one is answered again if the shard is idle, to
-    /// the coordinator that repeated it. One that names this region as the next home is ignored.
-    /// Evidence above the new generation stays. If a newer one lists this region above `last`, and
-    /// no other region has hosted above that entry, `named` records that it was named in vain.
+    /// Ignored, whatever its generation, if it names this region as the next home. A late one stops
+    /// nothing. A repeated one is answered again, but only if the shard is idle. Evidence above the
+    /// new generation stays. If a newer one lists this region above `last`, and no other region has
+    /// hosted above that entry, `named` records that it was named in vain.
     pub(super) fn release(
         &mut self,
         from: ReplicaId,
@@ -367,9 +380,10 @@ impl RegionShard {
     }
 
     /// Reports that this region hosts nothing below `max_gen`: to the home of the decision,
-    /// together with the kept payload, or, without a home, to the coordinator that asked. Reports
-    /// nothing if this region is the home, or if there is neither a home nor such a coordinator.
-    /// The caller must know that nothing of the shard runs here.
+    /// together with a copy of the kept payload, which stays kept, or, without a home, to the
+    /// coordinator that asked, without the payload. Reports nothing if this region is the home, or
+    /// if there is neither a home nor such a coordinator. Changes nothing. The caller must know
+    /// that nothing of the shard runs here.
     pub(super) fn say_released(&mut self, context: ShardContext<'_>) -> Vec<ShardAction> {
         let reached = self.max_gen;
         if context.fault_injection.has(ShardingFault::ReleaseDoesNotRaise) {
@@ -393,7 +407,8 @@ impl RegionShard {
     /// payload, and reports the release or tries the decision that names this region again. The
     /// region answers only now, because the next home starts as soon as the release arrives.
     ///
-    /// Ignored, payload included, if the shard does not drain.
+    /// Ignored, payload included, if the shard does not drain. If the decision that names this
+    /// region still waits for a predecessor, nothing is sent, and the payload stays kept.
     pub(super) fn drained(
         &mut self,
         payload: Option<Bytes>,
@@ -411,8 +426,10 @@ impl RegionShard {
         }
     }
 
-    /// Handles a `Released` of another region by its [verdict](Self::release_verdict): confirms, ignores, or
-    /// records it in place of the earlier one of that region and tries the pending decision.
+    /// Handles a `Released` of another region by its [verdict](Self::release_verdict): confirms
+    /// with this region's last tenure, ignores, or records it in place of the earlier one of that
+    /// region (payload included) and tries the pending decision. The sender need not be a
+    /// predecessor.
     pub(super) fn released(
         &mut self,
         from: RegionId,
@@ -436,8 +453,9 @@ impl RegionShard {
     }
 
     /// Judges a `Released` from `from` with this `reached`. It is taken if no decision is pending
-    /// and this region hosted at `reached` or later. It counts if a decision is pending or
-    /// `reached` is above `max_gen`, unless a release with a higher `reached` is recorded.
+    /// and this region hosted at `reached` or later, in whatever phase the shard is now. Otherwise
+    /// it counts if a decision is pending or `reached` is above `max_gen`, unless a release of that
+    /// region with a higher `reached` is recorded; an equal one counts again. Changes nothing.
     pub(super) fn release_verdict(&self, from: RegionId, reached: Generation) -> ReleaseVerdict {
         // This also holds after the shard has left: the first confirmation may be lost, and no
         // other region would repeat it.
@@ -457,9 +475,10 @@ impl RegionShard {
     }
 
     /// Handles `Hosted`: some region hosts at `at`. A payload of an earlier tenure was taken or is
-    /// useless, so it is dropped if the shard is idle here, and a decision below `at` that named
-    /// this region needs no further answer. A confirmation of this region's own last tenure, or of
-    /// an earlier one, drops no payload.
+    /// useless, so it is dropped if the shard is idle here, also while a decision is pending, and a
+    /// decision below `at` that named this region needs no further answer, in any phase. A
+    /// confirmation of this region's own last tenure, or of an earlier one, drops no payload.
+    /// `max_gen` and the pending decision stay.
     pub(super) fn confirmed(&mut self, at: Generation, fault_injection: ShardingFaultInjection) {
         let over = at > self.last
             || (fault_injection.has(ShardingFault::KeptDroppedOnEqual) && at == self.last);
@@ -480,7 +499,8 @@ impl RegionShard {
 
     /// Takes the kept payload because no region will fetch it any longer; `None` if there is none.
     /// It is [`Reach::Unsent`] if the decision that ended the tenure is still the newest and names
-    /// no home, because a payload is sent to homes only.
+    /// no home, because a payload is sent to homes only; otherwise [`Reach::Sent`], even if no
+    /// release was sent. The rest of the shard's state stays.
     pub(super) fn forsake(&mut self) -> Option<(Reach, Bytes)> {
         let unsent = self.home.is_none() && self.max_gen == self.sealed;
         let reach = if unsent { Reach::Unsent } else { Reach::Sent };
@@ -488,8 +508,9 @@ impl RegionShard {
     }
 
     /// The region is out: makes the shard idle and drops the pending decision, the payload and all
-    /// evidence; `max_gen`, its home and `last` stay. The caller stops all entities and has counted
-    /// the payload; nothing starts again.
+    /// evidence; `max_gen`, its home and `last` stay. The caller stops all entities and has
+    /// discarded the kept payload; payloads in the evidence are not counted, because their senders
+    /// keep them. Nothing starts again.
     pub(super) fn over(&mut self) {
         *self = Self { max_gen: self.max_gen, home: self.home, last: self.last, ..Self::default() };
     }

@@ -28,8 +28,10 @@ const PERMISSION_WAIT_MAX: Duration = Duration::from_secs(5);
 /// little more than its lease of 5 s. Coordinated shutdown gives the whole leave 20 s.
 const UNREGISTERED_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// State of a region whose node is stopping. A region has one from [`Region::begin_to_leave`] on,
-/// also after it has left.
+/// State of a region whose node is stopping. A region *leaves* from [`Region::begin_to_leave`]
+/// until it outputs `Left`; from then on it *has left*. It has this state in both phases, and
+/// `permitted` and `ask_at` still change after it has left. A region that has stopped for good
+/// (`RegionInput::Over`) ignores all of this.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionShutdown {
     ask_at: Instant, // when `Leaving` is sent next
@@ -39,7 +41,8 @@ pub(super) struct RegionShutdown {
 }
 
 impl Region {
-    /// Whether the region is leaving or has left, and its coordinator has permitted that.
+    /// Whether the region leaves or has left, and its coordinator has permitted that. Shards may
+    /// still run here then. False of a region that has left without the permission.
     #[must_use]
     pub fn may_exit(&self) -> bool {
         self.leaving.is_some_and(|leaving| leaving.permitted)
@@ -52,7 +55,8 @@ impl Region {
     }
 
     /// The next time at which a leaving region must act: send `Leaving`, or leave without the
-    /// permission. `None` if it does not leave, or has left.
+    /// permission. `None` if it does not leave, or has left, although a region that has left still
+    /// sends `Leaving` when it works for another reason.
     pub(super) fn leaves_at(&self) -> Option<Instant> {
         let RegionShutdown { ask_at, ready_since, .. } = self.leaving.filter(|_| !self.left)?;
         let goes_at = ready_since.map(|since| since + self.permission_wait_max());
@@ -64,16 +68,17 @@ impl Region {
         if self.registration.is_registered() { PERMISSION_WAIT_MAX } else { UNREGISTERED_WAIT_MAX }
     }
 
-    /// A coordinator has registered this region: say `Leaving` to it at once, and count its answer
-    /// time from now. No effect unless the region leaves.
+    /// A coordinator has registered this region: `Leaving` is due now, and the time that the region
+    /// waits for the permission begins anew. A permission stays. No effect unless the region leaves
+    /// or has left.
     pub(super) fn tell_that_it_leaves(&mut self, now: Instant) {
         if let Some(leaving) = &mut self.leaving {
             (leaving.ask_at, leaving.ready_since) = (now, None);
         }
     }
 
-    /// Something changed that the coordinator must hear from a leaving region: repeat `Leaving` at
-    /// `at`. No effect unless the region leaves or has left.
+    /// Something changed that the coordinator must hear from a leaving region: `Leaving` is next
+    /// due at `at`, earlier or later than before. No effect unless the region leaves or has left.
     pub(super) fn ask_to_leave(&mut self, at: Instant) {
         if let Some(leaving) = &mut self.leaving {
             leaving.ask_at = at;
@@ -82,15 +87,16 @@ impl Region {
 
     /// A decision named this region again. A permission to leave is withdrawn, because the
     /// coordinator gave it without knowing that the region still acts on a decision, and `Leaving`
-    /// is due now. No effect without a permission.
+    /// is due now. No effect without a permission. A region that has left does not come back.
     pub(super) fn is_named_again(&mut self, now: Instant) {
         if let Some(leaving) = self.leaving.as_mut().filter(|leaving| leaving.permitted) {
             (leaving.permitted, leaving.ask_at) = (false, now);
         }
     }
 
-    /// Handles an input after the region has stopped for good: it must send nothing more. No other
-    /// region has a payload that was sealed before and arrives only now, so it is lost.
+    /// Handles an input after the region has stopped for good: it must send no message. A payload
+    /// that was sealed before and arrives only now is discarded and counted, as
+    /// [`Reach::Unsent`], because no other region has it. Ignores all other inputs.
     pub(super) fn after_stop(&mut self, input: RegionInput, out: &mut RegionOutbox) {
         if let RegionInput::Drained { shard, payload: Some(payload) } = input {
             self.stats.discarded += 1;
@@ -100,8 +106,8 @@ impl Region {
     }
 
     /// Handles `MayLeave`: records the permission; [`leave`](Self::leave) uses it at the end of the
-    /// batch. Ignored unless the region leaves and is registered with this coordinator under this
-    /// term.
+    /// batch. Ignored unless the region leaves or has left, and is registered with this coordinator
+    /// under this term. Whether the region is ready does not matter.
     pub(super) fn may_leave(&mut self, from: ReplicaId, term: Term) {
         if let Some(leaving) = &mut self.leaving
             && self.registration.is_with(from, term)
@@ -110,12 +116,14 @@ impl Region {
         }
     }
 
-    /// Does the work of a leaving region; does nothing if it does not leave. Begins to repeat the
-    /// releases of shards for which the region was named in vain. Once the region
-    /// [is ready](Self::is_ready), announces the new homes to all members and outputs `Left`, once.
+    /// Does the work of a region that leaves or has left; otherwise does nothing. While it leaves:
+    /// begins to repeat the releases of shards for which it was named in vain (the first comes
+    /// after a pause), and once it [is ready](Self::is_ready), announces the new homes to all
+    /// members and outputs `Left`, before the messages of the batch.
     ///
-    /// Also sends `Leaving`, with the request for missing homes, whenever that is due, to the known
-    /// coordinator even if it has not registered the region.
+    /// In both phases also sends `Leaving`, with the request for missing homes, whenever that is
+    /// due, to the known coordinator even if it has not registered the region. Without a known
+    /// coordinator it tries again after `retry`.
     pub(super) fn leave(&mut self, now: Now, out: &mut RegionOutbox) {
         let Some(RegionShutdown { ask_at, .. }) = self.leaving else { return };
         if !self.left {
@@ -149,7 +157,8 @@ impl Region {
     /// since only that was missing. It needs none if no other member could take its shards, if it
     /// is a proxy, or if no coordinator may know it.
     ///
-    /// Records since when only the permission has been missing.
+    /// Records since when only the permission has been missing, and forgets that time while more
+    /// than the permission is missing. A payload that no region could take stays kept.
     fn is_ready(&mut self, now: Instant) -> bool {
         let busy = |held: &RegionShard| {
             let carries = held.kept().is_some() && (self.heirs || self.has_home(held));
@@ -202,8 +211,8 @@ impl Region {
         waits && self.heirs && !self.left
     }
 
-    /// A drain ended. If the region leaves and the shard is [unclaimed](Self::unclaimed), the
-    /// coordinator is asked for its home at once. Otherwise this has no effect.
+    /// A drain ended. If the region leaves and the shard is [unclaimed](Self::unclaimed), `Leaving`
+    /// is due now, with the request for its home. Otherwise this has no effect.
     pub(super) fn ask_for_home_of(&mut self, now: Instant, shard: ShardId) {
         let held = self.shards.get(&shard).filter(|_| self.leaving.is_some());
         if held.is_some_and(|held| self.is_unclaimed(held)) {
@@ -216,11 +225,12 @@ impl Region {
         held.home().is_some_and(|home| self.installed.members.contains(&home))
     }
 
-    /// Tells every other member the homes of the shards that this region ever got a decision about,
-    /// without those that have no home or are still at home here. The coordinator may leave
-    /// together with this region, and regions that have not found its successor have not heard of
-    /// the moves since. Without this announcement they would learn the new homes only after this
-    /// region is gone.
+    /// Tells every other member of the configuration the homes of the shards that this region ever
+    /// got a decision about, without those that have no home or are still at home here; sends
+    /// nothing if none is left. Outputs the messages directly, not with the batch. The coordinator
+    /// may leave together with this region, and regions that have not found its successor have not
+    /// heard of the moves since. Without this announcement they would learn the new homes only
+    /// after this region is gone.
     fn tell_where_all_went(&self, out: &mut RegionOutbox) {
         let route = |(shard, held): (&ShardId, &RegionShard)| {
             let home = held.home().filter(|home| *home != self.me)?;

@@ -11,20 +11,23 @@ pub struct RegionStats {
     pub drained: u64,
     /// Drains aborted at `handoff-timeout`.
     pub aborted: u64,
-    /// Orders about a shard with a generation below the highest received for it, or of a term that
-    /// a recount superseded: late, or from a superseded coordinator. They change nothing.
+    /// `Host` and `Release` about a shard with a generation below the highest received for it, or
+    /// of a term that a recount superseded: late, or from a superseded coordinator. They change
+    /// nothing. Repetitions of the highest one are not counted.
     pub stale: u64,
-    /// Messages that refer to a configuration which this node has not installed yet; ignored.
+    /// `Host` and releases that refer to a configuration which this node has not installed yet,
+    /// each shard counted; ignored.
     pub too_early: u64,
     /// Messages of coordinators that a forced configuration gave up; ignored.
     pub given_up: u64,
-    /// Messages with a shard number out of range or an impossible payload length; dropped.
+    /// Shard numbers out of range, in messages and in the inputs `Wanted` and `Stop`, and payloads
+    /// of an impossible length; dropped. The other shards of the same message are handled.
     pub strange: u64,
-    /// Payloads whose messages are counted as lost.
+    /// Payloads that were discarded, so that their messages are counted as lost.
     pub discarded: u64,
-    /// Payloads fetched completely in parts.
+    /// Payloads fetched completely in parts, even if the release is ignored after that.
     pub fetched: u64,
-    /// Registrations that were answered with `RegistrationRefusal`.
+    /// Answers `RegistrationRefusal`, from any node, also late or unasked ones.
     pub put_off: u64,
     /// Part of `put_off`: the asked node does not run the coordinator.
     pub misled: u64,

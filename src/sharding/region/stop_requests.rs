@@ -29,13 +29,13 @@ struct StopRequest {
 }
 
 impl Stopping {
-    /// A new coordinator registered this region: repeat the requests now.
+    /// A coordinator registered this region, which was not registered: all requests are due now.
     pub(super) fn again(&mut self, now: Instant) {
         self.ask_at = now;
     }
 
     /// The next time to repeat the requests or to drop one; `None` without requests. Requests are
-    /// repeated only while the region is registered.
+    /// repeated only while the region is registered, but dropped in any case.
     pub(super) fn next(&self, registered: bool) -> Option<Instant> {
         let asks = registered.then_some(self.ask_at).filter(|_| !self.requests.is_empty());
         self.requests.values().map(|request| request.until).chain(asks).min()
@@ -48,9 +48,11 @@ impl Region {
         self.stopping.requests.keys().copied()
     }
 
-    /// Notes that the program wants these shards to stop, and sends all pending requests in this
-    /// batch. All shards of a call get one new number, also those whose request was pending.
-    /// Numbers of no shard are left out and counted.
+    /// Notes that the program wants these shards to stop. All pending requests are due now: they
+    /// are sent in this batch if the region is registered, else once it is. All shards of a call
+    /// get one new number, also those whose request was pending, so that an earlier answer no
+    /// longer counts. Numbers of no shard are left out and counted as strange. With `within` 0 a
+    /// new request expires in this batch without being sent, with the output `Stopped`.
     pub(super) fn request_stop(&mut self, now: Now, shards: Vec<ShardId>, within: Duration) {
         let until = now.mono + within;
         self.stopping.last += 1;
@@ -64,9 +66,9 @@ impl Region {
         self.stopping.ask_at = now.mono;
     }
 
-    /// Handles `Stopped`: ends the requests with these numbers, and outputs `Stopped` once if there
-    /// was any. Answers to earlier requests, and unknown shards, have no effect. Only the known
-    /// coordinator is believed; a new one is asked again.
+    /// Handles `Stopped`: ends the requests with these numbers, and outputs `Stopped`, once for the
+    /// message, if there was any. Answers to earlier requests, and unknown shards, have no effect.
+    /// Only the known coordinator is believed, registered with or not; a new one is asked again.
     pub(super) fn stopped(
         &mut self,
         from: ReplicaId,
@@ -88,8 +90,9 @@ impl Region {
         }
     }
 
-    /// Drops the requests whose time is over, and outputs `Stopped` once if there was any. Then
-    /// sends all other requests to the coordinator if that is due and the region is registered.
+    /// Drops the requests whose time is over, registered or not, and outputs `Stopped` once if
+    /// there was any. Then sends all other requests to the coordinator if that is due and the
+    /// region is registered; they are next due after `retry`.
     pub(super) fn repeat_stop_requests(&mut self, now: Now, out: &mut RegionOutbox) {
         let before = self.stopping.requests.len();
         self.stopping.requests.retain(|_, request| request.until > now.mono);

@@ -32,8 +32,8 @@ const EXACT_BELOW: Duration = Duration::from_secs(1);
 /// Interval between two sweeps: the longest delay with which an ask learns of its timeout.
 const SWEEP_EVERY: Duration = Duration::from_millis(50);
 
-/// Sweeps without asks after which the sweeper ends, a second together. Occasional asks thus do not
-/// start a sweeper each.
+/// Sweeps without asks, in a row, after which the sweeper ends, a second together. Occasional asks
+/// thus do not start a sweeper each.
 const IDLE_SWEEPS: u32 = 20;
 
 /// Synchronisation primitives of [`table`], and its size. The loom tests replace them.
@@ -59,11 +59,13 @@ pub(super) enum AskTimer {
 
 impl AskTimer {
     /// Returns `Ready` when the time is over: `timeout` after `since`, and up to [`SWEEP_EVERY`]
-    /// later for swept timeouts. The first poll of a timeout of [`EXACT_BELOW`] or more enters the
-    /// table, starts a sweeper if none runs, and is always `Pending`. If the sweeper has ended, a
-    /// later poll goes on with a timer of its own.
+    /// later for swept timeouts, unless another wake-up polls them before. The first poll of a
+    /// timeout of [`EXACT_BELOW`] or more enters the table, starts a sweeper in `world` if none
+    /// runs, and is always `Pending`, also if the time is over. If the sweeper has ended, a later
+    /// poll leaves the table and goes on with a timer of its own.
     ///
-    /// `since` and `timeout` are used by the first poll only.
+    /// `since` and `timeout` are used by the first poll only. After `Ready` an exact timeout must
+    /// not be polled again, and a swept one keeps its entry until [`end`](Self::end).
     pub(super) fn poll(
         &mut self,
         (timeouts, world): (&Arc<Timeouts>, &Arc<dyn RegionEnvironment>),
@@ -100,15 +102,16 @@ impl AskTimer {
         }
     }
 
-    /// Goes on with this timer, and polls it.
+    /// Goes on with this timer, and polls it. An entry in the table must have been freed before.
     fn sleep(&mut self, mut sleep: BoxFuture<'static, ()>, cx: &mut Context<'_>) -> Poll<()> {
         let polled = sleep.as_mut().poll(cx);
         *self = Self::Exact(sleep);
         polled
     }
 
-    /// Ends the timeout, because the asker no longer waits, and frees its entry in the table. A
-    /// second call does nothing.
+    /// Ends the timeout, because the asker no longer waits, and frees its entry in the table. From
+    /// then on `poll` returns `Ready`. A second call does nothing. `timeouts` must be the table
+    /// that `poll` got.
     pub(super) fn end(&mut self, timeouts: &Timeouts) {
         if let Self::Swept { place, .. } = std::mem::replace(self, Self::Over) {
             timeouts.leave(place);
@@ -117,7 +120,8 @@ impl AskTimer {
 }
 
 /// Task of the sweeper. Ends with the table, or after [`IDLE_SWEEPS`] sweeps in a row that found no
-/// entry. An ask that enters meanwhile is woken by the drop of `sweeper`.
+/// entry; entries whose ask was woken and has not left count. An ask that enters meanwhile is woken
+/// by the drop of `sweeper`.
 async fn sweep(sweeper: Sweeper, world: Arc<dyn RegionEnvironment>) {
     let mut idle = 0;
     while idle < IDLE_SWEEPS {

@@ -76,8 +76,9 @@ impl Timeouts {
 
     // ── Called by asks ──
 
-    /// Adds an ask, which is woken once, when a sweep finds that its deadline has passed. Look for
-    /// a [`claim_sweeper`](Self::claim_sweeper) afterwards.
+    /// Adds an ask, which is woken once: when a sweep finds that its deadline has passed, or when
+    /// the sweeper ends. A deadline in the past also waits for the next sweep. Look for a
+    /// [`claim_sweeper`](Self::claim_sweeper) afterwards.
     pub(super) fn enter(&self, deadline: Instant, waker: &Waker) -> TimeoutPlace {
         let stripe = threads::number() % STRIPES; // mostly another one per asker
         let entry = TimeoutEntry { deadline, waker: Some(waker.clone()) };
@@ -86,7 +87,8 @@ impl Timeouts {
         TimeoutPlace { stripe, key: inside.entries.insert(entry) }
     }
 
-    /// Returns a sweeper that the caller must run, if there is none; `None` if there is one.
+    /// Returns a sweeper that the caller must run, if there is none; `None` if there is one, also
+    /// if nobody runs it. Dropping it lets the next ask claim one.
     pub(super) fn claim_sweeper(self: &Arc<Self>) -> Option<Sweeper> {
         // Loaded first, because nearly always there is a sweeper, and a load keeps the cache line
         // shared.
@@ -95,7 +97,8 @@ impl Timeouts {
     }
 
     /// Replaces the waker. Returns false if the ask was woken, and will not be woken again: its
-    /// deadline has passed, or its sweeper has ended. Panics if the ask has [left](Self::leave).
+    /// deadline has passed, or its sweeper has ended. The former waker is dropped without the
+    /// lock.
     pub(super) fn stay(&self, place: &TimeoutPlace, waker: &Waker) -> bool {
         let mut inside = self.lock(place.stripe);
         let known = &mut inside.entries[place.key].waker;
@@ -109,7 +112,7 @@ impl Timeouts {
         true
     }
 
-    /// Removes an ask that no longer waits, woken or not.
+    /// Removes an ask that no longer waits, woken or not, without waking it.
     pub(super) fn leave(&self, TimeoutPlace { stripe, key }: TimeoutPlace) {
         let entry = self.lock(stripe).entries.remove(key);
         drop(entry); // its waker as above: not under the lock
@@ -124,7 +127,8 @@ impl Timeouts {
     }
 
     /// Wakes all asks that were not woken yet, whatever their deadlines, and frees the memory of
-    /// empty stripes. The entries stay until their asks [leave](Self::leave).
+    /// empty stripes. The entries stay until their asks [leave](Self::leave), and no sweep wakes
+    /// them again. Wakes without the lock, one stripe after the other.
     pub(super) fn wake_all(&self) {
         for stripe in 0..STRIPES {
             let mut wakers = Vec::new();
@@ -148,8 +152,10 @@ impl StripeState {
         self.next = Some(self.next.map_or(deadline, |next| next.min(deadline)));
     }
 
-    /// Takes the wakers of the asks whose time is over, so that each is woken once; their entries
-    /// stay. Looks at no entry before the earliest expected deadline.
+    /// Takes the wakers of the asks whose deadline is at or before `now`, so that each is woken
+    /// once; their entries stay. Looks at no entry before the earliest expected deadline, which may
+    /// be the one of an ask that has left. Sets it to the earliest among the asks that were not
+    /// woken.
     fn due(&mut self, now: Instant) -> Vec<Waker> {
         let mut due = Vec::new();
         if self.next.is_none_or(|next| now < next) {

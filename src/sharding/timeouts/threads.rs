@@ -50,7 +50,7 @@ impl Wake for AskWaker {
 
 /// Does the same as an ask without an answer, up to its first wake-up. A production ask that is
 /// woken before its deadline, by the end of the sweeper, continues with a timer of its own; so any
-/// wake-up ends the model.
+/// wake-up ends the model. Blocks its thread until then; never woken, it is a deadlock.
 fn ask(timeouts: &Arc<Timeouts>, fault: SweeperFault) {
     let ask_waker = Arc::<AskWaker>::default();
     let early = (fault == SweeperFault::LookAfter).then(|| timeouts.claim_sweeper()).flatten();
@@ -64,8 +64,9 @@ fn ask(timeouts: &Arc<Timeouts>, fault: SweeperFault) {
     timeouts.leave(place);
 }
 
-/// Does the same as the sweeper's task, but ends as soon as no ask waits. Every deadline is due at
-/// the first sweep; the asks that enter after it are the subject of the test.
+/// Does the same as the sweeper's task, but ends as soon as a sweep finds no entry. Every deadline
+/// is due at the first sweep; the asks that enter after it are the subject of the test. With the
+/// faults `End` and `WakeAll` leaves out that step of the sweeper's drop, `End` both.
 fn sweep(timeouts: &Timeouts, sweeper: Sweeper, fault: SweeperFault) {
     while sweeper.sweep(Instant::from_nanos(1)).is_some_and(|waiting| waiting > 0) {
         thread::yield_now();
@@ -81,8 +82,8 @@ fn sweep(timeouts: &Timeouts, sweeper: Sweeper, fault: SweeperFault) {
     }
 }
 
-/// Runs two asks on two threads, with each order of their steps that the bound allows. Panics if an
-/// ask is never woken.
+/// Runs two asks on two threads, with each order of their steps that the bound allows, and the
+/// sweepers that they start on further ones. Panics if an ask is never woken.
 fn explore(fault: SweeperFault) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3); // unbounded, the exploration takes too long

@@ -4,6 +4,9 @@
 //! the map from a majority ([`PinsRequest::Catch`], which also updates the local copy), so that it
 //! obeys every pin that was acknowledged before, and then the local copy ([`PinsRequest::Read`]).
 //! If no majority answers, it chooses homes by the local copy, moves no shards, and tries again.
+//!
+//! At most one request is open; the caller ignores answers to earlier ones. Notices of the
+//! subscription are taken in at any time, also while no coordinator is active here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,12 +28,14 @@ pub(super) struct Pinned {
     pub(super) external: External, // its `pinned` is `None` until pins are known
     shards: u32,
     read_timeout: Duration, // of a read from a majority
-    /// Whether the active coordinator has read the local copy. Homes need that.
+    /// Whether a read of the local copy was answered since the coordinator became active, even with
+    /// an error. Homes need that.
     is_read: bool,
-    /// Whether the local copy is as new as a majority's. Moves need that.
+    /// Whether a read from a majority has succeeded since the coordinator became active. Moves need
+    /// that.
     caught_up: bool,
-    again_at: Option<Instant>,
-    reported: BTreeMap<Address, usize>, // the last result of `absent`; ≤ shards
+    again_at: Option<Instant>, // when a failed read from a majority is repeated
+    reported: BTreeMap<Address, usize>, // absent at the last call of `absent`; ≤ shards
 }
 
 impl Pinned {
@@ -49,9 +54,9 @@ impl Pinned {
         self.is_read && self.caught_up
     }
 
-    /// The coordinator became active, or ended. Returns the request to send, none if it ended. Pins
-    /// of before stay, but are not used until they are read again. Forgets which addresses were
-    /// reported.
+    /// The coordinator became active, or is not active; the latter may be repeated. Returns the
+    /// request to send, a read from a majority; none if it is not active. Pins of before stay, but
+    /// are not used until they are read again. Forgets which addresses were reported.
     pub(super) fn set_active(&mut self, active: bool) -> Option<PinsRequest> {
         (self.is_read, self.caught_up, self.again_at) = (false, false, None);
         self.reported.clear();
@@ -62,14 +67,20 @@ impl Pinned {
         PinsRequest::Catch { within: self.read_timeout }
     }
 
-    /// Returns the request that is due, if any: a failed read of a majority is repeated, once per
-    /// call.
+    /// Returns the request that is due, if any: a read from a majority that failed [`AGAIN`] ago,
+    /// or earlier, is repeated. Each failure causes one repetition.
     pub(super) fn due(&mut self, now: Instant) -> Option<PinsRequest> {
         let due = self.again_at.take_if(|at| *at <= now).is_some();
         due.then(|| self.read_from_majority())
     }
 
-    /// Handles the Replicator's answer to the last request, and returns the next request.
+    /// Handles the Replicator's answer to the last request, and returns the next request. After a
+    /// read from a majority, successful or not, that is a read of the local copy; a failed one is
+    /// also repeated later. Does not check that the coordinator is still active.
+    ///
+    /// The local read replaces the pins. A key without a value means that no shard is pinned. After
+    /// an error, or with data of another type, the known pins stay. In each case homes may be
+    /// chosen now.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -102,7 +113,7 @@ impl Pinned {
     }
 
     /// Handles a change of the map on this node: takes over its pins, or none if it was deleted.
-    /// Does not count as a read.
+    /// Data of another type is ignored. Does not count as a read.
     pub(super) fn noticed(&mut self, notice: &SubscriptionNotice) {
         match notice {
             SubscriptionNotice::Changed { value, .. } => {
@@ -119,8 +130,9 @@ impl Pinned {
         }
     }
 
-    /// Pinned addresses without a region, each with the number of shards pinned to it. `None` if
-    /// there are none, or the same ones as at the last call; their numbers may differ.
+    /// Pinned addresses where no region may host, each with the number of shards pinned to it.
+    /// `None` if there are none, or the same ones as at the last call; their numbers may differ.
+    /// Addresses that were absent, then present, are reported again.
     pub(super) fn absent(&mut self, seen: &Allocations) -> Option<BTreeMap<Address, usize>> {
         let absent = self.external.absent(seen);
         let is_known = absent.keys().eq(self.reported.keys());

@@ -1,7 +1,8 @@
 //! Questions to the program's own allocation strategy (the program is the application that uses
 //! this library). At most one question about a home and one about moves is open; each has a
 //! deadline. After a failure the strategy pauses, for longer with each further failure in a row.
-//! For all shards of a leaving node together the strategy has a limited time.
+//! The two kinds pause independently of each other. For all shards of a leaving node together the
+//! strategy has a limited time.
 //!
 //! The strategy is known by name only. The node carries the questions to it and may bring an answer
 //! late or never.
@@ -57,12 +58,12 @@ enum LeavingRegion {
     Late,
 }
 
-/// The open question of one kind, or the pause after a failure.
+/// The open question of one kind, or the pause after a failure. It is *free* if there is neither.
 #[derive(Clone, Debug)]
 pub(super) struct OpenQuestion<T> {
     asked: Option<(u64, Instant, T)>, // number, deadline, subject
-    again_at: Option<Instant>,
-    pause: Duration,
+    again_at: Option<Instant>,        // end of the pause; kept after it until `expire`
+    pause: Duration,                  // length of the next pause
 }
 
 impl ProgramStrategy {
@@ -81,7 +82,7 @@ impl ProgramStrategy {
         }
     }
 
-    /// Takes the next question number.
+    /// Takes the next question number. Both kinds share the numbers, which never repeat.
     pub(super) const fn next_number(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -89,6 +90,7 @@ impl ProgramStrategy {
 
     /// A coordinator begins or has ended here. Drops open questions, whose late answers are
     /// ignored, the leaving regions and the snapshot. Pauses continue: they are about the strategy.
+    /// `search_from`, the numbers and the time of the last report stay as well.
     pub(super) fn reset(&mut self) {
         (self.homes.asked, self.moves.asked) = (None, None);
         self.leavers.clear();
@@ -96,7 +98,8 @@ impl ProgramStrategy {
     }
 
     /// Takes over the coordinator's list of leaving regions. The time of a new one begins now; one
-    /// whose time is over becomes late; one that is no longer in the list is forgotten.
+    /// whose time is over becomes late, and stays so; one that is no longer in the list is
+    /// forgotten, and gets its full time if it comes back.
     pub(super) fn update_leaving(&mut self, now: Instant, regions: impl Iterator<Item = RegionId>) {
         let known = std::mem::take(&mut self.leavers);
         for region in regions {
@@ -172,7 +175,8 @@ impl<T> OpenQuestion<T> {
         self.asked.is_none() && self.again_at.is_none()
     }
 
-    /// Whether it pauses after a failure.
+    /// Whether it pauses after a failure and no question is open. Neither this nor
+    /// [`is_free`](Self::is_free) reads the clock: [`expire`](Self::expire) ends the pause.
     pub(super) const fn is_pausing(&self) -> bool {
         self.asked.is_none() && self.again_at.is_some()
     }
@@ -184,7 +188,7 @@ impl<T> OpenQuestion<T> {
     }
 
     /// Ends the open question of this number and returns its subject; `None` if it is no longer
-    /// open.
+    /// open. An overdue question counts as open until [`expire`](Self::expire).
     pub(super) fn take(&mut self, number: u64) -> Option<T> {
         let asked = self.asked.take_if(|(asked, ..)| *asked == number);
         asked.map(|(.., about)| about)
@@ -198,18 +202,18 @@ impl<T> OpenQuestion<T> {
     }
 
     /// The strategy has failed: begins a pause, and doubles the next one up to [`PAUSE_MAX`]. The
-    /// caller has ended the question.
+    /// caller has ended the question. Reports nothing.
     pub(super) fn failed(&mut self, now: Instant) {
         self.again_at = Some(now + self.pause);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
-    /// The strategy has answered: the next pause is the shortest again.
+    /// The strategy has answered: the next pause is the shortest again. A present pause stays.
     pub(super) const fn succeeded(&mut self) {
         self.pause = PAUSE_MIN;
     }
 
-    /// Deadline of the open question, or the end of the pause.
+    /// Deadline of the open question, else the end of the pause; `None` if it is free.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.asked.as_ref().map(|(_, until, _)| *until).or(self.again_at)
     }

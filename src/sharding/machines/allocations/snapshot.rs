@@ -12,7 +12,8 @@ use crate::sharding::allocation::{Allocations, Moving};
 use crate::sharding::coordinator::Coordinator;
 use crate::sharding::ids::{RegionId, ShardId};
 
-/// Up to this number of shards, debug builds compare an updated snapshot with a new one.
+/// Up to this number of shards, debug builds compare an updated snapshot with a new one, and panic
+/// if they differ.
 const COMPARED: usize = 64;
 
 /// A snapshot, with the position of each shard in it. Shards whose planned home is none of the
@@ -47,8 +48,9 @@ impl AllocationSnapshot {
     }
 
     /// Updates the snapshot for these shards: their place, their move and whether a slow handler
-    /// keeps them. Nothing else may have changed, in particular no region. The content is copied
-    /// only if a strategy still holds the former snapshot.
+    /// keeps them. Shards that have no planned home in a listed region any longer are removed from
+    /// the lists. Nothing else may have changed, in particular no region. The content is copied
+    /// only if a strategy still holds the former snapshot. Panics if the lists and places disagree.
     pub(super) fn with(mut self, changed: &BTreeSet<ShardId>, coordinator: &Coordinator) -> Self {
         let seen = Arc::make_mut(&mut self.seen);
         // Remove all first: the lists are sorted by the keys noted here, and the binary search

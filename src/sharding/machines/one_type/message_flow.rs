@@ -3,7 +3,8 @@
 //!
 //! These inputs go through one queue, so that the consequences of a message come after everything
 //! that was sent before. Only a starting coordinator gets its first inputs at once, through a queue
-//! of its own.
+//! of its own. Most messages of coordinator and region are sent at their next tick, which is due at
+//! once after any other input.
 
 use std::collections::VecDeque;
 
@@ -67,9 +68,10 @@ impl TypeMachines {
     }
 
     /// Passes an input to the singleton, and acts on its orders. `Start` begins a coordinator at
-    /// once, or is answered with `Stopped` if the type is not started here. `Stop` queues the
-    /// coordinator's stop and reports it as stopped, without waiting for anything. The local proxy
-    /// hears of both.
+    /// once, whether the stored settings agree or not, or is answered with `Stopped` if the type is
+    /// not started here. `Stop` queues the coordinator's stop and then reports it as stopped,
+    /// without waiting for anything; an open request to the Replicator goes on. The local proxy
+    /// hears of both, through the queue.
     fn tell_singleton(
         &mut self,
         now: Now,
@@ -105,10 +107,11 @@ impl TypeMachines {
     }
 
     /// Starts a coordinator here, with a term above every known one, after telling it the
-    /// configuration in effect. One that has stepped down is replaced by a new one, which keeps
-    /// only its decision history. While a forced configuration is not in effect, this only
-    /// schedules another attempt after [`RETRY`]. The caller has checked that the singleton runs
-    /// here.
+    /// configuration in effect and a preparation for shutdown. One that has stepped down is
+    /// replaced by a new one, which keeps only its decision history; the answer to its request is
+    /// no longer awaited. One that runs already ignores the start. While a forced configuration is
+    /// not in effect, this only schedules another attempt after [`RETRY`]. Does nothing if the type
+    /// is not started here. The caller has checked that the singleton runs here.
     pub(super) fn coordinate(
         &mut self,
         now: Now,
@@ -141,7 +144,8 @@ impl TypeMachines {
 
     /// Passes an input to the proxy, and queues the place of the coordinator for the region when
     /// the proxy has found another one or lost it. A question of the proxy to this node is answered
-    /// here, if the singleton runs here; otherwise it stays unanswered.
+    /// here, if the singleton runs here, even before a coordinator is active; otherwise it stays
+    /// unanswered, and the proxy repeats it.
     fn tell_proxy(
         &mut self,
         now: Now,
@@ -179,8 +183,10 @@ impl TypeMachines {
     }
 
     /// Passes an input to the region, then compares the settings of the type, because the input may
-    /// be a refusal. Messages to this node are queued for the machine that they are for. Orders for
-    /// the executor of the entities are output as [`ShardingOutput::Order`].
+    /// be a refusal; a report of that comes before the region's outputs. Messages to this node are
+    /// queued for the machine that they are for. The region's `Left` is ignored, because
+    /// [`has_left`](Self::has_left) is polled. Reports for the node become outputs of their own,
+    /// and all other orders, for the executor of the entities, [`ShardingOutput::Order`].
     fn tell_region(
         &mut self,
         now: Now,
@@ -223,8 +229,9 @@ impl TypeMachines {
     }
 
     /// Passes an input to the coordinator, and carries out its orders. Every input but `Tick` and
-    /// `Move` schedules a rebalance. If the coordinator is not active afterwards, the strategy is
-    /// reset, which drops its open question.
+    /// `Move` schedules a rebalance. If the coordinator is not active afterwards, whether it was
+    /// before or not, the strategy is reset before the orders are carried out: it drops its open
+    /// question and no rebalance is due. An open request about pins stays open.
     fn tell_coordinator(
         &mut self,
         now: Now,
@@ -248,10 +255,14 @@ impl TypeMachines {
         }
     }
 
-    /// Carries out one order of the coordinator. A request to the Replicator replaces the open one.
-    /// A new question to the strategy is put at once. Stored settings that differ withdraw this
-    /// node as a candidate for good. After `SteppedDown` another coordinator starts here in
-    /// [`RETRY`], but only if the singleton still runs here.
+    /// Carries out one order of the coordinator. A request to the Replicator replaces the open one,
+    /// whose answer is then ignored. A new question to the strategy is put at once, and an answer
+    /// that it gives at once is queued. Stored settings that differ withdraw this node as a
+    /// candidate for good. `Acting` is output before the strategy becomes active and reads the
+    /// pins.
+    ///
+    /// After `SteppedDown` another coordinator starts here in [`RETRY`], but only if the singleton
+    /// runs here both now and at that time. The singleton is not told, so it continues to run.
     fn decided(
         &mut self,
         now: Now,

@@ -15,8 +15,9 @@ use crate::sharding::machines::allocations::AllocationAction;
 use crate::sharding::machines::port::ShardingOutput;
 
 impl TypeMachines {
-    /// Begins to watch the pins when the type is started, if its strategy needs them. The watch
-    /// lasts as long as the node; called once.
+    /// Begins to watch the pins when the type is started, if its strategy needs them, also on nodes
+    /// without the coordinator. The watch lasts as long as the node. Called once; a second call
+    /// would subscribe again and ignore the notices of the first watch.
     pub(super) fn watch(&mut self, with: &mut SharedContext, out: &mut Outbox<ShardingOutput>) {
         let Some(started) = &mut self.started else { return };
         if let Some(ask) = started.allocating.watches() {
@@ -28,7 +29,8 @@ impl TypeMachines {
     }
 
     /// Lets the strategy work on the coordinator's open question after a change, and carries out
-    /// the result. Rebalances nothing.
+    /// the result, that of expired timeouts included. Rebalances nothing. Does nothing if the type
+    /// is not started here.
     pub(super) fn allocate(
         &mut self,
         now: Now,
@@ -40,8 +42,9 @@ impl TypeMachines {
         self.carry_out(now, next, with, out);
     }
 
-    /// The program's own strategy has answered question `number`. An answer to an expired question
-    /// changes nothing. Then the strategy gets its next question, if there is one.
+    /// The program's own strategy has answered question `number`. An answer to a question that is
+    /// no longer open changes nothing. In each case the strategy then gets its next question about
+    /// a home, if there is one. Does nothing if the type is not started here.
     pub(in crate::sharding::machines) fn advised(
         &mut self,
         now: Now,
@@ -63,8 +66,10 @@ impl TypeMachines {
         asked.is_some_and(|(asked, _)| asked == id)
     }
 
-    /// The Replicator has answered the open request about pins, which this closes. The caller has
-    /// checked [`awaits_pins`](Self::awaits_pins).
+    /// The Replicator has answered the open request about pins, which this closes. Sends the next
+    /// request, and lets the strategy work on its open question. The caller has checked
+    /// [`awaits_pins`](Self::awaits_pins). Whether the coordinator is still active here is not
+    /// checked.
     pub(in crate::sharding::machines) fn answered_pins(
         &mut self,
         now: Now,
@@ -85,7 +90,8 @@ impl TypeMachines {
     }
 
     /// The watched pins have changed: passes them to the strategy, and schedules a rebalance if the
-    /// coordinator is active here. The caller has checked [`watches`](Self::watches).
+    /// coordinator is active here. Does not answer an open question. The caller has checked
+    /// [`watches`](Self::watches).
     pub(in crate::sharding::machines) fn noticed(&mut self, now: Now, notice: &SubscriptionNotice) {
         if let Some(started) = &mut self.started {
             started.allocating.noticed(now.mono, notice);
@@ -93,7 +99,8 @@ impl TypeMachines {
     }
 
     /// Carries out actions of the strategy: first outputs all requests and warnings, then passes
-    /// the chosen homes and moves to the coordinator.
+    /// the chosen homes and moves to the coordinator, one after the other, each with all that
+    /// follows from it.
     pub(super) fn carry_out(
         &mut self,
         now: Now,
@@ -109,7 +116,8 @@ impl TypeMachines {
     }
 
     /// Carries out one action of the strategy. Chosen homes and moves are only queued for the
-    /// coordinator. A request about pins replaces the open one, whose answer is then ignored.
+    /// coordinator. A request about pins replaces the open one, whose answer is then ignored. Does
+    /// nothing if the type is not started here.
     pub(super) fn follow(
         &mut self,
         next: AllocationAction,
