@@ -47,18 +47,19 @@ pub struct Config {
     pub management: Management,
 }
 
-/// Maximum number of seeds of a node.
+/// Maximum number of seeds of a node, repeated ones included. A node may have none.
 pub const SEEDS_MAX: usize = 64;
 
-/// Maximum of `lease.drift-ppm`. At this bound a lease counts for only a third of the granted time,
-/// at 1,000,000 for none of it.
+/// Maximum of `lease.drift-ppm`; 0 is allowed. At this bound a lease counts for only a third of the
+/// granted time, at 1,000,000 for none of it.
 const DRIFT_PPM_MAX: u32 = 500_000;
 
 /// Why a node does not start with these settings. It has started nothing yet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidConfig {
-    /// Several settings are wrong.
+    /// Several settings are wrong: at least two errors in the order of the checks, none of them
+    /// `Several`. One setting may have more than one.
     #[error("{count} settings are wrong:{list}", count = .0.len(), list = load::list(.0))]
     Several(Vec<InvalidConfig>),
     /// A setting of `[cluster]` is wrong.
@@ -67,13 +68,15 @@ pub enum InvalidConfig {
     /// A setting of `[net]` is wrong.
     #[error(transparent)]
     Net(#[from] admission::NetConfigError),
-    /// The node has no address that other nodes could dial.
+    /// The node has no address that other nodes could dial: `net.listen` and `net.advertise` are
+    /// both empty.
     #[error(
         "net.listen is empty: no other node could dial this one. Leave net.listen \
          out for a free port of loopback, or set net.advertise to where others dial"
     )]
     ListensNowhere,
-    /// A setting of `[net]` or `[ddata]` is outside its range.
+    /// A setting of `[net]` or `[ddata]` is outside its range. Those of other sections are reported
+    /// by the errors of their section.
     #[error("{setting} is {value}: {must}")]
     OutOfRange {
         /// The setting, with its section.
@@ -110,7 +113,7 @@ pub enum InvalidConfig {
         /// The change to make, and its reason.
         remedy: &'static str,
     },
-    /// A setting that this release does not implement.
+    /// A setting that this release does not implement differs from its default.
     #[error("{setting} is set, and {why}: leave it out")]
     NotImplemented {
         /// The setting, with its section.
@@ -124,7 +127,8 @@ pub enum InvalidConfig {
     /// A setting of `[management]` is wrong.
     #[error(transparent)]
     Management(#[from] LongPath),
-    /// A seed is not an address that can be dialled.
+    /// A seed does not have the form of an address that can be dialled. Port 0 and unspecified
+    /// addresses are not detected.
     #[error(
         "the seed {seed} is neither /ip4|ip6/ADDRESS/tcp/PORT nor /dns|dns4|dns6/NAME/tcp/PORT: \
          write it like that, or in a file of settings as HOST:PORT"
@@ -188,14 +192,18 @@ impl Config {
     }
 
     /// Refuses settings that this release does not implement and that differ from their defaults.
-    /// Checks nothing else.
+    /// Checks nothing else; `Node::listen` uses it, which may have settings that `check` refuses.
     pub(crate) fn check_implemented(&self) -> Result<(), InvalidConfig> {
         InvalidConfig::of(refused::check(self).collect())
     }
 
-    /// Like [`check`](Self::check), for a program that may provide the lease of `lease-majority`:
-    /// with `has_lease` the strategy is accepted. Most groups of checks report all their findings;
-    /// those of admission, seeds, failure detector, downing and sharding report their first one.
+    /// Like [`check`](Self::check); with `has_lease` the strategy `lease-majority` is accepted.
+    /// Order of the findings: unimplemented settings, ranges of `[net]` and `[ddata]`, long
+    /// durations, admission*, no address, management*, failure detector*, ranges of `[cluster]`,
+    /// names, seeds*, the missing lease, downing*, sharding*, contradictions. A group with `*`
+    /// reports its first finding only. With `trust-downing` the only one about downing is
+    /// [`InvalidConfig::TrustDowning`]. Warnings are computed only without errors; those of downing
+    /// come last.
     pub(crate) fn check_with(&self, has_lease: bool) -> Result<Vec<Warning>, InvalidConfig> {
         let cluster = &self.cluster;
         let mut wrong: Vec<InvalidConfig> = refused::check(self).collect();
@@ -231,7 +239,7 @@ impl Config {
 }
 
 impl InvalidConfig {
-    /// Returns one error for all of them; `Ok` if there are none.
+    /// Returns one error for all of them: `Ok` if there are none, the error itself if there is one.
     fn of(mut all: Vec<Self>) -> Result<(), Self> {
         match all.len() {
             0 => Ok(()),
@@ -241,8 +249,9 @@ impl InvalidConfig {
     }
 }
 
-/// Refuses too many seeds, or else the first seed that is no address, or that is a name without
-/// `expected-nodes`. No seeds at all are fine.
+/// Refuses too many seeds, or else the first seed in the order of the list that is no address, or
+/// that is a name without `expected-nodes`. No seeds at all are fine, and so are repeated ones,
+/// port 0 and this node's own address.
 fn check_seeds(cluster: &ClusterConfig) -> Result<(), InvalidConfig> {
     let count = cluster.seeds.len();
     if count > SEEDS_MAX {
@@ -268,7 +277,8 @@ enum HostKind {
 }
 
 /// The kind of the host in an address `/ip4|ip6/…/tcp/…` or `/dns|dns4|dns6/…/tcp/…`; `None` for
-/// any other form. Ignores the parts behind the port, and allows port 0.
+/// any other form, such as `/dnsaddr/…` or UDP. Ignores the parts behind the port, and allows port
+/// 0.
 fn host_kind(address: &Multiaddr) -> Option<HostKind> {
     let mut parts = address.iter();
     let kind = match parts.next()? {
@@ -279,9 +289,11 @@ fn host_kind(address: &Multiaddr) -> Option<HostKind> {
     matches!(parts.next()?, Protocol::Tcp(_)).then_some(kind)
 }
 
-/// Returns an error for each setting of `[cluster]` that is out of its range: times of zero, the
-/// drift, `expected-nodes` of 0, and a probability outside of 0 to 1 (also NaN). Upper bounds of
-/// times are in `durations.rs`.
+/// Returns an error for each setting of `[cluster]` that is out of its range: a zero
+/// `gossip-interval`, `retry-unsuccessful-join-after`, `seed-node-timeout` or
+/// `lease.heartbeat-interval` (also without leases), the drift, `expected-nodes` of 0, and a
+/// probability outside of 0 to 1 (also NaN). All other times may be zero here. Upper bounds of
+/// times are in `durations.rs`, lower bounds by other settings in `contradictions.rs`.
 fn check_cluster_ranges(cluster: &ClusterConfig) -> Vec<InvalidConfig> {
     let positive = "must be greater than zero";
     let lease = &cluster.lease;
@@ -330,7 +342,10 @@ fn check_cluster_ranges(cluster: &ClusterConfig) -> Vec<InvalidConfig> {
     wrong.into_iter().map(|wrong| refused(wrong).into()).collect()
 }
 
-/// Checks the limits of a member's names: other nodes do not decode a member that exceeds them.
+/// Checks the limits of a member's names: other nodes do not decode a member that exceeds them. At
+/// most [`ROLES_MAX`] roles of 1 to [`NAME_BYTES_MAX`] bytes, of which only the first wrong one is
+/// reported, and an `app-version` of at most as many bytes, which may be empty. Other characters
+/// are not checked.
 fn check_names(cluster: &ClusterConfig) -> Vec<InvalidConfig> {
     let (roles, version) = (&cluster.roles, &cluster.app_version);
     let mut wrong: Vec<(&'static str, String, &'static str)> = Vec::new();

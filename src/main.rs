@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Runs the command of the command line. An error is printed and decides the exit code. Invalid
-/// arguments, `--help` and `--version` end the process while the arguments are parsed.
+/// Runs the command of the command line. An error is printed to stderr with its causes and decides
+/// the exit code (`cli::exit_code`); 0 without one. Invalid arguments, `--help` and `--version` end
+/// the process while the arguments are parsed, with exit code 2 or 0.
 fn main() -> ExitCode {
     match cli::Ostraca::parse().run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -26,7 +26,11 @@ impl OwnRuntime {
     /// called within a task, see [`build`].
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system gives no I/O driver (epoll, wakeup pipe).
+    ///
+    /// # Panics
+    /// If `threads` is 0, or if the system refuses the first thread. Later ones that it refuses may
+    /// be missing silently.
     pub(crate) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(threads).thread_name(name).enable_all();

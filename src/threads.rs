@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-/// Number of places. The first threads that ask get a place each; further threads share these.
+/// Number of places. The first 16 threads that ask get a place each; further threads share these,
+/// also if the first ones have ended.
 pub(crate) const PLACES: usize = 16;
 
-/// This thread's number. Threads get numbers in the order of their first calls; none is reused.
+/// This thread's number, from 0. Threads get numbers in the order of their first calls, of this
+/// function or [`place`]; none is reused.
 pub(crate) fn number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -29,7 +31,7 @@ pub(crate) fn place() -> usize {
 pub(crate) struct PerThread<T>([CachePadded<T>; PLACES]);
 
 impl<T> PerThread<T> {
-    /// Makes one value for each place at once.
+    /// Makes one value for each place now: calls `one` [`PLACES`] times, on this thread.
     pub(crate) fn new(mut one: impl FnMut() -> T) -> Self {
         Self(std::array::from_fn(|_| CachePadded::new(one())))
     }

@@ -39,8 +39,8 @@ struct Mode {
 }
 
 impl ConfigArguments {
-    /// Prints the defaults, or checks the file if one is given. The parser has refused every other
-    /// combination of arguments.
+    /// Prints the defaults, or checks the file if one is given; the flags themselves are not looked
+    /// at, because the parser has refused every other combination of arguments.
     pub(super) fn run(self) -> CommandResult {
         let Self { mode: Mode { defaults: _, check: _ }, file, output } = self;
         match file {
@@ -50,16 +50,17 @@ impl ConfigArguments {
     }
 }
 
-/// Prints the defaults as TOML with explanations, or as JSON without them.
+/// Prints the defaults as TOML with explanations, or as JSON without them. The environment does not
+/// matter.
 fn defaults(output: OutputOptions) -> CommandResult {
     let text = ostraca::config::documented();
     let table: toml::Table = text.parse()?;
     output.print(&table, || text)
 }
 
-/// Checks a file and prints its warnings, then that a node starts with it; as JSON, the file and
-/// the warnings. Warnings do not make the command fail. Fails if the file or a secret is
-/// unreadable, or with all findings of the check.
+/// Checks a file and prints its warnings, then that a node starts with it, all on stdout; as JSON,
+/// the file and the warnings. Warnings do not make the command fail. Fails with the errors of
+/// [`read`], and prints no warnings then.
 fn check(file: &Path, output: OutputOptions) -> CommandResult {
     let (_, warnings) = read(file)?;
     let json = serde_json::json!({ "file": file.to_string_lossy(), "warnings": warnings });
@@ -73,9 +74,9 @@ fn check(file: &Path, output: OutputOptions) -> CommandResult {
     })
 }
 
-/// Reads the settings of a file and of the environment, checks them and reads the secrets. Warnings
-/// are dropped, except for those in the log. Without a file, reads the environment only: neither
-/// checks the settings nor reads the secrets; the start of the node does.
+/// Reads the settings of a file and of the environment, reads the secrets and checks the settings:
+/// see [`read`]. Warnings are dropped, except for those in the log. Without a file, reads the
+/// environment only: neither checks the settings nor reads the secrets; the start of the node does.
 pub(super) fn load_checked(file: Option<&Path>) -> Result<Config, Box<dyn Error>> {
     match file {
         Some(file) => Ok(read(file)?.0),
@@ -84,7 +85,10 @@ pub(super) fn load_checked(file: Option<&Path>) -> Result<Config, Box<dyn Error>
 }
 
 /// Reads and checks the settings of a file, overridden by the environment, with its secrets;
-/// returns warnings as well. Each file is read only once. An error of the check names the file.
+/// returns warnings as well. Each file is read only once. The first step that fails ends it: the
+/// load (all unknown keys and types together), the secrets (the first fault), the check (all
+/// findings together). Errors of the last two get the name of the settings file, those of the load
+/// have it.
 fn read(file: &Path) -> Result<(Config, Vec<String>), Box<dyn Error>> {
     let mut config = Config::load(file)?;
     match checked(&mut config) {
@@ -95,7 +99,7 @@ fn read(file: &Path) -> Result<(Config, Vec<String>), Box<dyn Error>> {
 
 /// Reads the secrets into the settings, then checks them; an unreadable secret prevents the check.
 /// Returns warnings: first those about secrets that every user can read, which are logged as well,
-/// then those of the check.
+/// even if the check then fails, then those of the check.
 fn checked(config: &mut Config) -> Result<Vec<String>, Box<dyn Error>> {
     let readable = config.net.read_secret()?;
     for warning in &readable {

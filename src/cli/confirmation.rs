@@ -20,12 +20,14 @@ pub(super) struct Confirmation {
 struct Declined;
 
 impl Confirmation {
-    /// Asks for confirmation on a terminal, unless `--yes` was given. `consequence` is the
-    /// beginning of the question, without punctuation at its end.
+    /// Asks for confirmation on a terminal, unless `--yes` was given: then returns without output.
+    /// `consequence` is the beginning of the question, without punctuation at its end; harmful
+    /// characters in it are escaped. The caller acts only after `Ok`.
     ///
-    /// Asks on stderr and waits for one line. Only `y`, `Y` and `yes` confirm; any other reply,
-    /// also an empty one, fails with [`Declined`]. Fails with [`Usage`] without asking if stdin is
-    /// not a terminal.
+    /// Asks on stderr and waits for one line, without a time limit. Only `y`, `Y` and `yes`
+    /// confirm, blanks around them aside; any other reply, also an empty one, `YES` or the end of
+    /// the input, fails with [`Declined`] (exit code 1). Fails with [`Usage`] (exit code 2) without
+    /// asking if stdin is not a terminal; stderr need not be one.
     pub(super) fn demand(self, consequence: &str) -> Result<(), Box<dyn Error>> {
         if self.yes {
             return Ok(());

@@ -18,10 +18,12 @@ pub(crate) struct PropagationCurves<'a> {
 /// Width and height of the plot, in pixels.
 const SIZE: (u32, u32) = (800, 480);
 
-/// Draws curves into an SVG file, which is overwritten. Each group has a colour of its own.
+/// Draws curves into an SVG file, which is overwritten. Each group has a colour of its own, up to
+/// the 21 of the palette, which then repeat. Without curves the axes are drawn alone.
 ///
 /// The time axis ends 5 % after the last time of all curves, or at 1.05 ms if there is none. The
-/// legend is left out if no group has a name. An error of the final write names the file.
+/// legend is left out if no group has a name. Missing directories are not created. An error of the
+/// final write names the file; an earlier error leaves an incomplete plot there.
 pub(crate) fn draw(
     file: &Path,
     title: &str,

@@ -16,10 +16,10 @@ use super::shown;
 use super::target::{Consistency, MARGIN, NodeOptions, NodeTarget, SOON, run_blocking};
 use super::{CommandResult, MissingKey, is_unreachable, print_answer, printable};
 
-/// Interval of probes that check whether a watched node still answers.
+/// Pause before each probe, the first included, that checks whether a watched node still answers.
 const PROBE_EVERY: Duration = Duration::from_secs(3);
 
-/// Time limit for the answer to a probe.
+/// Time limit for the answer to a probe; with connecting it may take 1 s longer.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Maximum number of keys that the error about a missing key lists.
@@ -131,6 +131,7 @@ struct List {
 }
 
 impl DataArguments {
+    /// Runs the operation to its end on this thread.
     pub(super) fn run(self) -> CommandResult {
         match self.verb {
             Verb::Get(get) => run_blocking(get.run()),
@@ -143,7 +144,9 @@ impl DataArguments {
 }
 
 impl Get {
-    /// Prints the value of the key. A key that holds nothing is an error: [`MissingKey`].
+    /// Prints the value of the key. A key that holds nothing is an error, [`MissingKey`], also with
+    /// `--json`. For that error it asks the node for its keys as well, within the same time limit
+    /// of the command.
     async fn run(self) -> CommandResult {
         let Self { key, consistency, asking: NodeOptions { target, output } } = self;
         let level = consistency.level_of_read();
@@ -162,8 +165,9 @@ impl Get {
     }
 }
 
-/// Returns keys that hold a value on the node, one more than an error lists; `None` if the node
-/// does not tell, because the error about the missing key matters more than that one.
+/// Returns the first keys that hold a value on the node, one more than an error lists, over a new
+/// connection. `None` if the node refuses, fails or does not answer by `until`: the error about the
+/// missing key matters more than that one.
 async fn some_keys(target: &NodeTarget, until: Instant) -> Option<Vec<String>> {
     let request =
         AdminRequest::Keys { prefix: String::new(), after: None, limit: 1 + NAMED_MAX as u32 };
@@ -173,7 +177,9 @@ async fn some_keys(target: &NodeTarget, until: Instant) -> Option<Vec<String>> {
     }
 }
 
-/// The error for a key that holds nothing; it lists keys that hold a value, if they are known.
+/// The error for a key that holds nothing; it lists at most [`NAMED_MAX`] keys of the asked node
+/// that hold a value, if they are known. `None` for `keys` means that they are not known, which is
+/// another text than for an empty list. The level tells whether other nodes may hold a value.
 fn missing_key(key: &str, level: ConsistencyLevel, keys: Option<&[String]>) -> MissingKey {
     let nothing = match level {
         ConsistencyLevel::Majority { .. } => "holds nothing on a majority of the replicas",
@@ -193,7 +199,8 @@ fn missing_key(key: &str, level: ConsistencyLevel, keys: Option<&[String]>) -> M
 }
 
 impl Set {
-    /// Sets the key: VALUE is taken as JSON, or as text with `--text` or if it is not JSON.
+    /// Sets the key: VALUE is taken as JSON, or as text with `--text` or if it is not JSON, even if
+    /// it is empty. Prints as [`changed`] does. The node decides whether the key may be set.
     async fn run(self) -> CommandResult {
         let Self { key, value, text, consistency, asking } = self;
         let item = if text { rmpv::Value::from(value) } else { shown::read(&value) };
@@ -204,7 +211,8 @@ impl Set {
 }
 
 impl Delete {
-    /// Deletes the key. A key that holds nothing is not an error.
+    /// Deletes the key, without a confirmation. A key that holds nothing is not an error. Prints as
+    /// [`changed`] does.
     async fn run(self) -> CommandResult {
         let Self { key, consistency, asking } = self;
         let request = AdminRequest::Delete { key: key.clone(), level: consistency.level() };
@@ -212,8 +220,9 @@ impl Delete {
     }
 }
 
-/// Makes a change. The text output of a success is empty; the JSON output is `json` with the
-/// consistency added. Fails with `Unexpected` for any answer but `Done`.
+/// Makes a change. The text output of a success is empty; the JSON output is `json`, an object,
+/// with the consistency added. Fails with a refusal of the node, or with `Unexpected` for any
+/// answer but `Done`; nothing is printed then, and the change may have been made if no answer came.
 async fn changed(
     asking: &NodeOptions,
     request: &AdminRequest,
@@ -229,10 +238,13 @@ async fn changed(
 }
 
 impl WatchArguments {
-    /// Prints the current value of the key (also that it holds nothing), then a line per change.
+    /// Prints the current value of the key (also that it holds nothing), then a line per change; as
+    /// JSON, one object per line.
     ///
-    /// Ends with success on Ctrl-C or when the reader has closed stdout. Fails if the first value
-    /// does not come within [`SOON`], if the watch ends, or once the node is [`lost`].
+    /// Ends with success on Ctrl-C once the watch has begun, or when the reader has closed stdout,
+    /// which shows only at the next line. Fails if the first value does not come within [`SOON`],
+    /// if the watch ends, once the node is [`lost`], or if stdout fails. A reader that does not
+    /// read blocks all of this, probes and Ctrl-C included.
     async fn run(self) -> CommandResult {
         let Self { key, asking: NodeOptions { target, output } } = self;
         let mut watch = target.connect().await?.watch(&key).await?;
@@ -264,11 +276,12 @@ impl WatchArguments {
     }
 }
 
-/// Completes once the node no longer answers on a second connection, with the error of the probe.
-/// The watching connection can't show this: it is silent for an unchanged value as well.
+/// Completes once the node does not answer one probe, with the error of that probe; otherwise
+/// never. The watching connection can't show this: it is silent for an unchanged value as well.
 ///
-/// Asks every [`PROBE_EVERY`] over a new connection. Any answer, also a refusal, shows that the
-/// node is alive; a connection that breaks is ignored.
+/// Asks over a new connection, first after [`PROBE_EVERY`] and then again that long after each
+/// answer. Any answer, also a refusal, shows that the node is alive. Errors for which
+/// [`is_no_answer`] is `false`, such as a connection that breaks, are ignored.
 async fn lost(target: &NodeTarget) -> Box<dyn Error> {
     let request = AdminRequest::Health { within_ms: 0 };
     loop {
@@ -281,15 +294,16 @@ async fn lost(target: &NodeTarget) -> Box<dyn Error> {
 }
 
 /// Whether an error means that nobody answers at the address: no answer in time, or no connection.
-/// A refusal, or a connection that broke, does not count.
+/// Every failed connection to a control socket counts, one over the network only if
+/// [`is_unreachable`]. A refusal, or a connection that broke, does not count.
 fn is_no_answer(error: &(dyn Error + 'static)) -> bool {
     matches!(error.downcast_ref(), Some(AdminRequestError::Silent { .. }))
         || error.is::<AdminConnectError>()
         || error.downcast_ref().is_some_and(is_unreachable)
 }
 
-/// Formats a line of a watch: the time of printing in UTC, then type and value, or that the key
-/// holds nothing.
+/// Formats a line of a watch, without a line end: the time of printing in UTC, to the second, then
+/// type and value as JSON, or that the key holds nothing. The caller escapes it.
 fn line(data: Option<&Data>) -> String {
     let now = humantime::format_rfc3339_seconds(SystemTime::now());
     match data {
@@ -299,8 +313,10 @@ fn line(data: Option<&Data>) -> String {
 }
 
 impl List {
-    /// Prints the keys with the prefix, or nothing (as JSON, an empty list) if there are none.
-    /// Reads all pages before it prints, so that a failure prints no part of the list.
+    /// Prints the keys with the prefix, or nothing (as JSON, an empty list) if there are none; that
+    /// is a success. Reads all pages over one connection before it prints, so that a failure prints
+    /// no part of the list. Each page has [`SOON`] of its own. Keys that change meanwhile may be
+    /// listed or not.
     async fn run(self) -> CommandResult {
         let Self { prefix, asking: NodeOptions { target, output } } = self;
         let mut client = target.connect().await?;
@@ -322,8 +338,8 @@ enum Page {
     Last,
 }
 
-/// Adds the page of keys after the last one of `all`, at most [`KEYS_MAX`], to `all`. Fails with
-/// `Unexpected` for another answer.
+/// Adds the page of keys after the last one of `all`, at most [`KEYS_MAX`], to `all`, which must be
+/// in the order of the keys. Fails with `Unexpected` for another answer; `all` is then unchanged.
 async fn page(
     client: &mut Client,
     prefix: &str,

@@ -54,7 +54,8 @@ enum ExplainCommand {
 
 impl ExplainArguments {
     /// Asks the node for the explanation and prints it: the text of the node, or with `--json` its
-    /// `detail` decoded to JSON. An unknown type or subject is refused by the node; an answer of
+    /// `detail` decoded to JSON; a `detail` that can't be decoded is printed as a text with its
+    /// length, and that is no error. The node refuses an unknown type or subject; an answer of
     /// another kind is the error `Unexpected`.
     pub(super) fn run(self) -> CommandResult {
         let (entity_type, about, how) = match self.subject {

@@ -49,7 +49,7 @@ impl Completions {
 impl Man {
     /// Without `--out` prints the page of `ostraca` itself, not of its commands; with `--json` that
     /// is an error of usage. With `--out` writes the pages of all commands and prints the
-    /// directory; an I/O error names the directory.
+    /// directory. An I/O error names the directory, and pages written before it remain.
     pub(super) fn run(self) -> CommandResult {
         let Some(dir) = self.out else {
             if self.output.is_json() {

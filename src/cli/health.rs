@@ -39,7 +39,7 @@ struct Unhealthy(String);
 
 /// Result of the check, also if the node did not answer.
 struct HealthResult {
-    /// The node answered, or refused for another reason than its shutdown.
+    /// The node answered with its health, or refused for another reason than its shutdown.
     live: bool,
     /// State of the node; only `reason` is set if it did not answer with its health.
     health: Health,
@@ -47,8 +47,9 @@ struct HealthResult {
 
 impl HealthArguments {
     /// Asks the node for its health, prints the result and fails with [`Unhealthy`] if the check
-    /// does not hold. Without `--live` the node may wait up to the time limit to become ready. With
-    /// `--json` an unhealthy result is printed to stdout as well; without it only the error is.
+    /// does not hold. Without `--live` the node may wait up to the time limit to become ready; with
+    /// `--live` it answers immediately, and the limit applies to the answer only. With `--json` an
+    /// unhealthy result is printed to stdout as well; without it only the error is.
     pub(super) fn run(self) -> CommandResult {
         let Self { live, ready: _, timeout, asking } = self;
         let within_ms = if live { 0 } else { milliseconds(timeout) };
@@ -67,8 +68,9 @@ impl HealthArguments {
 }
 
 /// Turns the answer or the error into a result. Only [`Usage`] errors are returned; any other
-/// error, such as an unreadable settings file, becomes a result with the error as its reason. Such
-/// a result is live only if the node refused the request for another reason than its shutdown.
+/// error, such as an unreadable settings file, becomes a result with the error as its reason and an
+/// unknown readiness. Such a result is live only if the node refused the request for another reason
+/// than its shutdown, or as [`NotKnownThere`]; an answer of another kind is not live.
 fn found(asked: Result<AdminResponse, Box<dyn Error>>) -> Result<HealthResult, Box<dyn Error>> {
     let error = match asked {
         Ok(AdminResponse::Health(health)) => return Ok(HealthResult { live: true, health }),
@@ -103,8 +105,8 @@ impl HealthResult {
         self.live && (live || self.health.ready == Some(true))
     }
 
-    /// Returns the result as JSON. Unknown values are `null`, also the name of a node that did not
-    /// answer.
+    /// Returns the result as JSON, for both checks: `live` and `ready` with the facts about the
+    /// node. Unknown values are `null`, also the name of a node that did not answer.
     fn json(&self) -> serde_json::Value {
         let Health { node, cluster, status, ready, reason } = &self.health;
         let node = Some(node).filter(|node| !node.is_empty());
@@ -116,6 +118,7 @@ impl HealthResult {
 
     /// Describes the result of the wanted check in one line without a line end. A check that fails
     /// names the reason: of not being live if the node is not live, otherwise of not being ready.
+    /// An unknown readiness reads "not known to be ready", unlike a known `false`.
     fn text(&self, live: bool) -> String {
         let Health { node, cluster, status, ready, reason } = &self.health;
         let name = if node.is_empty() { "the node" } else { node };

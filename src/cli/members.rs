@@ -24,7 +24,8 @@ pub(super) struct MembersArguments {
 }
 
 impl MembersArguments {
-    /// Prints the members once, or with `--watch` again after each change.
+    /// Prints the members once, or with `--watch` again after each change. The node answers from
+    /// its own view, so `--timeout` limits only its answer.
     pub(super) fn run(&self) -> CommandResult {
         let Self { watching, how } = self;
         let read = |answer| match answer {
@@ -37,7 +38,9 @@ impl MembersArguments {
     }
 }
 
-/// Formats the state of the cluster and a table of its members. If the node has joined no cluster:
+/// Formats the state of the cluster and a table of its members. The state has a line with the
+/// number of members, then a line each for the configuration, the reason why the node waits, and a
+/// shutdown of the cluster that is prepared, if there is one. If the node has joined no cluster:
 /// only one line with the reason why the node waits, without a table.
 fn shown(all: &Members) -> String {
     let Some(cluster) = &all.cluster else {
@@ -68,9 +71,9 @@ fn shown(all: &Members) -> String {
     text + "\n" + &table(heads, &rows)
 }
 
-/// Formats a member as a row of the table. Its note tells whether it is the leader, the asked node,
-/// and draining. Observers that can't reach it are shown by address, or by name if they are no
-/// members.
+/// Formats a member as a row of the table of [`shown`]. Its note tells whether it is the leader,
+/// the asked node, and draining. Observers that can't reach it are shown by address, or by name if
+/// they are no members.
 fn row(all: &Members, member: &MemberInfo) -> [String; 7] {
     let is = |node: &str| node == member.node;
     let notes = [

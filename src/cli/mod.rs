@@ -184,8 +184,8 @@ impl Ostraca {
     }
 }
 
-/// Prints an answer to stdout. Escapes harmful characters of other nodes, but no line ends and
-/// tabs. A closed pipe, as after `head`, is not an error.
+/// Prints an answer to stdout, without a line end of its own. Escapes harmful characters of other
+/// nodes, but no line ends and tabs. A closed pipe, as after `head`, is not an error.
 fn print_answer(text: &str) -> CommandResult {
     match io::stdout().lock().write_all(printable::lines(text).as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -209,7 +209,9 @@ struct UnfinishedAction(String);
 struct MissingKey(String);
 
 /// Returns the exit code of the process for a failed command; `ostraca --help` lists the codes.
-/// Looks only at the error itself, not at its sources; an error of an unknown type is 1.
+/// Looks only at the error itself, not at its sources; an error of another type is 1, also
+/// [`NotKnownThere`](target::NotKnownThere). Every failed connection to a control socket is 4; one
+/// over the network only if [`is_unreachable`], otherwise 1.
 pub(crate) fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
     let code = if let Some(node::NodeEnded(reason)) = error.downcast_ref() {
         reason.exit_code()
@@ -234,9 +236,10 @@ const fn is_unreachable(error: &net::client::ConnectError) -> bool {
     matches!(error, NoAnswer { .. } | NobodyListens { .. } | Silent { .. })
 }
 
-/// Returns the exit code for a request without a usable answer. A stopping node counts as one that
-/// does not answer (4), and so do a missing answer and a broken connection; an answer that can't be
-/// decoded is 1.
+/// Returns the exit code for a request without a usable answer. A refusal is 3 for an unknown type,
+/// 5 if too few replicas answered or shards still run, 4 if the node is stopping, otherwise 1. A
+/// missing answer, an ended watch and a broken connection are 4. A request that was not sent, and
+/// an answer that can't be decoded or is of another kind, are 1.
 fn code_of(error: &AdminRequestError) -> u8 {
     match error {
         AdminRequestError::Refused(refusal) => match refusal.why {
@@ -253,8 +256,8 @@ fn code_of(error: &AdminRequestError) -> u8 {
     }
 }
 
-/// Prints an error to stderr, each of its sources on a line of its own. Escapes harmful characters.
-/// Ignores a failed write.
+/// Prints an error to stderr, each of its sources on a line of its own. Escapes harmful characters,
+/// but no line ends and tabs. Ignores a failed write.
 pub(crate) fn print_error(error: &dyn Error) {
     let mut text = format!("error: {error}");
     let mut cause = error.source();

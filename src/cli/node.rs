@@ -61,9 +61,14 @@ fn init_log(log: LogFormat) {
 }
 
 impl NodeArguments {
-    /// Runs a node until it ends, and returns the error [`NodeEnded`] unless its exit code is 0. A
-    /// node that ended as orphaned is replaced by a new one, as often as this happens. A signal
-    /// between the two shuts the new one down as soon as it has started.
+    /// Runs a node until it ends, and returns the error [`NodeEnded`] unless its exit code is 0.
+    /// Installs the log before it loads the settings. A node that ended as orphaned is replaced by
+    /// a new one with the same settings, which are not read again, as often as this happens. A
+    /// failed start is returned as it is, also of a replacement.
+    ///
+    /// A signal during a start, or while a node ran that ended as orphaned, shuts the node down
+    /// that has just started. Such signals are not counted: two further ones during this shutdown
+    /// end the process immediately.
     pub(super) fn run(self) -> CommandResult {
         init_log(self.log);
         let config = load_checked(self.config.as_deref())?;

@@ -98,7 +98,8 @@ pub(super) struct PrepareShutdown {
 }
 
 impl Leave {
-    /// Asks the member to leave and prints its name. Does not wait until it has left.
+    /// Asks the member to leave, without a confirmation, and prints its name and address. Does not
+    /// wait until it has left.
     pub(super) fn run(self) -> CommandResult {
         let Self { node, asking } = self;
         let what = "leave";
@@ -116,8 +117,8 @@ impl Leave {
 }
 
 impl Down {
-    /// Demands a confirmation, declares the member dead and prints its name. Does not wait for its
-    /// removal.
+    /// Demands a confirmation before it connects, so before the node has checked the name. Then
+    /// declares the member dead and prints its name and address. Does not wait for its removal.
     pub(super) fn run(self) -> CommandResult {
         let Self { node, confirmation, asking } = self;
         confirmation
@@ -135,8 +136,8 @@ impl Down {
     }
 }
 
-/// Sends an order about a member and returns the name of that member. The node does not wait until
-/// the order is carried out.
+/// Sends an order about a member and returns the name and address of that member. The node does not
+/// wait until the order is carried out. An answer of another kind is an error.
 async fn ordered(
     asking: &NodeOptions,
     request: &AdminRequest,
@@ -148,8 +149,9 @@ async fn ordered(
 }
 
 impl Drain {
-    /// Starts or ends the draining and prints what the node still hosts. Fails with
-    /// [`UnfinishedAction`], after the output, if shards are left; never with `--undo`.
+    /// Starts or ends the draining, without a confirmation, and prints the shards that the node
+    /// still hosts. Fails with [`UnfinishedAction`], after the output, if the node drains and has
+    /// shards left; so never with `--undo`.
     pub(super) fn run(self) -> CommandResult {
         let Self { undo, timeout, asking } = self;
         let request = AdminRequest::Drain { undo, within_ms: milliseconds(timeout) };
@@ -185,9 +187,10 @@ fn drained_text(drained: &DrainReport) -> String {
 }
 
 impl StopShards {
-    /// Demands a confirmation, stops the shards and prints how many have stopped. No numbers mean
-    /// all shards. The node refuses with `NotStopped` if shards run after the time limit; that is
-    /// exit code 5.
+    /// Demands a confirmation, stops the shards and prints how many were meant: those that did not
+    /// run count, and a number that is named twice counts once (but twice in the confirmation). No
+    /// numbers mean all shards; numbers are checked by the node. The node refuses with `NotStopped`
+    /// if shards run after the time limit; that is exit code 5.
     pub(super) fn run(self) -> CommandResult {
         let Self { entity_type, shards, timeout, confirmation, asking } = self;
         let which = match shards.len() {
@@ -225,7 +228,7 @@ impl Rebalance {
 }
 
 impl PrepareShutdown {
-    /// Demands a confirmation and freezes the cluster.
+    /// Demands a confirmation and freezes the cluster. Stops no node: the user must do this.
     pub(super) fn run(self) -> CommandResult {
         let Self { confirmation, asking } = self;
         confirmation

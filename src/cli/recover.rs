@@ -32,8 +32,10 @@ const NOT_FORCED: &str = "\
     number. Then repeat this with --force, on this node only\n";
 
 impl RecoverArguments {
-    /// Executes the recovery with `--force`; otherwise only asks for the preview and prints it with
-    /// instructions. Asks over the control socket of this host only.
+    /// Executes the recovery with `--force`, without a confirmation; otherwise only asks for the
+    /// preview and prints it with instructions, which also is a success. With `--json` prints only
+    /// the report, its `forced` tells the two apart. Asks over the control socket of this host
+    /// only.
     pub(super) fn run(&self) -> CommandResult {
         let Self { force, here, output } = self;
         let request = AdminRequest::Recover { force: *force };
@@ -47,7 +49,8 @@ impl RecoverArguments {
     }
 }
 
-/// Formats the kept and the given-up members, and the new configuration if it was forced.
+/// Formats the kept and the given-up members, the new configuration if it was forced, and a hint
+/// about seeds if any member is given up, for a preview as well.
 fn shown(recovery: &RecoveryReport) -> String {
     let RecoveryReport { forced, me, configuration, kept, given_up } = recovery;
     let (goes, gone) = match forced {

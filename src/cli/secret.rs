@@ -55,8 +55,8 @@ impl SecretArguments {
     }
 }
 
-/// Writes the text to a new file of mode 600 and syncs it. Fails if the path exists. Removes the
-/// file again if writing fails.
+/// Writes the text to a new file of mode 600 and syncs the file, not its directory. Fails if the
+/// path exists or its directory is missing. Removes the file again if writing or syncing fails.
 fn write(path: &Path, text: &str) -> Result<(), Unwritten> {
     let failed = |source| Unwritten::Failed { path: path.to_owned(), source };
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);

@@ -14,7 +14,8 @@ use super::table::table;
 
 /// Formats a key and its value as text of several lines: the type with the number of elements, then
 /// a line per element, entry or concurrent value. Other values have one line, and so has a
-/// multi-value register with exactly one value. Of a user type only the size is shown.
+/// multi-value register with exactly one value; one without values reads "0 values". Of a user type
+/// only the size is shown. Unlike JSON, it shows all entries of a map whose keys have one text.
 pub(super) fn text(key: &str, data: &Data) -> String {
     let key = &*one_line(key);
     let counted = |count: usize, one: &str, many: &str| {
@@ -66,8 +67,9 @@ fn decoded(data: &Data) -> ValueContent {
     data.content().unwrap_or_else(|why| ValueContent::User { bytes: why.len as u64 })
 }
 
-/// Converts content to JSON. An unwritten register is `null`. If two keys of a map have the same
-/// text, the later entry replaces the earlier one. A user type becomes a text with its length.
+/// Converts content to JSON. An unwritten register is `null`. Concurrent values become a sorted
+/// array like elements, also a single one. If two keys of a map have the same text, the later entry
+/// replaces the earlier one. A user type becomes a text with its length.
 fn content(content: &ValueContent) -> Value {
     match content {
         ValueContent::Flag(is_on) => Value::Bool(*is_on),
@@ -98,7 +100,7 @@ fn sorted(all: &[Packed]) -> Vec<Value> {
 }
 
 /// Orders two numbers by value and everything else by JSON text, a number and another value as
-/// well.
+/// well. Compares numbers as `f64`, so large integers that round to the same `f64` are equal.
 fn order(one: &Value, other: &Value) -> Ordering {
     match (one.as_f64(), other.as_f64()) {
         (Some(one), Some(other)) => one.total_cmp(&other),

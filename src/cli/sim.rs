@@ -75,8 +75,10 @@ fn span(text: &str) -> Result<Duration, String> {
 }
 
 impl SimArguments {
-    /// Runs the simulation, draws the plot and prints the figures. An invalid plan is an error of
-    /// usage. A plot that can't be written is an error, and no figures are printed then.
+    /// Runs the simulation, draws the plot over an existing file and prints the figures. An invalid
+    /// plan is an error of usage (exit code 2); a change that does not reach all replicas in time
+    /// is another error. A plot that can't be written is an error, and no figures are printed
+    /// then.
     pub(super) fn run(self) -> CommandResult {
         let plan = self.plan();
         let (begun, bar) = (Instant::now(), bar(self.changes));
@@ -110,7 +112,7 @@ impl SimArguments {
     }
 }
 
-/// Converts an invalid plan to an error of the arguments.
+/// Converts an invalid plan to an error of usage; passes on any other failure as it is.
 fn failed(error: RunFailure) -> Box<dyn Error> {
     match error {
         RunFailure::Unfit { .. } => Usage(error.to_string()).into(),
@@ -153,9 +155,9 @@ fn title(plan: &Plan) -> String {
 /// Results of a run. Numbers of messages and bytes are means per change; with a partition a change
 /// is made on both sides and counts once.
 struct Figures {
-    /// Time until half of all replicas had a change, over all changes.
+    /// Median of the times until a replica had a change, over all replicas and changes together.
     half_ms: f64,
-    /// Time until 99 % of all replicas had a change, over all changes.
+    /// The 99th percentile of the same times.
     p99_ms: f64,
     /// Mean over the changes of the time until the last replica had the change.
     all_mean_ms: f64,
@@ -219,8 +221,9 @@ impl Figures {
         text
     }
 
-    /// Returns the figures with the main parameters of the plan. Lacks the real time, so the same
-    /// plan gives the same JSON.
+    /// Returns the figures with some parameters of the plan: replicas, seed, loss, latency and
+    /// number of changes. Lacks the real time, so the same plan gives the same JSON. The caller
+    /// adds the simulated time and the path of the plot.
     fn json(&self, plan: &Plan) -> serde_json::Value {
         json!({
             "nodes": plan.nodes,

@@ -4,7 +4,8 @@ use super::printable::one_line;
 
 /// Formats a line of heads and a line per row, as aligned columns. Columns that are empty in all
 /// rows are left out with their head; without rows only an empty line remains. Escapes harmful
-/// characters of cells, line ends included. Lines have no trailing spaces.
+/// characters of cells, line ends included. Lines have no trailing spaces. Widths are counted in
+/// characters, so characters of double width shift the columns behind them.
 pub(super) fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     let printable = |row: &[String; N]| row.each_ref().map(|cell| one_line(cell).into_owned());
     let rows: Vec<[String; N]> = rows.iter().map(printable).collect();

@@ -54,7 +54,8 @@ pub(super) struct NodeTarget {
     identity: Option<PathBuf>,
 }
 
-/// The error if the settings lead to no control socket.
+/// Returns the error if the settings lead to no control socket. The text tells whether they turn
+/// it off or lack the settings that name one.
 fn no_socket(config: &Config) -> Usage {
     let reason = match &config.management.control_socket {
         Some(_) => "these settings turn the control socket off (management.control-socket = \"\")",
@@ -160,8 +161,10 @@ impl NodeTarget {
     }
 
     /// Connects to the node: at its address if `--node` was given, otherwise over a control socket.
-    /// Loads the settings unless a socket is named. The limit applies to a connection over the
-    /// network only. Fails with [`Usage`] if neither options nor settings name a node.
+    /// Loads the settings unless a socket is named, and does not check them. `--node` ignores a
+    /// control socket in the settings, and without `--identity` connects with a new identity each
+    /// time. The limit applies to a connection over the network only. Fails with [`Usage`] if
+    /// neither options nor settings name a node, or if both variables do.
     async fn connect_within(&self, within: Duration) -> Result<Client, Box<dyn Error>> {
         let config = match self.here.source(self.elsewhere.is_some(), variable)? {
             TargetSource::Socket(path) => return Ok(Client::connect(&path).await?),
@@ -179,7 +182,8 @@ impl NodeTarget {
 
     /// Sends one request over a new connection. `patience` is the time that the node may wait for
     /// other nodes; the whole call, with connecting, ends at most [`MARGIN`] after it. Zero means
-    /// that the node asks no other node: the limit of the answer is then [`SOON`].
+    /// that the node asks no other node: the limit of the answer is then [`SOON`], and the whole
+    /// call ends at most [`PROBE`] after it.
     pub(super) async fn ask(
         &self,
         request: &AdminRequest,
@@ -284,8 +288,8 @@ impl OutputOptions {
         self.json
     }
 
-    /// Prints a value as JSON, or else the text; `text` is not called for JSON. A closed pipe is
-    /// not an error.
+    /// Prints a value as indented JSON with a line end, or else the text, which must bring its own
+    /// line end; `text` is not called for JSON. A closed pipe is not an error.
     pub(super) fn print(
         self,
         json: &impl serde::Serialize,
@@ -354,7 +358,7 @@ pub(super) fn patience(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Converts to whole milliseconds, rounded down; less than one becomes 0.
+/// Converts to whole milliseconds, rounded down; less than one becomes 0. Saturates.
 pub(super) fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -23,8 +23,10 @@ pub(super) struct WatchOption {
 impl WatchOption {
     /// Sends the request once or, with `--watch`, a second after each answer until Ctrl-C, and
     /// prints each answer whose output differs from the previous one. An empty line separates
-    /// answers as text. The first error of a request or of `read` ends the watch. Ctrl-C and a
-    /// closed pipe end it successfully.
+    /// answers as text. Each request uses a new connection and gets `patience`, see
+    /// [`NodeTarget::ask`]. The first error of a request or of `read` ends the watch, also if the
+    /// node is only gone for a moment. Ctrl-C and a closed pipe end it successfully; a pipe closed
+    /// by its reader is noticed only at the next change.
     pub(super) async fn print<A, J: Serialize>(
         self,
         target: &NodeTarget,

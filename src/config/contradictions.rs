@@ -2,8 +2,9 @@
 //! warning. Both name the settings, their values and what to change.
 //!
 //! The sections of downing and of sharding check some combinations themselves: `static-quorum` and
-//! `expected-nodes`, `handoff-timeout` and the shutdown phase, `move-retry-max` and
-//! `move-retry-min`. docs/configuration.md lists the important ones.
+//! `expected-nodes`, `handoff-timeout` and the shutdown phase, minimum and maximum of
+//! `move-retry-*`, `restart-backoff-*` and the window of `composite`. docs/configuration.md lists
+//! the important ones.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::sharding::passivation::settings::{PassivationConfig, PassivationStrat
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// A doubtful choice in `[cluster.downing]`.
+    /// A doubtful choice in `[cluster.downing]`, or a cluster of two nodes.
     #[error(transparent)]
     Cluster(#[from] cluster::ClusterConfigWarning),
     /// Asks time out before a failover has completed.
@@ -52,7 +53,8 @@ pub enum Warning {
         /// Consequence of the combination.
         effect: &'static str,
     },
-    /// A setting that another setting disables.
+    /// A setting or section that another setting disables. One setting may have several such
+    /// warnings.
     #[error("{setting} is set and has no effect with {because}: leave one of them out")]
     NoEffect {
         /// The setting without effect.
@@ -65,7 +67,8 @@ pub enum Warning {
 /// The longest failover after the crash of a node: the detector suspects the node after
 /// `acceptable-heartbeat-pause` and about one and a half heartbeats, other nodes probe it, gossip
 /// spreads the suspicion, and the strategy waits for `stable-after`. No node takes over before the
-/// lease of the crashed node has expired; without leases, the removal margin is added instead.
+/// lease of the crashed node has expired (the maximum of both times); without leases, the removal
+/// margin is added instead. A sum that overflows is [`Duration::MAX`].
 /// Measured with real processes and the defaults: 8.5 to 9.1 s; this function returns 8.8 s.
 pub(super) fn failover(cluster: &ClusterConfig) -> Duration {
     let detector = &cluster.failure_detector;
@@ -83,8 +86,9 @@ pub(super) fn failover(cluster: &ClusterConfig) -> Duration {
     }
 }
 
-/// Whether two settings contradict each other, and the settings and the remedy as in
-/// [`InvalidConfig::Contradiction`]. Without a contradiction the rest is ignored.
+/// Whether two settings contradict each other (`true`: an error), and the settings with their
+/// values and the remedy as in [`InvalidConfig::Contradiction`]. Without a contradiction the rest
+/// is ignored.
 type CheckedPair = (bool, (&'static str, String), (&'static str, String), &'static str);
 
 /// Returns an error for each impossible combination that this file checks; empty if there is none.
@@ -102,9 +106,10 @@ pub(super) fn errors(config: &Config) -> Vec<InvalidConfig> {
         .collect()
 }
 
-/// Compares `expected-nodes` or else the number of seeds with the connections, `expected-nodes`
-/// with the number of seeds, the limit for joining with the pause between attempts, and, if leases
-/// are enabled, their duration with their heartbeats. `expected-nodes` of 0 is left to `config.rs`.
+/// Impossible are, in this order: fewer connections than other nodes (`expected-nodes` or else the
+/// number of seeds, minus 1); fewer `expected-nodes` than seeds, but 0 is left to `config.rs`; a
+/// limit for joining that is not longer than the pause between attempts; if leases are enabled, a
+/// duration below twice their heartbeat interval.
 fn of_cluster(config: &Config) -> [CheckedPair; 4] {
     let Config { net, cluster, .. } = config;
     let (lease, seeds) = (&cluster.lease, cluster.seeds.len());
@@ -146,8 +151,9 @@ fn of_cluster(config: &Config) -> [CheckedPair; 4] {
     ]
 }
 
-/// Compares minimum and maximum of pauses, and the sizes of messages in `[ddata]` with those of
-/// values and of the transport. Equal values are fine.
+/// Impossible are, in this order: a maximum of `back-off` or of `resend` below its minimum; frames
+/// of `[ddata]` above the transport's messages; an assembly below twice `max-value-size`. Equal
+/// values are fine.
 fn of_limits(config: &Config) -> [CheckedPair; 4] {
     let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
     let (back_off_min, back_off_max) = limits.back_off;
@@ -179,7 +185,8 @@ fn of_limits(config: &Config) -> [CheckedPair; 4] {
     ]
 }
 
-/// Returns a warning for each doubtful combination.
+/// Returns a warning for each doubtful combination: those about asks first, then times, then
+/// settings without effect. The caller has found no errors.
 pub(super) fn warnings(config: &Config) -> Vec<Warning> {
     let mut all = asks(config);
     all.extend(times(config));
@@ -187,8 +194,9 @@ pub(super) fn warnings(config: &Config) -> Vec<Warning> {
     all
 }
 
-/// One warning for `[cluster.sharding]` and for each entity type with an `ask-timeout` of its own
-/// that is shorter than a failover.
+/// A warning for `[cluster.sharding]` if its `ask-timeout` is shorter than a failover, also if
+/// every type overrides it, and one for each entity type whose own `ask-timeout` is. An equal time
+/// is fine.
 fn asks(config: &Config) -> Vec<Warning> {
     let failover = failover(&config.cluster);
     let own = ("cluster.sharding".to_owned(), config.sharding.ask_timeout);
@@ -203,8 +211,10 @@ fn asks(config: &Config) -> Vec<Warning> {
 /// smaller.
 type Shorter = (&'static str, Duration, &'static str, Duration, &'static str);
 
-/// Warnings about times that are shorter than another time. The lease is compared only if leases
-/// are enabled, and the idle timeout only if it is in use and `idle-interval` is set.
+/// Warnings about times that are shorter than another time; equal times are fine. In this order:
+/// the detector's pause and its heartbeat interval; the lease, if leases are enabled, and the sum
+/// of both; idle timeout and handshake of connections; the idle timeout of entities, if it is in
+/// use and `idle-interval` is set, and that interval. Those of entity types are not compared.
 fn times(config: &Config) -> impl Iterator<Item = Warning> {
     let (detector, lease) = (&config.cluster.failure_detector, &config.cluster.lease);
     let limits = &config.net.limits;
@@ -250,13 +260,17 @@ fn times(config: &Config) -> impl Iterator<Item = Warning> {
     })
 }
 
-/// Whether idle entities are stopped: there is a strategy, and the idle timeout is not zero.
+/// Whether idle entities are stopped: the strategy is not `none`, and the idle timeout is not zero.
 fn is_passivating(passivation: &PassivationConfig) -> bool {
     passivation.strategy != PassivationStrategy::None && !passivation.idle_timeout.is_zero()
 }
 
 /// A warning for each setting or section that another setting disables. A setting counts as set
-/// only if it differs from its default, except for optional ones.
+/// only if it differs from its default; an optional one counts with any value.
+///
+/// These are `wait-for-join` with seeds, `wait-without-quorum` with a strategy that never waits or
+/// without leases (perhaps both), `down-removal-margin` with leases, sections of strategies that
+/// are not chosen, and `active-entity-limit` with a passivation strategy that ignores it.
 fn without_effect(config: &Config) -> Vec<Warning> {
     let Config { cluster, sharding, .. } = config;
     let (downing, lease) = (&cluster.downing, &cluster.lease);
@@ -298,7 +312,8 @@ fn without_effect(config: &Config) -> Vec<Warning> {
     found.map(|(_, setting, because)| Warning::NoEffect { setting, because }).collect()
 }
 
-/// Sections of downing strategies that differ from their defaults and whose strategy is not chosen.
+/// Names, in brackets, of the sections of downing strategies that differ from their defaults and
+/// whose strategy is not chosen.
 fn other_strategies(cluster: &ClusterConfig) -> impl Iterator<Item = String> {
     let (set, unset) = (&cluster.downing, cluster::Downing::default());
     let sections = [
@@ -319,7 +334,8 @@ fn other_strategies(cluster: &ClusterConfig) -> impl Iterator<Item = String> {
 }
 
 /// `active-entity-limit`, if it differs from its default and the strategy is `idle` or `none`,
-/// which ignore it; otherwise `None`. Limits of single entity types are not checked.
+/// which ignore it; otherwise `None`. The flag in the result is always `true`. Limits of single
+/// entity types are not checked.
 fn unlimited(sharding: &ShardingConfig) -> Option<(bool, String, String)> {
     let passivation = &sharding.passivation;
     let is_set =

@@ -18,10 +18,11 @@ use crate::node::shutdown::Phase;
 use crate::sharding::config as sharding;
 use crate::sharding::{allocation, passivation::settings as passivation};
 
-/// Maximum length of a comment line.
+/// Maximum length of a comment line in bytes.
 const LINE_MAX: usize = 96;
 
-/// The fields of a struct of settings with their doc comments.
+/// The fields of a struct of settings with their doc comments, in the order of the struct. Includes
+/// fields that are sections of their own, such as `limits` of `net`.
 struct Described {
     section: &'static str,
     names: &'static [&'static str],
@@ -81,7 +82,8 @@ const RENAMED: [(&str, &str, &str); 5] = [
 ];
 
 /// Returns a TOML file of all settings with their defaults; a comment explains each. A setting
-/// without a default is commented out.
+/// without a default is commented out. The sections of `SECTIONS` come first, then the example of
+/// an entity type, then the phases of the shutdown. The text loads as `Config::default()`.
 ///
 /// # Example
 /// ```
@@ -116,8 +118,8 @@ pub fn documented() -> String {
     text
 }
 
-/// Writes a commented-out example of a section of an entity type, after the names of all settings
-/// that it may override; there is no such section by default.
+/// Writes a commented-out example of a section of an entity type, after a comment with the names of
+/// all settings that it may override, without values; there is no such section by default.
 fn write_types(text: &mut String) {
     let names = sharding::Overrides::FIELD_NAMES.iter().map(|name| name.replace('_', "-"));
     let names = names.collect::<Vec<_>>().join(", ");
@@ -130,8 +132,8 @@ fn write_types(text: &mut String) {
     text.push_str("# [cluster.sharding.types.cart]\n# number-of-shards = 300\n");
 }
 
-/// Returns the defaults, by section and key. Without the phases of the shutdown, and without
-/// settings that are unset by default.
+/// Returns the defaults, by section and key; `sharding` is in the table `cluster`. Without the
+/// phases of the shutdown, and without settings that are unset by default.
 fn defaults() -> Table {
     let config = Config::default();
     let mut cluster = table(&config.cluster);
@@ -152,7 +154,7 @@ fn table(settings: &impl Serialize) -> Table {
 
 /// Writes the header of a section and each of its settings below its doc comment: `key = value`, or
 /// `# key =` if there is no default. Leaves out fields that have a section of their own, and
-/// `types`.
+/// `types`. A table without a section of its own, such as `back-off`, becomes an inline table.
 fn write_section(text: &mut String, section: &Described, all: &Table) {
     let _ = write!(text, "\n[{}]\n", section.section);
     for (name, docs) in section.names.iter().zip(section.docs) {
@@ -169,8 +171,9 @@ fn write_section(text: &mut String, section: &Described, all: &Table) {
     }
 }
 
-/// The sections that have a setting of this name, in the order of the file. `key` has hyphens. Does
-/// not know the phases of the shutdown and the sections of entity types.
+/// The sections that have a setting or a subsection of this name, in the order of the file. `key`
+/// has hyphens, and dots only for a renamed one (`delta.enabled`). Does not know the phases of the
+/// shutdown and the sections of entity types.
 pub(super) fn sections_with(key: &str) -> impl Iterator<Item = &'static str> {
     let of = move |section: &&Described| {
         section.names.iter().any(|name| key_of(section.section, name) == key)
@@ -192,7 +195,8 @@ fn find<'a>(all: &'a Table, path: &str) -> Option<&'a Value> {
 }
 
 /// Writes a doc comment as comment lines of at most [`LINE_MAX`] bytes, unless one word is longer.
-/// Joins its lines and paragraphs, and removes the brackets of links.
+/// Joins its lines and paragraphs, and removes the brackets of links to code; other brackets and
+/// the targets of links remain. An empty doc comment gives a line with `#`.
 fn comment(text: &mut String, docs: &str) {
     let docs = docs.replace("[`", "`").replace("`]", "`");
     let mut line = String::from("#");

@@ -22,7 +22,8 @@ const USER_TIMEOUT_MAX: Duration = Duration::from_secs(12 * 60 * 60);
 type Setting = (String, Option<Duration>);
 
 /// Returns an error for each setting that is longer than allowed; the bound itself is allowed.
-/// Unset settings are ignored.
+/// Unset settings are ignored, disabled ones are not. Order: net, ddata, cluster, sharding, phases
+/// of the shutdown, then `tcp-user-timeout` and `lease.duration`, which have bounds of their own.
 pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     let usual = of_net(config).into_iter().chain(of_ddata(config));
     let usual = usual.chain(of_cluster(&config.cluster)).chain(of_sharding(&config.sharding));
@@ -39,7 +40,7 @@ pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     too_long.collect()
 }
 
-/// Adds the section to the names of settings.
+/// Adds the section, with a dot, to the names of settings; their values and order remain.
 fn named<const N: usize>(section: &str, settings: [(&str, Option<Duration>); N]) -> Vec<Setting> {
     settings.map(|(name, value)| (format!("{section}.{name}"), value)).into()
 }
@@ -59,7 +60,8 @@ fn of_net(config: &Config) -> Vec<Setting> {
     named("net.limits", settings)
 }
 
-/// The durations of `[ddata]`; of `expire-keys-after-inactivity`, the longest one of all patterns.
+/// The durations of `[ddata]` and its epochs; of `expire-keys-after-inactivity`, the longest one of
+/// all patterns, without its pattern. That setting is unset without patterns.
 fn of_ddata(config: &Config) -> Vec<Setting> {
     let (ddata, epoch) = (&config.ddata, &config.ddata.epoch);
     let expiry = ddata.expire_keys_after_inactivity.iter().map(|(_, after)| *after).max();
@@ -81,7 +83,7 @@ fn of_ddata(config: &Config) -> Vec<Setting> {
 
 /// The durations of `[cluster]`, of failure detector, lease and downing. Without `lease.duration`,
 /// which has a bound of its own. The sections of all downing strategies are included, chosen or
-/// not.
+/// not; `down-all-when-unstable` only if it is a duration.
 fn of_cluster(cluster: &ClusterConfig) -> Vec<Setting> {
     let (detector, lease) = (&cluster.failure_detector, &cluster.lease);
     let (downing, majority) = (&cluster.downing, &cluster.downing.lease_majority);
@@ -125,6 +127,7 @@ fn of_cluster(cluster: &ClusterConfig) -> Vec<Setting> {
 }
 
 /// The durations of `[cluster.sharding]` and those that the sections of entity types override.
+/// Types follow in the order of their names, each with its passivation if it overrides that.
 fn of_sharding(sharding: &ShardingConfig) -> Vec<Setting> {
     let rate = &sharding.entity_recovery_constant_rate;
     let own = [

@@ -1,5 +1,5 @@
 //! Settings from a file and the environment. The file is read only once, so it may be a pipe. All
-//! wrong settings are reported together, up to `WRONG_MAX`.
+//! wrong settings are reported together; no further ones are looked for from `WRONG_MAX` on.
 
 mod error;
 
@@ -23,7 +23,8 @@ const PREFIX: &str = "OSTRACA__";
 /// Prefix of variables that may lack an underscore.
 const NEAR_PREFIX: &str = "OSTRACA_";
 
-/// Maximum number of wrong settings that are reported together.
+/// Number of errors from which the values of sections are no longer read. Wrong names of variables
+/// and of top-level sections, and doubled aliases, are found before and are not limited.
 const WRONG_MAX: usize = 50;
 
 /// Subsections of `[cluster]` that have their own fields in [`Config`].
@@ -32,7 +33,7 @@ const BELOW_CLUSTER: [&str; 2] = ["sharding", "shutdown"];
 /// The top-level sections of the configuration.
 const SECTIONS: [&str; 4] = ["cluster", "ddata", "management", "net"];
 
-/// Settings with two names: the section, the alias and the field's own name.
+/// Settings with two names: the section, the alias and the field's own name. Both are read.
 const ALIASES: [(&str, &str, &str); 1] = [("net.limits", "max-message-size", "message-bytes-max")];
 
 /// Settings that are lists of addresses, and the kinds of hosts that they accept.
@@ -46,7 +47,7 @@ const ADDRESSES: [(&str, &str, AcceptedHosts); 3] = [
 enum AcceptedHosts {
     /// IP addresses and host names.
     Any,
-    /// IP addresses, but no names.
+    /// IP addresses, but no host names.
     Numbers,
 }
 
@@ -60,8 +61,10 @@ impl Config {
     ///
     /// # Errors
     /// [`LoadError`] names the file or the variable, the key, the value found and the allowed
-    /// values. An unknown key is an error; several errors are reported together. Ranges and
-    /// combinations are checked later, by [`check`](Self::check) in `Node::start`.
+    /// values. An unknown key is an error, and so is a variable that is almost one of a setting;
+    /// several errors are reported together. A file that cannot be read or is no TOML is reported
+    /// alone. Ranges and combinations are checked later, by [`check`](Self::check) in
+    /// `Node::start`.
     ///
     /// # Example
     /// ```
@@ -83,10 +86,10 @@ impl Config {
         extract(&Figment::from(file).merge(environment()), misspelt_variables())
     }
 
-    /// Reads settings from the environment only.
+    /// Reads settings from the environment only; without any variable, the defaults.
     ///
     /// # Errors
-    /// The same as [`load`](Self::load).
+    /// Those of [`load`](Self::load) about variables.
     pub fn from_env() -> Result<Self, LoadError> {
         extract(&Figment::from(environment()), misspelt_variables())
     }
@@ -126,8 +129,8 @@ impl Provider for FileSettings {
     }
 }
 
-/// The variables with [`PREFIX`], as keys in lower case. The values are parsed like TOML values
-/// where possible, and are strings otherwise.
+/// The variables with [`PREFIX`], in capitals or not, as keys in lower case with dots and hyphens.
+/// The values are parsed like TOML values where possible, and are strings otherwise.
 fn environment() -> Env {
     Env::prefixed(PREFIX)
         .map(|name| name.as_str().replace("__", ".").replace('_', "-").to_lowercase().into())
@@ -135,7 +138,8 @@ fn environment() -> Env {
 
 /// Errors for variables that would be settings if they had two underscores in the right places:
 /// `OSTRACA_CLUSTER__ROLES`, `OSTRACA_CLUSTER_ROLES`. Other variables with the prefix are ignored,
-/// because Kubernetes sets `OSTRACA_NET_PORT` for a service `ostraca-net`.
+/// because Kubernetes sets `OSTRACA_NET_PORT` for a service `ostraca-net`. Names that are not UTF-8
+/// are ignored, too.
 fn misspelt_variables() -> Vec<LoadError> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     names.filter_map(|name| misspelt(&name)).collect()
@@ -168,8 +172,9 @@ fn misspelt(name: &str) -> Option<LoadError> {
 /// earlier one. `wrong` contains the errors found before.
 ///
 /// # Errors
-/// All of `wrong` and of the errors in the sections, which are read to the end as far as
-/// [`WRONG_MAX`] permits.
+/// All of `wrong`, then unknown top-level sections, doubled aliases, and the errors in the
+/// sections, which are read to the end as far as [`WRONG_MAX`] permits: net, ddata, management,
+/// sharding, shutdown, then the rest of cluster. A source that cannot be read is reported alone.
 fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError> {
     let mut sections = Section::root(all, &mut wrong);
     sections.check_names(&SECTIONS, &mut wrong);
@@ -215,7 +220,8 @@ impl<'a> Section<'a> {
 
     /// If the file has a setting under one name and the environment under the other, keeps the one
     /// of the environment. Two names in one source are an error; then the alias is removed, so that
-    /// it is reported only once. A single name stays as it is.
+    /// it is reported only once, and the own name's value is still read. A single name, also the
+    /// alias, stays as it is. Must be called at the root.
     fn resolve_aliases(&mut self, wrong: &mut Vec<LoadError>) {
         for (section, alias, name) in ALIASES {
             let Some(set) = find_section(&mut self.set, section) else { continue };
@@ -238,7 +244,8 @@ impl<'a> Section<'a> {
 
     /// Rewrites `HOST:PORT` as a multiaddr in the lists of [`ADDRESSES`]. Text that is not an
     /// address remains unchanged, so that the error shows the configured text; so does a host name
-    /// where only IP addresses are accepted. Values that are no lists of strings are left alone.
+    /// where only IP addresses are accepted. Values that are no lists, and elements that are no
+    /// strings, are left alone. Reports nothing. Must be called at the root.
     fn normalize_addresses(&mut self) {
         for (section, name, hosts) in ADDRESSES {
             let set = find_section(&mut self.set, section).and_then(|set| set.get_mut(name));
@@ -265,7 +272,7 @@ impl<'a> Section<'a> {
     }
 
     /// Returns a copy of a subsection; empty if nothing is set there. A value in its place is
-    /// reported, and the subsection is empty, too.
+    /// reported, and the subsection is empty, too. This section keeps it: see `without`.
     fn subsection(&self, name: &str, wrong: &mut Vec<LoadError>) -> Self {
         let key = self.path_of(name);
         let set = match self.set.get(name) {
@@ -282,6 +289,7 @@ impl<'a> Section<'a> {
         Self { all: self.all, key, set }
     }
 
+    /// This section without the settings and subsections of these names.
     fn without(mut self, names: &[&str]) -> Self {
         self.set.retain(|name, _| !names.contains(&name.as_str()));
         self
@@ -289,9 +297,9 @@ impl<'a> Section<'a> {
 
     /// Deserializes this section. Each wrong setting is reported and left out, so that further ones
     /// are found; it has its default in the result. Returns the default of the whole section,
-    /// without further reports, once `wrong` has [`WRONG_MAX`] entries or an error names no value
-    /// to leave out. In each of these cases `wrong` is not empty, so the caller discards the
-    /// result.
+    /// without further reports, once `wrong` has [`WRONG_MAX`] entries (also if it had as many
+    /// before) or an error names no value to leave out. In each of these cases `wrong` is not
+    /// empty, so the caller discards the result.
     fn extract<T: DeserializeOwned + Default>(mut self, wrong: &mut Vec<LoadError>) -> T {
         while wrong.len() < WRONG_MAX {
             match Value::from(self.set.clone()).deserialize() {
@@ -308,8 +316,9 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Removes the value at `path`, or the list that contains it, or the innermost section on the path
-/// if that lacks the value. Returns `false` if there is nothing to remove, also for an empty path.
+/// Removes the value at `path`, or the whole list that contains it, or the innermost section on the
+/// path if that lacks the value. Returns `false` if there is nothing to remove: for an empty path,
+/// and if `set` itself lacks the first name.
 fn remove(set: &mut Dict, path: &[String]) -> bool {
     let Some((name, below)) = path.split_first() else { return false };
     match set.get_mut(name) {
@@ -321,8 +330,8 @@ fn remove(set: &mut Dict, path: &[String]) -> bool {
     }
 }
 
-/// Returns the string (in quotes), number or boolean at `path` as errors show it. `None` for other
-/// values, and if there is none.
+/// Returns the string (in quotes), number or boolean at `path` as errors show it; in a list, a name
+/// of the path is an index. `None` for other values, and if there is none. Does not hide secrets.
 fn found(set: &Dict, path: &[String]) -> Option<String> {
     let (name, below) = path.split_first()?;
     let mut value = set.get(name)?;
@@ -348,14 +357,16 @@ fn find_section<'a>(set: &'a mut Dict, section: &str) -> Option<&'a mut Dict> {
     })
 }
 
-/// Whether a value comes from the file; otherwise it comes from the environment.
+/// Whether a value comes from a file; otherwise it comes from the environment. `false` also if its
+/// source is unknown.
 fn is_from_file(all: &Figment, value: &Value) -> bool {
     let metadata = all.get_metadata(value.tag());
     metadata.is_some_and(|metadata| matches!(metadata.source, Some(Source::File(_))))
 }
 
 /// Converts an error of figment about the section at `above` (empty: the root). `set` holds the
-/// settings of that section and gives the value found; without it no value is shown.
+/// settings of that section and gives the value found; without it only the error's own text may
+/// show one. [`error::why`] hides secrets.
 fn setting(all: &Figment, above: &str, error: &figment::Error, set: Option<&Dict>) -> LoadError {
     let above = Some(above).filter(|above| !above.is_empty());
     let key: Vec<&str> = above.into_iter().chain(error.path.iter().map(String::as_str)).collect();
@@ -377,7 +388,8 @@ fn origin(all: &Figment, key: &str) -> String {
     }
 }
 
-/// Names a source in errors: the path of the file, or the variable of this key in the environment.
+/// Names a source in errors: the path of the file; for any other source, the variable that `key`
+/// would have in the environment.
 fn described(metadata: &Metadata, key: &str) -> String {
     match &metadata.source {
         Some(Source::File(path)) => path.display().to_string(),

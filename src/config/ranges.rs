@@ -21,11 +21,11 @@ use crate::net::frame::FRAME_BYTES_MIN;
 const DATA_FRAME_BYTES_MIN: usize = 1_024;
 
 /// A setting, its value, and the end of the error: the allowed range. The functions below return it
-/// with a flag before it: whether the value is in that range.
+/// with a flag before it: `true` if the value is in that range.
 type CheckedSetting = (&'static str, String, &'static str);
 
-/// Returns an error for each setting that is out of range, the addresses first. Of a list of
-/// addresses only the first wrong one is reported.
+/// Returns an error for each setting that is out of range: `listen`, `advertise`, then times,
+/// counts and sizes. Of a list of addresses only the first wrong one is reported.
 pub(super) fn check(config: &Config) -> Vec<InvalidConfig> {
     let net = &config.net;
     let addresses = [
@@ -50,7 +50,7 @@ enum AddressUse {
 }
 
 /// Refuses the first address that is wrong for its use, and names the accepted forms. An empty list
-/// is fine here.
+/// is fine here, and so are loopback addresses and parts behind the port, such as a peer id.
 fn check_addresses(
     setting: &'static str,
     all: &[Multiaddr],
@@ -81,7 +81,8 @@ fn check_addresses(
 }
 
 /// The times that must not be zero; of `expire-keys-after-inactivity`, the shortest one of all
-/// patterns.
+/// patterns. Times that are not listed, such as `link-down-max`, may be zero. Right ones are
+/// returned, too, with `true`.
 fn times(config: &Config) -> Vec<(bool, CheckedSetting)> {
     let (limits, ddata, epoch) = (&config.net.limits, &config.ddata, &config.ddata.epoch);
     let positive = [
@@ -110,7 +111,9 @@ fn times(config: &Config) -> Vec<(bool, CheckedSetting)> {
     positive.into_iter().chain([expires]).collect()
 }
 
-/// The numbers that must be at least 1, and the lanes per peer, of which each class needs one.
+/// The numbers that must be at least 1, the lanes per peer, of which each of four classes needs
+/// one, and the upper bound of `max-delta-elements`, [`ENTRIES_MAX`]. Right ones are returned, too,
+/// with `true`.
 fn counts(config: &Config) -> Vec<(bool, CheckedSetting)> {
     let (limits, ddata) = (&config.net.limits, &config.ddata);
     let [control, data, user, bulk] = limits.lane_bytes_max;
@@ -141,7 +144,9 @@ fn counts(config: &Config) -> Vec<(bool, CheckedSetting)> {
     positive.into_iter().chain([lanes, elements]).collect()
 }
 
-/// The sizes of frames and messages with a minimum, or with the maximum that 32 bits can express.
+/// The sizes of frames and messages. The transport's have a minimum and the maximum that 32 bits
+/// can express; of `[ddata]`, `frame-bytes-max` has only a minimum here and `assembly-bytes-max`
+/// only that maximum: `contradictions.rs` compares them with other settings.
 fn sizes(limits: &NetLimits, ddata: &ddata::ReplicatorConfig) -> [(bool, CheckedSetting); 4] {
     // The Replicator cuts its messages into frames of its own, which are messages of the transport.
     let (frame, message, data_frame, assembly) = (

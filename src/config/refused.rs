@@ -83,8 +83,8 @@ pub(super) fn replacement(section: &str, name: &str) -> Option<&'static str> {
     removed.map(|(.., instead)| *instead)
 }
 
-/// Returns one error for each unimplemented setting that differs from its default; a setting that
-/// is set to its default is accepted. Empty if the configuration is fine.
+/// Returns one error for each unimplemented setting that differs from its default, in the order of
+/// [`REFUSED`]; a setting that is set to its default is accepted. Empty if there is none.
 pub(super) fn check(config: &Config) -> impl Iterator<Item = InvalidConfig> {
     let set = REFUSED.iter().filter(|refused| (refused.is_set)(config));
     set.map(|UnimplementedSetting { setting, why, .. }| InvalidConfig::NotImplemented {

@@ -20,12 +20,14 @@ pub(super) enum RequiredAccess {
     /// The request changes data, members or shards.
     Change,
     /// The request gives up guarantees, so only the control socket of a surviving node accepts it.
+    /// The variants are ordered by effect, least first.
     Local,
 }
 
 impl RequiredAccess {
-    /// Returns the effect of `request`: `Local` for `Recover`, `Change` for every other request
-    /// that writes data or commands members or shards, otherwise `Read`. Every new request must be
+    /// Returns the effect of `request`: `Local` for `Recover`, also without `force`, which only
+    /// reports; `Change` for every other request that writes data or commands members or shards,
+    /// also one that turns out to change nothing; otherwise `Read`. Every new request must be
     /// listed here.
     pub(super) const fn of(request: &AdminRequest) -> Self {
         match request {
@@ -55,8 +57,9 @@ impl RequestOrigin {
     /// `all`.
     ///
     /// # Errors
-    /// [`RefusalReason::Forbidden`] with the setting to change, or [`RefusalReason::OnlyHere`] if
-    /// no setting allows it, also while `management.remote` is `off`. Nothing was done.
+    /// [`RefusalReason::OnlyHere`] for a `Local` request, which no setting allows, also while
+    /// `management.remote` is `off`. Otherwise [`RefusalReason::Forbidden`] with the setting to
+    /// change: `off` refuses every request, `read` those that change something. Nothing was done.
     pub(super) fn admit(self, request: AdminRequest) -> Result<AdminRequest, RequestRefusal> {
         let Self::Network(remote) = self else { return Ok(request) };
         match (RequiredAccess::of(&request), remote) {
@@ -76,8 +79,9 @@ impl RequestOrigin {
     }
 }
 
-/// Makes the refusal for a request that another value of `management.remote` would allow: names the
-/// fact, that value, and the control socket as the alternative.
+/// Makes the refusal, as [`RefusalReason::Forbidden`], for a request that another value of
+/// `management.remote` would allow: names the fact, that value with its quotes, the restart that it
+/// needs, and the control socket as the alternative.
 fn forbidden(fact: &str, value: &str) -> RequestRefusal {
     let text = format!(
         "{fact}; nothing was done: set management.remote = {value} on that node and restart it, \
@@ -86,7 +90,8 @@ fn forbidden(fact: &str, value: &str) -> RequestRefusal {
     RequestRefusal { why: RefusalReason::Forbidden, text }
 }
 
-/// Makes the refusal for a request that the network can never make.
+/// Makes the refusal, as [`RefusalReason::OnlyHere`], for a request that the network can never
+/// make. The text names `ostraca recover`, the only such request.
 fn only_here() -> RequestRefusal {
     let text = "a lost majority can be given up only on the host of a survivor, over its control \
                 socket (`ostraca recover --config FILE`): nothing was changed"

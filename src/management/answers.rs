@@ -38,7 +38,7 @@ use crate::sharding::ids::{RegionId, ShardId};
 /// stuck.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Prefix of the keys that the cluster itself writes.
+/// Prefix of the keys that the cluster itself writes. Tools may read and list them.
 const OWN: &str = "sharding/";
 
 /// The handles of a node that requests are answered with.
@@ -63,9 +63,10 @@ impl Handles {
 /// have admitted, and returns its answer or its refusal. Must not be called with
 /// [`AdminRequest::Watch`], which panics here.
 ///
-/// The time limit is [`SOON`] plus the caller's own limit, twice that limit for reads and writes of
-/// data. At its end the answer is a refusal as [`RefusalReason::Stopped`], although the node may
-/// still execute the request.
+/// The time limit is [`SOON`] plus the caller's own limit (at most [`WITHIN_MAX`], zero for
+/// requests without one), twice that limit for reads and writes of data. At its end the request's
+/// future is dropped, and the answer is a refusal as [`RefusalReason::Stopped`], although the node
+/// may still execute the request.
 pub(super) async fn answer(handles: &Handles, request: AdminRequest) -> AdminResponse {
     let patience = match &request {
         AdminRequest::Shards { within_ms, .. }
@@ -97,7 +98,8 @@ pub(super) async fn answer(handles: &Handles, request: AdminRequest) -> AdminRes
     }
 }
 
-/// Executes a request without the limit of [`answer`]. Panics on [`AdminRequest::Watch`].
+/// Executes a request without the limit of [`answer`]. Checks neither the caller's right nor that
+/// limit. Panics on [`AdminRequest::Watch`].
 async fn answer_in_time(
     handles: &Handles,
     request: AdminRequest,
@@ -130,7 +132,7 @@ async fn answer_in_time(
     }
 }
 
-/// Converts a time limit of a caller; at most [`WITHIN_MAX`].
+/// Converts a time limit of a caller; a longer one counts as [`WITHIN_MAX`], without an error.
 fn within(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).min(WITHIN_MAX)
 }
@@ -146,8 +148,10 @@ pub(super) fn span(level: ConsistencyLevel) -> Duration {
 
 // ── Members ──
 
-/// Lists the members as this node sees them, ordered by address; empty before the node has joined.
-/// `configuration` is `None` until the node has installed one. Fails only if the node is stopping.
+/// Lists the members of any status as this node sees them, ordered by address; empty before the
+/// node has joined, with `waits_for` as the reason. `configuration` is `None` until the node has
+/// installed one; it is read after the members, so it may be newer. Fails only if the node is
+/// stopping.
 async fn members(handles: &Handles) -> Result<AdminResponse, RequestRefusal> {
     let view = handles.cluster.state().await.map_err(stopped)?;
     let installed = handles.replicator.configuration().await.map_err(|why| unasked(&why))?;
@@ -169,8 +173,8 @@ async fn members(handles: &Handles) -> Result<AdminResponse, RequestRefusal> {
     }))
 }
 
-/// Formats a member. `unreachable_by` lists the members that accuse it in `view`; empty if none
-/// does.
+/// Formats a member. `unreachable_by` lists the nodes that accuse it in `view`; empty if it counts
+/// as reachable there.
 fn shown(member: &member::Member, view: &ClusterView) -> MemberInfo {
     let accusers = view.unreachable.get(&member.node).into_iter().flatten();
     MemberInfo {
@@ -188,8 +192,9 @@ fn shown(member: &member::Member, view: &ClusterView) -> MemberInfo {
 }
 
 /// Reports that the node is alive and, unless `within` is zero, whether it becomes ready in that
-/// time. Id, cluster and status are read after that wait. A node that is not ready is no refusal:
-/// the answer holds the reason. Fails only if membership has stopped.
+/// time; `ready` and `reason` are `None` with zero. Id, cluster and status are read after that
+/// wait; `status` is `None` if the node is no member. A node that is not ready is no refusal: the
+/// answer holds the reason. Fails only if membership has stopped.
 async fn health(handles: &Handles, within: Duration) -> Result<AdminResponse, RequestRefusal> {
     let checked = match within.is_zero() {
         true => None,
@@ -206,9 +211,10 @@ async fn health(handles: &Handles, within: Duration) -> Result<AdminResponse, Re
     }))
 }
 
-/// Waits until the node is Up, then, in the time that is left, until it is ready. Returns the
-/// reason if either does not happen within `within` or can no longer happen; `None` if the node is
-/// ready.
+/// Waits until the node is Up, then, in the time that is left, until all types that it has started
+/// are registered. Returns the reason if either does not happen within `within` or can no longer
+/// happen; `None` if the node is ready. With no time left, the present registrations decide. The
+/// reason itself is read after that time.
 async fn unready(handles: &Handles, within: Duration) -> Option<String> {
     let until = Instant::now() + within;
     match timeout_at(until, handles.cluster.wait_until_up()).await {
@@ -221,7 +227,8 @@ async fn unready(handles: &Handles, within: Duration) -> Option<String> {
 }
 
 /// Returns the reason why the node has not become Up in time: what it waits for if it is no member,
-/// otherwise its status. The node may have become Up since then; the text then tells that.
+/// otherwise its status. The node may have become Up since then; the text then tells that, and the
+/// node still counts as not ready. If membership has stopped, the reason is that error.
 async fn not_up(handles: &Handles) -> String {
     let view = match handles.cluster.state().await {
         Ok(view) => view,
@@ -238,9 +245,11 @@ async fn not_up(handles: &Handles) -> String {
 // ── Recovery ──
 
 /// Executes a forced recovery or, without `force`, only reports which members it would keep and
-/// give up; `configuration` is then `None`. Members are named as they were known before the
-/// recovery. Refuses with [`RefusalReason::NotRecovered`] if there is nothing to recover or this
-/// node cannot do it.
+/// give up; `configuration` is then `None`. With `force` the answer follows once the forced
+/// configuration is installed here. Members are named as they were known before the recovery;
+/// unknown ones by their incarnation. Refuses with [`RefusalReason::NotRecovered`] if there is
+/// nothing to recover or this node cannot do it, also without `force`; otherwise as
+/// [`not_recovered`].
 async fn recover(handles: &Handles, force: bool) -> Result<AdminResponse, RequestRefusal> {
     let cluster = &handles.cluster;
     let members = cluster.members().into_iter(); // before the recovery removes some
@@ -268,8 +277,8 @@ async fn recover(handles: &Handles, force: bool) -> Result<AdminResponse, Reques
     }))
 }
 
-/// Makes the refusal for a failed recovery. [`RefusalReason::Other`]: the recovery was late and may
-/// still complete.
+/// Makes the refusal for a failed recovery: `NotRecovered` if membership refused it, `Stopped` if
+/// the node has stopped, `Other` if the recovery was late and may still complete.
 fn not_recovered(why: &RecoverError) -> RequestRefusal {
     let kind = match why {
         RecoverError::Refused(_) => RefusalReason::NotRecovered,
@@ -348,14 +357,15 @@ async fn explain(
 }
 
 /// Strips the peer id and everything behind it from an address, and turns `dns4` and `dns6` into
-/// `dns`, for comparison.
+/// `dns`, for comparison. Upper and lower case remain. Resolves no name.
 fn plain(address: &str) -> String {
     let address = address.split("/p2p/").next().unwrap_or(address);
     address.replace("/dns4/", "/dns/").replace("/dns6/", "/dns/")
 }
 
 /// Finds a member by its name in logs, its address or its incarnation. Addresses are compared
-/// without peer id and DNS version, and may have the form `HOST:PORT`.
+/// without peer id and DNS version, and may have the form `HOST:PORT`. A member of any status
+/// counts; of several with one address, the first in the order of [`Cluster::members`].
 ///
 /// An incarnation of 16 hexadecimal digits, alone or behind the 8 digits of a peer, is accepted
 /// although no member may have it, because a removed member has no other name: the result need not
@@ -378,8 +388,9 @@ pub(super) fn node_called(handles: &Handles, name: &str) -> Result<ReplicaId, Re
     })
 }
 
-/// Parses `PEER/INCARNATION` or an incarnation alone. `None` for other texts, and if the incarnation
-/// is that of a member with another peer.
+/// Parses `PEER/INCARNATION` (8 and 16 hexadecimal digits, in either case) or an incarnation alone.
+/// `None` for other texts, and if the incarnation is that of a member with another peer. An
+/// incarnation of no member is accepted with any peer.
 fn incarnation_of(name: &str, mut members: impl Iterator<Item = NodeId>) -> Option<ReplicaId> {
     let (peer, incarnation) = match name.split_once('/') {
         Some((peer, incarnation)) => (Some(peer), incarnation),
@@ -449,7 +460,8 @@ const fn reason_of(why: &ShardingQueryError) -> RefusalReason {
     }
 }
 
-/// The types that this node has started, as a part of a refusal; empty if they are unknown.
+/// The types that this node has started, as a part of a refusal that begins with `; `; empty if
+/// they are unknown, and a text of its own if there are none.
 fn started_here(types: Result<Vec<TypeView>, ShardingUnavailable>) -> String {
     let Ok(types) = types else { return String::new() };
     let types: Vec<&str> = types.iter().map(|view| view.entity_type.as_str()).collect();
@@ -461,8 +473,10 @@ fn started_here(types: Result<Vec<TypeView>, ShardingUnavailable>) -> String {
 
 // ── Replicated data ──
 
-/// Reads the value of a key of any type, from this node or from a majority. The answer is
-/// [`AdminResponse::Value`]; `None` in it if the key holds nothing.
+/// Reads the value of a key of any type, also one of the cluster, from this node or from a
+/// majority. The answer is [`AdminResponse::Value`]; `None` in it if the key was never written, was
+/// deleted or has expired. Too large a value is an answer with a refusal ([`value`]); a failed read
+/// is refused as in [`unread`].
 async fn get(
     handles: &Handles,
     key: &str,
@@ -477,8 +491,10 @@ async fn get(
 }
 
 /// Makes the answer for the value of a key; `value` is `None` if the key holds nothing or was
-/// deleted. A value whose estimated size exceeds [`ANSWER_BYTES_MAX`] is refused without being
-/// encoded. The encoding runs on a thread for blocking work, because it may take long.
+/// deleted. A value whose estimated size exceeds [`ANSWER_BYTES_MAX`] is refused as
+/// [`RefusalReason::TooLong`] without being encoded; the size of the encoded answer is checked when
+/// it is sent. The encoding runs on a thread for blocking work, because it may take long; if it
+/// panics, the answer is a refusal as [`RefusalReason::Other`].
 pub(super) async fn value(value: Option<Value>) -> AdminResponse {
     let Some(value) = value else { return AdminResponse::Value(None) };
     let bytes = value.size();
@@ -499,9 +515,9 @@ pub(super) async fn value(value: Option<Value>) -> AdminResponse {
     }
 }
 
-/// Returns the first answer to a watch if the key holds nothing or can't be read; `None` if it
-/// holds a value, which the subscription delivers itself. Must be called after the subscription was
-/// opened, so that no change is missed.
+/// Returns the first answer to a watch if the key holds nothing on this node or can't be read;
+/// `None` if it holds a value, which the subscription delivers itself. After a refusal the watch
+/// goes on, too. Must be called after the subscription was opened, so that no change is missed.
 pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<AdminResponse> {
     match handles.replicator.get_value(key, ReadConsistency::Local).await {
         Ok(Some(_)) => None,
@@ -510,10 +526,11 @@ pub(super) async fn nothing_yet(handles: &Handles, key: &KeyName) -> Option<Admi
     }
 }
 
-/// Sets the last-writer-wins register at a key. Refuses keys of the cluster
-/// ([`refuse_cluster_key`]), a `value` that is not one MessagePack value
-/// ([`RefusalReason::NotUnderstood`]) and a key that holds another type
-/// ([`RefusalReason::WrongType`]). After [`RefusalReason::TooFew`] the write may still spread.
+/// Sets the last-writer-wins register at a key, which need not exist before. Refuses, in this
+/// order, keys of the cluster ([`refuse_cluster_key`]), a `value` that is not one MessagePack value
+/// ([`RefusalReason::NotUnderstood`]), and failed updates as in [`unwritten`], such as that of a
+/// key that holds another type ([`RefusalReason::WrongType`]). After [`RefusalReason::TooFew`] the
+/// write is made on this node and will spread.
 async fn set(
     handles: &Handles,
     key: &str,
@@ -531,8 +548,8 @@ async fn set(
     update.await.map(|()| AdminResponse::Done).map_err(|why| unwritten(&why))
 }
 
-/// Refuses a key with the prefix [`OWN`], which only the cluster itself writes. Reads need no such
-/// check.
+/// Refuses a key with the prefix [`OWN`], which only the cluster itself writes, as
+/// [`RefusalReason::Guarded`]. Reads need no such check.
 pub(super) fn refuse_cluster_key(key: &str) -> Result<(), RequestRefusal> {
     if !key.starts_with(OWN) {
         return Ok(());
@@ -545,7 +562,9 @@ pub(super) fn refuse_cluster_key(key: &str) -> Result<(), RequestRefusal> {
 }
 
 /// Lists the keys with this prefix that hold a value on this node, in ascending order and only
-/// those after `after`. Returns at most [`KEYS_MAX`] keys, even if `limit` is higher.
+/// those after `after`, which need not exist. Returns at most [`KEYS_MAX`] keys, even if `limit` is
+/// higher; none with a `limit` of 0. Nothing in the answer tells that there are more. An empty
+/// prefix lists all keys, also those of the cluster.
 async fn keys(
     handles: &Handles,
     prefix: &str,
@@ -564,8 +583,9 @@ async fn keys(
 
 // ── Why not ──
 
-/// Makes the refusal for a failed read; [`RefusalReason::Other`] for errors without a reason of
-/// their own.
+/// Makes the refusal for a failed read: `TooFew` for a timeout, `NotJoined`, `Busy` for an
+/// overload, `Stopped`, and [`RefusalReason::Other`] for errors without a reason of their own, such
+/// as a read that was not answered in time.
 fn unread(why: &GetError) -> RequestRefusal {
     let kind = match why {
         GetError::Timeout(_) => RefusalReason::TooFew,
@@ -577,9 +597,11 @@ fn unread(why: &GetError) -> RequestRefusal {
     refusal(kind, why)
 }
 
-/// Makes the refusal for a failed update. A key that another owner guards or has fenced is refused
-/// as [`RefusalReason::Guarded`], an update that the node's stop interrupted as
-/// [`RefusalReason::Stopped`], although it may have been made.
+/// Makes the refusal for a failed update. A key that another owner guards or has fenced
+/// is refused as [`RefusalReason::Guarded`], an update that the node's stop interrupted as
+/// [`RefusalReason::Stopped`], although it may have been made. Further ones: `TooFew` for a
+/// timeout, `WrongType`, `NotJoined`, `Busy` for an overload, `TooLong` for too large a value;
+/// otherwise [`RefusalReason::Other`].
 fn unwritten(why: &UpdateError) -> RequestRefusal {
     let kind = match why {
         UpdateError::Timeout(_) => RefusalReason::TooFew,
@@ -596,7 +618,7 @@ fn unwritten(why: &UpdateError) -> RequestRefusal {
     refusal(kind, why)
 }
 
-/// Makes the refusal for a failed query of the Replicator.
+/// Makes the refusal for a failed query of the Replicator: `Busy`, `Stopped`, otherwise `Other`.
 fn unasked(why: &QueryError) -> RequestRefusal {
     let kind = match why {
         QueryError::Overloaded { .. } => RefusalReason::Busy,
@@ -611,12 +633,13 @@ pub(super) fn stopped(why: impl Error) -> RequestRefusal {
     refusal(RefusalReason::Stopped, &why)
 }
 
-/// Makes a refusal with this reason. Its text is the error with its causes.
+/// Makes a refusal with this reason. Its text is the error with its causes ([`error_chain`]).
 pub(super) fn refusal(why: RefusalReason, error: &dyn Error) -> RequestRefusal {
     RequestRefusal { why, text: error_chain(error) }
 }
 
-/// Formats an error with its chain of sources.
+/// Formats an error with its chain of sources, separated by `: `. A source that the error's own
+/// text contains already is repeated.
 pub(super) fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -50,8 +50,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 pub struct Client {
     stream: Box<dyn Duplex>,
     /// Whether a request was sent and its answer was not received. That answer would be taken for
-    /// the answer to the next request, so [`Client::ask`] then fails. Set before a request is
-    /// written; cleared only by an answer or a refusal.
+    /// the answer to the next request, so `ask` and `watch` then fail. Set before a request is
+    /// written, also if the write fails; cleared only by an answer or a refusal in `ask`.
     is_answer_due: bool,
 }
 
@@ -136,20 +136,21 @@ pub enum AdminRequestError {
         /// Length of the request, in bytes.
         len: usize,
     },
-    /// Not sent, because the answer to an earlier request is outstanding or the connection failed.
-    /// This request would receive that earlier answer.
+    /// Not sent, because an earlier request of this client has no answer, for any reason: this
+    /// request could receive that answer. Connect again.
     #[error("the request was not sent: an earlier one has no answer yet; connect again")]
     Unanswered,
-    /// The node did not answer in time. It may have executed the request.
+    /// The request could not be sent or was not answered in time. The node may have executed it.
     #[error(
         "no answer from the node within {within:?}: it may be stopped (SIGSTOP, a debugger) or \
          overloaded; it may still execute the request, see its log"
     )]
     Silent {
-        /// Time that the node had for its answer.
+        /// Time for sending and for the answer together, as given to [`Client::ask`].
         within: Duration,
     },
-    /// The node closed the connection. It may have executed the request.
+    /// The node closed the connection between two answers, or before the request was written. It
+    /// may have executed the request.
     #[error("the node closed the connection before it answered; it may have executed the request")]
     HungUp,
     /// The node ended the watch, for example because it has stopped or had refused the watch.
@@ -158,7 +159,8 @@ pub enum AdminRequestError {
          on another node"
     )]
     Ended,
-    /// The connection failed. The node may have executed the request.
+    /// The connection failed or ended within an answer, or the answer is longer than
+    /// [`ANSWER_BYTES_MAX`]. The node may have executed the request.
     #[error("the connection to the node failed; it may have executed the request")]
     Frame(#[from] FrameError),
     /// The answer can't be decoded. The node has probably executed the request.
@@ -168,17 +170,20 @@ pub enum AdminRequestError {
     )]
     Foreign(#[from] ValueError),
     /// The answer belongs to another request. The node has probably executed the request.
+    /// [`Client::ask`] never fails with it: its caller must compare the kind of the answer.
     #[error("the answer is for another request: use the ostraca tool of the node's release")]
     Unexpected,
 }
 
 impl Client {
     /// Connects to the control socket of a node on this host, within five seconds. The connection
-    /// counts as idle until its first request, so the node may close it in favour of a new one.
+    /// counts as idle until its first request, so the node may close it in favour of a new one; the
+    /// request then fails with [`AdminRequestError::HungUp`] or [`AdminRequestError::Frame`].
     ///
     /// # Errors
-    /// [`AdminConnectError`]; its text states what to do. A node without a free slot for the
-    /// connection accepts it and refuses the first request.
+    /// [`AdminConnectError`]; its text states what to do. After five seconds
+    /// [`AdminConnectError::Stuck`]. A node without a free slot still accepts the connection; then
+    /// the first request is refused as [`RefusalReason::Busy`](super::wire::RefusalReason::Busy).
     pub async fn connect(path: &Path) -> Result<Self, AdminConnectError> {
         let connected = timeout(CONNECTING_MAX, UnixStream::connect(path)).await;
         let path = || path.to_owned();
@@ -208,8 +213,8 @@ impl Client {
     /// before it closed the connection.
     ///
     /// # Errors
-    /// [`AdminRequestError`]; always [`AdminRequestError::Unanswered`] if the client must not be
-    /// used again, unless the request is too long.
+    /// [`AdminRequestError`]: `TooLong` first; then always [`AdminRequestError::Unanswered`] if the
+    /// client must not be used again. Never `Ended` or `Unexpected`.
     pub async fn ask(
         &mut self,
         request: &AdminRequest,
@@ -227,18 +232,20 @@ impl Client {
     }
 
     /// Watches a key. The client's connection serves only the watch from then on. Sending the
-    /// request has no time limit.
+    /// request has no time limit. Waits for no answer: a refusal and a failed write show at the
+    /// first [`KeyWatch::next`].
     ///
     /// # Errors
-    /// [`AdminRequestError::TooLong`] or [`AdminRequestError::Unanswered`]; the request was not
-    /// sent.
+    /// [`AdminRequestError::TooLong`], checked first, or [`AdminRequestError::Unanswered`]; the
+    /// request was not sent, and the connection is closed.
     pub async fn watch(mut self, key: &str) -> Result<KeyWatch, AdminRequestError> {
         let body = self.prepare(&AdminRequest::Watch { key: key.to_owned() })?;
         send(&mut self.stream, &body).await;
         Ok(KeyWatch { stream: self.stream })
     }
 
-    /// Encodes a request that will be sent next. From then on its answer is due.
+    /// Encodes a request that will be sent next. From then on its answer is due. Fails with
+    /// `TooLong`, checked first and without that effect, or with `Unanswered` if one was due.
     fn prepare(&mut self, request: &AdminRequest) -> Result<Vec<u8>, AdminRequestError> {
         let body = wire::encode(request);
         if body.len() > REQUEST_BYTES_MAX {
@@ -252,7 +259,7 @@ impl Client {
 }
 
 /// Distinguishes a file that is not a socket from a socket without a listener; the system refuses a
-/// connection to either with the same error.
+/// connection to either with the same error. Follows symbolic links; `false` if there is no file.
 fn is_other_file(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     path.metadata().is_ok_and(|found| !found.file_type().is_socket())
@@ -274,8 +281,10 @@ impl KeyWatch {
     /// the key holds nothing. Intermediate values may be skipped. Not cancel-safe.
     ///
     /// # Errors
-    /// [`AdminRequestError`]; [`AdminRequestError::Ended`] when the node has stopped, and after it
-    /// refused the watch.
+    /// [`AdminRequestError::Refused`] for a refused watch, whose next call fails with
+    /// [`AdminRequestError::Ended`], and for a value that can't be read or sent, whose watch goes
+    /// on: the next call may return a value. `Ended` also when the node has stopped or closed the
+    /// connection. `Unexpected` for an answer that is no value. `Frame` and `Foreign` as in `ask`.
     pub async fn next(&mut self) -> Result<Option<Data>, AdminRequestError> {
         match receive(&mut self.stream).await {
             Ok(AdminResponse::Value(value)) => Ok(value),
@@ -292,14 +301,16 @@ impl std::fmt::Debug for KeyWatch {
     }
 }
 
+/// Writes a request, without a time limit. A failed write is left for [`receive`] to report.
 async fn send(stream: &mut Box<dyn Duplex>, body: &[u8]) {
     // Ignores a failed write: before it closed, the node may have sent the reason.
     let _ = wire::write_frame(stream, body).await;
 }
 
 /// Receives one answer, without a time limit. Fails with [`AdminRequestError::Refused`] for a
-/// refusal, and with [`AdminRequestError::HungUp`] if the node closed the connection before an
-/// answer. Not cancel-safe.
+/// refusal, with [`AdminRequestError::HungUp`] if the node closed the connection before an answer,
+/// with `Frame` if it ended within one, and with `Foreign` for one that can't be decoded; never
+/// with another error. Not cancel-safe.
 async fn receive(stream: &mut Box<dyn Duplex>) -> Result<AdminResponse, AdminRequestError> {
     let Some(body) = wire::read_frame(stream, ANSWER_BYTES_MAX).await? else {
         return Err(AdminRequestError::HungUp);

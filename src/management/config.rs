@@ -18,9 +18,9 @@ const NAME: &str = "control.sock";
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Management {
     /// Path of the UNIX socket for `ostraca members`, `data`, `shards` and other commands. Only the
-    /// node's own user and root may connect. At most 107 bytes; the user must own the directory.
-    /// Unset: `control.sock` in `net.data-dir`, or no socket without a data directory. Empty: no
-    /// socket.
+    /// node's own user and root may connect. At most 107 bytes; the user must own the directory,
+    /// and no other user may write there. Unset: `control.sock` in `net.data-dir`, or no socket
+    /// without a data directory. Empty: no socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control_socket: Option<PathBuf>,
     /// Requests that this node accepts from tools on other hosts (`--node`). These tools prove the
@@ -74,7 +74,8 @@ pub struct LongPath {
 pub(crate) enum SocketPath {
     /// The settings name the path. The node does not start if it can't make the socket.
     Set(PathBuf),
-    /// The path is in the data directory. The node warns and starts if it can't make the socket.
+    /// The path is the default one in the data directory. The node warns and starts without the
+    /// socket if it can't make it.
     Beside(PathBuf),
 }
 
@@ -106,7 +107,8 @@ impl Management {
         })
     }
 
-    /// Like [`socket`](Self::socket), and tells whether the settings name the path.
+    /// Like [`socket`](Self::socket), and tells whether the settings name the path. A path that the
+    /// settings name is not relative to the data directory.
     pub(crate) fn place(&self, data_dir: Option<&Path>) -> Option<SocketPath> {
         match &self.control_socket {
             Some(path) if path.as_os_str().is_empty() => None,
@@ -115,8 +117,8 @@ impl Management {
         }
     }
 
-    /// Checks the length of the configured path. The default path, in the data directory, is
-    /// checked only when the socket is made.
+    /// Checks the length of the configured path; an unset or empty one is accepted. The default
+    /// path, in the data directory, is checked only when the socket is made.
     ///
     /// # Errors
     /// [`LongPath`] if it exceeds [`PATH_BYTES_MAX`].

@@ -7,7 +7,8 @@
 //!
 //! A slot is idle when it is taken, answering while a request is executed, and idle again after the
 //! answer. An evicted slot is removed from the table at once: its owner is notified, and each of
-//! its later changes of state fails with `SlotError::Evicted`.
+//! its later changes of state fails with `SlotError::Evicted`. The owner may close its stream later
+//! than that, so for a short time there may be more open streams than slots.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,8 @@ pub(super) struct ConnectionTable(Arc<Mutex<ConnectionSlots>>);
 struct ConnectionSlots {
     entries: BTreeMap<u64, SlotEntry>, // ≤ SLOTS_MAX
     /// Number of the last event; 0 before the first. A connection and its becoming idle are events;
-    /// the number orders them in time, and that of a connection is the key of its entry.
+    /// the number orders them in time, and that of a connection is the key of its entry. No number
+    /// is used twice, so a key never belongs to a later connection.
     last_event: u64,
 }
 
@@ -41,7 +43,7 @@ struct SlotEntry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SlotState {
-    /// No request is being answered since the event with this number.
+    /// No request is being answered since the event with this number. The lowest is evicted first.
     Idle(u64),
     /// A request is being executed or its answer is being sent. Never evicted.
     Answering,
@@ -63,15 +65,16 @@ pub(super) enum SlotError {
     /// A new connection has taken the slot: close the stream.
     #[error("evicted while idle by a new connection")]
     Evicted,
-    /// [`WATCHERS_MAX`] connections watch already.
+    /// [`WATCHERS_MAX`] connections watch already. The slot is unchanged and still answering.
     #[error("{WATCHERS_MAX} connections of this node watch a key already: end one of them")]
     TooManyWatches,
 }
 
 impl ConnectionTable {
-    /// Takes a slot for a new connection, which counts as idle. If the table is full, evicts the
-    /// connection that has been idle longest; `None` if all slots are taken and no connection is
-    /// idle.
+    /// Takes a slot for a new connection, which counts as idle from now on. If the table is full,
+    /// evicts the connection that has been idle longest: removes its entry and completes its
+    /// [`evicted`](ConnectionSlot::evicted). `None`, without a change, if all slots are taken and
+    /// no connection is idle.
     pub(super) fn take(&self) -> Option<ConnectionSlot> {
         let mut table = self.lock();
         if table.entries.len() >= SLOTS_MAX {
@@ -102,13 +105,13 @@ impl ConnectionTable {
 }
 
 impl ConnectionSlots {
-    /// Counts an event and returns its number.
+    /// Counts an event and returns its number, from 1 on.
     fn next(&mut self) -> u64 {
         self.last_event += 1;
         self.last_event
     }
 
-    /// Sets the state of a connection; [`SlotError::Evicted`] if it has no entry.
+    /// Sets the state of a connection, whatever it was; [`SlotError::Evicted`] if it has no entry.
     fn set(&mut self, number: u64, state: SlotState) -> Result<(), SlotError> {
         self.entries.get_mut(&number).ok_or(SlotError::Evicted)?.state = state;
         Ok(())
@@ -123,7 +126,8 @@ impl ConnectionSlot {
     }
 
     /// Marks the connection as having a request that is being answered, so that it can't be
-    /// evicted. [`SlotError::Evicted`] if it was evicted before.
+    /// evicted. [`SlotError::Evicted`] if it was evicted before: the request must not be executed.
+    /// Not for a watch, which would stop counting as one.
     pub(super) fn set_answering(&self) -> Result<(), SlotError> {
         self.slots.lock().set(self.number, SlotState::Answering)
     }
@@ -137,7 +141,8 @@ impl ConnectionSlot {
     }
 
     /// Turns the connection, whose request is being answered, into a watch until it is closed.
-    /// [`SlotError::TooManyWatches`], without a change, if [`WATCHERS_MAX`] others are watches.
+    /// [`SlotError::TooManyWatches`], without a change and checked first, if [`WATCHERS_MAX`]
+    /// connections are watches, this one included; so it must be called only once for each.
     pub(super) fn set_watching(&self) -> Result<(), SlotError> {
         let mut table = self.slots.lock();
         let watches = table.entries.values().filter(|entry| entry.state == SlotState::Watching);
@@ -149,7 +154,7 @@ impl ConnectionSlot {
 }
 
 impl Drop for ConnectionSlot {
-    /// Removes the entry of this connection, if it was not evicted.
+    /// Removes the entry of this connection in any state, if it was not evicted. Notifies nobody.
     fn drop(&mut self) {
         self.slots.lock().entries.remove(&self.number);
     }

@@ -1,7 +1,9 @@
 //! Requests that delete a key or change members or shards, executed with the node's public handles.
 //!
 //! The requests about members and the rebalance are answered when the order is queued on this node,
-//! not when it is done. The limit of their time is in [`answer`](super::answers::answer).
+//! not when it is done; membership may still ignore an order that does not fit its state. The limit
+//! of the time of all requests is in [`answer`](super::answers::answer). Every request fails with
+//! [`RefusalReason::Stopped`] if the part of the node that it needs has stopped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,8 +31,9 @@ type OrderResult = Result<AdminResponse, RequestRefusal>;
 
 // ── Data ──
 
-/// Deletes a key of any type; also succeeds if the key holds nothing. Refuses keys of the cluster.
-/// After [`RefusalReason::TooFew`] the deletion stays applied on this node and may still spread.
+/// Deletes a key of any type; also succeeds if the key holds nothing. Refuses first the keys of the
+/// cluster ([`refuse_cluster_key`]), then as [`not_deleted`]. After [`RefusalReason::TooFew`] the
+/// deletion stays applied on this node and may still spread.
 pub(super) async fn delete(handles: &Handles, key: &str, level: ConsistencyLevel) -> OrderResult {
     refuse_cluster_key(key)?;
     let consistency = match level {
@@ -43,7 +46,9 @@ pub(super) async fn delete(handles: &Handles, key: &str, level: ConsistencyLevel
     deleted.map(|()| AdminResponse::Done).map_err(|why| not_deleted(&why))
 }
 
-/// Makes the refusal for a failed deletion.
+/// Makes the refusal for a failed deletion: `TooFew` for a timeout, `Guarded` for a key that an
+/// owner guards, `NotJoined`, `Busy` for an overload, `Stopped` also for a deletion that the node's
+/// stop interrupted, although it may have been made; otherwise [`RefusalReason::Other`].
 fn not_deleted(why: &DeleteError) -> RequestRefusal {
     let kind = match why {
         DeleteError::Timeout(_) => RefusalReason::TooFew,
@@ -62,7 +67,8 @@ fn not_deleted(why: &DeleteError) -> RequestRefusal {
 
 /// Asks a member to leave; without a name, this node. The answer names the member and comes before
 /// it leaves. A member that is already leaving or `Down` stays so; that is no refusal. Refuses as
-/// [`member_called`] does.
+/// [`member_called`] does, also for this node, and as [`RefusalReason::UnknownMember`] if the
+/// member was removed meanwhile.
 pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> OrderResult {
     let me = handles.cluster.me().to_string();
     let member = member_called(handles, node.unwrap_or(&me))?;
@@ -74,7 +80,7 @@ pub(super) async fn leave(handles: &Handles, node: Option<&str>) -> OrderResult 
 }
 
 /// Declares a member `Down`, also this node itself. The answer names the member and comes before
-/// the removal is agreed. Refuses as [`member_called`] does.
+/// the removal is agreed; a member that is `Down` already is no refusal. Refuses as [`leave`] does.
 pub(super) async fn down(handles: &Handles, node: &str) -> OrderResult {
     let member = member_called(handles, node)?;
     match handles.cluster.down(member.node).await {
@@ -85,15 +91,17 @@ pub(super) async fn down(handles: &Handles, node: &str) -> OrderResult {
 }
 
 /// Freezes members and shards of the whole cluster before all nodes stop. Can't be undone. The
-/// answer comes when the order is queued.
+/// answer is `Done` when the order is queued, also on a node that has joined no cluster, where it
+/// has no effect. The only refusal is [`RefusalReason::Stopped`].
 pub(super) async fn prepare_for_shutdown(handles: &Handles) -> OrderResult {
     let prepared = handles.cluster.prepare_for_full_shutdown().await;
     prepared.map(|()| AdminResponse::Done).map_err(stopped)
 }
 
-/// Finds a current member by its name, address or incarnation. Refuses with
-/// [`RefusalReason::NotJoined`] if this node knows no members at all, and with
-/// [`RefusalReason::UnknownMember`] if none of them is meant, also for a removed incarnation.
+/// Finds a current member, of any status, by its name, address or incarnation ([`node_called`]).
+/// Refuses, in this order, with [`RefusalReason::NotJoined`] if this node knows no members at all,
+/// and with [`RefusalReason::UnknownMember`] if none of them is meant, also for a removed
+/// incarnation.
 fn member_called(handles: &Handles, name: &str) -> Result<Arc<Member>, RequestRefusal> {
     let members = handles.cluster.members();
     if members.is_empty() {
@@ -128,6 +136,8 @@ pub(super) async fn drain(handles: &Handles, undo: bool, within: Duration) -> Or
     drained(handles.cluster.me().to_string(), undo, left)
 }
 
+/// Makes the answer of [`drain`] with the shards that are left and whether the node drains now.
+/// Refuses with [`RefusalReason::Stopped`] if it drains after `undo`, as a leaving node does.
 fn drained(node: String, undo: bool, progress: DrainProgress) -> OrderResult {
     let DrainProgress { left, draining } = progress;
     if undo && draining {
@@ -138,8 +148,8 @@ fn drained(node: String, undo: bool, progress: DrainProgress) -> OrderResult {
     Ok(AdminResponse::Drained(DrainReport { node, draining, shards }))
 }
 
-/// Stops shards of a type; without numbers, all of them. A number that is named twice counts once,
-/// and shards that did not run count as stopped.
+/// Stops shards of a type on any node; without numbers, all of them. The answer is the number of
+/// shards meant: one that is named twice counts once, and those that did not run count.
 ///
 /// Refuses with [`RefusalReason::NotStopped`] after `within`, although some may still stop; with
 /// [`RefusalReason::Other`] if a number does not exist, then without stopping the others; otherwise
@@ -165,9 +175,10 @@ pub(super) async fn stop_shards(
     }
 }
 
-/// Makes the coordinator check the balance now; the answer comes before any shard moves. On a node
+/// Makes the coordinator check the balance now; the answer comes before any shard moves, and none
+/// may move. Refuses first with [`RefusalReason::UnknownType`], as [`stop_shards`] does. On a node
 /// without the active coordinator nothing is done: the refusal ([`RefusalReason::NotCoordinator`])
-/// names the node to ask, if this node knows it.
+/// names the node to ask if this node knows it as a member, and otherwise advises to try again.
 pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResult {
     match handles.sharding.rebalance(entity_type).await {
         Ok(()) => Ok(AdminResponse::Done),

@@ -27,15 +27,15 @@ use super::wire::{
 /// whole request has arrived.
 pub const SILENT_MAX: Duration = Duration::from_secs(60);
 
-/// Time limit for sending an answer; the connection of a caller that does not read it is closed. A
-/// watch has no such limit: its reader receives the latest value when it reads again.
+/// Time limit for sending an answer or a refusal; the connection of a caller that does not read it
+/// is closed. A watch has no such limit: its reader receives the latest value when it reads again.
 pub const UNREAD_MAX: Duration = Duration::from_secs(30);
 
 /// Time limit for sending a refusal to a connection that gets no slot.
 const REFUSING_MAX: Duration = Duration::from_secs(1);
 
 /// Answers requests of tools. Clones share the connection limit and the handles, also with the
-/// server for the control socket.
+/// server for the control socket. Two servers made by [`new`](Self::new) share nothing.
 #[derive(Clone, Debug)]
 pub struct Server {
     handles: Arc<Handles>,
@@ -43,8 +43,9 @@ pub struct Server {
     origin: RequestOrigin,
 }
 
-/// Why the server closes a connection. Only a line in the log at DEBUG tells it: the caller gets no
-/// message except for a request that is too long.
+/// Why the server closes a connection, other than by a refused request. Only a line in the log at
+/// DEBUG tells it: the caller gets no message except for a request that is too long. `Slot` is only
+/// an eviction; too many watches are a refusal.
 #[derive(Debug, thiserror::Error)]
 enum CloseReason {
     #[error("no request came for {SILENT_MAX:?}")]
@@ -73,12 +74,14 @@ impl Server {
     }
 
     /// Answers requests until the caller closes the stream, violates a limit, sends an invalid
-    /// frame, or the connection is evicted. Once the node has stopped, requests are refused and
-    /// watches end. The caller must have authenticated the peer of the stream, because the server
-    /// answers every peer.
+    /// frame, has a watch refused, or the connection is evicted; then drops the stream. Once the
+    /// node has stopped, requests are refused and watches end; the server itself does not end. The
+    /// caller must have authenticated the peer of the stream, because the server answers every
+    /// peer.
     ///
-    /// If the new connection gets no slot, sends a refusal as [`RefusalReason::Busy`] within one
-    /// second, without reading a request, and returns.
+    /// The stream takes a slot and evicts an idle connection if all are taken. If it gets no slot,
+    /// sends a refusal as [`RefusalReason::Busy`] within one second, without reading a request, and
+    /// returns. If the future is dropped, the slot is freed and a request may still be executed.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(&self, mut stream: S) {
         let Some(slot) = self.slots.take() else {
             let _ = timeout(REFUSING_MAX, send(&mut stream, &busy())).await; // best effort
@@ -132,10 +135,12 @@ impl Server {
     }
 
     /// Sends the value of a key, then each change; a slow reader misses intermediate values. If the
-    /// key holds nothing or can't be read, the first answer tells that, and the watch goes on.
+    /// key holds nothing or can't be read, the first answer tells that, and the watch goes on. A
+    /// value that is too long is sent as a refusal, and the watch goes on as well.
     ///
-    /// Returns `Ok` when the node has stopped, and when the caller closes the stream or sends any
-    /// byte: a watch takes no further request. Never times out.
+    /// Returns `Ok`, without a further answer, when the node has stopped, and when the caller
+    /// closes the stream or sends any byte: a watch takes no further request. The stream is not
+    /// read while an answer is being sent. Never times out. Fails only if an answer can't be sent.
     async fn watch<S>(&self, stream: &mut S, key: &str) -> Result<(), CloseReason>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -159,8 +164,9 @@ impl Server {
 }
 
 /// Reads the next request; `None` if the caller closed the stream between two requests. Fails after
-/// [`SILENT_MAX`]. A request that is too long is refused and then fails as well, because the rest
-/// of the stream can't be read.
+/// [`SILENT_MAX`], also within a request. A request that is too long is refused, within
+/// [`UNREAD_MAX`], and then fails as well, because the rest of the stream can't be read. The slot
+/// is idle meanwhile, so that an eviction can interrupt all of this.
 async fn receive<S>(stream: &mut S) -> Result<Option<Vec<u8>>, CloseReason>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -174,7 +180,8 @@ where
     Ok(received?)
 }
 
-/// Sends an answer. One of more than [`ANSWER_BYTES_MAX`] is replaced by a refusal.
+/// Sends an answer. One of more than [`ANSWER_BYTES_MAX`] is replaced by a refusal
+/// ([`too_long`]), which is no error here. No time limit: the caller sets it.
 async fn send<S: AsyncWrite + Unpin>(stream: &mut S, answer: &AdminResponse) -> io::Result<()> {
     let mut body = wire::encode(answer);
     if body.len() > ANSWER_BYTES_MAX {
@@ -183,7 +190,8 @@ async fn send<S: AsyncWrite + Unpin>(stream: &mut S, answer: &AdminResponse) -> 
     wire::write_frame(stream, &body).await
 }
 
-/// Makes the refusal for an answer of `bytes` that exceeds [`ANSWER_BYTES_MAX`].
+/// Makes the refusal, as [`RefusalReason::TooLong`], for an answer of `bytes` that exceeds
+/// [`ANSWER_BYTES_MAX`].
 pub(super) fn too_long(bytes: usize) -> AdminResponse {
     let text = format!(
         "the answer has {bytes} bytes, at most {ANSWER_BYTES_MAX} are sent: read it in a program"
@@ -191,7 +199,7 @@ pub(super) fn too_long(bytes: usize) -> AdminResponse {
     AdminResponse::Refused(RequestRefusal { why: RefusalReason::TooLong, text })
 }
 
-/// Makes the refusal for a connection that gets no slot.
+/// Makes the refusal, as [`RefusalReason::Busy`], for a connection that gets no slot.
 fn busy() -> AdminResponse {
     let text =
         "all connections of this node wait for answers or watch keys: try again later".to_owned();

@@ -2,8 +2,8 @@
 //!
 //! The file has mode 0600, in a directory where no other user may write, and the server checks the
 //! user of each connection. A process that serves the socket holds a lock on a file beside it
-//! (`.lock`). A socket that a killed node left behind refuses connections and is replaced; a socket
-//! that is served remains.
+//! (`.lock`), which is never removed. A socket that a killed node left behind refuses connections
+//! and is replaced; a socket that is served remains.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -19,8 +19,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::config::{self, LongPath};
 use super::server::Server;
 
-/// Time limit of the probe of an existing socket, and of the wait for the lock. A socket whose
-/// probe or lock is not over in time counts as served.
+/// Time limit of the probe of an existing socket, and separately of the wait for the lock. A socket
+/// whose probe or lock is not over in time counts as served.
 const PROBE_MAX: Duration = Duration::from_secs(1);
 
 /// Interval between attempts to take the lock.
@@ -31,7 +31,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the node has no control socket. An existing file at the path is unchanged, except that a
-/// stale socket may have been removed.
+/// stale socket may have been removed. The file of the lock may have been created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
@@ -84,7 +84,8 @@ pub enum SocketError {
         /// Path of the other file.
         path: PathBuf,
     },
-    /// The system reported another error.
+    /// The system reported another error, for the lock, the probe, the removal of a stale socket or
+    /// the new socket.
     #[error(
         "the control socket {path:?} can't be created: check that this user may write there, or \
          set management.control-socket to another path, or to \"\" for none"
@@ -98,14 +99,15 @@ pub enum SocketError {
 }
 
 /// A control socket that is not served yet. Connections wait until [`serve`](Self::serve). Dropping
-/// it removes the file.
+/// it closes them, removes the file and releases the lock.
 #[derive(Debug)]
 pub struct BoundSocket {
     listener: UnixListener,
     file: Owned,
 }
 
-/// A control socket that is served. Dropping it closes all connections and removes the file.
+/// A control socket that is served. Dropping it closes all connections, also while a request is
+/// being answered, removes the file and releases the lock.
 #[derive(Debug)]
 pub struct Serving {
     /// The task of [`accept`], which owns the connections.
@@ -129,7 +131,8 @@ impl BoundSocket {
     /// tokio runtime.
     ///
     /// # Errors
-    /// [`SocketError`]; its text states what to do.
+    /// [`SocketError`]; its text states what to do. Checked in this order: the length of the path,
+    /// its directory, the lock, a file that is there, and last the creation of the socket.
     pub async fn make(path: &Path) -> Result<Self, SocketError> {
         config::check_length(path)?;
         check_directory(path)?;
@@ -144,8 +147,9 @@ impl BoundSocket {
         Ok(Self { listener, file })
     }
 
-    /// Serves all connections in a background task, also those that wait already. Must be called on
-    /// a tokio runtime.
+    /// Serves all connections in a background task, also those that wait already. `server` decides
+    /// which requests are admitted. Must be called on a tokio runtime, on which the task runs until
+    /// the result is dropped.
     #[must_use]
     pub fn serve(self, server: Server) -> Serving {
         let Self { listener, file } = self;
@@ -155,8 +159,9 @@ impl BoundSocket {
 }
 
 /// Accepts connections for ever and serves each in a task of its own; dropping the future closes
-/// all of them. Connections of other users are closed with a warning. After a failed accept it
-/// pauses for [`PAUSE`] and continues.
+/// all of them. Connections of other users are closed with a warning each, without an answer. After
+/// a failed accept it warns, pauses for [`PAUSE`] and continues. A connection whose task panics
+/// ends alone.
 async fn accept(listener: UnixListener, server: Server) {
     let mut connections = JoinSet::new(); // ≤ the slots, and connections that are being refused
     loop {
@@ -177,16 +182,20 @@ async fn accept(listener: UnixListener, server: Server) {
     }
 }
 
-/// Whether the process at the other end runs as the node's user or as root; `false` if the system
-/// does not tell. Another user might have connected between the creation of the file and the change
-/// of its mode.
+/// Whether the process at the other end runs as the node's effective user or as root; `false` if
+/// the system does not tell. The check is needed although the file has mode 0600: another user
+/// might have connected between the creation of the file and the change of its mode.
 fn is_ours(stream: &UnixStream) -> bool {
     let me = rustix::process::geteuid().as_raw();
     stream.peer_cred().is_ok_and(|peer| peer.uid() == me || peer.uid() == 0)
 }
 
-/// Checks that the directory of a socket belongs to the node's user and that neither its group nor
-/// others may write there. A path without a directory means the current one.
+/// Checks that the directory of a socket belongs to the node's effective user, and not to root, and
+/// that neither its group nor others may write there, also with the sticky bit. Follows symbolic
+/// links; the directories above are not checked. A path without a directory means the current one.
+///
+/// Fails with [`SocketError::Directory`] if the directory can't be read, otherwise with
+/// [`SocketError::Open`].
 fn check_directory(path: &Path) -> Result<(), SocketError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let dir = parent.unwrap_or(Path::new("."));
@@ -202,7 +211,8 @@ fn check_directory(path: &Path) -> Result<(), SocketError> {
 /// Takes the lock of the socket, and creates its file (`.lock` behind the path) if there is none.
 /// Waits up to [`PROBE_MAX`], because a stopping node may still hold it, and so may a child process
 /// between fork and exec, which inherits its parent's files. Then fails with
-/// [`SocketError::Served`].
+/// [`SocketError::Served`]; any other error fails without a wait ([`SocketError::Unmade`]). The
+/// lock excludes nodes of the same process as well, and ends with the returned file.
 async fn lock(path: &Path) -> Result<File, SocketError> {
     let unmade = |source| SocketError::Unmade { path: path.to_owned(), source };
     let mut name = path.to_owned().into_os_string();
@@ -223,8 +233,9 @@ async fn lock(path: &Path) -> Result<File, SocketError> {
     }
 }
 
-/// Removes the socket of a killed node, which refuses connections. Does nothing if there is no file
-/// at the path. Must be called with the lock held.
+/// Removes the socket of a killed node, which refuses connections, and logs that. Does nothing if
+/// there is no file at the path, or none by the time of the probe. Must be called with the lock
+/// held.
 ///
 /// Fails with [`SocketError::NoSocket`] if the path holds anything else, and with
 /// [`SocketError::Served`] if a connection succeeds, is not answered within [`PROBE_MAX`], or finds
@@ -252,15 +263,16 @@ async fn clear(path: &Path) -> Result<(), SocketError> {
 }
 
 impl Drop for Serving {
-    /// Aborts the accepting task with all its connections, without waiting for their end.
+    /// Aborts the accepting task with all its connections, without waiting for their end. Then its
+    /// file is dropped, so the lock may be released before the last connection is closed.
     fn drop(&mut self) {
         self.accepting.abort(); // drops its connections as well
     }
 }
 
 impl Drop for Owned {
-    /// Removes the file if it is still the one that this process created. Ignores errors: a file
-    /// that remains is recognized as stale by the next start.
+    /// Removes the file if it is still the one that this process created, and only then releases
+    /// the lock. Ignores errors: a file that remains is recognized as stale by the next start.
     fn drop(&mut self) {
         let is_ours = |found: fs::Metadata| (found.dev(), found.ino()) == (self.device, self.inode);
         if fs::symlink_metadata(&self.path).is_ok_and(is_ours) {

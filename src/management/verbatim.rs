@@ -24,8 +24,8 @@ impl Verbatim {
         Ok(Self(bytes))
     }
 
-    /// Encodes a value, with named fields. One that nests deeper than [`NESTING_MAX`] can be
-    /// neither serialized nor decoded later.
+    /// Encodes a value, with named fields. One that nests deeper than [`NESTING_MAX`] is accepted
+    /// here, but can be neither serialized nor decoded later.
     ///
     /// # Panics
     /// If its `Serialize` fails or it nests deeper than 1,024 levels.
@@ -34,10 +34,10 @@ impl Verbatim {
         Self(rmp_serde::to_vec_named(value).expect("plain data encodes"))
     }
 
-    /// Decodes the value.
+    /// Decodes the value. Does not limit the memory that `T` takes.
     ///
     /// # Errors
-    /// [`ValueError`] if the value is not a `T`.
+    /// [`ValueError`] if the value is not a `T` or nests deeper than [`NESTING_MAX`].
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, ValueError> {
         from_msgpack(&self.0)
     }
@@ -50,8 +50,9 @@ impl fmt::Debug for Verbatim {
 }
 
 impl Serialize for Verbatim {
-    /// Transcodes the bytes into the serializer, without a tree of values between. Fails if the
-    /// value nests deeper than [`NESTING_MAX`].
+    /// Transcodes the bytes into the serializer, without a tree of values between, so that the
+    /// result may be another encoding, also of another format. Fails if the value nests deeper than
+    /// [`NESTING_MAX`].
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut decoder = rmp_serde::Deserializer::from_read_ref(self.0.as_slice());
         decoder.set_max_depth(NESTING_MAX);
@@ -60,10 +61,10 @@ impl Serialize for Verbatim {
 }
 
 impl<'de> Deserialize<'de> for Verbatim {
-    /// Transcodes any value of the decoder to MessagePack, so that its encoding may change. The
-    /// decoder must pass on newtype structs: that of
-    /// [`from_peer`](ostraca_ddata::encoded::from_peer) recognizes this one by its name and charges
-    /// it to its memory budget.
+    /// Transcodes any value of the decoder to MessagePack, so that its encoding may change. Limits
+    /// neither nesting nor memory itself. The decoder must call `visit_newtype_struct`, otherwise
+    /// this fails. That of [`from_peer`](ostraca_ddata::encoded::from_peer) recognizes this type by
+    /// its name, [`VERBATIM`], and charges it to its memory budget.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Copy;
 

@@ -19,27 +19,31 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::verbatim::Verbatim;
 
-/// Upper limit of the times that a caller may set in a request.
+/// Upper limit of the times that a caller may set in a request. A higher one counts as this one,
+/// without an error; 0 is allowed.
 pub const WITHIN_MAX: Duration = Duration::from_secs(60);
 
-/// Maximum length of a request, in bytes.
+/// Maximum length of the body of a request, in bytes. The node refuses a longer one and then closes
+/// the connection.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// Maximum length of an answer, in bytes: the largest value that the default settings allow, with
-/// room for its encoding.
+/// Maximum length of the body of an answer, in bytes: the largest value that the default settings
+/// allow, with room for its encoding. The node sends a refusal in place of a longer one.
 pub const ANSWER_BYTES_MAX: usize = 20 << 20;
 
-/// Maximum number of keys in one answer.
+/// Maximum number of keys in one answer. A higher limit of the request counts as this one.
 pub const KEYS_MAX: u32 = 1_000;
 
-/// A request of a tool.
+/// A request of a tool. Every time limit in it is at most [`WITHIN_MAX`], which the node puts in
+/// place of a longer one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum AdminRequest {
     /// Lists the members of the cluster.
     Members,
-    /// Lists the regions of an entity type with their shards.
+    /// Lists the regions of an entity type with their shards. The type must be started on the node
+    /// that receives the request.
     Shards {
         /// Name of the entity type.
         entity_type: String,
@@ -71,7 +75,8 @@ pub enum AdminRequest {
         /// The replicas that must have stored it.
         level: ConsistencyLevel,
     },
-    /// Reads the value of a key now and after each change. The connection takes no further request.
+    /// Reads the value of a key now and after each change, from the node that receives the request.
+    /// The connection takes no further request: any byte that the caller sends ends the watch.
     Watch {
         /// Name of the key.
         key: String,
@@ -104,7 +109,7 @@ pub enum AdminRequest {
         /// `undo`.
         within_ms: u64,
     },
-    /// Stops shards of an entity type on all nodes.
+    /// Stops shards of an entity type on all nodes. They start again when a message needs them.
     StopShards {
         /// Name of the entity type.
         entity_type: String,
@@ -130,13 +135,13 @@ pub enum AdminRequest {
         /// which it would give up.
         force: bool,
     },
-    /// Lists the keys that hold a value.
+    /// Lists the keys that hold a value on the node that receives the request.
     Keys {
-        /// Prefix of the keys.
+        /// Prefix of the keys; empty: all keys.
         prefix: String,
-        /// The last key of the previous page; only later keys are listed.
+        /// The last key of the previous page; only later keys are listed. It need not exist.
         after: Option<String>,
-        /// Maximum number of keys, at most [`KEYS_MAX`].
+        /// Maximum number of keys; a higher one than [`KEYS_MAX`] counts as that. 0: none.
         limit: u32,
     },
 }
@@ -159,7 +164,7 @@ pub enum ExplainSubject {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ConsistencyLevel {
-    /// Only the node that receives the request.
+    /// Only the node that receives the request. A write spreads to the others later.
     Local,
     /// A majority of the replicas.
     Majority {
@@ -188,9 +193,11 @@ pub enum AdminResponse {
     Done,
     /// Answers [`AdminRequest::Leave`] and [`AdminRequest::Down`] with the member concerned.
     Ordered(MemberName),
-    /// Answers [`AdminRequest::Drain`] with the shards that are left.
+    /// Answers [`AdminRequest::Drain`] with the shards that are left, also if that is after the
+    /// time limit.
     Drained(DrainReport),
-    /// Answers [`AdminRequest::StopShards`] with the number of stopped shards.
+    /// Answers [`AdminRequest::StopShards`] with the number of shards that the request names,
+    /// counted once each, also those that did not run.
     ShardsStopped(u64),
     /// Answers [`AdminRequest::Health`] with the node's state.
     Health(Health),
@@ -220,9 +227,9 @@ pub struct RequestRefusal {
 pub enum RefusalReason {
     /// The node has reached its limit of connections, of watches or of pending work.
     Busy,
-    /// The node does not know the request, or its arguments are invalid.
+    /// The node does not know the request, its bytes are malformed, or its arguments are invalid.
     NotUnderstood,
-    /// No member has this name, address or incarnation.
+    /// No member has this name, address or incarnation, or it was removed meanwhile.
     UnknownMember,
     /// The coordinator of the type runs on another node.
     NotCoordinator,
@@ -230,11 +237,12 @@ pub enum RefusalReason {
     NotStopped,
     /// The request, the value or the answer is too long.
     TooLong,
-    /// The entity type was not started on the node.
+    /// The entity type was not started on the node, or a query about it failed for another reason
+    /// without a kind of its own.
     UnknownType,
     /// The key holds another type of data.
     WrongType,
-    /// Only the cluster itself may write the key.
+    /// Only the cluster itself, or another owner that guards or has fenced the key, may write it.
     Guarded,
     /// A forced recovery is impossible or not needed, or this node can't execute it.
     NotRecovered,
@@ -246,7 +254,8 @@ pub enum RefusalReason {
     TooFew,
     /// The node has not joined a cluster.
     NotJoined,
-    /// The node is stopping, or is stuck: it had no answer in time.
+    /// The node is stopping, or is stuck: it had no answer in time. It may still execute the
+    /// request.
     Stopped,
     /// Another reason, or one that a later release defines.
     #[serde(other)]
@@ -263,15 +272,16 @@ pub struct Members {
     pub cluster: Option<String>,
     /// The leader, if the node sees one.
     pub leader: Option<String>,
-    /// Whether all members have seen this state.
+    /// Whether all members, apart from Exiting and Down ones, are reachable and have seen this
+    /// state, as far as the node knows.
     pub converged: bool,
     /// Whether the whole cluster prepares to stop.
     pub preparing_for_shutdown: bool,
-    /// The current configuration of replicated data.
+    /// The current configuration of replicated data; `None` until the node has installed one.
     pub configuration: Option<Configuration>,
-    /// The members, ordered by address.
+    /// The members of any status, ordered by address; empty before the node has joined.
     pub members: Vec<MemberInfo>,
-    /// Why a node that has not joined waits, and what to do.
+    /// Why a node that has not joined, or is orphaned, waits, and what to do. Otherwise `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
 }
@@ -304,7 +314,7 @@ pub struct MemberInfo {
     pub status: String,
     /// Roles of the member.
     pub roles: Vec<String>,
-    /// Members that can't reach this one.
+    /// Members that can't reach this one; empty if it counts as reachable.
     pub unreachable_by: Vec<String>,
     /// Entity types that the member hosts.
     pub entity_types: Vec<String>,
@@ -332,7 +342,7 @@ pub struct MemberName {
 pub struct DrainReport {
     /// The node that answered.
     pub node: String,
-    /// Whether the node drains by this request; `false` after `undo`.
+    /// Whether the node drains now, by a request or by its shutdown; `false` after `undo`.
     pub draining: bool,
     /// Number of shards left on the node, by entity type; types without such shards are left out.
     pub shards: Vec<(String, u64)>,
@@ -346,12 +356,13 @@ pub struct Health {
     pub node: String,
     /// Id of its cluster; `None` before it has joined one.
     pub cluster: Option<String>,
-    /// Its status as a member; `None` before it has joined a cluster.
+    /// Its status as a member; `None` if it is no member.
     pub status: Option<String>,
     /// Whether the node is `Up`, has registered all its entity types and is not stopping; `None` if
     /// the request did not ask.
     pub ready: Option<bool>,
-    /// Why the node is not ready; names the entity types that are not registered.
+    /// Why the node is not ready, for example which entity types are not registered; `None` if it
+    /// is ready or the request did not ask.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -432,7 +443,7 @@ impl Data {
     /// Decodes the content.
     ///
     /// # Errors
-    /// [`ValueError`] if it has a form of a later release.
+    /// [`ValueError`] if it has a form of a later release, or nests too deep.
     pub fn content(&self) -> Result<ValueContent, ValueError> {
         self.content.decode()
     }
@@ -463,8 +474,9 @@ pub enum ValueContent {
 }
 
 impl From<content::Content> for ValueContent {
-    /// Converts a content, recursively for maps. Panics on a kind of data that this protocol does
-    /// not name: every new kind must be added here.
+    /// Converts a content, recursively for maps. Both kinds of counters become `Count`, a negative
+    /// one with its sign. Panics on a kind of data that this protocol does not name: every new kind
+    /// must be added here.
     fn from(content: content::Content) -> Self {
         use content::Content;
         let all = |items: &[Encoded]| items.iter().map(Packed::from).collect();
@@ -485,8 +497,8 @@ impl From<content::Content> for ValueContent {
     }
 }
 
-/// A MessagePack value of any type, serialized as bytes. Received bytes are not checked until they
-/// are decoded or converted.
+/// A MessagePack value of any type, serialized as bytes, unlike a [`Verbatim`]. Received bytes are
+/// not checked until they are decoded or converted. Equality compares bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Packed(Vec<u8>);
 
@@ -511,7 +523,7 @@ impl Packed {
     /// Converts to a [`Verbatim`], which is serialized as the value itself.
     ///
     /// # Errors
-    /// [`ValueError`] if the bytes are not one MessagePack value.
+    /// [`ValueError`] if the bytes are not exactly one MessagePack value of at most 64 levels.
     pub fn verbatim(self) -> Result<Verbatim, ValueError> {
         Verbatim::new(self.0)
     }
@@ -548,8 +560,8 @@ impl Serialize for Packed {
 }
 
 impl<'de> Deserialize<'de> for Packed {
-    /// Reads bytes, without checking that they are a value. A MessagePack string or list is
-    /// refused.
+    /// Reads bytes, without checking that they are a value; they may be empty. A MessagePack string
+    /// or list is refused.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct BytesVisitor;
         impl Visitor<'_> for BytesVisitor {
@@ -604,10 +616,14 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// Writes a frame and flushes the stream. The caller must have checked the length of the body.
+/// Writes a frame and flushes the stream. The caller must have checked the length of the body, for
+/// which each kind of frame has its own limit. No time limit; not cancel-safe.
 ///
 /// # Errors
 /// An error of the stream; a part of the frame may have been written.
+///
+/// # Panics
+/// If the body has more than `u32::MAX` bytes.
 pub(super) async fn write_frame<S: AsyncWrite + Unpin>(to: &mut S, body: &[u8]) -> io::Result<()> {
     let len = u32::try_from(body.len()).expect("a frame's length was checked");
     to.write_all(&len.to_be_bytes()).await?;
@@ -615,12 +631,14 @@ pub(super) async fn write_frame<S: AsyncWrite + Unpin>(to: &mut S, body: &[u8]) 
     to.flush().await
 }
 
-/// Reads a frame; `None` if the connection was closed or reset between frames. Memory grows with
-/// the received bytes, not with the announced length. A frame may be empty. Not cancel-safe.
+/// Reads a frame and returns its body, which may be empty; `None` if the connection was closed,
+/// reset or aborted before the first byte of a frame. Memory grows with the received bytes, not
+/// with the announced length. No time limit; not cancel-safe.
 ///
 /// # Errors
-/// [`FrameError`]; the stream must not be read again. A frame longer than `limit` fails before any
-/// byte of its body is read, so that the caller can still answer.
+/// [`FrameError`]; the stream must not be read again. A body longer than `limit` fails before any
+/// byte of it is read, so that the caller can still answer. A stream that is closed within a frame
+/// is `Short`; one that is reset there is `Io`.
 pub(super) async fn read_frame<S: AsyncRead + Unpin>(
     from: &mut S,
     limit: usize,

@@ -8,7 +8,8 @@ use figment::error::{Actual, Kind};
 
 use crate::config::{defaults, refused};
 
-/// Maximum number of names that an error lists if none of them resembles the name found.
+/// Maximum number of settings that an error lists if none of them resembles the name found. Values
+/// and sections are always listed.
 const LISTED_MAX: usize = 24;
 
 /// Minimum similarity (1 means equal) for suggesting a name.
@@ -48,7 +49,8 @@ pub enum LoadError {
         /// The value found and the allowed values.
         why: String,
     },
-    /// Several settings have wrong names or wrong values.
+    /// Several settings have wrong names or wrong values: at least two errors, none of them
+    /// `Several`.
     #[error("{count} settings are wrong:{list}", count = .0.len(), list = list(.0))]
     Several(Vec<LoadError>),
 }
@@ -63,8 +65,9 @@ impl LoadError {
         }
     }
 
-    /// Adds line and column, counted from 1, to an error of the TOML parser, if it has a position.
-    /// Does not quote the line, because it may hold a secret.
+    /// Converts an error of the TOML parser: joins its lines by commas, and adds line and column,
+    /// counted from 1 in characters, if it has a position. Does not quote the line, because it may
+    /// hold a secret.
     pub(super) fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> Self {
         let message = error.message().trim_end().replace('\n', ", ");
         let why = match error.span() {
@@ -80,19 +83,21 @@ impl LoadError {
     }
 }
 
-/// Formats errors as lines below a heading.
+/// Formats errors as lines below a heading: each begins with a line break and two spaces.
 pub(in crate::config) fn list<E: std::fmt::Display>(all: &[E]) -> String {
     all.iter().map(|error| format!("\n  {error}")).collect()
 }
 
-/// Whether the value of this key must not be printed: any part of its path contains `secret`.
+/// Whether the value of this key must not be printed: any part of its path contains `secret` in
+/// lower case, also `cluster-secret-file`.
 fn is_secret(key: &str) -> bool {
     key.contains("secret")
 }
 
 /// Describes the error at `key`. `found` is the value if it is a string, a number or a boolean; it
-/// is shown only where the error does not contain it already. The value of a secret is not shown.
-/// For listen and advertised addresses, adds the accepted forms.
+/// is shown only where the error does not contain it already, and not for a length. The value of a
+/// secret is not shown, as far as the parser of the setting does not quote it. For listen and
+/// advertised addresses, adds the accepted forms. Unknown names get a suggestion.
 pub(super) fn why(key: &str, kind: &Kind, found: Option<String>) -> String {
     let found_is = |actual: &Actual| match is_secret(key) {
         true => "another type".to_owned(),
@@ -161,7 +166,8 @@ fn unknown_setting(section: &str, name: &str, names: &[&str]) -> String {
     }
 }
 
-/// Text for a value that is none of the allowed `names`: all of them, after the most similar one.
+/// Text for a value that is none of the allowed `names`: all of them, after the most similar one if
+/// one is similar.
 fn unknown_value(found: &str, names: &[&str]) -> String {
     let names: Vec<&str> = names.to_vec();
     let meant = match nearest(found, names.iter().copied()) {
@@ -171,14 +177,15 @@ fn unknown_value(found: &str, names: &[&str]) -> String {
     format!("found {found}: {meant}{}", names.join(", "))
 }
 
-/// Text for a section that does not exist: all that do, after the most similar one.
+/// Text for a section that does not exist: all that do, after the most similar one if one is
+/// similar.
 pub(super) fn unknown_section(name: &str, sections: &[&str]) -> String {
     let meant = nearest(name, sections.iter().copied());
     let meant = meant.map_or_else(String::new, |similar| format!("did you mean {similar}? "));
     format!("there is no such section: {meant}the sections are {}", sections.join(", "))
 }
 
-/// Similarity of two names, from 0 to 1 for equal ones.
+/// Similarity of two names, from 0 to 1 for equal ones; upper and lower case differ.
 fn similarity(name: &str, other: &str) -> f64 {
     strsim::normalized_damerau_levenshtein(name, other)
 }
