@@ -176,9 +176,11 @@ pub(super) async fn stop_shards(
 }
 
 /// Makes the coordinator check the balance now; the answer comes before any shard moves, and none
-/// may move. Refuses first with [`RefusalReason::UnknownType`], as [`stop_shards`] does. On a node
-/// without the active coordinator nothing is done: the refusal ([`RefusalReason::NotCoordinator`])
-/// names the node to ask if this node knows it as a member, and otherwise advises to try again.
+/// may move. Refuses first as [`query_refusal`] does: with [`RefusalReason::NotUnderstood`] for an
+/// invalid name, and with [`RefusalReason::UnknownType`] for a type that was not started on this
+/// node, even if other nodes host it. On a node without the active coordinator nothing is done: the
+/// refusal ([`RefusalReason::NotCoordinator`]) names the node to ask if this node knows it as a
+/// member, and otherwise advises to try again.
 pub(super) async fn rebalance(handles: &Handles, entity_type: &str) -> OrderResult {
     match handles.sharding.rebalance(entity_type).await {
         Ok(()) => Ok(AdminResponse::Done),

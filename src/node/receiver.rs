@@ -137,7 +137,8 @@ impl DataReceiver {
         self.take(input, bytes, Urgency::Urgent)
     }
 
-    /// Whether every part has room for a message of the control lane.
+    /// Whether the queues of urgent messages of both the Replicator and the control part have room.
+    /// They have bounds of their own, so a backlog of data does not count. A closed inbox has room.
     fn has_room(&self) -> bool {
         let urgent = Urgency::Urgent;
         self.inbox.has_room(urgent)
@@ -207,7 +208,8 @@ impl Receiver for DataReceiver {
     /// Receives a message: on a user lane for entities, which never refuse it; on the control lane
     /// with a header for [`receive_control`](Self::receive_control); all others for the Replicator,
     /// whatever their header. A message that does not decode, or whose entity type is not
-    /// registered here, is counted, dropped and accepted.
+    /// registered here, is counted, dropped and accepted; but an answer to an ask is taken whether
+    /// its type is registered here or not ([`RegionRegistry::arrived`]).
     ///
     /// # Errors
     /// [`Busy`] if the part has no room, which is checked before the message is decoded.
@@ -240,9 +242,11 @@ impl Receiver for DataReceiver {
         if is_answer(message.body) { ANSWER_WEIGHT } else { 1 }
     }
 
-    /// Runs a turn of the Replicator, if it sleeps, for queued messages of a data or bulk lane,
-    /// which wake nothing when they are received. Does nothing for a control or user lane: control
-    /// messages wake the Replicator's loop when they are received.
+    /// Handles queued messages of a data or bulk lane, which wake nothing when they are received if
+    /// a runner is set: if the Replicator sleeps, runs a turn of it on this thread, or wakes its
+    /// loop instead if more than 64 KiB are queued or no runner is set ([`Inbox::run`]). Does
+    /// nothing for a control or user lane: control messages wake the Replicator's loop when they
+    /// are received.
     fn pause(&self, class: TrafficClass) {
         match class {
             TrafficClass::Data | TrafficClass::Bulk => self.inbox.run(),
@@ -265,7 +269,9 @@ impl Receiver for DataReceiver {
     }
 }
 
-/// Urgency of the messages of a lane: only those of the control lane are urgent.
+/// Urgency of the messages of a lane: only those of the control lane are urgent. It selects the
+/// queue of the inbox with its own bounds, and whether a message wakes the loop; urgent messages
+/// are taken before others. The room check, the push and the wait for room must use the same value.
 const fn urgency(class: TrafficClass) -> Urgency {
     match class {
         TrafficClass::Control => Urgency::Urgent,

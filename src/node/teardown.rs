@@ -168,7 +168,8 @@ where
 
 /// Adds the tasks by which a node leaves its cluster; a node without membership has none of them:
 ///
-/// - `BeforeServiceUnbind`, the first phase: announces that this node drains, without waiting.
+/// - `BeforeServiceUnbind`, the first phase: makes this node accept no further shards, for good
+///   ([`Sharding::begin_drain`]), without waiting. Must precede [`Sharding::leave`].
 /// - `ClusterShardingShutdownRegion`: waits up to 3 s for new members that could take the shards
 ///   ([`Cluster::wait_for_newcomers`]), then moves them away ([`Sharding::leave`]).
 /// - `ClusterLeave`: [`leave`]; `ClusterExiting`: [`exit`]; `ClusterExitingDone`: [`out`].

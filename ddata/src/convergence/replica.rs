@@ -97,7 +97,8 @@ impl Replica {
         }
     }
 
-    /// Performs one output: counts and sends a message, reports a reply whatever its result, and
+    /// Performs one output: counts a message and sends it on the lane of its class (control 0, data
+    /// 1, bulk 2; the run must set up these three), reports a reply whatever its result, and
     /// completes a write to disk successfully within this call, which may add outputs to `out`.
     /// Ignores all others.
     fn perform(&mut self, now: Now, output: ReplicatorOutput, fx: &mut Effects<Self>) {

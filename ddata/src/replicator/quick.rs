@@ -20,6 +20,10 @@ const ALLOCATION: usize = 16;
 
 /// Decodes a write of the expected form; `None` for all other bytes, and for bytes after its end.
 /// The caller then uses the general decoder, which also finds out whether the message is malformed.
+///
+/// Reads the id of the configuration, which may be absent, the push number, whether all entries of
+/// the push are here (`whole`), and the entries with their keys, in this order. The lengths of key
+/// names are not checked.
 pub(super) fn write(bytes: &[u8]) -> Option<ReplicatorMessage> {
     let mut rest = ByteCursor(bytes);
     let epoch = match rest.byte()? {

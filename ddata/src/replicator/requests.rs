@@ -143,7 +143,7 @@ impl Replicator {
     ///
     /// # Errors
     /// In this order: `Overloaded`, `NotJoined` if this replica is no member of the installed
-    /// configuration, and `NotEnoughReplicas`; nothing was changed.
+    /// configuration, and those of [`need`](Self::need); nothing was changed.
     pub(super) fn wanted(
         &self,
         level: Level,
@@ -168,12 +168,15 @@ impl Replicator {
         }
     }
 
-    /// The answers that complete a request of this level in the installed configuration. Members
-    /// that have announced their stop are not counted as members, but as voters if they vote.
+    /// The answers that complete a request of this level in the installed configuration. `All`
+    /// needs all members and also a majority of the voters. Members that have announced their stop
+    /// are not counted as members, but as voters if they vote.
     ///
     /// # Errors
-    /// `NotJoined` without a configuration, and `NotEnoughReplicas`. Whether this replica is a
-    /// member, and whether there is room, is not checked.
+    /// `NotJoined` without a configuration or without voters, and `NotEnoughReplicas` for a `Count`
+    /// above the number of members. A majority never lacks replicas, because its floor is cut to
+    /// the number of voters. Whether this replica is a member, and whether there is room, is not
+    /// checked.
     pub(super) fn need(&self, level: Level) -> Result<Need, RequestError> {
         let epoch = self.epochs.installed().ok_or(RequestError::NotJoined)?;
         let members = self.electorate.len();
@@ -199,7 +202,10 @@ impl Replicator {
     }
 
     /// Refuses a shape whose name does not parse (`UnfitType`), because it is sent by name and no
-    /// peer could read the key.
+    /// peer could read the key. That is only the empty name of a user type, or a name beyond
+    /// [`NAME_MAX`](crate::types::shape::NAME_MAX) bytes or
+    /// [`DEPTH_MAX`](crate::types::shape::DEPTH_MAX) levels: a user type's name may contain any
+    /// characters.
     fn check_name(shape: &Shape) -> Result<(), RequestError> {
         if shape.to_string().parse::<Shape>().is_err() {
             return Err(RequestError::UnfitType { shape: shape.clone() });
@@ -267,17 +273,21 @@ impl Replicator {
     /// is recorded with the key, also if the update changes nothing. `Local` needs no
     /// configuration.
     ///
+    /// A change that leans ([`Prepared::leans`]) waits until enough replicas hold all that this
+    /// replica holds of the key, any other one only its delta.
+    ///
     /// An update that changes nothing is answered with the present value and no dots, and is no use
     /// of the key: at once if the key is absent, which creates no key and records no group, and
     /// otherwise once its level is met, like a change, because the result may rest on changes that
-    /// others do not hold yet.
+    /// others do not hold yet. The size of an existing key is checked in this case as well, which
+    /// may correct its estimate or raise the warning.
     ///
     /// # Errors
     /// The reason of the refusal, to be sent as the reply, in this order: `EmptyKey` or `TooLarge`
     /// (name), `NotRegistered`, `UnfitType` (new keys only), `WrongType`, those of
-    /// [`check_guard`](Self::check_guard), `TooWeak` for a guard below `Majority`, those of
-    /// [`wanted`](Self::wanted), those of [`refusal`], `TooLarge` (value). Nothing was changed but,
-    /// from the function's call on, the clock.
+    /// [`check_guard`](Self::check_guard), `TooWeak` for a guard with any level other than a
+    /// majority or `All`, those of [`wanted`](Self::wanted), those of [`refusal`], `TooLarge`
+    /// (value). Nothing was changed but, from the function's call on, the clock.
     fn update(
         &mut self,
         now: Now,

@@ -80,8 +80,9 @@ pub struct KeyState {
     context: CausalContext,
     fold: FoldLevel,
     records: imbl::Vector<Arc<RemovalRecord>>, // ≤ RECORDS_MAX, oldest first; empty for a leaf
-    /// Dots whose removal records are not kept, because they were dropped or the dots were learned
-    /// from a full state; a part of the context.
+    /// Dots of a map whose removal records are not kept, because they were dropped or the dots were
+    /// learned from a full state; a part of the context. Ignored for a leaf: [`merge`](Self::merge)
+    /// leaves it alone there, `decode` and `snapshot` fill it all the same.
     floor: CausalContext,
 }
 
@@ -174,8 +175,8 @@ impl Delta {
         }
     }
 
-    /// Encodes the delta: version, replicas, dots, overwritten dots, required context of a repair,
-    /// touched places.
+    /// Encodes the delta: version, replicas (a table in the order of their first use), dots,
+    /// overwritten dots, required context of a repair, touched places.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = LayoutWriter::new();
@@ -307,9 +308,9 @@ impl KeyState {
     }
 
     /// Commits a local mutation whose content is already in `store`, without any check. Records
-    /// what it overwrites in a map, for repairs; content that the mutation itself wrote and
-    /// overwrote needs no record. `delta` must contain the same mutation, built on exactly this
-    /// state.
+    /// what it overwrites in a map, for repairs; the recorded place of a clear or a delete may be a
+    /// swept map. Content that the mutation itself wrote and overwrote needs no record. `delta`
+    /// must contain the same mutation, built on exactly this state.
     pub(crate) fn commit(&mut self, store: AnyDotStore, delta: &Delta) {
         if !delta.gone.is_empty()
             && !self.store.is_leaf()
@@ -467,8 +468,8 @@ impl KeyState {
         after.cloud().runs().len() > CLOUD_RUNS_MAX
     }
 
-    /// Encodes the state: version, replicas, context, fold level, content. The shape and the
-    /// records for repairs are left out.
+    /// Encodes the state: version, replicas (a table in the order of their first use), context,
+    /// fold level, content. The shape and the records for repairs are left out.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = LayoutWriter::new();

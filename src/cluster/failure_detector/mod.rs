@@ -317,8 +317,13 @@ impl Monitor {
     /// `asker` requests an indirect probe of `subject`: sends a heartbeat to it, monitored or not,
     /// and waits `indirect-probe-timeout` for an answer to this or a later heartbeat. A probe of
     /// this node itself is answered in this call, also to nodes that are no members. The request is
-    /// ignored if either is no member, and counted as rejected if too many are open. A repeated
-    /// request sends another heartbeat and waits anew. Without an answer `asker` gets no message.
+    /// ignored if either is no member. Without an answer `asker` gets no message.
+    ///
+    /// A request with the number of an open one of the same `asker` replaces it, whatever its
+    /// subject: it sends another heartbeat, waits anew, and is accepted even if too many are open.
+    /// One with a new number is a further request, and is rejected and counted if too many are
+    /// open. Expired requests keep their places until the next [`tick`](Self::tick) or
+    /// [`set_members`](Self::set_members).
     pub fn probe_asked(
         &mut self,
         now: Instant,
@@ -413,8 +418,9 @@ impl Monitor {
     /// Called before every input: detects a pause of this node, about which it cannot judge others.
     /// After a pause it raises the doubt by one, counts the pause, drops suspicions, vouchings and
     /// connection evidence, excludes the pause from the silence, counts the present round as
-    /// answered, and reports the pause. Accusations remain. Sends no heartbeat itself: the next
-    /// [`tick`](Self::tick), which is due now, begins a round.
+    /// answered, and reports the pause. Accusations remain. Sends no heartbeat itself: both a round
+    /// and a repetition are due now, and the next [`tick`](Self::tick) begins the round, which sets
+    /// the time of the next repetition again.
     fn wake(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         let Some(gap) = self.timer.gap(now) else { return };
         self.health.worse();
@@ -432,10 +438,15 @@ impl Monitor {
     // ── heartbeats ──
 
     /// Begins a round: updates the doubt from the answers of the last round, and sends a heartbeat
-    /// to each monitored member, accused or not, which counts as unanswered from then on. Members
-    /// that are accused, or were first asked less than half an interval ago, do not count for the
-    /// doubt. Probes of accused members are requested again. The caller has advanced the timer of
-    /// rounds; the time of the next repetition is set here.
+    /// to each monitored member, accused or not, which counts as unanswered from then on. Probes of
+    /// accused members are requested again. The caller has advanced the timer of rounds; the time
+    /// of the next repetition is set here.
+    ///
+    /// The doubt rises if more than half of at least two awaited answers are missing, otherwise it
+    /// falls; a round with fewer than two leaves it unchanged. Members that are accused, or were
+    /// first asked less than half an interval ago, are not awaited. After a pause of this node all
+    /// awaited members count as answered, so with two or more of them this lowers the doubt that
+    /// [`wake`](Self::wake) has raised.
     fn begin_round(&mut self, now: Instant, out: &mut Outbox<MonitorOrder>) {
         let half = self.config.heartbeat_interval / 2;
         let awaited = self.subjects.values().filter(|subject| {

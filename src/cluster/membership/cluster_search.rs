@@ -93,9 +93,12 @@ pub(super) struct Searching {
 
 impl Searching {
     /// The search of a starting node. It takes part in a founding only if its data directory
-    /// contains no cluster, and it is a seed, the founding counts nodes (`expected-nodes`), or
-    /// there are no seeds and it need not wait for a `join`. Sends and dials nothing itself, but
-    /// may report a doubt of the succession; the first round of requests is due at the next `tick`.
+    /// contains no cluster. With seeds it must also be a seed, or `expected-nodes` must be set;
+    /// without seeds it must not wait for a `join`, whatever `expected-nodes` is. The founding
+    /// keeps the stored votes of an earlier incarnation, and counts `expected-nodes` or else the
+    /// seeds as voters. Sends and dials nothing itself, but may report a doubt of the succession,
+    /// which is due at once if no address is asked. The first round of requests is due at the next
+    /// `tick`.
     pub(super) fn new(core: &mut MembershipCore, now: Now, out: &mut MembershipOutbox) -> Self {
         let seeds = core.seeds();
         let known = core.memory.known.clone();
@@ -273,7 +276,8 @@ impl Searching {
 
     /// Performs what is due, in this order: the stop of a node that has not joined in the time that
     /// is set (then nothing else); requests; the notice about silent nodes; another member in place
-    /// of one that did not answer the join; founding; succession.
+    /// of one that did not answer the join; founding, which gives up an open attempt while a join
+    /// is open; succession. Returns only `Stop` or `Succeeded`: a founding ends in `message`.
     pub(super) fn tick(
         &mut self,
         core: &mut MembershipCore,
@@ -370,7 +374,9 @@ impl Searching {
 
     /// Whether an answer proves that its sender is not in this node's cluster. A node with the same
     /// cluster in its data directory may be needed to resume it, so it is no proof. To a node that
-    /// belongs to no cluster, `Member` and `Remembers` prove nothing.
+    /// belongs to no cluster, `Member` and `Remembers` prove nothing. `Waits` is proof even for the
+    /// own cluster: its sender is in no configuration and has no data directory. `Incompatible` is
+    /// no proof.
     fn is_outside(core: &MembershipCore, what: InitAnswer) -> bool {
         match what {
             InitAnswer::Searching | InitAnswer::OtherSeeds | InitAnswer::Waits(_) => true,
@@ -732,9 +738,10 @@ fn founded_with(core: &MembershipCore, node: NodeId) -> Option<Foundation> {
     core.memory.founded.clone().filter(|foundation| foundation.gossip.lists(node))
 }
 
-/// Whether so many founders have failed, as shown by later incarnations of them, that the remaining
-/// ones are no quorum. Then no node can continue the cluster, and no other cluster may be founded.
-/// A founder without a later incarnation among `promisers` counts as alive.
+/// Whether so many founders have failed that the remaining ones are no quorum by the tie rule, for
+/// which half of the voters suffice with the tiebreaker. A founder has failed if `promisers` has
+/// its peer key with another node id, older or newer; otherwise it counts as alive. The caller only
+/// reports the loss, and proposes the foundation all the same.
 pub(super) fn is_lost(foundation: &Foundation, promisers: &[Member]) -> bool {
     let Foundation { gossip, epoch } = foundation;
     let is_over = |founder: &Member| {
@@ -759,9 +766,10 @@ pub(super) const fn lease_settings(core: &MembershipCore) -> LeaseSettings {
 }
 
 /// A foundation of a new random cluster with these members, all Up; the first in address order is
-/// the oldest. Their stamps are replaced, their hosting is kept. `None` if there is no member, they
-/// give no valid configuration, or one of them is not admitted, because it is invalid, has a
-/// revision that jumps, or another one has its peer key.
+/// the oldest. Their stamps become 1, 2 and so on in that order, their hosting is kept. The
+/// generation is the wall clock in ms, at least 1. `None` if there is no member, they give no valid
+/// configuration, or one of them is not admitted, because it is invalid, has a revision that jumps,
+/// or another one has its peer key.
 fn foundation(
     core: &mut MembershipCore,
     now: Now,

@@ -182,11 +182,13 @@ impl Sharding {
         }
     }
 
-    /// Asks the nodes that the question concerns, this one included, and waits for the answers for
-    /// `within` at most. When the time is over, the result holds the answers that have arrived;
-    /// this is no error. Beyond [`QUERIES_MAX`](crate::sharding::machines::QUERIES_MAX) queries at
-    /// a time, a result without answers comes at once. Does not check that the type was started
-    /// here. The query runs to its end even if this future is dropped.
+    /// Asks the nodes that the question concerns, and waits for the answers for `within` at most:
+    /// `Count` asks all hosts of the type, `Why` also the coordinator's node and this one, and
+    /// `Exists` only the region that it names, as [`entity_exists`](Self::entity_exists) does in a
+    /// loop. When the time is over, the result holds the answers that have arrived; this is no
+    /// error. Beyond [`QUERIES_MAX`](crate::sharding::machines::QUERIES_MAX) queries at a time, a
+    /// result without answers comes at once. Does not check that the type was started here. The
+    /// query runs to its end even if this future is dropped.
     ///
     /// # Errors
     /// [`ShardingQueryError::Unanswered`] if the machines have ended or end meanwhile.

@@ -312,9 +312,10 @@ impl Machines {
     }
 
     /// The nodes that a question concerns: the hosts of the type, but for [`ClusterQuery::Exists`]
-    /// only its region, member or not. For [`ClusterQuery::Why`], these include the coordinator's
-    /// node, as far as known here, and, if the type is started here, this node even if they no
-    /// longer offer to host: they remember decisions.
+    /// only its region, member or not. For [`ClusterQuery::Why`], if the type is started here,
+    /// these include this node and the coordinator's node, if the type's proxy knows it, even if
+    /// they no longer offer to host: they remember decisions. A type that is not started here has
+    /// no proxy, so only its hosts are asked.
     fn nodes_to_ask(
         &self,
         entity_type: &EntityType,
@@ -477,10 +478,13 @@ impl Machines {
     /// Handles an installed configuration. It takes effect once all members that it removed are
     /// over: certainly run no entity any longer. With leases that is at once, because the removal
     /// has waited for their leases, unless the configuration was forced: an operator's recovery
-    /// without a quorum. Then the coordinators here stop until it is in effect. Members that were
-    /// Exiting are over at once. If it removes this node, the node is out, also before it takes
-    /// effect. Ignored unless newer than the newest one. The first configuration removes and
-    /// forces nothing.
+    /// without a quorum. Members that were Exiting are over at once. If it removes this node, the
+    /// node is out, also before it takes effect. Ignored unless its id, the generation first, is
+    /// higher than that of the newest one. The first configuration removes and forces nothing.
+    ///
+    /// A forced configuration stops the coordinators here. They start again once it is in effect,
+    /// and not in this call even if that is at once: a start is tried by a tick 1 s later (`RETRY`
+    /// of `one_type`) at the earliest, with a recount first.
     fn installed(&mut self, now: Now, epoch: &Arc<Epoch>, out: &mut ShardingOutbox) {
         let me = self.with.me;
         if self.newest.as_ref().is_some_and(|newest| newest.id() >= epoch.id()) {
@@ -549,9 +553,11 @@ impl Machines {
         }
     }
 
-    /// This node is out of the cluster: nothing runs here ever again. The lease counts as lost, and
-    /// the regions stop; types that start later stop at their start. A second call does nothing.
-    /// `Left` follows only if the node also leaves.
+    /// This node is out of the cluster: nothing runs here ever again. The lease counts as lost, of
+    /// which each singleton is told, also if it was lost before. The regions stop, except for those
+    /// that have left: these only discard their payloads, and still return late messages. Types
+    /// that start later stop at their start. A second call does nothing. `Left` follows only if the
+    /// node also leaves.
     fn end_for_good(&mut self, now: Now, out: &mut ShardingOutbox) {
         if !self.with.is_out {
             (self.with.is_out, self.with.leased) = (true, false);
