@@ -24,7 +24,8 @@ impl Coordinator {
 
     /// Handles `Leaving`: all shards of the region need other homes, except while the cluster
     /// prepares for shutdown. Planned decisions for the region whose write has not begun are taken
-    /// back. The caller ignores the message unless the coordinator is active.
+    /// back, except about shards that were found running there. The caller ignores the message
+    /// unless the coordinator is active.
     ///
     /// A region that is not registered here believes that it is, with an earlier coordinator on
     /// this node. It is asked to register first, because its registration reports what it hosts;
@@ -59,13 +60,14 @@ impl Coordinator {
     }
 
     /// Sends `MayLeave` to each leaving region that no decision [names](super::ShardRecord::names)
-    /// any longer, acknowledged or (as home) being written
+    /// any longer, acknowledged or (as home) being written or waiting for its write
     /// (docs/protocol/sharding.md#a-leaving-region-waits-for-permission). A decision that the
     /// region has not heard of would count, after its exit, as if it had been carried out there.
     /// The message is sent ahead of those that wait for the end of the batch.
     ///
-    /// No new decision makes a leaving region a home, so shards that were checked once are not
-    /// checked again. A decision for a shard without a home may still list the region, because of
+    /// Shards that were checked once are not checked again, because a new decision makes a leaving
+    /// region a home only if the shard was found running there; after such a decision all are
+    /// checked anew. A decision for a shard without a home may still list the region, because of
     /// an ended tenure or of a decision whose answer the region itself knows to owe. While the
     /// cluster prepares for a full shutdown nothing moves, so the permission is given at once,
     /// whatever names the region. A region that got its permission no longer waits.
@@ -74,7 +76,12 @@ impl Coordinator {
         let stays = !self.preparing && !self.fault_injection.has(ShardingFault::PermitsNamedLeave);
         self.leavers.retain(|region, from| {
             let mut written = pending_decisions.writing.iter().flat_map(|writing| &writing.cells);
-            let to_be = written.any(|(_, home)| home.region == Some(*region));
+            let mut wishes = pending_decisions.wishes.values();
+            let to_be = written.any(|(_, home)| home.region == Some(*region))
+                || wishes.any(|wish| wish.to == Some(*region));
+            if to_be {
+                *from = ShardId::default(); // the shard may have been checked before
+            }
             let named = || records.range(*from..).find(|(_, record)| record.names(*region));
             let waits_for = if to_be { Some(*from) } else { named().map(|(shard, _)| *shard) };
             match waits_for.filter(|_| stays) {

@@ -134,7 +134,9 @@ fn shard_running_at_a_leaving_region_is_recorded_first() {
     bench.place(&[(other, 1)]); // the write is pending
     let lost = Generation::new(Term { number: 1, owner: ReplicaId::new(3) }, 4);
     bench.register(3, &[(SHARD, lost)]);
-    bench.hear(3, ToCoordinator::Leaving);
+    let out = bench.hear(3, ToCoordinator::Leaving);
+    let may_leave = |(_, word): &(_, ToRegion)| matches!(word, ToRegion::MayLeave(_));
+    assert!(!sent(&out).iter().any(may_leave), "its shard is not recorded yet");
     let out = bench.answer(StoreAnswer::Written);
     assert_eq!(written(&out), [(2, vec![(SHARD, cell(g(2), Some(3), &[]))])]);
     assert_eq!(questions(&bench.answer(StoreAnswer::Written)), [[SHARD]]);
