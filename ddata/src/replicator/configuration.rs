@@ -642,8 +642,7 @@ impl Replicator {
     /// Compares contexts key by key: wants the entries that are missing here and, in a live
     /// comparison, sends those that are missing there. Buckets beyond the budget of
     /// [`gives`](Self::gives) are compared again later. Keys outside of the covered buckets are
-    /// ignored. A context that does not decode is a mismatch; the buckets that the answer does not
-    /// cover are then scheduled nevertheless.
+    /// ignored. If a context does not decode, the answer is a mismatch, and nothing is scheduled.
     fn compare_keys(
         &mut self,
         session: u64,

@@ -53,7 +53,7 @@ pub(super) enum PromiseRefusal {
 }
 
 impl From<PromiseRefusal> for RequestError {
-    /// `Higher` becomes `Fenced` with `nowhere: false`, `NoRoom` becomes `Overloaded`.
+    /// `Higher` becomes `Fenced` with `nowhere: false`, `NoRoom` becomes `TooManyGroups`.
     fn from(refusal: PromiseRefusal) -> Self {
         match refusal {
             PromiseRefusal::Higher(current) => Self::Fenced { current, nowhere: false },

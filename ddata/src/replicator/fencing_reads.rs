@@ -31,8 +31,7 @@ const MAJORITY: Level = Level::Majority { additional: 0, min_cap: 0 };
 impl Replicator {
     /// Handles a `Fence` request: checks it and starts the fencing read, which replies later or, if
     /// this replica alone is a quorum, at once (with durable keys once its promise is on disk). A
-    /// term that is promised here already may be taken again. Neither the owner nor the height of
-    /// the term is checked: other voters give no answer to one that jumps.
+    /// term that is promised here already may be taken again. The owner is not checked.
     ///
     /// # Errors
     /// `NotJoined`, `Overloaded`, `UnfitGroup` for an empty group, `TooLarge` for a long one,

@@ -391,15 +391,14 @@ pub enum RequestError {
         /// Number of replicas that count.
         existing: usize,
     },
-    /// Nothing was changed: too many requests are open. Of a `Fence` also: this replica holds
-    /// promises for too many other groups.
+    /// Nothing was changed: too many requests are open.
     #[error("{limit} requests are open, the maximum; nothing was changed, retry later")]
     Overloaded {
-        /// The value of the setting `max_pending_requests`, or the maximum number of groups,
-        /// 10,000.
+        /// The value of the setting `max_pending_requests`.
         limit: usize,
     },
-    /// No term was taken: this replica keeps promised terms of as many groups as it may.
+    /// No term was taken: this replica keeps promised terms of as many groups as it may. A group
+    /// that is among them needs no room.
     #[error("this replica has promised terms of {limit} groups, the maximum; no term was taken")]
     TooManyGroups {
         /// The most groups that a replica accepts fencing reads for.

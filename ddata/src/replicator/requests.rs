@@ -286,8 +286,9 @@ impl Replicator {
     /// The reason of the refusal, to be sent as the reply, in this order: `EmptyKey` or `TooLarge`
     /// (name), `NotRegistered`, `UnfitType` (new keys only), `WrongType`, those of
     /// [`check_guard`](Self::check_guard), `TooWeak` for a guard with any level other than a
-    /// majority or `All`, those of [`wanted`](Self::wanted), those of [`refusal`], `TooLarge`
-    /// (value). Nothing was changed but, from the function's call on, the clock.
+    /// majority or `All`, those of [`wanted_by_change`](Self::wanted_by_change), those of
+    /// [`refusal`], `TooLarge` (value). Nothing was changed but, from the function's call on, the
+    /// clock.
     fn update(
         &mut self,
         now: Now,
@@ -358,7 +359,7 @@ impl Replicator {
     /// # Errors
     /// The reason of the refusal, to be sent as the reply, also for an absent key, in this order: a
     /// bad name (`EmptyKey`, `TooLarge`), `Guarded` (there is no guarded delete), and those of
-    /// [`wanted`](Self::wanted). Nothing was changed.
+    /// [`wanted_by_change`](Self::wanted_by_change). Nothing was changed.
     fn delete(
         &mut self,
         now: Now,

@@ -30,7 +30,7 @@ impl Replicator {
     /// order: the push of the batch, the alarm of a message that was too long to send, notices to
     /// subscribers, timeouts of writes and flushes, timeouts and repeated questions of reads, then
     /// of fences, resends of pushes, comparisons, the configuration machine, sums, gossip, expiry,
-    /// a vote whose write failed, the end of a sync whose write failed, write-behind.
+    /// a vote whose write failed, write-behind, the end of a sync of which a write failed.
     ///
     /// Changes that this tick makes (expiry) are pushed, and their notices sent, by the next one.
     pub(super) fn tick(&mut self, now: Now, out: &mut ReplicatorOutbox) {

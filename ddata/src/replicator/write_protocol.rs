@@ -70,8 +70,8 @@ impl Replicator {
 
     /// The group that guards the key of an unguarded change, if this replica learned of it after
     /// the request began, from a refusal or otherwise. `None` for guarded changes, write-backs and
-    /// recovery writes. A request that is in no push (before the end of its batch, or without
-    /// peers) is looked up by its refusals only.
+    /// recovery writes. A request that is in no push, before the end of its batch, is looked up
+    /// by its refusals only.
     fn guarded_meanwhile(&self, write: &Write) -> Option<Group> {
         let unguarded = write.guard.is_none() && matches!(write.purpose, WritePurpose::Change(_));
         if !unguarded || !self.store.has_groups() {

@@ -22,8 +22,6 @@ use crate::id::ReplicaId;
 impl Epochs {
     /// Installs the first configuration of a cluster or of a generation. This node is synced at
     /// once. The parent must have checked [`may_found`](Self::may_found); otherwise this panics.
-    /// Replaces an installed configuration without the steps of [`install`](Self::install):
-    /// `former`, `unforced` and `proposed` stay as they were.
     pub(super) fn found(&mut self, now: Now, epoch: SharedEpoch, out: &mut EpochOutbox) {
         assert!(self.may_found(&epoch), "this node is in a cluster already");
         self.install(epoch);
