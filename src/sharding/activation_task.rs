@@ -717,7 +717,7 @@ impl<E: Entity> ActivationTask<E> {
     /// Exports the state first if the shard drained at `take` and the stop message was handled to
     /// its end (with `Supervision::Resume` also if it panicked). An instance that passivates, in an
     /// Open shard, loses its pending timers, which are counted. A stop message that is aborted is
-    /// not counted as a dead letter.
+    /// counted as a dead letter.
     ///
     /// Waits for the lease before. Does nothing if the stage changes, or the lease lapses for long,
     /// before the stop message begins: the next `take` decides anew.

@@ -11,8 +11,8 @@ use super::loss_counter::LossCounter;
 
 /// Reason why a message was not handled, or not to its end, or why its answer was lost.
 ///
-/// [`NoAnswer`](Self::NoAnswer) and [`AnswerTooLong`](Self::AnswerTooLong) are only reported to the
-/// asker: the message was handled, so their counters stay 0.
+/// Of [`NoAnswer`](Self::NoAnswer) and [`AnswerTooLong`](Self::AnswerTooLong) the message was
+/// handled; the answer counts, at the node that does not send it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeadLetterReason {

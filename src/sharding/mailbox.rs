@@ -199,8 +199,8 @@ impl<M> Mailbox<M> {
     }
 
     /// Makes the next batch the front one after the front batch was taken, and keeps the memory of
-    /// the empty one as `spare`, in place of an earlier spare. If no batch follows, the front stays
-    /// empty and a spare is freed.
+    /// the empty one, if it has any, as `spare`, in place of an earlier spare. If no batch follows,
+    /// the front stays empty and a spare stays.
     fn advance(&mut self) {
         let Some(Overflow { behind, spare }) = self.more.as_deref_mut() else { return };
         let Some(next) = behind.pop_front() else { return };

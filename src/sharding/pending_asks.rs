@@ -398,7 +398,7 @@ impl<T> CarriedAsk for AskOfSlot<'_, T> {
 impl<T: DeserializeOwned + Send + 'static> AskSlot<T> {
     /// Adds it to the table if it was never added, and returns its number, which stays the same.
     /// The number of an ask that has ended finds no entry, so that an answer to it is late. Two
-    /// threads must not call this at the same time for one ask: it would get two entries.
+    /// threads may call this at the same time for one ask.
     pub(super) fn enlist(self: &Arc<Self>, asks: &PendingAsks) -> u64 {
         let known = self.number();
         if known > 0 {

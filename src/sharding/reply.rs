@@ -22,7 +22,7 @@ enum ReplyTarget<T> {
     /// The address was decoded from a message; the ask may have been made on this node all the
     /// same.
     There { to: ReplyAddress, way: Arc<dyn ReplySink> },
-    /// The answer was sent, or its encoding panicked: nothing follows when the address is dropped.
+    /// The answer was sent: nothing follows when the address is dropped.
     Used,
 }
 
@@ -55,8 +55,8 @@ impl<T: Serialize> Reply<T> {
     /// An address that was not decoded from a message gives the value to the asker without encoding
     /// it. Otherwise an answer to another node that is longer than a lane allows is replaced by a
     /// refusal with `AnswerTooLong`, and a value that its own `Serialize` refuses by one with
-    /// `Unencodable`; the asker then reads "not handled", although the handler ran. If `Serialize`
-    /// panics, the asker is told nothing.
+    /// `NoAnswer`; both are counted here. If `Serialize` panics, the asker is told as when the
+    /// address is dropped.
     pub fn send(mut self, value: T) {
         match &self.target {
             ReplyTarget::Here { slot, asks, .. } => slot.fill(value, asks),

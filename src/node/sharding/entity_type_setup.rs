@@ -124,13 +124,10 @@ impl Sharding {
     /// If [`start`](Self::start) has started the type here, returns that handle instead, and the
     /// node continues to host the type.
     ///
-    /// Uses this node's settings and their hash. If the hosts start the type with settings or an
-    /// extractor of the program, call [`start_proxy_with`](Self::start_proxy_with) instead.
-    ///
     /// The proxy uses the node's settings of the type and no extractor of the program. If the hosts
     /// use another extractor or number of shards, no coordinator registers the proxy, and its
     /// messages wait (`sharding.settings_differ`). For such a type call
-    /// [`start_with`](Self::start_with) on a node without the type's `role`.
+    /// [`start_proxy_with`](Self::start_proxy_with).
     ///
     /// # Errors
     /// [`NotStarted`]; this call has started nothing then.

@@ -261,11 +261,11 @@ impl OpenClusterQuery {
     /// Takes an answer, or part of one. Ignores answers of regions that were not asked or have
     /// answered, and answers to another kind of question. The caller has matched the number.
     ///
-    /// A count is complete once all its parts, those of repeated answers included, name as many
-    /// different shards as this part announces (`of`); a part with 0 completes it at once. A later
-    /// count of a shard replaces the earlier one. Shards from [`SHARDS_MAX`] on are left out and do
-    /// not complete a count. Also left out are decisions that the sender reports of another node or
-    /// that the topic does not cover, and those after the first `2 * TOLD_MAX`.
+    /// A count is complete once the parts of one answer name as many shards as it announces (`of`),
+    /// see [`CountedShards::add`]; a part with 0 completes it at once. Shards from [`SHARDS_MAX`]
+    /// on are left out and do not complete a count. Also left out are decisions that the sender
+    /// reports of another node or that the topic does not cover, and those after the first `2 *
+    /// TOLD_MAX`.
     pub(super) fn told(&mut self, from: ReplicaId, answer: ClusterQueryMessage) {
         let region = RegionId::new(from);
         if !self.unanswered.contains(&region) {

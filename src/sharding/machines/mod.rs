@@ -53,8 +53,9 @@ pub const QUERIES_MAX: usize = 1_024;
 ///
 /// A type is *started* if the program has started it here. Other types are known because a peer
 /// asked for the right to run their coordinator; they have a singleton only. A type is never
-/// forgotten. The node *drains* between `Drain` and `StopDraining`, *leaves* from the first `Leave`
-/// on, and is *out* after `Out` or its removal; the last two never end.
+/// forgotten. The node *drains* between `Drain` and `StopDraining` and from `PrepareToLeave` on,
+/// *leaves* from the first `Leave` on, and is *out* after `Out` or its removal; the last two, and
+/// the drain since `PrepareToLeave`, never end.
 #[derive(Clone, Debug)]
 pub struct Machines {
     types: BTreeMap<EntityType, TypeMachines>, // ≤ ENTITY_TYPES_MAX started, and as many asked for
@@ -68,7 +69,7 @@ pub struct Machines {
     // when the next departed node counts as over: it certainly runs no entity any longer
     over_at: Option<Instant>,
     cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ QUERIES_MAX
-    draining: bool, // announced to membership; `Drain` sets it, `StopDraining` clears it
+    draining: bool, // announced to membership; only `StopDraining` clears it
     drains_for_good: bool, // since `PrepareToLeave`: `StopDraining` has no effect
     leaving: bool,  // since the first `Leave`, for good
     left: bool,     // `ShardingOutput::Left` was output

@@ -231,7 +231,7 @@ impl TypeMachines {
     /// Passes an input to the coordinator, and carries out its orders. Every input but `Tick` and
     /// `Move` schedules a rebalance. If the coordinator is not active afterwards, whether it was
     /// before or not, the strategy is reset before the orders are carried out: it drops its open
-    /// question and no rebalance is due. An open request about pins stays open.
+    /// question and no rebalance is due. An open request about pins is forgotten.
     fn tell_coordinator(
         &mut self,
         now: Now,
