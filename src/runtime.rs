@@ -26,11 +26,11 @@ impl OwnRuntime {
     /// called within a task, see [`build`].
     ///
     /// # Errors
-    /// The system gives no I/O driver (epoll, wakeup pipe).
+    /// The system gives no I/O driver (epoll, wakeup pipe), or refuses the first thread. Later ones
+    /// that it refuses may be missing silently.
     ///
     /// # Panics
-    /// If `threads` is 0, or if the system refuses the first thread. Later ones that it refuses may
-    /// be missing silently.
+    /// If `threads` is 0.
     pub(crate) fn start(name: &str, threads: usize) -> io::Result<Self> {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(threads).thread_name(name).enable_all();
@@ -52,9 +52,10 @@ impl Drop for RuntimeGuard {
     }
 }
 
-/// Builds a runtime. Tokio panics if the system does not start all its threads; that panic becomes
-/// an error here, after the panic hook has reported it. The threads that had started then stay, idle.
-/// Outside of a task tokio would wait for their end, for ever.
+/// Builds a runtime. Tokio panics if the system starts no thread; that panic becomes an error here,
+/// after the panic hook has reported it. If it refuses a later one, tokio may panic as well; the
+/// threads that had started then stay, idle, and outside of a task tokio would wait for their end,
+/// for ever.
 ///
 /// # Errors
 /// The system starts no thread, or gives the runtime no other resource.

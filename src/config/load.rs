@@ -174,7 +174,7 @@ fn misspelt(name: &str) -> Option<LoadError> {
 /// # Errors
 /// All of `wrong`, then unknown top-level sections, doubled aliases, and the errors in the
 /// sections, which are read to the end as far as [`WRONG_MAX`] permits: net, ddata, management,
-/// sharding, shutdown, then the rest of cluster. A source that cannot be read is reported alone.
+/// sharding, shutdown, then the rest of cluster. A source that cannot be read is one of them.
 fn extract(all: &Figment, mut wrong: Vec<LoadError>) -> Result<Config, LoadError> {
     let mut sections = Section::root(all, &mut wrong);
     sections.check_names(&SECTIONS, &mut wrong);

@@ -218,8 +218,8 @@ pub struct PeerLink {
     lanes: [LaneState; 4],
     lane_back_off: [BackOffState; 4],
     opened_at: [Option<Instant>; 4],
-    /// Time of the first refusal of each lane since it last opened or the peer restarted. Giving up
-    /// the lane because of refusals sets it to that moment, also if the lane is unused then.
+    /// Time of the first refusal of each lane since it last opened, was given up or the peer
+    /// restarted. Giving up the lane of a kept peer because of refusals sets it to that moment.
     refused_since: [Option<Instant>; 4],
     /// Connection on which each lane was last ordered to open, and the first of its consecutive
     /// orders for that connection. Kept when the lane ends, the connection closes or the peer
@@ -493,7 +493,8 @@ impl PeerLink {
     /// Gives up a lane that the peer has refused for `link_down_max` (0: at the first refusal);
     /// checked at each refusal only. Without this rule the lane would hold its messages as long as
     /// the connection lives. The lane of a kept peer goes on waiting, and is given up again after
-    /// the same time; that of another peer is unused then, and the time for its next use has begun.
+    /// the same time; that of another peer is unused then, and its next use may be refused for the
+    /// full time.
     fn refused(&mut self, now: Instant, class: TrafficClass, out: &mut Outbox<LinkOutput>) {
         let index = class as usize;
         let since = *self.refused_since[index].get_or_insert(now);

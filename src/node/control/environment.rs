@@ -306,9 +306,9 @@ impl ControlEnvironment {
 
     /// Handles membership's decision that this node must stop: logs it, ends the lease, tells the
     /// watchers, and begins the coordinated shutdown, in this order. With [`RemovalReaction::Stay`]
-    /// a node that was downed, downed itself or was removed does not shut down, although the log
-    /// event reports that it stops; `Left`, `NotJoined`, `Orphaned` and `Stranded` always begin the
-    /// shutdown. The machines and streams of events continue here in either case.
+    /// a node that was downed, downed itself or was removed does not shut down, and the log event
+    /// tells that; `Left`, `NotJoined`, `Orphaned` and `Stranded` always begin the shutdown. The
+    /// machines and streams of events continue here in either case.
     fn stop(&self, reason: StopReason) {
         let stays = self.on_removal.stays(reason);
         log_stop(reason, stays);

@@ -186,7 +186,7 @@ impl CoordinatedShutdown {
     /// Begins the shutdown in the background, unless it has begun already: the first reason counts,
     /// and a later call does nothing, even after the end. [`reason`](Self::reason) is set when this
     /// returns. May be called from any thread; the phases run on the runtime on which the node was
-    /// started. If that has been shut down, no phase runs and the shutdown never ends.
+    /// started. If that has been shut down, no phase runs and the shutdown ends at once.
     pub fn begin(&self, reason: Reason) {
         let first = self.0.progress.send_if_modified(|progress| {
             let first = progress.reason.is_none();

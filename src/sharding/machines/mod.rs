@@ -69,10 +69,10 @@ pub struct Machines {
     // when the next departed node counts as over: it certainly runs no entity any longer
     over_at: Option<Instant>,
     cluster_queries: BTreeMap<u64, OpenClusterQuery>, // ≤ QUERIES_MAX
-    draining: bool, // announced to membership; only `StopDraining` clears it
+    draining: bool,        // announced to membership; only `StopDraining` clears it
     drains_for_good: bool, // since `PrepareToLeave`: `StopDraining` has no effect
-    leaving: bool,  // since the first `Leave`, for good
-    left: bool,     // `ShardingOutput::Left` was output
+    leaving: bool,         // since the first `Leave`, for good
+    left: bool,            // `ShardingOutput::Left` was output
     refused: u64,
 }
 
